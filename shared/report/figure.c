@@ -1,4 +1,4 @@
-// Rows of figures: putting values into a document, joining those of ranks, telling what they mean.
+// Rows of figures: writes values to a document, joins ranks' values, and describes the rows.
 #include "shared/report/figure.h"
 
 #include <math.h>
@@ -9,7 +9,8 @@
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 
-// The object that the last word of a path is a member of, NULL: it is not there. *word: that word.
+// Returns the object that holds the last component of a path, or NULL if it does not exist. *word receives that
+// component.
 static cJSON *holder_of(const cJSON *o, const char *path, const char **word) {
     char name[64];
     *word = path;
@@ -26,7 +27,7 @@ double figure_number(const cJSON *o, const char *path) {
     return json_number(holder, word);
 }
 
-// A number, or whether a pointer is there.
+// Returns the number, or 1 if a text is not empty or not NULL, else 0.
 static double number_at(enum figure_kind kind, const void *at) {
     switch (kind) {
         case FIGURE_REAL:
@@ -58,7 +59,7 @@ bool figure_is_there(const struct figure *f, const void *from) {
 }
 
 void figures_put(cJSON *document, struct figure_rows rows, const void *from) {
-    // Objects first: their members' rows may stand anywhere.
+    // Objects first: their members' rows may be anywhere.
     for (int objects = 1; objects >= 0; objects--)
         for (const struct figure *f = rows.rows; f < rows.rows + rows.count; f++) {
             const char *key;
@@ -130,7 +131,7 @@ void figures_join(cJSON *document, struct figure_rows rows, const cJSON *ranks) 
         if (!f->join) continue;
         cJSON_ArrayForEach(r, ranks) {
             double x = figure_number(r, f->key);
-            if (f->join == JOIN_FIRST && r->prev->next) break;  // the first one's prev is the last
+            if (f->join == JOIN_FIRST && r->prev->next) break;  // the first element's prev is the last
             if (isnan(x) || (workers && strcmp(json_text(r, "role", ""), "worker") != 0)) continue;
             sum += x;
             most = fmax(most, x);
@@ -153,7 +154,7 @@ void figures_take(cJSON *element, struct figure_rows rows, unsigned in, const cJ
     }
 }
 
-// ---------------------------------------------------------------- telling
+// ---------------------------------------------------------------- describing
 static const char *const type_words[] = {"number",  "object",  "object",  "number", "integer",
                                          "integer", "integer", "boolean", "string", "string or null"};
 
@@ -163,7 +164,7 @@ static const struct figure *find(struct figure_rows rows, const char *key, size_
     return NULL;
 }
 
-// The row of what f is a member of, or an element; NULL: it is at the top, or nothing is said of that.
+// Returns the row of the object or list that contains f, or NULL if f is at the top or that object has no row.
 static const struct figure *above(struct figure_rows rows, const struct figure *f) {
     for (size_t end = strlen(f->key); end-- > 0;) {
         const struct figure *o =
@@ -192,7 +193,7 @@ static void tell(const struct figure_told *t, const struct figure *f, cJSON *lis
     cJSON_AddItemToArray(list, o);
     free(types);
     free(key);
-    // Its members stand behind it, wherever their rows are.
+    // Its members follow it, wherever their rows are.
     for (const struct figure *g = t->rows.rows; g < t->rows.rows + t->rows.count; g++)
         if (above(t->rows, g) == f) tell(t, g, list);
 }

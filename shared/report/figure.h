@@ -1,11 +1,12 @@
-// A figure is a row: its key, unit and meaning, where its value lies, and how the figures of ranks become one of the run.
+// A figure is a table row: its key, unit and meaning, its offset in a struct, and how ranks' figures are combined for
+// the run.
 //
-//     a struct that was measured into --- figures_put --->  a JSON document: a rank's report, a line, a bench's result
+//     a struct with measurements -------- figures_put --->  a JSON document: a rank's report, a line, a bench's result
 //     all ranks' reports ---------------- figures_join -->  summary.json
 //     the rows themselves --------------- figures_tell -->  docs/files.md (`make docs`)
 //
-// A key is a path: "time.forward" is a member of the object "time", "wire[].repeated" one of each element of the list "wire".
-// Where an object is not there, its members are not either.
+// A key is a path: "time.forward" is a member of the object "time", "wire[].repeated" a member of each element of the
+// list "wire". If an object is absent, its members are absent too.
 #ifndef STARRING_SHARED_REPORT_FIGURE_H
 #define STARRING_SHARED_REPORT_FIGURE_H
 
@@ -15,22 +16,22 @@
 #include <stdint.h>
 
 enum figure_kind {
-    FIGURE_TOLD,  // the row says what it means; other code puts it there
-    FIGURE_MADE,  // by put
+    FIGURE_TOLD,  // the row only describes it; other code writes it
+    FIGURE_MADE,  // written by the row's function put
     FIGURE_OBJECT,
     FIGURE_REAL,
     FIGURE_INT,
     FIGURE_I64,
     FIGURE_U64,
     FIGURE_BOOL,
-    FIGURE_CHARS,  // in the struct
-    FIGURE_TEXT,   // a pointer in it
+    FIGURE_CHARS,  // a char array in the struct
+    FIGURE_TEXT,   // a pointer in the struct
 };
 
 enum figure_join {
     JOIN_NONE,
-    JOIN_SUM,   // of all ranks
-    JOIN_MOST,  // of them
+    JOIN_SUM,   // over all ranks
+    JOIN_MOST,  // the largest of all ranks
     JOIN_BOTH,  // the sum under "totals", the largest under "busiest"
     JOIN_MEAN_OF_WORKERS,
     JOIN_MOST_OF_WORKERS,
@@ -40,22 +41,21 @@ enum figure_join {
 struct figure {
     const char *key;
     const char *unit;     // NULL: none
-    const char *meaning;  // NULL: the key says it
-    size_t at;            // where it lies in the struct
+    const char *meaning;  // NULL: the key is clear enough
+    size_t at;            // offset in the struct
     enum figure_kind kind;
-    const char *type;  // for people; NULL: as kind says
-    const char *when;  // when it is there; NULL: always, or with its object
+    const char *type;  // as printed in docs; NULL: follows from kind
+    const char *when;  // the condition printed in docs; NULL: always, or as its object
     size_t if_at;
-    enum figure_kind if_kind;         // it is there if what lies there is not 0; FIGURE_TOLD: always
-    bool (*there)(const void *from);  // or if this says so; NULL: always
-    void (*put)(cJSON *o, const char *key, const void *from);  // of FIGURE_MADE
+    enum figure_kind if_kind;         // it is present if the value at if_at is not 0; FIGURE_TOLD: always
+    bool (*there)(const void *from);  // and only if this returns true; NULL: always
+    void (*put)(cJSON *o, const char *key, const void *from);  // for FIGURE_MADE
     bool null_if_zero;
-    unsigned in;    // the lists of a larger document that take it over from this one
-    unsigned lack;  // the kinds of documents in which it is not
+    unsigned in;    // the lists of a larger document that copy it from this one
+    unsigned lack;  // the kinds of documents that do not have it
     enum figure_join join;
-    const char
-        *to;  // its path in the summary, where it is joined (NULL: its key) or other code puts it there
-    const char *words;  // the heading of its line in comparisons; NULL: it has none
+    const char *to;     // its path in the summary, if joined (NULL: its key) or written there by other code
+    const char *words;  // its row title in comparisons; NULL: none
 };
 
 #define FIGURE_KIND(x) \
@@ -69,10 +69,10 @@ struct figure {
         const char **: FIGURE_TEXT,    \
         struct cJSON **: FIGURE_TEXT,  \
         default: FIGURE_CHARS)
-// Where member m of struct s lies, and of what kind it is.
+// Offset and kind of member m of struct s.
 #define FIGURE_AT(s, m) .at = offsetof(struct s, m), .kind = FIGURE_KIND(((struct s *)0)->m)
 
-// That it is there where member m of struct s is not 0, or no null pointer.
+// The figure is present if member m of struct s is not 0 and not NULL.
 #define FIGURE_IF(s, m) .if_at = offsetof(struct s, m), .if_kind = FIGURE_KIND(((struct s *)0)->m)
 
 struct figure_rows {
@@ -81,32 +81,33 @@ struct figure_rows {
 };
 #define FIGURE_ROWS(table) ((struct figure_rows){table, sizeof(table) / sizeof(table)[0]})
 
-// Adds to o what lies in `from`, row by row. Numbers that are not finite, and texts that are empty, are null.
+// Adds the values in `from` to o, row by row. Numbers that are not finite, and empty texts, become null.
 void figures_put(cJSON *o, struct figure_rows rows, const void *from);
-// Adds to o what the ranks' reports make together, where the object is that it goes into. A rank that does not tell a figure
-// has none of it.
+// Combines the ranks' figures and adds the results to o, for rows whose parent object exists in o. A rank without the
+// figure counts as none.
 void figures_join(cJSON *o, struct figure_rows rows, const cJSON *ranks);
-// Writes {"key":value, ..} and a line end. Doubles have 17 digits, so that equal text means equal bits, and a point or an exponent,
-// so that readers that guess types take every line's for a float; those that are not finite are null. Returns the length.
+// Writes {"key":value, ..} and a newline. Doubles have 17 digits, so equal text means equal bits. They always have a
+// point or an exponent, so readers that guess types treat every line's value as a float. Values that are not finite
+// are null. Returns the length.
 #define FIGURE_LINE_MAX 512
 int figures_line(char line[FIGURE_LINE_MAX], struct figure_rows rows, const void *from);
 #define FIGURE_NUMBER_MAX 40
-const char *figure_number_text(char text[FIGURE_NUMBER_MAX], double x);  // such a double
-// A row's value, and whether it is there. NAN: it is no number.
+const char *figure_number_text(char text[FIGURE_NUMBER_MAX], double x);  // writes one such double
+// figure_value: a row's value, NAN if it is no number. figure_is_there: whether the figure is present.
 double figure_value(const struct figure *f, const void *from);
 bool figure_is_there(const struct figure *f, const void *from);
 
-// Copies to element the members of a rank's report that the list `in` takes over.
+// Copies to element those members of a rank's report that the list `in` includes.
 void figures_take(cJSON *element, struct figure_rows rows, unsigned in, const cJSON *report);
-// The number at a path; NAN: none.
+// Returns the number at a path; NAN: none.
 double figure_number(const cJSON *o, const char *path);
 
-// The output of figures_tell: of the rows that the list `in` takes over (0: all rows), without those that `lack` has no use for.
+// Input of figures_tell: the rows that the list `in` includes (0: all rows), except those that `lack` excludes.
 struct figure_told {
-    const char *file, *prefix;  // prefix stands before the keys
+    const char *file, *prefix;  // prefix is put before the keys
     struct figure_rows rows;
     unsigned in, lack;
-    const char *when;  // of rows that are always there; NULL: always
+    const char *when;  // condition of rows without their own; NULL: always
 };
 // Adds each of these rows to the list as {file, key, type, unit, when, meaning, words}.
 void figures_tell(cJSON *list, const struct figure_told *t);

@@ -1,4 +1,4 @@
-// The rows of figures: a rank's report, worker 0's facts, a step, the summary. `make docs` makes tables of them.
+// The rows of figures: a rank's report, worker 0's facts, a step, the summary. `make docs` writes tables of them.
 #include "shared/report/figures.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@
 #include "shared/time/moments.h"
 
 // ---------------------------------------------------------------- a rank's report
-// The report, and what follows from it or from the machine.
+// The report, and values derived from it or read from the machine.
 struct rank_document {
     struct rank_report r;
     char job[REPORT_JOB_MAX];
@@ -40,7 +40,7 @@ static void put_peak(cJSON *o, const char *key, const void *from) {
     put_classes(o, key, REPORT(from)->peak_bytes);
 }
 
-// The bytes of each phase: the counters say what all steps moved and what those before the second phase did.
+// The bytes of each phase. The counters hold the bytes of all steps, and those of the steps before the second phase.
 static void put_phases(cJSON *o, const char *key, const void *from) {
     const struct rank_report *r = &((const struct rank_document *)from)->r;
     const struct wire_prediction *w = &r->wire;
@@ -76,7 +76,7 @@ static void put_faults(cJSON *o, const char *key, const void *from) {
 }
 
 static void put_moments(cJSON *o, const char *key, const void *from) {
-    (void)key;  // theirs
+    (void)key;  // moments_put writes its own keys
     moments_put(o, REPORT(from)->moments);
 }
 
@@ -325,7 +325,7 @@ void rank_figures_put(cJSON *o, const struct rank_report *r) {
     const int64_t steps = r->steps, later = r->wire_later.steps;
     struct rank_document d = {
         .r = *r,
-        // Where no step was left to do nothing was sent.
+        // Without steps, nothing was sent.
         .predicted_sent = steps > 0 ? wire_mean(w->sent_per_step, w->later.sent_per_step, steps, later) : 0,
         .predicted_received =
             steps > 0 ? wire_mean(w->received_per_step, w->later.received_per_step, steps, later) : 0,
@@ -339,7 +339,7 @@ void rank_figures_put(cJSON *o, const struct rank_report *r) {
     figures_put(o, rank_figures(), &d);
 }
 
-// ---------------------------------------------------------------- what worker 0 alone knows
+// ---------------------------------------------------------------- facts of worker 0
 static void put_hash(cJSON *o, const char *key, const void *from) {
     const struct run_facts *f = from;
     char hash[REPORT_JOB_MAX];
@@ -634,14 +634,14 @@ struct told_rows {
     size_t count;
 };
 
-// rest: of f's key, behind which prefix it stands.
+// rest: f's key, or the end of it, to put after prefix.
 static void add_row(struct told_rows *t, const struct figure *f, const char *prefix, const char *rest) {
     t->rows = xrealloc(t->rows, (t->count + 1) * sizeof *t->rows);
     t->rows[t->count] = *f;
     t->rows[t->count++].key = xasprintf("%s%s", prefix, rest);
 }
 
-// Of the rows, those that a list takes over, with all that is in them; the first `cut` characters of their keys go.
+// Adds the rows that list `in` includes, with all their members; removes the first `cut` characters of their keys.
 static void add_taken(struct told_rows *t, struct figure_rows rows, unsigned in, const char *prefix,
                       size_t cut) {
     for (const struct figure *f = rows.rows, *o; f < rows.rows + rows.count; f++) {
@@ -651,7 +651,7 @@ static void add_taken(struct told_rows *t, struct figure_rows rows, unsigned in,
     }
 }
 
-// summary.json's rows, with those that it takes over from ranks' reports or joins.
+// Returns summary.json's rows, including those that it copies or joins from ranks' reports.
 static struct told_rows rows_of_summary(void) {
     static const struct {
         const char *behind, *prefix;

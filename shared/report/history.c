@@ -19,7 +19,7 @@ static const char *const kinds[] = {"life", "away", "back"};
 
 static void put_if(cJSON *o, const char *key, bool there, double x) { json_put(o, key, there ? x : NAN); }
 
-// All rows have the same keys; null is what does not concern the kind.
+// All rows have the same keys; a key that does not apply to the kind is null.
 void history_add(const char *dir, const struct history_row *r) {
     char job[24], utc[32];
     bool life = r->kind == HISTORY_LIFE;
@@ -45,7 +45,7 @@ void history_add(const char *dir, const struct history_row *r) {
     free(line);
 }
 
-// A whole number of at least `least`, or -1.
+// Returns a whole number of at least `least`, or -1.
 static int64_t whole(const cJSON *o, const char *key, int least) {
     double x = json_number(o, key);
     return x >= least && x < INT32_MAX ? (int64_t)x : -1;

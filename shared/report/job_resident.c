@@ -9,7 +9,7 @@
 #include "shared/core/proc_look.h"
 
 struct count {
-    char program[PATH_MAX];  // this process's
+    char program[PATH_MAX];  // of this process
     pid_t root;
     struct job_resident sum;
     bool unknown;
@@ -23,8 +23,8 @@ static bool program_of(pid_t pid, char out[PATH_MAX]) {
     return n > 0;
 }
 
-// The uppermost process that is reached from pid through processes of this program and those of Open MPI that start them; 0: pid
-// is none.
+// Returns the top process above pid that is reached through processes of this program and of Open MPI's starters.
+// Returns 0 if pid is not such a process.
 static pid_t root_of(const struct count *c, pid_t pid) {
     static const char *const starters[] = {"mpirun", "mpiexec", "orterun", "prterun", "orted", "prted"};
     struct proc_look look;
@@ -61,7 +61,7 @@ static bool visit(void *ctx, pid_t pid) {
         c->sum.pss_bytes += bytes;
         c->sum.processes++;
     } else {
-        c->unknown = root_of(c, pid) == c->root;  // else it has ended meanwhile
+        c->unknown = root_of(c, pid) == c->root;  // otherwise the process has ended meanwhile
     }
     return !c->unknown;
 }

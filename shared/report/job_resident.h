@@ -1,6 +1,6 @@
-// The memory that all processes of a job hold of this machine's memory together: its ranks, and what has started them (with a star's scheduler
-// in it), so that one topology's helpers count as another's do. A page that several of them have touched is divided among
-// them (the kernel's PSS), and so counts once.
+// The resident memory of all processes of a job on this machine: its ranks and their launcher (which contains a star's
+// scheduler), so helper processes of every topology are counted. A page that several of them share is divided among
+// them (the kernel's PSS), so it counts once.
 #ifndef STARRING_SHARED_REPORT_JOB_RESIDENT_H
 #define STARRING_SHARED_REPORT_JOB_RESIDENT_H
 
@@ -8,11 +8,12 @@
 
 struct job_resident {
     size_t pss_bytes;
-    int processes;  // that were counted; 0: nothing is known
+    int processes;  // processes counted; 0: unknown
 };
 
-// Now, from any process of the job: its own, those of this program and of mpirun above it, and all of theirs below. Reads
-// files of /proc, and the kernel walks the pages of all of them. 0, or -1: the kernel does not tell.
+// Measures now. Any process of the job may call it. It counts the caller, the processes of this program and of mpirun
+// above it, and all of theirs below. Reads files of /proc; the kernel walks all their pages. Returns 0, or -1: the
+// kernel does not report it.
 int job_resident_read(struct job_resident *out);
 
 #endif

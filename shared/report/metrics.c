@@ -50,13 +50,13 @@ struct figure_rows step_figures(void) {
 struct metrics {
     struct log_file file;
     char *path;
-    int64_t lost;  // the first step whose line is
+    int64_t lost;  // step of the first line that could not be written; 0: none
 };
 
 // ---------------------------------------------------------------- writing
 struct before {
     double steps, *elapsed;
-    double last;  // step whose line stays; 0: none
+    double last;  // step of the last kept line; 0: none
 };
 
 static bool is_before(void *ctx, const char *line) {
@@ -91,7 +91,7 @@ struct metrics *metrics_create(const char *dir, int64_t steps, double *elapsed) 
     return NULL;
 }
 
-// The first line that cannot be written is told at once: a run of days may still be ahead.
+// The first failed write is reported at once: the run may go on for days.
 void metrics_step(struct metrics *m, const struct step_record *r) {
     char line[FIGURE_LINE_MAX];
     int n = figures_line(line, step_figures(), r);
@@ -132,10 +132,10 @@ static void add_step(struct metrics_totals *t, const cJSON *o) {
     if (cJSON_IsTrue(json_item(o, "skipped"))) t->skipped++;
     if (isfinite(tokens)) t->tokens += (int64_t)tokens;
     double seconds = json_number(o, "seconds");
-    // Behind the warm-up, which the mean leaves out.
+    // Steps after the first, which warms up: the mean leaves that one out.
     if (t->steps > 0) t->later_seconds += seconds;
     if (t->steps++ % t->kept_every != 0) return;
-    // Of every step as long as there is room, then of every second, every fourth, ..: a bound, however long the run.
+    // Keeps every step while there is room, then every second, every fourth, ..: bounded memory for any run length.
     if (t->kept == METRICS_SECONDS_MAX) {
         for (int64_t i = 0; i < t->kept / 2; i++) t->step_seconds[i] = t->step_seconds[2 * i];
         t->kept /= 2;
@@ -146,7 +146,7 @@ static void add_step(struct metrics_totals *t, const cJSON *o) {
     t->step_seconds[t->kept++] = seconds;
 }
 
-// Each line of dir/name goes to add. A last line that does not end is torn and left out.
+// Calls add for each line of dir/name. An incomplete last line is skipped.
 static int read_lines(const char *dir, const char *name, struct metrics_totals *out,
                       void (*add)(struct metrics_totals *, const cJSON *)) {
     char *path = xasprintf("%s/%s", dir, name), why[FILE_WHY_MAX];
@@ -199,7 +199,7 @@ int64_t metrics_last_step(const char *dir) {
     tail[got > 0 ? got : 0] = 0;
     int64_t step = -1;
     for (char *p = tail; (p = strstr(p, "{\"step\":")); p++) {
-        if (strchr(p, '\n')) step = strtoll(p + 8, NULL, 10);  // whole lines
+        if (strchr(p, '\n')) step = strtoll(p + 8, NULL, 10);  // whole lines only
     }
     return step;
 }

@@ -22,7 +22,7 @@ struct progress {
     double start_s, drawn_s;
     bool bar_shown;
     bool any;              // line was printed
-    int64_t tokens_since;  // of the steps since the last line
+    int64_t tokens_since;  // since the last printed line
     double seconds_since;
 };
 
@@ -38,19 +38,19 @@ static void wipe(struct progress *p) {
     p->bar_shown = false;
 }
 
-// "3:20 left", by the steps done so far.
+// "3:20 left", estimated from the steps done so far.
 static const char *time_left(char text[32], const struct progress *p, int64_t step, double now_s) {
     return format_left(
         text, (now_s - p->start_s) / fmax((double)(step - p->o.first), 1) * (double)(p->steps - step));
 }
 
-// A line that wraps could not be redrawn in place: a narrow terminal gets a short bar, or numbers alone.
+// A wrapped line could not be redrawn in place: a narrow terminal gets a short bar, or only the numbers.
 static void draw(struct progress *p, int64_t step) {
     double now_s = now_seconds();
     if (!p->o.bar || p->steps <= 0 || (now_s - p->drawn_s < BAR_EVERY_S && step < p->steps)) return;
     p->drawn_s = now_s;
     char left[32], numbers[96], bar[BAR_WIDTH + 4] = "";
-    struct winsize size;  // of the terminal as it is now; 80 columns where it does not say
+    struct winsize size;  // of the terminal now; 80 columns if unknown
     int room = (!ioctl(fileno(p->o.file), TIOCGWINSZ, &size) && size.ws_col > 0 ? size.ws_col : 80) - 1;
     room -= snprintf(numbers, sizeof numbers, "%lld/%lld  %3.0f%%  %s", (long long)step, (long long)p->steps,
                      100.0 * (double)step / (double)p->steps, time_left(left, p, step, now_s));

@@ -1,5 +1,5 @@
-// The lines that a person sees while a run goes on: a headline, a line every steps_per_print steps (and the first
-// and the last), and on a terminal a bar that is redrawn in place below them.
+// Prints a run's progress: a headline, a line every steps_per_print steps (and the first and the last), and on a
+// terminal a bar below them that is redrawn in place.
 #ifndef STARRING_SHARED_REPORT_PROGRESS_H
 #define STARRING_SHARED_REPORT_PROGRESS_H
 
@@ -9,17 +9,17 @@
 #include "shared/model/spec.h"
 #include "shared/report/metrics.h"
 
-struct progress;  // one thread
+struct progress;  // used by one thread
 
 struct progress_options {
     FILE *file;     // not owned
     bool bar;       // file is a terminal
-    int64_t first;  // steps that were done before
+    int64_t first;  // steps done before this start
 };
 
 struct progress *progress_create(const struct progress_options *o);
 void progress_start(struct progress *p, const struct config *c, const struct model_spec *s, int64_t params);
 void progress_step(struct progress *p, const struct step_record *r);
-void progress_destroy(struct progress **p);  // wipes the bar
+void progress_destroy(struct progress **p);  // erases the bar
 
 #endif

@@ -1,4 +1,4 @@
-// The measurements of one rank, beside the predictions for it. They become DIR/ranks/ROLE-RANK.json
+// The measurements of one rank, and the predictions for it. They become DIR/ranks/ROLE-RANK.json
 // (shared/report/summary.h).
 #ifndef STARRING_SHARED_REPORT_RANK_REPORT_H
 #define STARRING_SHARED_REPORT_RANK_REPORT_H
@@ -13,24 +13,24 @@
 #include "shared/report/job_resident.h"
 #include "shared/time/split.h"
 
-// The part of a run in which a rank trains: from the beginning of its first step to the end of its last one (a server:
-// from its first gradient to its last update). Of a process with several ranks, cpu_*_ns are the process's.
+// The time in which a rank trains: from the start of its first step to the end of its last one (a server: from its
+// first gradient to its last update). In a process with several ranks, cpu_*_ns are the whole process's.
 struct rank_span {
     int64_t begin_ns,
-        end_ns;  // CLOCK_MONOTONIC, which all processes of a machine share; 0: nothing was trained
-    int64_t cpu_begin_ns, cpu_end_ns;  // CLOCK_PROCESS_CPUTIME_ID at the same moments
-    double aside_s;                    // of it, in what is no training
+        end_ns;  // CLOCK_MONOTONIC, shared by all processes of a machine; 0: no training
+    int64_t cpu_begin_ns, cpu_end_ns;  // CLOCK_PROCESS_CPUTIME_ID at the same times
+    double aside_s;                    // of this time, seconds that are not training
 };
 
-// A role without ranks of its own: a star's scheduler. Its figures travel to the servers when the job ends.
+// A role without its own report: a star's scheduler. It sends its figures to the servers when the job ends.
 struct helper_figures {
     bool known;
     double cpu_s;  // from the start of the job
     double rss_bytes, control_sent, control_received;
 };
 
-// Of a server, seconds of all its shard threads added: from the first gradient to the last answer. The parts add up to
-// total.
+// A server's seconds, summed over all its shard threads: from the first gradient to the last answer. The fields add up
+// to total.
 struct server_time {
     int threads;  // 0: no server
     double receive, sum, hold, wait, update, reply, total;
@@ -39,16 +39,16 @@ struct server_time {
 // The cost of a rank's checkpoints (shared/train/saver.h).
 struct checkpoint_report {
     int64_t written, failed;  // files of this rank; worker 0: checkpoints of the run
-    double bytes;             // of its files, all of them
-    double seconds_writing;   // from the first byte of a file until it is on disk, all of them
-    // How often the loop or the device waited for a checkpoint, and for how long.
+    double bytes;             // of all its files
+    double seconds_writing;   // from the first byte of a file until it is on disk, summed over all files
+    // How often, and how long, the loop or the device waited for a checkpoint.
     int64_t slowed;
     double slowed_seconds, slowed_most;
-    char why[320];  // worker 0: why the last one was given up; "": none was
+    char why[320];  // worker 0: why the last one that was given up failed; "": none did
 };
 
-// The figures that lie in the report itself, as rows of shared/report/figures.c: type, member, and a row of struct figure
-// (shared/report/figure.h) without its place. A rank that measures something more adds a row here and sets the member.
+// The figures stored in the report itself, as rows of shared/report/figures.c: type, member, and a row of struct
+// figure (shared/report/figure.h) without its offset. To measure one more figure, add a row here and set the member.
 #define RANK_FIGURES(F)                                                                                                           \
     F(size_t, transport_peak_bytes, "transport_peak_bytes", "bytes",                                                              \
       "frames held in flight (`ps:*`), apart from the ledger: a server's gradients that wait for their turn, and its answers "    \
@@ -114,26 +114,26 @@ struct rank_report {
     char role[16];  // "worker", "server", "scheduler"
     int rank;
     uint64_t job;                   // struct topology's
-    struct topology_memory memory;  // predicted; a worker's with the model's activations
+    struct topology_memory memory;  // predicted; a worker's includes the model's activations
     size_t peak_bytes[MEM_CLASSES];
-    struct job_resident resident;  // worker 0's: of the whole job, behind the last step
+    struct job_resident resident;  // worker 0: of the whole job, after the last step
     struct wire_prediction wire;
     struct wire_later wire_later;
-    int64_t steps;                 // what is measured per step was divided by
+    int64_t steps;                 // divisor of all per-step figures
     uint64_t faults[WIRE_FAULTS];  // struct wire_count's
     struct time_split time;        // of all steps on this rank
-    struct moments *moments;       // shared/time/moments.h; whose the report is frees them; NULL: none
-    double time_check;             // its parts / what the loop's own clock says that the steps took
-    int64_t clock_error_ns;        // of peers' times on this rank's clock, at most
+    struct moments *moments;       // shared/time/moments.h; owned by the report's owner; NULL: none
+    double time_check;             // sum of time's parts / duration of the steps by the loop's own clock
+    int64_t clock_error_ns;        // largest error of peers' times on this rank's clock
     struct server_time server_time;
     struct rank_span span;
-    bool waits_not;  // steps may go on without this rank
-    bool drops;      // a server drops gradients that are too old, or too late
-    bool shares;     // ranks share a budget of batches: this one's are counted
+    bool waits_not;  // steps may be closed without this rank
+    bool drops;      // a server drops gradients that are too old or too late
+    bool shares;     // ranks share a budget of batches: this rank's batches are counted
     struct helper_figures scheduler;
     struct checkpoint_report checkpoints;
     struct staleness staleness;
-    bool on_gpu;  // then, read after the last step and before any rank gave memory back:
+    bool on_gpu;  // if so, read after the last step, before any rank freed memory:
     struct device_facts device;
     struct device_memory device_memory;
 #define RANK_MEMBER(type, name, ...) type name;
@@ -141,28 +141,28 @@ struct rank_report {
 #undef RANK_MEMBER
 };
 
-// Of a token: the model's, and those that the backward spends again on what was not kept (shared/model/recompute.h).
+// FLOP per token: the model's, and those that the backward pass recomputes (shared/model/recompute.h).
 struct run_flops {
     struct token_flops model, again;
 };
 
-// The facts that only worker 0 knows, beside its report.
+// Facts that only worker 0 has, in addition to its report.
 struct run_facts {
     int64_t params;  // P, without padding
     struct run_flops flops;
-    double tokens_per_sequence, padding;  // without padding; share of padding of what was computed
+    double tokens_per_sequence, padding;  // without padding; share of padding in what was computed
     double wall_seconds;                  // from the start of the rank to its end
     uint64_t weights_hash;
     bool has_hash, interrupted;
-    int64_t resumed_from;         // steps done before the checkpoint it went on from; 0: none
-    int64_t place;                // where ranks share a budget: steps of the run that are done; else 0
+    int64_t resumed_from;         // steps before the checkpoint it resumed from; 0: none
+    int64_t place;                // where ranks share a budget: finished steps of the run; else 0
     const char *data;             // description of the token stream
     const char *medium, *launch;  // struct topology's
     const char *cpu_kernel;       // device_cpu_kernel
     struct head_plan head;
 };
 
-// The job of a star, and a hash, as reports write them: 16 hexadecimal digits. Returns name.
+// Writes a star's job number, or a hash, as in reports: 16 hexadecimal digits. Returns name.
 #define REPORT_JOB_MAX 20
 static inline const char *report_job_name(uint64_t job, char name[REPORT_JOB_MAX]) {
     snprintf(name, REPORT_JOB_MAX, "%016llx", (unsigned long long)job);
@@ -178,7 +178,8 @@ static inline void rank_span_end(struct rank_span *s) {
     s->cpu_end_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 }
 
-// The values of a rank's counters after so many steps: of a server of an asynchronous job that was interrupted also a part of one.
+// Takes a rank's counters after `steps` steps. For a server of an interrupted asynchronous job, steps may include a
+// fraction.
 static inline void rank_report_count(struct rank_report *r, const struct wire_count *wire, double steps) {
     double per = steps > 0 ? steps : 1.0;
     r->steps = (int64_t)steps;

@@ -21,7 +21,7 @@
 #include "shared/report/run_state.h"
 #include "shared/state/checkpoint.h"
 
-#define DYING_S 3.0  // a killed run's last process, Open MPI's ranks for one, ends within that
+#define DYING_S 3.0  // the last process of a killed run (for example Open MPI's ranks) ends within this time
 
 static const char *const run_files[] = {"config.json",  "metrics.jsonl", "evals.jsonl",
                                         "summary.json", "trace.json",    "state.json"};
@@ -29,7 +29,7 @@ static const char *const run_files[] = {"config.json",  "metrics.jsonl", "evals.
 
 static int make_path(const char *dir) {
     struct stat about;
-    // Before half of it is made.
+    // Checked before any part of the path is created.
     if (strlen(dir) >= PATH_MAX) return fail("--out %.100s..: %s", dir, strerror(ENAMETOOLONG));
     if (dir_make(dir)) return fail("%s: cannot make the directory: %s", dir, strerror(errno));
     bool is_file = !stat(dir, &about) && !S_ISDIR(about.st_mode);
@@ -52,7 +52,7 @@ static char *run_dir_name(const struct config *c) {
     return base;
 }
 
-// The first of that name that is not there yet.
+// Creates the first directory of that name that does not exist yet.
 char *run_dir_make(const struct config *c) {
     char *base = run_dir_name(c), *name = xstrdup(base);
     int rc = make_path("runs");
@@ -75,7 +75,7 @@ int run_dir_join(const char *dir) {
     return rc;
 }
 
-// Of the folder `below` ("", "/ranks") in dir.
+// Removes files from the folder `below` ("", "/ranks") in dir.
 static void remove_files(const char *dir, const char *below, bool (*ours)(const char *name)) {
     char *folder = xasprintf("%s%s", dir, below);
     DIR *d = opendir(folder);
@@ -103,7 +103,7 @@ static bool is_weights_file(const char *name) {
            tokenizer_file_known(name);
 }
 
-// The files that a killed writer has left: NAME.part or NAME.partPID of a NAME that a run writes.
+// Unfinished files of a killed writer: NAME.part or NAME.partPID for a NAME that a run writes.
 static bool is_unfinished(const char *name) {
     const char *end = strrchr(name, '.');
     if (!end || strncmp(end, ".part", 5) || strspn(end + 5, "0123456789") != strlen(end + 5)) return false;
@@ -114,7 +114,7 @@ static bool is_unfinished(const char *name) {
     return run_dir_is_rank_file(whole) || run_dir_is_record(whole) || is_weights_file(whole);
 }
 
-// The files of a life of the run: its ranks', and what writers of this and other folders have not finished.
+// Removes the files of one life of the run: its ranks' files, and unfinished files in this and other folders.
 static void remove_life(const char *dir) {
     remove_files(dir, "", run_dir_is_record);
     remove_files(dir, "/ranks", run_dir_is_rank_file);
@@ -123,7 +123,7 @@ static void remove_life(const char *dir) {
     remove_files(dir, "/weights", is_unfinished);
 }
 
-// Files of a run, of which `whose` made them. 0, or -1 after logging.
+// Removes files of a run. whose: the text that says whose they are. Returns 0, or -1 after logging.
 static int remove_named(const char *dir, const char *const *names, size_t count, const char *whose) {
     for (size_t i = 0; i < count; i++) {
         char *path = xasprintf("%s/%s", dir, names[i]);
@@ -136,7 +136,7 @@ static int remove_named(const char *dir, const char *const *names, size_t count,
     return 0;
 }
 
-// By a living process of this machine: -1 after saying so.
+// Returns -1 after logging if a running process of this machine uses dir.
 static int in_use(const char *dir, const struct run_state *s) {
     if (s->phase != RUN_RUNNING || s->own || s->elsewhere) return 0;
     return fail(
@@ -158,7 +158,7 @@ int run_dir_check(const char *dir, bool force) {
         return fail(
             "%s is in use by process %lld on %s, it says: choose another --out, or --force if that has ended",
             dir, (long long)s.pid, s.host);
-    // A config.json without a state.json may be anybody's, a model's for one.
+    // A config.json without a state.json may belong to something else, for example a model.
     if (s.phase == RUN_UNKNOWN)
         return fail("%s/%s is there from an earlier run: choose another --out, or --force to replace it", dir,
                     found);
@@ -174,8 +174,8 @@ int run_dir_check(const char *dir, bool force) {
     return 0;
 }
 
-// Makes dir where it is not there. Of several processes that come at once, one after the other. Where directories
-// cannot be locked (some network file systems) only those that come at the very same moment may miss each other.
+// Creates dir if it does not exist, and lets several processes continue one at a time. Where directories cannot be
+// locked (some network file systems), processes that come at exactly the same time may miss each other.
 static int lock_dir(const char *dir, int *lock) {
     *lock = -1;
     if (make_path(dir)) return -1;
@@ -215,15 +215,15 @@ int run_dir_take(const char *dir, const struct config *c, bool force) {
     return run_dir_prepare(dir, force) ? -1 : leave_config(dir, c);
 }
 
-// ---------------------------------------------------------------- runs that go on
-// Of a process on another machine nobody here knows whether it lives. It does not, where a queue starts the job anew.
+// ---------------------------------------------------------------- runs that are resumed
+// A process on another machine cannot be checked from here. It has ended if a queue restarted the job.
 static void say_elsewhere(const char *dir, const struct run_state *s) {
     if (s->phase == RUN_RUNNING && s->elsewhere)
         warn("%s was in use by process %lld on %s, which has probably ended", dir, (long long)s->pid,
              s->host);
 }
 
-// A run that goes on at once, after a kill, may find the last process of the run before still on its way out.
+// A run that is resumed right after a kill may find the last process of the previous start still ending.
 static void let_it_end(const char *dir, struct run_state *s) {
     const struct timespec pause = {.tv_nsec = 20000000};
     double until_s = now_seconds() + DYING_S;

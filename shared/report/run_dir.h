@@ -1,8 +1,7 @@
 // A run directory (docs/files.md): config.json, state.json, metrics.jsonl, evals.jsonl, summary.json,
-// ranks/ROLE-RANK.json, trace.json, snapshots/,
-// checkpoints/, weights/. Files appear whole: they are written under a temporary name and
-// renamed; the .jsonl files grow by whole lines. Owned by rank 0's process or the launcher; other ranks only
-// add to ranks/.
+// ranks/ROLE-RANK.json, trace.json, snapshots/, checkpoints/, weights/. Files are replaced atomically: written under a
+// temporary name and renamed. The .jsonl files grow by whole lines. Rank 0's process or the launcher owns the
+// directory; other ranks only add to ranks/.
 #ifndef STARRING_SHARED_REPORT_RUN_DIR_H
 #define STARRING_SHARED_REPORT_RUN_DIR_H
 
@@ -11,37 +10,38 @@
 
 #include "shared/config/config.h"
 
-// When --out is not given: makes runs/MODEL-TOPOLOGY-20240131T235959Z, with -2, -3, .. behind it where that
-// is there already, so that of two runs started in one second each has its own. Its name (malloc'd), or NULL
-// after logging.
+// For runs without --out: creates runs/MODEL-TOPOLOGY-20240131T235959Z, with the suffix -2, -3, .. if that exists, so
+// that two runs started in the same second get different names. Returns the name (malloc'd), or NULL after logging.
 char *run_dir_make(const struct config *c);
 
-// Whether run_dir_prepare would be refused now. 0, or -1 after saying why.
+// Checks whether run_dir_prepare would refuse now. Returns 0, or -1 after logging why.
 int run_dir_check(const char *dir, bool force);
-// Makes dir and dir/ranks and takes them for this process (state.json), as one of all that try at once; the
-// others are refused. So is a directory that a living process has taken, with force too. A directory with
-// steps of an earlier run is refused unless force, which removes exactly the files a run writes; what a run
-// left that ended before its first step is removed without. 0, or -1 after logging.
+// Creates dir and dir/ranks and takes them for this process (state.json). If several processes try at once, one gets
+// it and the others are refused. A directory that a running process has taken is refused, even with force. A directory
+// with steps of an earlier run is refused without force; force removes exactly the files that a run writes. Files of a
+// run that ended before its first step are removed without force. Returns 0, or -1 after logging.
 int run_dir_prepare(const char *dir, bool force);
-// The same, and leaves c in dir/config.json.
+// As run_dir_prepare, then writes c to dir/config.json.
 int run_dir_take(const char *dir, const struct config *c, bool force);
-// Takes the directory of a run that goes on from one of its own checkpoints: its steps, evaluations and checkpoints stay.
-// Refused is only what a living process of this machine has taken.
+// Takes the directory of a run that resumes from one of its own checkpoints: its steps, evaluations and checkpoints
+// stay. Refused only if a running process of this machine has taken it.
 int run_dir_continue(const char *dir, const struct config *c);
-// In a later life of the job, whose own the directory is: this process stands for the run, be it another one than took it. A disk
-// that does not take that costs a warning.
+// For a later start of the job that already owns the directory: makes this process the one that represents the run,
+// even if another process took it. If the disk fails, it only warns.
 void run_dir_go_on(const char *dir, const struct config *c);
-// The same where there is no checkpoint to go on from: what an earlier start has left goes, unless it is a whole run.
+// As run_dir_continue, without a checkpoint to resume from: removes the files of an earlier start, unless that run is
+// complete.
 int run_dir_begin_again(const char *dir, const struct config *c);
-// Removes what comes after: checkpoints behind `step`, evaluations and snapshots behind step `place` of the job, which is another
-// number where workers share a budget. 0, or -1 after logging.
+// Removes everything later: checkpoints after `step`, evaluations and snapshots after step `place` of the job (a
+// different number where workers share a budget). Returns 0, or -1 after logging.
 int run_dir_cut(const char *dir, int64_t step, int64_t place);
 
-// The names of what ranks leave in dir/ranks for their merging, and of the records that they leave in dir itself.
+// Whether a name is one of the files that ranks leave in dir/ranks to be merged, or one of the records they leave in
+// dir itself.
 bool run_dir_is_rank_file(const char *name);
 bool run_dir_is_record(const char *name);
 
-// Makes dir and dir/ranks where they are not there; for one of several processes that share it.
+// Creates dir and dir/ranks if they do not exist; for one of several processes that share the directory.
 int run_dir_join(const char *dir);
 
 #endif

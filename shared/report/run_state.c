@@ -22,13 +22,13 @@ static const char *const words[] = {"unknown", "running", "dead", "complete", "i
 
 const char *run_phase_word(enum run_phase p) { return words[p]; }
 
-// When the process started, in clock ticks since the boot (proc(5), field 22 of stat); -1: there is none, or
-// it is a zombie.
+// Returns when the process started, in clock ticks since boot (proc(5), field 22 of stat); -1: there is none, or it is
+// a zombie.
 static int64_t start_ticks(int64_t pid) {
     char path[64], line[1024];
     snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
     path_first_line(path, line, sizeof line);
-    char *field = strrchr(line, ')');  // the name before it may hold spaces
+    char *field = strrchr(line, ')');  // the name before it may contain spaces
     if (!field || !field[1] || field[2] == 'Z' || field[2] == 'X') return -1;
     field += 2;
     for (int i = 3; i < 22 && field; i++) {
@@ -71,11 +71,11 @@ void run_state_read(const char *dir, struct run_state *out) {
     out->pid = p.pid;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (!strcmp(word, words[i])) out->phase = (enum run_phase)i;
-    // "running" without a process that could be looked for says nothing.
+    // "running" without an identifiable process is treated as unknown.
     if (out->phase == RUN_RUNNING && (p.pid <= 0 || !*p.host)) out->phase = RUN_UNKNOWN;
     cJSON_Delete(o);
     if (out->phase != RUN_RUNNING) return;
-    // The process that wrote "running" may be gone, and another one have its number.
+    // The process that wrote "running" may have ended, and another one may have its pid.
     struct process me;
     myself(&me);
     out->elsewhere = strcmp(me.host, p.host) != 0;
@@ -85,7 +85,7 @@ void run_state_read(const char *dir, struct run_state *out) {
     if (!alive) out->phase = RUN_DEAD;
 }
 
-// The new content of the file (malloc'd).
+// Returns the new content of the file (malloc'd).
 static char *state_text(enum run_phase phase, const char *started, const char *ended, const char *why) {
     struct process p;
     myself(&p);

@@ -1,18 +1,19 @@
-// The spans of a run as a file (docs/files.md): each process leaves its own in DIR/ranks/trace-*.json, on the job's clock; where the
-// reports meet they are joined to DIR/trace.json, in Chrome's trace event format, which Perfetto reads and of which pictures are drawn
-// (experiments/comparison/pages/timeline.py). It holds the last steps, with --trace all spans of the run.
+// Files with the spans of a run (docs/files.md). Each process writes its own DIR/ranks/trace-*.json, on the job's
+// clock. Where the reports are merged, they are joined into DIR/trace.json, in Chrome's trace event format. Perfetto
+// reads it, and experiments/comparison/pages/timeline.py draws it. It holds the last steps; with --trace, all spans of
+// the run.
 //
-// A process of the job is a process (pid) of the trace; a stream or a thread of it is a thread (tid).
+// A process of the job is a process (pid) of the trace; its streams and threads are threads (tid).
 //
-// Gaps     A worker's gaps, in which computing stood still for a transfer, are cut where all ranks' reports say that a rank
-//          stood still (shared/time/moments.h). A worker leaves them as it saw them itself.
-// Arrows   follow one partition of one worker through a step and across processes of a star:
+// Gaps     Times in which a worker's computing waited for a transfer. When merged, they are split where any rank's report
+//          says that this rank stood still (shared/time/moments.h). A worker writes them as it saw them itself.
+// Arrows   follow one partition of one worker through one step, across the processes of a star:
 //
 //     worker    push ------.                                   .----> pull
 //     server               '--> sum --> update --> reply ------'
 //
-//          's' begins, 't' goes on, 'f' ends an arrow; ids are hashes of (key, step, worker). A span for several
-//          workers belongs to the arrow of each.
+//          's' begins, 't' continues, 'f' ends an arrow; ids are hashes of (key, step, worker). A span for several
+//          workers is on the arrow of each of them.
 //
 // All functions return 0, or -1 after logging.
 #ifndef STARRING_SHARED_REPORT_SPAN_FILES_H
@@ -25,7 +26,7 @@ struct meeting;
 struct timeline;
 
 // ---------------------------------------------------------------- a worker, after timeline_end
-// whole: the spans of its streams and all gaps, not those of the last steps alone.
+// whole: write all spans of its streams and all gaps, not only those of the last steps.
 int trace_write_worker(const char *dir, int rank, struct device *dev, struct timeline *tl, bool whole);
 
 // ---------------------------------------------------------------- threads of a role
@@ -38,18 +39,18 @@ struct span_role {
     const char *role;
     int rank;
     int64_t shift_ns;  // from this host's clock to the job's
-    int64_t error_ns;  // of that
+    int64_t error_ns;  // of shift_ns
     const struct span_thread *threads;
     int count;
-    int steps;                            // how many of the last ones; 0: all spans
+    int steps;                            // number of last steps to write; 0: all spans
     int first_tid;                        // of the first thread
     int workers, servers, keys;           // of the job
-    char (*arrow)(const struct span *s);  // 's', 't', 'f', or 0: no arrow passes here; NULL: nowhere
+    char (*arrow)(const struct span *s);  // 's', 't', 'f', or 0: no arrow at this span; NULL: no arrows
 };
 int trace_write_threads(const struct span_role *r);
 
 // ---------------------------------------------------------------- all ranks
-// m: of all ranks' reports. The parts are removed when they are in the one file.
+// m: of all ranks' reports. Removes the parts after merging them.
 int trace_merge(const struct config *c, const char *dir, const struct meeting *m);
 
 #endif

@@ -1,4 +1,4 @@
-// A rank's report, and what the reports of all ranks make together with config.json and metrics.jsonl: summary.json.
+// Writes a rank's report, and merges all ranks' reports, config.json and metrics.jsonl into summary.json.
 #include "shared/report/summary.h"
 
 #include <math.h>
@@ -41,7 +41,8 @@ struct cJSON *summary_reports(const struct config *c, const char *dir, struct cJ
             char *name = xasprintf("ranks/%s-%d.json", role->name, r), *text = run_file_read(dir, name, true);
             cJSON *o = text ? json_parse(text, strlen(text)) : NULL;
             if (text && !o) fail("%s/%s is no JSON document", dir, name);
-            // Reports collected from many machines may be of several jobs: the first one says which counts.
+            // Reports collected from many machines may belong to several jobs: the first report decides which job
+            // counts.
             const cJSON *first = json_item(ranks->child, "job"), *job = json_item(o, "job");
             if (o && (!first || !job || cJSON_Compare(first, job, 1))) {
                 cJSON_AddItemToArray(ranks, o);
@@ -61,8 +62,8 @@ bool summary_interrupted(const struct cJSON *summary) {
 
 static bool is(const cJSON *rank, const char *role) { return !strcmp(json_text(rank, "role", ""), role); }
 
-// ---------------------------------------------------------------- what was trained
-// As the configuration has it; nothing where there was none.
+// ---------------------------------------------------------------- the run
+// As in the configuration; nothing if there was none.
 static void put_trouble(cJSON *s, const struct config *c) {
     char *text = config_to_json(c), *words = trouble_text(c->straggle, c->delay),
          *fault = message_fault_text(c->fault);
@@ -97,7 +98,7 @@ static void set_state(cJSON *s, const char *word) {
     cJSON_ReplaceItemInObjectCaseSensitive(s, "state", cJSON_CreateString(word));
 }
 
-// The facts that worker 0 alone knows go from its report to the top; nulls where it left no report.
+// Copies worker 0's facts from its report to the top; null if it left no report.
 static void put_run(cJSON *s, const cJSON *ranks) {
     const cJSON *run = json_item(cJSON_GetArrayItem(ranks, 0), "run");
     const struct figure_rows rows = run_figures();
@@ -105,14 +106,14 @@ static void put_run(cJSON *s, const cJSON *ranks) {
         const cJSON *v = json_item(run, f->key);
         if (f->in & IN_TOP) cJSON_AddItemToObject(s, f->key, v ? cJSON_Duplicate(v, 1) : cJSON_CreateNull());
     }
-    const cJSON *place = json_item(run, "place");  // workers that share a budget: no one's own lines tell
+    const cJSON *place = json_item(run, "place");  // set where workers share a budget
     bool interrupted = cJSON_IsTrue(json_item(run, "interrupted"));
     if (cJSON_IsNumber(place)) cJSON_ReplaceItemInObjectCaseSensitive(s, "steps", cJSON_Duplicate(place, 1));
     if (interrupted || cJSON_IsNumber(place))
         set_state(s, run_phase_word(interrupted ? RUN_INTERRUPTED : RUN_COMPLETE));
 }
 
-// The last evaluation, and when the loss which was aimed at was reached.
+// The last evaluation, and when the target loss was reached.
 static void put_learning(cJSON *s, const struct config *c, const char *dir, const struct metrics_totals *m) {
     struct evals evals = {0};
     struct eval_point p;
@@ -131,9 +132,9 @@ static void put_learning(cJSON *s, const struct config *c, const char *dir, cons
     evals_free(&evals);
 }
 
-// ---------------------------------------------------------------- the whole job, all roles added
-// Ranks that are threads share a process: its resident bytes count once, and so does the CPU time from the first of them
-// to begin to the last to end.
+// ---------------------------------------------------------------- totals of the whole job
+// Ranks that are threads share a process. Its resident bytes count once, and so does its CPU time from the first
+// rank's begin to the last rank's end.
 struct process {
     const char *boot_id;
     double pid, rss_bytes, cpu_begin_ns, cpu_end_ns;
@@ -144,7 +145,7 @@ static double number_or_0(const cJSON *o, const char *key) {
     return isfinite(x) ? x : 0;
 }
 
-// The rank's process among all, which is added where it is a new one.
+// Finds the rank's process in `all`, or adds it, and merges the rank's figures.
 static void add_process(struct process *all, int *count, const cJSON *rank) {
     const cJSON *process = json_item(rank, "process");
     const char *boot_id = json_text(json_item(rank, "clock"), "boot_id", "");
@@ -164,7 +165,7 @@ static void add_process(struct process *all, int *count, const cJSON *rank) {
     p->cpu_end_ns = fmax(p->cpu_end_ns, end);
 }
 
-// NAN: worker 0 did not see all of the ranks' processes, as of several hosts, or of roles that were started one by one.
+// NAN: worker 0 did not see all ranks' processes, because they are on several hosts or were started one by one.
 static double resident_of_job(const cJSON *ranks, const struct process *processes, int count) {
     const cJSON *r, *seen = NULL;
     cJSON_ArrayForEach(r, ranks) if (!seen) seen = json_item(r, "job_resident");
@@ -173,7 +174,7 @@ static double resident_of_job(const cJSON *ranks, const struct process *processe
     return json_number(seen, "processes") >= count ? json_number(seen, "pss_bytes") : NAN;
 }
 
-// Adds the processes' figures to what the ranks' make, and those of the scheduler, which leaves no report.
+// Adds the figures of the processes, and those of the scheduler, which has no report, to the ranks' totals.
 static void put_processes(cJSON *totals, cJSON *busiest, const cJSON *ranks, double steps) {
     struct process *processes = xcalloc((unsigned long)cJSON_GetArraySize(ranks) + 1, sizeof *processes);
     int count = 0;
@@ -206,8 +207,8 @@ static void put_processes(cJSON *totals, cJSON *busiest, const cJSON *ranks, dou
     }
 }
 
-// Updates of the whole job: what every key of every server has had applied, or what a loop has counted where there is
-// no server. NAN: no report says.
+// Returns the updates of the whole job: the least that any server has applied to all its keys, or the loop's count
+// where there is no server. NAN: no report has it.
 static double updates_applied(const cJSON *ranks, double *samples_per_update) {
     double least = NAN;
     const cJSON *r, *first = NULL;
@@ -223,7 +224,8 @@ static double updates_applied(const cJSON *ranks, double *samples_per_update) {
     return json_number(first, "updates");
 }
 
-// NAN: as many as its updates say. Worker 0 was there from the first step on. Of servers what every key has had.
+// NAN: compute it from the updates. Worker 0 was present from the first step on. For servers, the samples in every
+// key.
 static double samples_counted(const cJSON *ranks) {
     double least = NAN;
     const cJSON *r;
@@ -234,7 +236,7 @@ static double samples_counted(const cJSON *ranks) {
     return least;
 }
 
-// Mean over the workers. NAN: they have no weights of their own.
+// Returns the mean over the workers. NAN: they have no weights of their own.
 static double consensus_distance(const cJSON *ranks) {
     double sum = 0;
     int workers = 0;
@@ -247,7 +249,8 @@ static double consensus_distance(const cJSON *ranks) {
     return workers ? sum / workers : NAN;
 }
 
-// From the first worker's first step to the last worker's last one, where they share a clock; else the longest of them.
+// From the start of the first worker's first step to the end of the last worker's last one if they share a clock; else
+// the longest training time of a worker.
 static double training_seconds(const cJSON *ranks) {
     double begin = INFINITY, end = -INFINITY, aside = 0, longest = NAN;
     const char *boot_id = NULL;
@@ -269,8 +272,8 @@ static double training_seconds(const cJSON *ranks) {
     return one_clock && end > begin ? (end - begin) * 1e-9 - aside : longest;
 }
 
-// One budget of batches for all workers: who did how many, how many updated nothing, of which metrics.jsonl knows worker 0's
-// alone, and what was done when not all had work. Returns the tail's batches; NAN: there is no such budget.
+// One budget of batches for all workers: the batches of each worker, those that updated nothing (metrics.jsonl has
+// only worker 0's), and those of the tail. Returns the tail's batches; NAN: no such budget.
 static double put_tail(cJSON *summary, const cJSON *ranks, double *seconds) {
     double batches = 0, skipped = 0;
     cJSON *each = NULL;
@@ -285,7 +288,7 @@ static double put_tail(cJSON *summary, const cJSON *ranks, double *seconds) {
         *seconds = fmax(*seconds, json_number(r, "tail_seconds"));
     }
     if (!each) return NAN;
-    // NAN: reports of an earlier version, which do not say it.
+    // NAN: reports of an earlier version, which do not have it.
     if (isfinite(skipped))
         cJSON_SetNumberValue(cJSON_GetObjectItemCaseSensitive(summary, "skipped"), skipped);
     json_put(summary, "tail_batches", batches);
@@ -293,7 +296,7 @@ static double put_tail(cJSON *summary, const cJSON *ranks, double *seconds) {
     return batches;
 }
 
-// Of each worker, where steps go on without those that are late; of each server, where what is too old is dropped.
+// For each worker, where steps may be closed without late ranks; for each server, where old gradients are dropped.
 static void put_late(cJSON *summary, const cJSON *ranks) {
     static const char *const keys[] = {"late_steps", "missed_steps", "dropped_pushes"};
     for (int i = 0; i < 3; i++) {
@@ -307,8 +310,9 @@ static void put_late(cJSON *summary, const cJSON *ranks) {
     }
 }
 
-// The mean of a sequence's tokens: worker 0's figure, or, where workers do as many batches, of of_batch sequences each, as they come
-// to, of all of theirs. It goes to the top. A report of an earlier version has none.
+// Returns the mean tokens of a sequence. Usually that is worker 0's figure. Where workers share a budget, it is the
+// mean over all workers' batches of of_batch sequences, and replaces the figure at the top. A report of an earlier
+// version has none.
 static double tokens_of_sequence(cJSON *s, const struct config *c, const cJSON *ranks, double of_batch) {
     double each = json_number(s, "tokens_per_sequence"), tokens = 0, batches = 0;
     const cJSON *r;
@@ -328,8 +332,7 @@ static bool is_on(const cJSON *rank, const char *role, const char *host) {
     return is(rank, role) && !strcmp(json_text(json_item(rank, "machine"), "host", "?"), host);
 }
 
-// The ranks of a role on a host, which lie in the order of their numbers: "workers 0-2 5", or "worker 1"; nothing where there is
-// none.
+// Writes the ranks of a role on a host, sorted by number: "workers 0-2 5", or "worker 1"; nothing if there are none.
 static void say_role_on(FILE *f, const cJSON *ranks, const char *role, const char *host, bool *any) {
     int count = 0, last = -2;
     bool run = false;
@@ -349,8 +352,8 @@ static void say_role_on(FILE *f, const cJSON *ranks, const char *role, const cha
     if (run) fprintf(f, "-%d", last);
 }
 
-// By what the ranks were started, and which role was on which machine. A scheduler is beside worker 0 where the ranks were started
-// by others; of roles that were started one by one nobody knows.
+// How the ranks were started, and which role was on which machine. If another program started the ranks, the scheduler
+// is on worker 0's machine. For roles that were started one by one this is unknown.
 static void put_placement(cJSON *s, const struct config *c, const cJSON *ranks) {
     const char *by = json_text(s, "launch", NULL);
     if (!by) return;
@@ -404,8 +407,9 @@ static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
     put_placement(s, c, ranks);
 }
 
-// ---------------------------------------------------------------- each rank
-// The keys that the lists of memory and of the wire take over from the ranks' reports, beside the topology's formulas.
+// ---------------------------------------------------------------- per rank
+// Copies the members that the lists of memory and wire include from the ranks' reports, and adds the topology's
+// formulas.
 static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
     cJSON *memory = cJSON_AddArrayToObject(s, "memory"), *wire = cJSON_AddArrayToObject(s, "wire"),
           *servers = NULL;
@@ -441,8 +445,8 @@ static void replace(cJSON *o, const char *name, double value) {
     cJSON_ReplaceItemInObject(o, name, cJSON_CreateNumber(value));
 }
 
-// Worker i's times: what was exposed while another rank stood still was waiting for it, and the host's while it did itself.
-// all (count): the seconds that workers waited for each rank so far.
+// Moves parts of worker i's exposed time: time in which another rank stood still becomes waiting for that rank; time
+// in which this rank stood still becomes host time. all (count): the seconds that workers waited for each rank so far.
 static void settle(const struct meeting *m, size_t i, cJSON *time, double *all) {
     const struct moments *own = m->moments[i];
     if (!own) return;
@@ -474,8 +478,8 @@ static void settle(const struct meeting *m, size_t i, cJSON *time, double *all) 
     free(blamed);
 }
 
-// Of each worker, settled in its report, which is then joined; whom the workers waited for, mean over them, and how long each
-// rank stood still.
+// For each worker: settles the times in its report (joined later). Also writes the mean time that workers waited for
+// each rank, and how long each rank stood still.
 static void put_times(cJSON *s, cJSON *ranks) {
     double check = 1;
     int workers = 0;
@@ -516,14 +520,14 @@ static double percentile(const double *sorted, int64_t n, double p) {
 }
 
 double summary_rate(const struct metrics_totals *m, double tokens_per_step) {
-    int64_t warm = m->steps > 1;  // the first step warms caches and libraries up
+    int64_t warm = m->steps > 1;  // the first step warms up caches and libraries
     double total_s = warm ? m->later_seconds : m->steps ? m->step_seconds[0] : 0;
     return total_s > 0 ? tokens_per_step * (double)(m->steps - warm) / total_s : NAN;
 }
 
-#define SPREAD_LEAST 5  // steps: fewer say nothing about a spread
+#define SPREAD_LEAST 5  // steps: fewer do not show a spread
 
-// (p95 - p5) / median of the steps behind the first, which warms up: above a quarter times are uncertain. Sorts them.
+// (p95 - p5) / median of the steps after the first, which warms up: above a quarter, times are uncertain. Sorts them.
 static double spread_of(const struct metrics_totals *m) {
     int64_t n = m->kept - 1;
     if (n < SPREAD_LEAST) return NAN;
@@ -549,10 +553,10 @@ static void put_speed(cJSON *s, const struct metrics_totals *m) {
     json_put(step, "spread", spread);
 }
 
-// ---------------------------------------------------------------- GPUs: each once, with the ranks on it
+// ---------------------------------------------------------------- GPUs: each once, with its ranks
 static const char *text_of(const cJSON *o, const char *key) { return json_text(o, key, ""); }
 
-// Each different remark of the ranks of one device is said once.
+// Merges the notes of the ranks of one device: each different note once.
 static void add_work(cJSON *known, const cJSON *d) {
     static const char *const keys[] = {"attention_forward", "attention_backward", "gelu", "bias_grad"};
     char both[96];
@@ -571,8 +575,8 @@ static void add_work(cJSON *known, const cJSON *d) {
     }
 }
 
-// In use is the whole device's, whoever reads it: the largest reading, as libraries may take more between
-// two.
+// Memory in use is the whole device's, whichever rank reads it. The largest reading counts, because libraries may take
+// more between two readings.
 static void add_device(cJSON *devices, const cJSON *rank) {
     char name[40];
     const cJSON *d = json_item(rank, "device");
@@ -613,8 +617,8 @@ static void put_devices(cJSON *summary, const cJSON *ranks) {
         cJSON_Delete(devices);
 }
 
-// The sum of the GPUs' rates in datasheets and the share of it that the run reached, with both countings of attention; nulls
-// where one of them is not in the table.
+// Writes the sum of the GPUs' datasheet rates, and the run's share of it for both countings of attention; null if a
+// GPU is not in the table.
 static void put_mfu(cJSON *summary, enum dtype dt) {
     double peak = 0;
     const char *source;
@@ -634,8 +638,8 @@ bool summary_unkept(const struct cJSON *summary) {
     return !strcmp(json_text(summary, "state", ""), STATE_UNKEPT);
 }
 
-// All ranks wait for the one that waits longest. Where all steps are done, and nothing is there that could be gone on from, the
-// state says so; but not of a star that found them done, and so had nothing to keep.
+// All ranks wait for the slowest one. If all steps are done and no checkpoint exists, the state says so; not if a
+// resumed star found all steps done, because then nothing was to be kept.
 static void put_checkpoints(cJSON *s, const char *dir, const cJSON *ranks) {
     double slowed = 0;
     const cJSON *r;
@@ -651,12 +655,13 @@ static void put_checkpoints(cJSON *s, const char *dir, const cJSON *ranks) {
     if (complete && due && !written && checkpoint_latest_step(dir) < 0) set_state(s, STATE_UNKEPT);
 }
 
-// ---------------------------------------------------------------- lives, and who was away
+// ---------------------------------------------------------------- starts of the job, and absent workers
 struct past {
-    // Of the command's last start, and of those before: steps that a death cost are done again in the same start, but those
-    // after the last checkpoint of a start that was ended in the next one.
+    // `count` and `lost`: of the command's last start; `earlier*`: of the starts before. A death's lost steps are done
+    // again in the same start. When a start is ended, its steps after the last checkpoint are done again in the next
+    // start.
     int start, count, earlier;
-    double lost, earlier_lost;  // NAN: nobody knows
+    double lost, earlier_lost;  // NAN: unknown
     cJSON *away;
     double last;  // the run's last step
 };
@@ -682,7 +687,7 @@ static void take_life(struct past *p, const struct history_row *r) {
         p->lost += lost;
     }
     p->count++;
-    // All workers are there from its first step on.
+    // All workers are present from its first step on.
     for (cJSON *o = p->away->child, *next; o && r->step; o = next) {
         next = o->next;
         double to = json_number(o, "to_step");
@@ -724,8 +729,8 @@ static void put_lives(cJSON *s, const struct past *p) {
     json_put(o, "earlier_steps_lost", p->earlier_lost);
 }
 
-// null where the steps' own lines know of absences that nobody has written down: of a scheduler without the directory. Takes the
-// list.
+// Writes null if the steps' own lines show absences that are not in the history (a scheduler without the directory).
+// Takes ownership of the list.
 static void put_away(cJSON *s, cJSON *list, int64_t workers, const struct metrics_totals *m) {
     double last = (double)m->last_step, missed = 0, told = (double)(m->steps * workers - m->contributions);
     cJSON *o, *next;
@@ -734,7 +739,7 @@ static void put_away(cJSON *s, cJSON *list, int64_t workers, const struct metric
         if (cJSON_IsNull(json_item(o, "to_step"))) end_absence(list, o, last, false);
     }
     cJSON_ArrayForEach(o, list) missed += json_number(o, "to_step") - json_number(o, "from_step") + 1;
-    // Of those that a step has gone without others were late.
+    // With backup or quorum, some of the missing workers were only late.
     bool known = !m->contributions || (json_item(s, "late_steps") ? missed <= told : missed == told);
     cJSON_AddItemToObject(s, "away", known ? list : cJSON_CreateNull());
     if (!known) cJSON_Delete(list);
@@ -751,7 +756,7 @@ static void put_history(cJSON *s, const struct config *c, const char *dir, const
 }
 
 // ---------------------------------------------------------------- staleness
-// Of all workers' updates, beside each worker's own.
+// Over all workers' updates, and each worker's own.
 static void put_staleness(cJSON *s, const cJSON *ranks) {
     double count[64] = {0}, sum = 0, all = 0, spread = 0, steps = 0;
     int bins = 0;
@@ -779,8 +784,8 @@ static void put_staleness(cJSON *s, const cJSON *ranks) {
     json_put(cJSON_GetObjectItem(out, "spread"), "mean", steps > 0 ? spread / steps : 0);
 }
 
-// ---------------------------------------------------------------- all of it
-// The meanings of the keys at the top, and of the formulas' letters.
+// ---------------------------------------------------------------- the whole document
+// Writes the meanings of the top-level keys, and of the formulas' letters.
 static void put_words(cJSON *s, const struct optimizer *o) {
     cJSON *units = cJSON_AddObjectToObject(s, "units"), *rows = figures_of_summary();
     const cJSON *r;
@@ -802,7 +807,7 @@ static void put_words(cJSON *s, const struct optimizer *o) {
 static cJSON *build(const char *dir, const struct config *c, struct metrics_totals *m) {
     cJSON *s = cJSON_CreateObject(), *missing = cJSON_CreateArray(),
           *ranks = summary_reports(c, dir, missing);
-    // A run that had no step left to do has no lines of its own.
+    // A resumed run that had no step left has no lines of its own.
     double before = json_number(json_item(cJSON_GetArrayItem(ranks, 0), "run"), "resumed_from");
     if (before > (double)m->last_step) m->last_step = (int64_t)before;
     put_description(s, c, m);

@@ -1,4 +1,4 @@
-// A run's table, and the few lines that a run ends with, from summary.json's document.
+// Prints a run's table, and the few lines at the end of a run, from summary.json's document.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,9 +58,9 @@ static void print_lives(FILE *f, const cJSON *s) {
     fprintf(f, " (history.jsonl)\n");
 }
 
-#define AWAY_SAID_MOST 6  // in the table
+#define AWAY_SAID_MOST 6  // entries printed in the table
 
-// Where steps go on without those that are late: of each worker how many did.
+// Where steps may be closed without late ranks: prints how many each worker missed.
 static void print_late(FILE *f, const cJSON *s) {
     const cJSON *late = json_item(s, "late_steps"), *missed = json_item(s, "missed_steps");
     for (int w = 0, said = 0; w < cJSON_GetArraySize(late); w++) {
@@ -74,7 +74,7 @@ static void print_late(FILE *f, const cJSON *s) {
     }
 }
 
-// Where gradients that are too old, or too late, are dropped: how many, of those and of what updates have.
+// Where old or late gradients are dropped: prints how many, out of all.
 static void print_dropped(FILE *f, const cJSON *s) {
     const cJSON *x;
     double dropped = 0, all = 0;
@@ -106,7 +106,7 @@ static void print_away(FILE *f, const cJSON *s) {
     fputc('\n', f);
 }
 
-// Nothing of a run that is complete.
+// Prints nothing for a complete run.
 static void print_state(FILE *f, const cJSON *s) {
     if (summary_interrupted(s))
         fprintf(f, "state       interrupted after step %.0f of %.0f\n", json_number(s, "steps"),
@@ -133,7 +133,7 @@ static void print_run(FILE *f, const cJSON *s) {
             format_count(count, (int64_t)json_number(s, "params")));
 }
 
-// Where one machine has all that this program started, nobody asks.
+// Not printed if everything is on one machine and this program started it.
 static void print_placement(FILE *f, const cJSON *s) {
     const char *by = text(s, "launch");
     bool plain = !strcmp(by, "processes") || !strcmp(by, "threads");
@@ -181,7 +181,7 @@ static void print_head(FILE *f, const cJSON *s) {
     print_rate(f, s);
 }
 
-// Those of at least a hundredth of a step, or of all steps.
+// Prints ranks with at least `least` seconds.
 static void print_peers(FILE *f, const char *words, const cJSON *list, double least, double per,
                         const char *unit) {
     const cJSON *o;
@@ -289,7 +289,7 @@ static void print_totals(FILE *f, const struct cJSON *summary) {
     char a[24], b[24], c[24], d[24], e[24];
     const cJSON *all = json_item(summary, "totals"), *most = json_item(summary, "busiest");
     if (!all) return;
-    double pss = json_number(all, "pss_bytes");  // of one process there is none: its peak is no part of that
+    double pss = json_number(all, "pss_bytes");  // NAN for a single process: its peak is printed instead
     fprintf(f, "\n%-12s %12s %12s %12s %12s %12s %8s\n", "whole job", "memory", "frames held", "resident",
             "sent/step", "recv/step", "CPU s");
     for (int i = 0; i < 2; i++) {
@@ -303,7 +303,7 @@ static void print_totals(FILE *f, const struct cJSON *summary) {
     }
 }
 
-// The bytes at four keys, a column each.
+// Prints the bytes at four keys, one column each.
 static void print_bytes(FILE *f, const cJSON *o, const char *const keys[4]) {
     char text[24];
     for (int i = 0; i < 4; i++) fprintf(f, " %12s", format_bytes(text, json_number(o, keys[i])));
@@ -412,13 +412,13 @@ void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     fflush(f);
 }
 
-// ---------------------------------------------------------------- how a run ends: a few lines
-#define SPREAD_BOUND 0.25  // of the steps, above which no time is told (as experiments/comparison)
+// ---------------------------------------------------------------- the few lines at the end of a run
+#define SPREAD_BOUND 0.25  // of step times: above it times are marked ~ (as in experiments/comparison)
 
-// Two figures of one thing: "5.44 MiB =" where they agree to the byte, else both.
+// A predicted and a measured figure: printed as "5.44 MiB =" if they agree to the byte, else both.
 struct pair {
     double predicted, measured;
-    bool exact;  // of every rank of the role
+    bool exact;  // true for every rank of the role
 };
 
 static void print_pair(FILE *f, const struct pair *g) {
@@ -429,7 +429,7 @@ static void print_pair(FILE *f, const struct pair *g) {
         fprintf(f, "%s (predicted %s)", format_bytes(a, g->measured), format_bytes(b, g->predicted));
 }
 
-// One more rank: the figure is of the one that has most.
+// Adds one rank: the figure printed is the largest rank's.
 static void take(struct pair *g, double predicted, double measured) {
     g->exact &= fabs(predicted - measured) < 0.5;
     if (measured < g->measured || (measured == g->measured && predicted == measured)) return;
@@ -437,7 +437,7 @@ static void take(struct pair *g, double predicted, double measured) {
     g->measured = measured;
 }
 
-// Ranks lie by role: the next entry of another role than r, or NULL.
+// Ranks are sorted by role: returns the next entry with another role than r, or NULL.
 static const cJSON *next_role(const cJSON *r) {
     const char *role = json_text(r, "role", "");
     while (r && !strcmp(json_text(r, "role", ""), role)) r = r->next;
@@ -497,7 +497,7 @@ static void brief_speed(FILE *f, const cJSON *s) {
     if (!sure)
         fprintf(f, ", spread over %.0f%% of it: experiments/compare.py compares such runs in turns",
                 100 * spread);
-    if (most > 0)  // a star that waits for all has none
+    if (most > 0)  // a synchronous star has no staleness
         fprintf(f, "; staleness mean %.2f, max %.0f update%s", json_number(staleness, "mean"), most,
                 s_of(most));
     fputc('\n', f);

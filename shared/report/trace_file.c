@@ -1,6 +1,6 @@
-// trace.json: the spans of a run, in Chrome's trace event format. An event is a line; timestamps are microseconds.
+// trace.json: the spans of a run, in Chrome's trace event format, one event per line, timestamps in microseconds.
 //
-// The parts of it, DIR/ranks/trace-*.json, are lines of events with commas between them and without brackets.
+// Its parts, DIR/ranks/trace-*.json, are lines of events with commas between them and without brackets.
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -21,16 +21,16 @@
 #include "shared/time/moments.h"
 #include "shared/time/thread_time.h"
 
-// Behind those of the device's streams.
+// Above the tids of the device's streams.
 enum { GAPS_TID = 900, STALLS_TID, STEPS_TID, PHASES_TID };
 
 // ---------------------------------------------------------------- events
 struct trace {
     struct new_file file;
-    FILE *f;  // NULL: it could not be made
+    FILE *f;  // NULL: the file could not be created
     int pid;
     int64_t shift;  // to the job's clock
-    int64_t from;   // where the first step begins that it has: what ended before is left out; 0: nothing is
+    int64_t from;   // start of its first step: stalls that ended earlier are left out; 0: none are left out
     bool any;
 };
 
@@ -74,7 +74,7 @@ static void put_lost(struct trace *t, int tid, const char *name, uint64_t lost) 
     fprintf(t->f, ",\"args\":{\"count\":%" PRIu64 "}}", lost);
 }
 
-// How far the process's moments may be off the job's clock.
+// Writes the largest error of the process's times on the job's clock.
 static void put_clock_error(struct trace *t, int64_t ns) {
     event(t, 'M', 0, "clock_error");
     fprintf(t->f, ",\"args\":{\"ns\":%" PRId64 "}}", ns);
@@ -88,7 +88,7 @@ static void put_span(struct trace *t, int tid, const struct span *s, const char 
 }
 
 // ---------------------------------------------------------------- a worker's last steps
-// In a step, cut at its ends: a span of two steps is one in each.
+// Cuts spans at the ends of the step: a span across two steps appears in both.
 static void put_phases(struct trace *t, const struct timeline_view *v) {
     for (size_t i = 0; i < v->compute_count; i++) {
         struct span s = v->compute[i];
@@ -99,8 +99,8 @@ static void put_phases(struct trace *t, const struct timeline_view *v) {
     }
 }
 
-// From the moment at which every part of it was ready, as far as that is known, until it had arrived. Transfers overlap, so each is a
-// pair of events of its own.
+// Writes a transfer from the time when every rank was ready, as far as known, until its arrival. Transfers overlap, so
+// each is its own pair of events.
 static void put_transfer(struct trace *t, const struct layout *l, const struct transfer_times *m) {
     int64_t begin = m->peers_ready > m->own_ready ? m->peers_ready : m->own_ready ? m->own_ready : m->asked;
     bool named = m->what.unit >= 0 && m->what.unit < l->count;
@@ -117,7 +117,7 @@ static void put_transfer(struct trace *t, const struct layout *l, const struct t
     }
 }
 
-// A step that is there, what its computing did, and the transfers that none of the steps before has had.
+// Writes a step, the spans of its computing, and its transfers that no earlier step has written.
 static void put_step(struct trace *t, const struct layout *l, const struct timeline_view *v,
                      uint64_t *transfers) {
     char name[40];
@@ -133,14 +133,14 @@ static void put_step(struct trace *t, const struct layout *l, const struct timel
 }
 
 // ---------------------------------------------------------------- a worker's streams, and its gaps
-// A piece of a gap as the reports settle it: its part of the time, and the rank that was waited for (role NULL: none is known).
+// A settled piece of a gap: the part of the time it counts for, and the rank that was waited for (role NULL: unknown).
 struct settled_gap {
     const char *part;  // "host", "wait", "comm_exposed"
     const char *role;
     int rank;
 };
 
-// stood: the index of the rank that stood still, -1: what the gap itself says; own: the index of the gap's rank.
+// stood: index of the rank that stood still, -1: use the gap's own data; own: index of the gap's rank.
 static struct settled_gap gap_settle(const struct meeting *m, const struct span *piece, int stood, int own) {
     if (stood >= 0 && stood == own) return (struct settled_gap){"host", NULL, -1};
     if (stood >= 0) return (struct settled_gap){"wait", m->roles[stood], m->ranks[stood]};
@@ -167,7 +167,7 @@ static int end(struct trace *t, char *path) {
     return rc;
 }
 
-// As the worker saw it itself.
+// Writes a gap as the worker saw it itself.
 static void put_own_gap(struct trace *t, const struct span *g) {
     char transfer[128];
     snprintf(transfer, sizeof transfer, "%s%s%s", transfer_kind_name(g->part), g->name ? " of " : "",
@@ -215,8 +215,8 @@ int trace_write_worker(const char *dir, int rank, struct device *dev, struct tim
 }
 
 // ---------------------------------------------------------------- threads of a role
-// An arrow goes through each kind of span once: a repeated message has none. passed: (parts, keys, workers) the last step whose
-// arrow has come through here, + 1.
+// An arrow passes each kind of span once; repeated messages have none. passed: (parts, keys, workers) the last step
+// whose arrow passed here, + 1.
 static void put_arrows(struct trace *t, int tid, const struct span_role *r, const struct span *s,
                        int64_t *passed) {
     char ph = r->arrow ? r->arrow(s) : 0;
@@ -250,7 +250,7 @@ static void put_members(struct trace *t, const struct span *s) {
     }
 }
 
-// The beginning of the last steps: the first moment at which work belonged to one of them. 0: all are wanted.
+// Returns the start of the last steps: the earliest span of one of them. 0: all spans are wanted.
 static int64_t steps_begin(const struct span_role *r) {
     int64_t last = -1, begin_ns = INT64_MAX;
     if (!r->steps) return 0;
@@ -299,7 +299,7 @@ int trace_write_threads(const struct span_role *r) {
 }
 
 // ---------------------------------------------------------------- all ranks
-// A gap of a worker's part of the trace, and the pieces that it falls into.
+// A gap in a worker's file, which is split into pieces.
 struct gap_line {
     struct trace *t;
     const struct meeting *m;
@@ -314,8 +314,8 @@ static void put_piece(void *ctx, const struct span *g, int stood) {
 
 static int64_t nanoseconds(double us) { return isfinite(us) && fabs(us) < 1e15 ? llround(us * 1e3) : 0; }
 
-// Appends the events of DIR/ranks/NAME, gaps as all ranks' reports settle them. 0, or -1 when it cannot be read. may_lack: a file
-// that is not there is none.
+// Appends the events of DIR/ranks/NAME; gaps are settled with all ranks' reports. Returns 0, or -1 if it cannot be
+// read. may_lack: a missing file is allowed.
 static int join(struct trace *t, const char *dir, const char *name, const struct meeting *m, bool may_lack) {
     char *file = xasprintf("ranks/%s", name), *text = run_file_read(dir, file, may_lack), *rest = text, *line;
     size_t parts = 0, at = 0;
@@ -353,7 +353,8 @@ static int join(struct trace *t, const char *dir, const char *name, const struct
     return rc;
 }
 
-// The moments at which a rank's process, or its part of the transfers, did not run, from its report: a thread of their own.
+// Writes the times in which a rank's process, or the threads of its transfers, did not run, from its report: a
+// separate thread.
 static void put_stalls(struct trace *t, const struct moments *m) {
     static const char *const names[STALL_KINDS] = {"the process did not run", "its transfers had no core"};
     bool named = false;
@@ -380,20 +381,20 @@ int trace_merge(const struct config *c, const char *dir, const struct meeting *m
     bool any = count > 0 || c->trace;
     if (any && begin(&t, path)) {
         fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", t.f);
-        // 1. The workers' streams and gaps. Of a whole trace none may be missing.
+        // 1. The workers' streams and gaps. With --trace, no file may be missing.
         for (int r = 0; r < workers; r++) {
             char *name = xasprintf("trace-%d.json", r);
             if (join(&t, dir, name, m, !c->trace)) rc = -1;
             free(name);
         }
-        // 2. Other parts in order of names: communication threads, servers, a scheduler.
+        // 2. Other files in order of names: communication threads, servers, a scheduler.
         for (int i = 0; i < count; i++) {
             const char *of = names[i]->d_name + strlen("trace-");
             if (!(isdigit((unsigned char)*of) && atoi(of) < workers) &&
                 join(&t, dir, names[i]->d_name, m, false))
                 rc = -1;
         }
-        // 3. The stalls of all processes, of a whole trace from its beginning on.
+        // 3. The stalls of all processes; with --trace, from the beginning on.
         if (c->trace) t.from = 0;
         for (size_t i = 0; i < m->count; i++) {
             t.pid = m->ranks[i] + (strcmp(m->roles[i], "worker") ? workers : 0);
@@ -403,7 +404,7 @@ int trace_merge(const struct config *c, const char *dir, const struct meeting *m
     }
     if (any && new_file_end(&t.file, !rc) && !rc)
         rc = fail("%s: cannot write: %s: %s/trace-*.json hold its parts", path, strerror(errno), ranks);
-    // Only when all of them are in the one file are they no longer needed.
+    // Remove the parts only after all of them are in trace.json.
     for (int i = 0; i < count; i++) {
         char *part = xasprintf("%s/%s", ranks, names[i]->d_name);
         if (!rc) unlink(part);

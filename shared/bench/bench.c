@@ -1,4 +1,4 @@
-// The benches as one command, their words, and the statistics of what they measure.
+// The benches as one command, the parsing of their options, and statistics of the measurements.
 #include "shared/bench/bench.h"
 
 #include <linux/magic.h>
@@ -23,7 +23,7 @@ char *bench_names(const struct bench_program *const *all, int count) {
     return names;
 }
 
-// Benches of earlier versions, and what there is instead.
+// Benches of earlier versions, and what replaces them.
 static const struct {
     const char *name, *instead;
 } gone[] = {

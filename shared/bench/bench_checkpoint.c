@@ -21,9 +21,9 @@
 #include "shared/model/model.h"
 #include "shared/state/checkpoint_read.h"
 
-#define TARGET      0.8  // of a plain write's rate, that writing is to reach
+#define TARGET      0.8  // target: share of a plain write's rate
 #define LIFE        0x62656e6368ULL
-#define PLAIN_BYTES ((int64_t)8 << 20)  // of a plain write and read
+#define PLAIN_BYTES ((int64_t)8 << 20)  // of one plain write or read
 #define NAME_BYTES  32
 
 static const struct cli_option options[] = {
@@ -55,7 +55,7 @@ static void keep(struct checkpoint_bench *b, enum checkpoint_series s, double va
     if (b->round) bench_series_add(&b->series[s], value);
 }
 
-// Logs what a function of shared/state says, and frees it.
+// Logs an error text of shared/state, and frees it.
 static int say(char *error) {
     int rc = fail("%s", error ? error : "a checkpoint could not be written, for a reason that nobody told");
     free(error);
@@ -63,7 +63,7 @@ static int say(char *error) {
 }
 
 // ---------------------------------------------------------------- participants
-// One participant, on a thread of its own.
+// One participant, on its own thread.
 struct part {
     struct checkpoint_bench *b;
     int rank;
@@ -76,7 +76,7 @@ struct part {
 
 static int kinds(const struct checkpoint_bench *b) { return STATE_OPTIMIZER + b->states; }
 
-// Where the elements of a unit's kind begin.
+// Returns the first element of a unit's kind.
 static float *state_of(const struct checkpoint_bench *b, int unit, int kind) {
     float *at = b->state;
     for (int u = 0; u < unit; u++) at += b->layout->units[u].n_pad * kinds(b);
@@ -95,7 +95,7 @@ static int write_part(struct part *p) {
     b->file_bytes[p->rank] = part_file_bytes(f);
     for (int i = 0; i < p->count; i++) {
         const struct state_range *r = &p->ranges[i];
-        if (part_file_write(f, i, r->begin, r->end, r->data)) break;  // part_file_finish tells why
+        if (part_file_write(f, i, r->begin, r->end, r->data)) break;  // part_file_finish reports the error
     }
     return part_file_finish(&f, &p->error);
 }
@@ -110,7 +110,8 @@ static char *plain_path(const struct checkpoint_bench *b, int rank) {
     return xasprintf("%s/plain-%d", b->dir, rank);
 }
 
-// As many bytes as the participant's file has, from its share of the buffer on, around its end.
+// Writes as many bytes as the participant's file has, from its share of the buffer on; wraps around at the end of the
+// buffer.
 static int write_all(const struct part *p, int fd, const char *path, char **error) {
     const struct checkpoint_bench *b = p->b;
     const char *state = (const char *)b->state;
@@ -138,7 +139,7 @@ static void *plain_thread(void *arg) {
     return NULL;
 }
 
-// Every participant at once; the seconds until the last one has ended. parts: b->files of them, freed with free_parts.
+// Runs all participants at once and waits for the last one. parts: b->files of them; free them with free_parts.
 static int all_at_once(struct checkpoint_bench *b, struct part *parts, void *(*run)(void *)) {
     pthread_t threads[CHECKPOINT_FILES_MAX];
     int rc = 0, started = 0;
@@ -177,7 +178,7 @@ static void free_parts(struct part *parts, int count) {
 }
 
 // ---------------------------------------------------------------- measurements
-// Nothing of an earlier measurement is left, and nothing is on its way to the disk.
+// Removes the files of earlier measurements and waits until nothing is left to write to the disk.
 static int clear(struct checkpoint_bench *b) {
     checkpoint_drop_later(b->dir, CHECKPOINT_ALL, -1);
     checkpoint_sweep(b->dir, CHECKPOINT_ALL, 0);
@@ -230,7 +231,7 @@ int checkpoint_bench_plain(struct checkpoint_bench *b) {
     return rc;
 }
 
-// Of a checkpoint's files, manifest aside.
+// Returns the bytes of a checkpoint's files, without the manifest.
 static double bytes_of(const struct checkpoint_bench *b) {
     double bytes = 0;
     for (int i = 0; i < b->files; i++) bytes += (double)b->file_bytes[i];
@@ -248,7 +249,7 @@ static char *file_path(const struct checkpoint_bench *b, int rank) {
     return path;
 }
 
-// The kernel is asked to keep none of the files' contents.
+// Asks the kernel to drop the files' contents from its cache.
 static int forget_files(const struct checkpoint_bench *b) {
     for (int i = 0; i < b->files; i++) {
         char *path = file_path(b, i);
@@ -262,7 +263,7 @@ static int forget_files(const struct checkpoint_bench *b) {
     return 0;
 }
 
-// All values, against those that were written.
+// Reads all values and compares them with those that were written.
 static int read_values(struct checkpoint_bench *b, struct checkpoint *c, double *seconds) {
     for (int u = 0; u < b->layout->count; u++)
         for (int kind = 0; kind < kinds(b); kind++) {
@@ -292,7 +293,7 @@ int checkpoint_bench_read(struct checkpoint_bench *b) {
     return rc;
 }
 
-// Into memory that takes one unit, over and over.
+// Reads into a buffer of one unit, again and again.
 static int read_plain(const struct checkpoint_bench *b, const char *path, int64_t room) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fail("%s: cannot open: %s", path, strerror(errno));
@@ -328,8 +329,8 @@ int checkpoint_bench_read_plain(struct checkpoint_bench *b) {
     return 0;
 }
 
-// ---------------------------------------------------------------- the place and the state
-// Random bits where there are tensors; nothing compresses or repeats them.
+// ---------------------------------------------------------------- directory and state
+// Random bits where there are tensors, so no file system can compress or deduplicate them.
 static void fill_state(struct checkpoint_bench *b) {
     uint64_t x = 0x9e3779b97f4a7c15ULL;
     for (int u = 0; u < b->layout->count; u++)
@@ -381,12 +382,13 @@ static double of(const struct checkpoint_bench *b, enum checkpoint_series s) {
     return bench_series_median(&b->series[s]);
 }
 
-// The plain way's seconds over the checkpoint's, each of the same round: bytes are equal, so this is the share of its rate.
+// The plain way's seconds over the checkpoint's, from the same round. The bytes are equal, so this is the share of the
+// plain rate.
 static double share(const struct checkpoint_bench *b, enum checkpoint_series ours) {
     return bench_series_ratio(&b->series[ours + 1], &b->series[ours]);
 }
 
-// Remarks on a place that is no disk.
+// Returns a note for a file system that is no local disk, or NULL.
 static const char *remark(const char *file_system) {
     if (!strcmp(file_system, "tmpfs")) return "memory, no disk: nothing written there survives a reboot";
     if (!strcmp(file_system, "overlay")) return "an overlay: what is below it does the writing";
@@ -397,7 +399,7 @@ static const char *remark(const char *file_system) {
 
 static const struct {
     const char *name;
-    enum checkpoint_series ours;  // the plain way's is the next
+    enum checkpoint_series ours;  // the plain way's series is the next one
 } rows[] = {{"write", WRITE}, {"read", READ}};
 #define ROWS (sizeof rows / sizeof *rows)
 
@@ -454,7 +456,7 @@ static void print_table(const struct checkpoint_bench *b) {
 }
 
 // ---------------------------------------------------------------- the command
-// Ctrl-C ends the bench behind the measurement in hand, so that nothing is left on the disk.
+// Ctrl-C ends the bench after the current measurement, so that no files are left.
 static volatile sig_atomic_t stopped;
 static void stop(int number) {
     (void)number;
@@ -480,11 +482,11 @@ static int load(struct checkpoint_bench *b, const struct topology_table *topolog
     return b->layout ? 0 : -1;
 }
 
-// Before any is taken. 0, or -1 after saying how much is missing.
+// Called before memory is allocated. Returns 0, or -1 after logging how much is missing.
 static int check_memory(const struct checkpoint_bench *b) {
     char needs[24], has[24];
     struct memory_limit limit;
-    // The largest unit is read back beside the state: no more than a copy of the masters.
+    // The largest unit is read into a second buffer: at most the size of the masters.
     double bytes = sizeof(float) * (double)b->layout->padded * (2 + b->states);
     if (memory_limit_read("", &limit) || bytes <= limit.free_bytes) return 0;
     return fail(
@@ -492,7 +494,7 @@ static int check_memory(const struct checkpoint_bench *b) {
         b->spec.name, format_bytes(needs, bytes), format_bytes(has, limit.free_bytes), limit.name);
 }
 
-// One round. The first checkpoint tells the plain files how many bytes there are; behind it the two begin in turn.
+// One round. The first checkpoint gives the plain files their sizes; afterwards the two ways alternate in who begins.
 static int measure(struct checkpoint_bench *b) {
     int rc = 0;
     for (int k = 0; k < 2 && !rc && !stopped; k++)

@@ -1,11 +1,13 @@
-// `starring bench checkpoint`: a model's state written as a run writes it, the same bytes written plainly, and both read back.
+// `starring bench checkpoint`: times writing and reading a model's state as a run does, and the same bytes with plain
+// calls.
 //
-// The state is one buffer of random bits with zeros in the padding: unit by unit, of each the masters and then every
-// optimizer state. Participant r of `files` writes the r-th share of each, as the ranks of a ring do, on a thread of its own;
-// the plain files have the same number and sizes, are written from the same buffer in calls of 8 MiB, and fsynced.
+// The state is one buffer of random bits with zeros in the padding. For each unit it holds the masters, then every
+// optimizer state. Participant r of `files` writes the r-th share of each, as the ranks of a ring do, on its own
+// thread. The plain files have the same number and sizes. They are written from the same buffer in calls of 8 MiB, and
+// fsynced.
 //
-// Disk      Before each measurement what the last one left is removed and the file system has nothing in hand (syncfs).
-//           Before reading, the kernel is asked to forget the files' contents.
+// Disk      Before each measurement the previous files are removed and the file system is flushed (syncfs). Before
+//           reading, the kernel is asked to drop the files' contents from its cache.
 // Errors    -1 after fail() named file and reason.
 #ifndef STARRING_SHARED_BENCH_BENCH_CHECKPOINT_H
 #define STARRING_SHARED_BENCH_BENCH_CHECKPOINT_H
@@ -17,40 +19,41 @@
 
 #define CHECKPOINT_FILES_MAX 64
 
-// The times measured once a round, in seconds; behind each the plain way's.
+// The times measured once per round, in seconds; each is followed by the plain way's.
 enum checkpoint_series {
     WRITE,  // from the first participant's open to the rename
     WRITE_PLAIN,
-    READ,  // opened, verified and read whole
+    READ,  // opened, verified and read completely
     READ_PLAIN,
     CHECKPOINT_SERIES
 };
 
 struct checkpoint_bench {
-    struct config *config;  // of the command
+    struct config *config;  // configuration of the command
     struct model_spec spec;
     struct layout *layout;
-    const char *optimizer, *dtype;  // of the manifest
-    const char *where;              // as the user named it
-    char *dir;                      // stands for a run's directory; made and removed here
+    const char *optimizer, *dtype;  // for the manifest
+    const char *where;              // as the user wrote it
+    char *dir;                      // used as a run's directory; created and removed here
     int files;                      // participants
     int states;                     // of the optimizer
     float *state;
-    int64_t elements;                          // of it
-    int64_t file_bytes[CHECKPOINT_FILES_MAX];  // of each participant's file, after the first checkpoint
+    int64_t elements;                          // in state
+    int64_t file_bytes[CHECKPOINT_FILES_MAX];  // of each participant's file, set by the first checkpoint
     int64_t step;                              // of the last checkpoint written
     float *back;                               // one unit's elements, as read
     int round;                                 // 0: not counted
     struct bench_series series[CHECKPOINT_SERIES];
 };
 
-// A directory of our own below `where`, and the state. The caller sets where, layout, optimizer, dtype, states and files before.
+// Creates a directory below `where`, and the state. The caller sets where, layout, optimizer, dtype, states and files
+// before.
 int checkpoint_bench_open(struct checkpoint_bench *b);
-// Removes the directory and all that is in it. Also of one that is half open.
+// Removes the directory and everything in it. Also for a partly opened bench.
 void checkpoint_bench_close(struct checkpoint_bench *b);
 int checkpoint_bench_write(struct checkpoint_bench *b);
-// Of the checkpoint written last: opened, verified and read whole; the values are compared with the state behind the clock, to the
-// bit. And the same files through read() alone.
+// _read: opens, verifies and reads the last checkpoint; compares the values bit by bit with the state, outside the
+// timed part. _read_plain: reads the same files with read() only.
 int checkpoint_bench_read(struct checkpoint_bench *b);
 int checkpoint_bench_read_plain(struct checkpoint_bench *b);
 int checkpoint_bench_plain(struct checkpoint_bench *b);

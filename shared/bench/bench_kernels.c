@@ -1,4 +1,4 @@
-// `starring bench kernels` and `bench adam`: each operation of a device beside the rate that it can reach.
+// `starring bench kernels` and `bench adam`: compares each operation of a device with the rate that it can reach.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "shared/device/device_facts.h"
 #include "shared/memory/memory_limits.h"
 
-// The share of the copy's rate that our own kernels that move bytes are to reach on a GPU.
+// The share of the copy's rate that our own memory-bound kernels should reach on a GPU.
 #define TARGET_SHARE 0.85
 
 #define BENCH_OPTIONS                                                            \
@@ -70,7 +70,7 @@ static const struct cli_command adam_command = {
 static const char timing_text[] =
     "launched in a row for 10 ms or more, then one wait; host clock; ms of one launch";
 
-// The target is for kernels of our own that move bytes, over tensors that are several times the L2.
+// The target is for our own memory-bound kernels, on tensors that are several times the L2.
 static bool has_target(const struct bench_device *d, const struct bench_work *w) {
     return d->gpu && w->work.flops <= 0 && !w->tiny && w->work.bytes > 4.0 * (double)d->facts.l2_bytes;
 }
@@ -153,7 +153,7 @@ static void print_machine(const struct bench_device *d) {
     cJSON_Delete(device);
 }
 
-// The device's report while it was measured.
+// Prints the device's notes and reads its facts after the measurements.
 static int read_work(struct bench_device *d) {
     int said = 0;
     device_notes_say(d->dev, &said);
@@ -203,7 +203,7 @@ static int read_sizes(const struct bench_device *d, const struct cli_args *args,
     return 0;
 }
 
-// Buffers can exceed the memory there is, and on a host no allocation would fail in time.
+// Buffers can exceed the available memory, and on a host no allocation would fail in time.
 static int check_room(const struct bench_device *d, const char *bench, double need, const char *advice) {
     struct memory_limit limit = {.free_bytes = (double)d->facts.free_bytes, .name = "free on the GPU"};
     if ((!d->gpu && memory_limit_read("", &limit)) || need <= limit.free_bytes) return 0;
@@ -240,7 +240,7 @@ static int run_kernels(struct bench_device *d, struct bench_table *t, const stru
     return 0;
 }
 
-// ---------------------------------------------------------------- AdamW alone
+// ---------------------------------------------------------------- AdamW only
 static int set_adam(struct bench_device *d, struct bench_work *w, int64_t n) {
     struct update_scalars *scalars = arena_take(&d->arena, MEM_WORKSPACE, sizeof *scalars);
     struct exact_sum *sum = arena_take(&d->arena, MEM_WORKSPACE, sizeof *sum);
@@ -282,7 +282,7 @@ static int run_adam(struct bench_device *d, struct bench_table *t, const struct 
     struct bench_work *w = &t->work[0];
     long n;
     if (cli_integer(args, "elements", 1, 1L << 32, d->gpu ? 1L << 27 : 1L << 24, &n)) return EXIT_USAGE;
-    // Masters and moments, gradients and weights; then the arrays of the copy, of as many bytes as are read and written.
+    // Masters, moments, gradients and weights; then the copy's arrays, with as many bytes as are read and written.
     double of_one = 12 + 2 * (double)dtype_size(d->dt);
     if (check_room(d, "adam", (double)n * (of_one + 12 + of_one), "smaller --elements"))
         return EXIT_RUN_FAILED;

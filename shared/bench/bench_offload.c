@@ -1,11 +1,12 @@
-// `starring bench offload`: what offload to disk lives on. A disk_store (shared/offload/) is full of units, each a master and two
-// moments of fp32 behind each other, as a rank keeps them that offloads its optimizer to disk.
+// `starring bench offload`: times the disk I/O that offload to disk needs. A disk_store (shared/offload/) is filled
+// with units. Each unit is a master and two moments in fp32, one after the other, as a rank stores them that offloads
+// its optimizer to disk.
 //
 //     write     every unit, one after the other
-//     read      likewise, into `buffers` buffers in turn; what came is compared with what was written
-//     pipeline  read, AdamW, write of each unit over the same buffers: three streams ordered by events alone
+//     read      every unit, into `buffers` buffers in turn; the content is compared with what was written
+//     pipeline  read, AdamW, write of each unit over the same buffers: three streams ordered only by events
 //
-// fio       Reads, writes, and reads and writes at once, the same file: pieces, depth, O_DIRECT and engine are equal.
+// fio       Reads, writes, and both at once, on the same file, with equal block size, depth, O_DIRECT and engine.
 // Errors    -1 after fail() named file and reason.
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@
 #include "shared/offload/disk_store.h"
 
 #define BUFFERS_MAX 8
-#define TARGET      0.8  // of fio's rate
+#define TARGET      0.8  // target: share of fio's rate
 
 static const struct cli_option options[] = {
     {"dir", NULL, "DIR", "where the file lies: a directory of the disk that is meant (.)", 0},
@@ -55,9 +56,9 @@ enum row { WRITE, READ, PIPELINE, ROWS };
 static const char *const row_names[ROWS] = {"write", "read", "pipeline"};
 
 struct bench {
-    const char *dir, *fio;  // fio: the program; NULL: not asked
-    size_t bytes;           // wanted in the file
-    size_t unit_bytes;      // wanted of a unit
+    const char *dir, *fio;  // fio: the program; NULL: not used
+    size_t bytes;           // requested size of the file
+    size_t unit_bytes;      // requested size of a unit
     size_t block_bytes;
     int depth, buffers, threads;
     enum dtype dtype;  // of gradients and weights, which stay in memory
@@ -69,19 +70,19 @@ struct bench {
     struct device *dev;
     struct stream *reads, *updates, *writes;
     struct event *full[BUFFERS_MAX], *changed[BUFFERS_MAX], *empty[BUFFERS_MAX];
-    char *buffer[BUFFERS_MAX], *truth;  // (unit_bytes) each, aligned; truth: what every unit holds
+    char *buffer[BUFFERS_MAX], *truth;  // (unit_bytes) each, aligned; truth: the content of every unit
     void *grad, *weight;
     struct update_scalars *scalars;
-    char version[32];  // "fio-3.33"; "": fio is not there
-    bool counts;       // the round under way
-    // A round each: seconds of ours and of fio.
+    char version[32];  // "fio-3.33"; "": fio is not installed
+    bool counts;       // the current round is counted
+    // One value per round: seconds of ours and of fio.
     struct bench_series seconds[ROWS], fio_seconds[ROWS];
 };
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- open and close
 static size_t unit_bytes(const struct bench *b) { return 3 * sizeof(float) * (size_t)b->elements; }
 
-// Read and written.
+// Bytes read and written.
 static double bytes_of(const struct bench *b, enum row row) {
     return (row == PIPELINE ? 2.0 : 1.0) * b->units * (double)unit_bytes(b);
 }
@@ -92,7 +93,7 @@ static struct disk_range range_of(const struct bench *b, int u) {
 
 static int open_bench(struct bench *b) {
     // 1. The file.
-    size_t block = DISK_ALIGN / sizeof(float);  // elements: each of the three parts is whole pages
+    size_t block = DISK_ALIGN / sizeof(float);  // elements: each of the three arrays is whole pages
     b->elements = (int64_t)((b->unit_bytes / (3 * sizeof(float)) + block - 1) / block * block);
     b->units = (int)((b->bytes + unit_bytes(b) - 1) / unit_bytes(b));
     struct disk_store_options o = {.dir = b->dir,
@@ -120,7 +121,7 @@ static int open_bench(struct bench *b) {
         return fail("bench offload: %d buffers of %zu bytes do not fit into memory: take a smaller --unit",
                     b->buffers + 1, unit_bytes(b));
     b->scalars->grad_scale = 1.0f;
-    // 3. Masters in (-1, 1), first moments in (-0.1, 0.1), second ones in (0, 0.01): no denormal numbers.
+    // 3. Masters in (-1, 1), first moments in (-0.1, 0.1), second moments in (0, 0.01): no denormal numbers.
     float *x = (void *)b->truth;
     uint32_t seed = 1;
     for (int64_t i = 0; i < 3 * b->elements; i++) {
@@ -148,7 +149,7 @@ static int open_bench(struct bench *b) {
     return 0;
 }
 
-// Also of one that is half open.
+// Also for a partly opened bench.
 static void close_bench(struct bench *b) {
     for (int i = 0; i < BUFFERS_MAX; i++) {
         if (b->full[i]) event_destroy(&b->full[i]);
@@ -209,7 +210,7 @@ static void enqueue_pipeline(struct bench *b) {
     }
 }
 
-// The seconds go to the series, if there is one.
+// Adds the seconds to the series, if one is given.
 static int timed(struct bench *b, void (*enqueue)(struct bench *b), struct bench_series *seconds) {
     double start = now_seconds();
     enqueue(b);
@@ -219,7 +220,7 @@ static int timed(struct bench *b, void (*enqueue)(struct bench *b), struct bench
     return 0;
 }
 
-// The disk's content is compared to the bit: the first unit, the last, and one between.
+// Compares the disk's content bit by bit: the first unit, the middle one and the last.
 static int check(struct bench *b, const char *behind) {
     const int look[] = {0, b->units / 2, b->units - 1};
     for (int i = 0; i < 3; i++) {
@@ -234,7 +235,7 @@ static int check(struct bench *b, const char *behind) {
 static void enqueue_update(struct bench *b) { update(b, b->truth); }
 
 // ---------------------------------------------------------------- fio
-// The output of the command, up to `room` bytes. 0, or -1: it failed.
+// Reads the output of the command, at most room - 1 bytes. Returns 0, or -1: it failed.
 static int output_of(const char *line, char *text, size_t room) {
     FILE *f = popen(line, "re");
     if (!f) return -1;
@@ -245,7 +246,7 @@ static int output_of(const char *line, char *text, size_t room) {
     return pclose(f) == 0 ? 0 : -1;
 }
 
-// Where b->fio cannot be started it becomes NULL.
+// Sets b->fio to NULL if it cannot be started.
 static void find_fio(struct bench *b) {
     char *version = b->version;
     char *word = b->fio ? shell_word(b->fio) : NULL,
@@ -260,7 +261,7 @@ static void find_fio(struct bench *b) {
     free(word);
 }
 
-// Of the slowest of fio's jobs; 0: it does not say.
+// Returns the seconds of the slowest of fio's jobs; 0: not in the output.
 static double seconds_in(const char *text) {
     const char *at = strchr(text, '{');
     cJSON *j = at ? cJSON_Parse(at) : NULL;
@@ -298,7 +299,7 @@ static int run_fio(struct bench *b, enum row row) {
     return rc;
 }
 
-// fio's writes destroy what is there, so each of ours that is compared comes behind a write of ours.
+// fio's writes overwrite the content, so each of our reads that is compared follows a write of ours.
 static int run_round(struct bench *b) {
     if (run_fio(b, WRITE) || timed(b, enqueue_writes, &b->seconds[WRITE]) || run_fio(b, READ) ||
         timed(b, enqueue_reads, &b->seconds[READ]) || check(b, "writing") ||

@@ -1,4 +1,4 @@
-// The operations that `starring bench kernels` times, and what of them moves bytes.
+// The operations that `starring bench kernels` times; the memory-bound ones first.
 #include "shared/bench/bench_operations.h"
 
 #include <assert.h>
@@ -74,14 +74,14 @@ struct bench_sizes bench_sizes_of(bool gpu, int64_t elements, int64_t product) {
     return n;
 }
 
-// Distance in elements from row to row of the logits: they start at multiples of 64 elements, as the model's do.
+// Distance in elements between rows of the logits: rows start at multiples of 64 elements, as in the model.
 static int64_t bench_logit_stride(const struct bench_sizes *n) { return model_classes_padded(n->vocab); }
 
-// ---------------------------------------------------------------- a model's
+// ---------------------------------------------------------------- sizes of a model
 #define SEQ        1024
 #define BATCH_HOST 1
 #define BATCH_GPU  32
-// Numbers that the yardstick copies, at least: a small model's block may fit a GPU's L2, or a CPU's.
+// Least number of elements that the yardstick copies: a small model's block may fit in the L2 of a GPU or CPU.
 #define COPY_HOST (INT64_C(1) << 24)
 #define COPY_GPU  (INT64_C(1) << 27)
 
@@ -176,7 +176,7 @@ static int64_t largest_tensor(const struct bench_sizes *n) {
     return large;
 }
 
-// Random tokens, some repeat.
+// Random tokens; some repeat.
 static int set_tokens(struct bench_table *t) {
     struct bench_device *d = t->d;
     int32_t *tokens = xcalloc((size_t)t->n.rows, sizeof *tokens);
@@ -213,7 +213,7 @@ static void take_buffers(struct bench_table *t) {
     t->lse = bench_buffer(d, DT_F32, n->rows * n->heads, 1.0f);
     t->loss = bench_buffer(d, DT_F32, n->rows, 1.0f);
     t->cos_sin = bench_buffer(d, DT_F32, n->seq * n->head_size, 1.0f);
-    t->inputs[0] = t->x;  // each its own: a second read of one would come from the caches
+    t->inputs[0] = t->x;  // one buffer each: a second read of the same one would come from the caches
     t->inputs[1] = t->y;
     for (int i = 2; i < BENCH_WAYS; i++) t->inputs[i] = bench_buffer(d, d->dt, n->unit, 1.0f);
     t->tokens = arena_take(&d->arena, MEM_WORKSPACE, (size_t)n->rows * sizeof *t->tokens);
@@ -226,7 +226,7 @@ static void take_buffers(struct bench_table *t) {
 // The yardstick copies one array to another.
 static int64_t copy_bytes(const struct bench_sizes *n) { return n->copy * (int64_t)sizeof(float); }
 
-// The same function as takes them, against an arena that counts.
+// Runs take_buffers with an arena that only counts.
 size_t bench_table_bytes(enum dtype dt, const struct bench_sizes *sizes) {
     struct bench_device counting = {.dt = dt};
     struct bench_table *t = xcalloc(1, sizeof *t);
@@ -254,7 +254,8 @@ struct update_args bench_update(enum dtype dt, int64_t n) {
                                 .dt = dt};
 }
 
-// Takes the buffers from d's arena and sets the yardstick that copies. No works yet. 0, or -1 after logging.
+// Allocates the buffers from d's arena and sets the copy yardstick. Adds no operations yet. Returns 0, or -1 after
+// logging.
 static int open_table(struct bench_table *t, struct bench_device *d, const struct bench_sizes *sizes) {
     *t = (struct bench_table){.d = d, .n = *sizes};
     take_buffers(t);
@@ -262,7 +263,7 @@ static int open_table(struct bench_table *t, struct bench_device *d, const struc
     return bench_set_copy(d, copy_bytes(sizes));
 }
 
-// A further work, without its operation.
+// Adds a row, still without its operation.
 __attribute__((format(printf, 2, 3))) static struct bench_work *bench_add(struct bench_table *t,
                                                                           const char *shape, ...) {
     assert(t->count < BENCH_WORKS_MAX);
@@ -275,13 +276,14 @@ __attribute__((format(printf, 2, 3))) static struct bench_work *bench_add(struct
 }
 
 // ---------------------------------------------------------------- the operations
-// Beside what the arguments tell: the rows of the different tokens, read, and where the gradient is added to them written too.
+// Adds bytes that op_work_of does not count: the rows of the different tokens are read, and written too where the
+// gradient is added to them.
 static void add_embedding(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
     enum dtype dt = t->d->dt;
     bool learned = n->parts & BENCH_POSITIONS, tied = n->parts & BENCH_TIED;
     double chosen = (double)t->distinct * (double)n->channels * (double)dtype_size(dt);
-    bool dwpe = n->linears && learned;  // the model's alone
+    bool dwpe = n->linears && learned;  // only with a model
     struct bench_work *w = bench_add(t, RC_SHAPE " V=%lld", LL(n->rows), LL(n->channels), LL(n->vocab));
     BENCH_SET(w, embed_fwd, embed_fwd_args, .out = t->out, .tokens = t->tokens, .wte = t->x,
               .wpe = learned ? t->y : NULL, .batch = n->batch, .seq = n->seq, .channels = n->channels,
@@ -336,7 +338,7 @@ static void add_bias(struct bench_table *t, int64_t rows, int64_t columns) {
               .dbias = t->out, .dy = t->x, .rows = rows, .n = columns, .dt = dt);
 }
 
-// Each width of a layer with a bias once; without a model the wide one.
+// Adds each output width of a layer with a bias once; without a model the wide one.
 static void add_biases(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
     if (!n->linears) add_bias(t, n->wide_rows, n->wide);
@@ -380,7 +382,7 @@ static void add_loss(struct bench_table *t) {
     BENCH_SET(w, loss_sum, loss_sum_args, .out = t->total, .loss = t->loss, .rows = n->rows);
 }
 
-// Each update of an optimizer once.
+// Adds each optimizer's update once.
 static void add_updates(struct bench_table *t) {
     int64_t n = t->n.unit;
     bool told[OP_COUNT] = {false};
@@ -400,7 +402,7 @@ static void add_updates(struct bench_table *t) {
     }
 }
 
-// Of a code no more is timed than where it lies: what the blocks that are summed say does not matter.
+// The contents of the codes do not affect the time, so the buffers hold arbitrary bits.
 static void add_onebit(struct bench_table *t) {
     int64_t unit = t->n.unit;
     BENCH_SET(bench_add(t, "n=%lld", LL(unit)), onebit_encode, onebit_encode_args, .out = t->z,
@@ -414,7 +416,7 @@ static void add_onebit(struct bench_table *t) {
               .weight_decay = {0.1f}, .groups = 1, .lr = 1e-4f, .beta1 = 0.9f, .eps = 1e-8f, .dt = t->d->dt);
 }
 
-// A row a code: what a worker does with its gradient, and a server with what comes.
+// One row per code: a worker's encoding of its gradient, and a server's decoding.
 static void add_codes(struct bench_table *t) {
     int64_t unit = t->n.unit;
     for (enum code_kind kind = CODE_NONE + 1; kind < CODE_KINDS; kind++) {
@@ -451,8 +453,8 @@ static void add_optimizer(struct bench_table *t) {
     BENCH_SET(w, busy, busy_args, .clock = (int64_t *)t->scratch);
 }
 
-// ---------------------------------------------------------------- what computes
-// The products of an MLP's up projection.
+// ---------------------------------------------------------------- compute-bound
+// The matrix products of an MLP's up projection.
 static void add_mlp(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
     enum dtype dt = t->d->dt;
@@ -469,8 +471,8 @@ static void add_mlp(struct bench_table *t) {
               .dt = dt);
 }
 
-// A layer's three products; GELU is part of the one that makes its argument, its gradient of the one behind
-// it.
+// A layer's three products. GELU is part of the product that computes its argument; its gradient is part of the
+// following layer's input gradient.
 static void add_linear(struct bench_table *t, const struct bench_linear *l, bool behind_gelu) {
     enum dtype dt = t->d->dt;
     int64_t r = t->n.rows;
@@ -489,8 +491,8 @@ static void add_linear(struct bench_table *t, const struct bench_linear *l, bool
               .dt = dt);
 }
 
-// The head's three products: logits, and the gradients of what goes in and of the weights. The vocabulary is
-// no multiple of what matrix units like; the rows' stride is.
+// The head's three products: logits, and the gradients of the input and of the weights. The vocabulary is not a
+// multiple that matrix units need; the rows' stride is.
 static void add_head(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
     enum dtype dt = t->d->dt;

@@ -1,14 +1,15 @@
-// The operations that `starring bench kernels` times: at least a row each of kernels/operations.h.
+// The operations that `starring bench kernels` times: at least one row for each of kernels/operations.h.
 //
-// Of gathered rows the bytes count each different one once. On a GPU every large tensor is several times the L2 (256 MiB in 16
-// bits; H200: 60 MB), so that no launch finds what the one before it left; a model's need not be.
+// Gathered rows count once per different row in the bytes. On a GPU every large tensor is several times the L2 (256
+// MiB in 16 bits; H200: 60 MB), so no launch finds the previous launch's data in the cache. A model's tensors may be
+// smaller.
 #ifndef STARRING_SHARED_BENCH_BENCH_OPERATIONS_H
 #define STARRING_SHARED_BENCH_BENCH_OPERATIONS_H
 
 #include "shared/bench/bench_work.h"
 
 // ---------------------------------------------------------------- sizes: those of a training step
-// Which operations the table has: a model has one of each pair, the table without a model has both.
+// The operations in the table: a model has one of each pair; the table without a model has both.
 enum bench_part {
     BENCH_RMS = 1,
     BENCH_LAYER = 2,  // LayerNorm
@@ -17,15 +18,15 @@ enum bench_part {
     BENCH_ROPE = 16,
     BENCH_POSITIONS = 32,  // learned positions
     BENCH_TIED = 64,       // the embedding's gradient is added to the head's
-    BENCH_BIASES = 128,    // gradients of biases by a pass of their own
-    BENCH_ROPE_BIAS = 256  // qkv has a bias and rope: one pass does the gradient of both
+    BENCH_BIASES = 128,    // gradients of biases in a separate pass
+    BENCH_ROPE_BIAS = 256  // qkv has a bias and rope: one pass computes the gradient of both
 };
 
 // A linear layer: y(R,out) = x(R,in) w(out,in)^T + b.
 struct bench_linear {
     const char *name;
     int64_t out, in;
-    bool bias, gelu;  // gelu: of y, as part of the product
+    bool bias, gelu;  // gelu: applied to y in the same product
 };
 #define BENCH_LINEARS 4
 
@@ -35,22 +36,22 @@ struct bench_sizes {
     int64_t width;            // of SwiGLU
     int64_t wide, wide_rows;  // of GELU, its products and biases: (wide_rows, wide)
     int64_t vocab, logit_rows;
-    int64_t classes;  // columns that the head's products run over: V, or V and the zeros behind it
+    int64_t classes;  // columns of the head's products: V, or V padded with zeros
     int64_t unit;     // elements the optimizer updates
     int64_t copy;     // fp32 numbers that the yardstick copies
     int64_t product;  // side of the large matrix product
     unsigned parts;   // of enum bench_part
     struct bench_linear linear[BENCH_LINEARS];
-    int linears;  // 0: those of an MLP of (wide_rows, wide) alone
+    int linears;  // 0: only those of an MLP of (wide_rows, wide)
 };
-// elements 0: those of a training step on this kind of device; otherwise the optimizer's arrays hold so many
-// (a multiple of 256) and the other sizes follow in proportion. product 0: 2048, on a GPU 8192.
+// elements 0: the sizes of a training step on this kind of device. Otherwise the optimizer's arrays have this many (a
+// multiple of 256), and the other sizes scale in proportion. product 0: 2048, on a GPU 8192.
 struct bench_sizes bench_sizes_of(bool gpu, int64_t elements, int64_t product);
 
-// Those of one training step of a model (preset, config.json or directory), for `bench kernels --model`.
+// Sizes of one training step of a model (preset, config.json or directory), for `bench kernels --model`.
 struct bench_request {
     const char *model;
-    int64_t batch, seq;  // 0: 1 sequence, on a GPU 32; 1024 tokens, or as many as the model can
+    int64_t batch, seq;  // 0: 1 sequence, on a GPU 32; 1024 tokens, or the model's maximum
     int64_t elements;    // as above; 0: a block's parameters, and a copy larger than the caches
     int64_t product;     // as above
     bool gpu;
@@ -72,7 +73,7 @@ struct bench_table {
     float *mean, *rstd, *lse, *loss;  // (R), (R), (B, H, T), (R)
     float *cos_sin;                   // (T, D/2, 2)
     int32_t *tokens;                  // (R)
-    int64_t distinct;                 // different tokens among them
+    int64_t distinct;                 // number of different tokens in it
     void *scratch;
     struct exact_sum *sum;
     struct update_scalars *scalars;
@@ -82,13 +83,13 @@ struct bench_table {
     int count;
 };
 
-// Bytes that a table of these sizes takes on its device.
+// Returns the bytes that a table of these sizes takes on its device.
 size_t bench_table_bytes(enum dtype dt, const struct bench_sizes *sizes);
 
-// The numbers of an update of n elements, all in one group; its arrays are the caller's.
+// Returns the parameters of an update of n elements in one group; the caller sets its arrays.
 struct update_args bench_update(enum dtype dt, int64_t n);
 
-// Takes the buffers from d's arena and describes the operations and d's yardsticks. 0, or -1 after logging.
+// Allocates the buffers from d's arena and sets up the operations and d's yardsticks. Returns 0, or -1 after logging.
 int bench_operations_fill(struct bench_table *t, struct bench_device *d, const struct bench_sizes *sizes);
 
 #endif

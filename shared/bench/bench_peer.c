@@ -14,7 +14,7 @@
 #include "shared/launch/launch.h"
 
 #define GRACE_S   2.0
-#define PATIENT_S 600.0  // then it is said that the peer is waited for
+#define PATIENT_S 600.0  // then a message says that the peer is being waited for
 #define LINE_MOST 65536
 
 // The program's text (Makefile).
@@ -31,18 +31,18 @@ static const char *const way_names[WAYS] = {"eager", "compiled"};
 struct bench_peer {
     struct launcher *launcher;
     int socket;
-    const char *path;  // the caller's
+    const char *path;  // owned by the caller
     cJSON *says;       // its first answer: versions, threads
     char line[LINE_MOST];
-    struct bench_series ours, theirs[WAYS];  // seconds of a step, one a round
-    char *why_not;                           // it cannot be compiled; NULL: it can
-    struct bench_series products;            // seconds of its products, one a step
+    struct bench_series ours, theirs[WAYS];  // seconds of a step, one value per round
+    char *why_not;                           // why it cannot be compiled; NULL: it can
+    struct bench_series products;            // seconds of its products, one value per step
     double product_flops, peak_bytes;
     bool failed;
 };
 
-// ---------------------------------------------------------------- what is asked for
-// A name without a slash is looked for in PATH, as a shell does.
+// ---------------------------------------------------------------- the request
+// A name without a slash is searched in PATH, as a shell does.
 static char *find_program(const char *name) {
     struct stat st;
     const char *at = strchr(name, '/') ? NULL : getenv("PATH");
@@ -120,11 +120,12 @@ static char *job_text(const struct bench_peer_job *job) {
     return text;
 }
 
-// ---------------------------------------------------------------- its process
-// The answer to a line; the caller's. NULL after logging: the process is gone, or speaks of other things.
+// ---------------------------------------------------------------- the process
+// Returns the answer to a line (the caller frees it), or NULL after logging: the process has ended, or its answer is
+// invalid.
 static cJSON *ask(struct bench_peer *p, const char *line) {
     char *whole = xasprintf("%s\n", line);
-    // Where it has ended already, reading says so.
+    // If the process has ended, reading reports it.
     for (size_t sent = 0, size = strlen(whole); sent < size;) {
         ssize_t n = send(p->socket, whole + sent, size - sent, MSG_NOSIGNAL);
         if (n <= 0) break;
@@ -159,7 +160,7 @@ static int start(struct bench_peer *p) {
     return rc;
 }
 
-// The answer is not what was asked for: logs why; -1.
+// Logs why the answer is not the requested one. Returns -1.
 static int refused(const struct bench_peer *p, const cJSON *answer, const char *what) {
     const char *no_room = json_text(answer, "no_room", NULL);
     return fail("bench step: --peer %s: PyTorch's %s failed%s: %s", p->path, what,
@@ -167,7 +168,7 @@ static int refused(const struct bench_peer *p, const cJSON *answer, const char *
                 no_room ? no_room : json_text(answer, "error", "it does not say why"));
 }
 
-// 0; or -1 after logging, with the exit status.
+// Returns 0, or -1 after logging, with the exit status in *status.
 static int meet(struct bench_peer *p, const struct bench_peer_job *job, int *status) {
     *status = EXIT_USAGE;
     char *text = start(p) ? NULL : job_text(job);
@@ -208,8 +209,7 @@ void bench_peer_end(struct bench_peer **pp) {
     if (p->socket) close(p->socket);
     int number = p->launcher ? launcher_interrupted(p->launcher) : 0;
     launcher_destroy(&p->launcher);
-    if (number)
-        raise(number);  // the launcher has taken it: a Ctrl-C ends a bench, whichever thread it comes to
+    if (number) raise(number);  // the launcher consumed the signal: Ctrl-C must still end the bench
     bench_series_free(&p->ours);
     bench_series_free(&p->products);
     for (int w = 0; w < WAYS; w++) bench_series_free(&p->theirs[w]);
@@ -219,8 +219,8 @@ void bench_peer_end(struct bench_peer **pp) {
     *pp = NULL;
 }
 
-// ---------------------------------------------------------------- in turns
-// Without a compiler the step is not compiled, and eager alone counts; so it stays for all rounds.
+// ---------------------------------------------------------------- rounds
+// Without a compiler the step is not compiled, and only eager counts, in all rounds.
 static int time_way(struct bench_peer *p, enum way way, int steps, int warmup) {
     char line[96];
     snprintf(line, sizeof line, "{\"compile\": %s, \"steps\": %d, \"warmup\": %d}",

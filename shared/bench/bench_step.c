@@ -1,5 +1,5 @@
-// `starring bench step`: whole training steps of one rank, beside a large matrix product and a copy of the same run, and beside
-// PyTorch.
+// `starring bench step`: times whole training steps of one rank, and compares them with a large matrix product and a
+// copy in the same run, and with PyTorch.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,9 +21,10 @@
 #include "shared/report/metrics.h"
 #include "shared/train/train.h"
 
-// The yardsticks: a square product this large runs at the library's best rate, and a copy of so many numbers of fp32 for each of
-// its elements is larger than the caches: a larger product has no larger copy. Timed between steps, so that all see the same machine. On a GPU one takes a millisecond
-// or two, so several run in a row and the host's waking up does not count.
+// The yardsticks. A square product this large runs at the library's best rate. The copy has a fixed number of fp32
+// elements per element of the product, so it is larger than the caches; a larger product gets no larger copy. They are
+// timed between steps, so that all see the same machine. On a GPU one takes a millisecond or two: several run in a
+// row, so the host's wake-up time is negligible.
 #define YARD_HOST    2048
 #define YARD_GPU     8192
 #define COPIES_HOST  4
@@ -63,38 +64,38 @@ static const struct cli_command command = {
     CLI_OPTIONS(options),
 };
 
-// One of the things that are timed between the steps, and the two times at a step.
+// One of the works that are timed between the steps, and the two times at each step.
 enum yard_kind { YARD_PRODUCT, YARD_COPY, YARD_PEAK, YARDS };
 enum yard_when { BEFORE, BEHIND, YARD_TIMES };
 struct yard {
-    double amount;          // flops or bytes of one; 0: there is none
-    double *s[YARD_TIMES];  // seconds of one, just before and just behind each step
+    double amount;          // FLOP or bytes of one; 0: not timed
+    double *s[YARD_TIMES];  // seconds of one, just before and just after each step
 };
 
 struct between {
     struct stream *s;
     const struct bench_device *d;
-    struct cpu_peak *peak;  // of a host; NULL on a GPU
+    struct cpu_peak *peak;  // on a host; NULL on a GPU
     struct yard yards[YARDS];
-    double *idle_s;           // one a step
-    double *phase_s[PHASES];  // likewise: the compute stream's; of the phases of a step
-    double *step_s, *waits;   // likewise: with the updates to their end; waits of the host for the device
-    double *measured;         // all of these, and the yards'
+    double *idle_s;           // one per step
+    double *phase_s[PHASES];  // per step: busy time of the compute stream in each phase
+    double *step_s, *waits;   // per step: until its updates end; the host's waits for the device
+    double *measured;         // the memory of all these lists and the yards'
     int count, capacity;
-    struct stream_times busy;     // the compute stream's so far
+    struct stream_times busy;     // of the compute stream so far
     struct op_work work[PHASES];  // of the last step
     uint64_t waits_before;
-    struct bench_peer *peer;  // NULL: ours alone
+    struct bench_peer *peer;  // NULL: only ours
     int steps;                // of a round
     _Atomic int *stop;
 };
 
 struct bench {
     struct bench_rank rank;
-    struct bench_device d;  // the rank's, with the yardsticks
+    struct bench_device d;  // the rank's device, with the yardsticks
     struct between between;
     int64_t side;  // of the product
-    int steps;     // timed ones of a round
+    int steps;     // timed steps of a round
     char *python;  // NULL: no peer
 };
 
@@ -111,12 +112,12 @@ static void time_yards(struct between *b, enum yard_when when) {
         if (b->yards[k].amount > 0) b->yards[k].s[when][b->count] = time_yard(b, (enum yard_kind)k);
 }
 
-// The phases of a step; the yardsticks between the steps are in none of them.
+// The phases of a step; the yardsticks between the steps belong to none of them.
 static const enum phase step_phases[] = {PHASE_FORWARD, PHASE_BACKWARD, PHASE_OPTIMIZER};
 #define STEP_PHASES (sizeof step_phases / sizeof *step_phases)
 
-// The yardsticks before the next step, where there is one, and what the stream has done before it. again: what was measured behind
-// the last step does not hold for this one.
+// Times the yardsticks before the next step, if there is one, and reads the stream's times so far. again: measure the
+// yardsticks again; otherwise the times after the previous step are used.
 static void begin_step(struct between *b, bool again) {
     int i = b->count;
     if (i < b->capacity && again) time_yards(b, BEFORE);
@@ -131,7 +132,7 @@ static void on_start(void *ctx, const struct config *c, const struct model_spec 
     begin_step(ctx, true);
 }
 
-// The peer's turn, at the end of a round; where it fails, nothing of ours is to be timed any more. Whether it took one.
+// At the end of a round, runs the peer's round. If it fails, our training stops too. Returns whether the peer ran.
 static bool take_turns(struct between *b) {
     int timed = b->count - WARMUP_STEPS;
     if (!b->peer || timed <= 0 || timed % b->steps) return false;
@@ -140,8 +141,8 @@ static bool take_turns(struct between *b) {
     return true;
 }
 
-// The step's updates are still under way when its loss is known: the step is timed to their end, although in
-// a run the next one would queue behind them.
+// The step's updates are still running when its loss is known. The step is timed until they end, although in a run the
+// next step would be queued after them.
 static void on_step(void *ctx, const struct step_record *r) {
     struct between *b = ctx;
     int i = b->count;
@@ -169,7 +170,7 @@ static int64_t copy_bytes(const struct bench *b, bool gpu) {
     return (int64_t)sizeof(float) * side * side * (gpu ? COPIES_GPU : COPIES_HOST);
 }
 
-// Of the yardsticks.
+// Device memory of the yardsticks.
 static size_t yard_bytes(const struct bench *b, bool gpu) {
     size_t side = (size_t)b->side;
     return 3 * dev_round(side * side * dtype_size(b->rank.config->dtype)) +
@@ -202,7 +203,7 @@ static int prepare(struct bench *b, const struct topology_table *topologies, con
                                           {"gradient_clipping", "1.0", "bench step"}};
     struct between *t = &b->between;
     int steps = WARMUP_STEPS + rounds * b->steps;
-    // 1. The options, and whatever they name.
+    // 1. The options, and everything they name.
     snprintf(count, sizeof count, "%d", steps);
     if (bench_rank_load(
             &b->rank, "bench step", topologies, own, 2, a,
@@ -214,7 +215,7 @@ static int prepare(struct bench *b, const struct topology_table *topologies, con
     const struct backend *found = device_backend(c);
     if (!found || bench_rank_open(&b->rank, found)) return -1;
     struct device *dev = b->rank.dev;
-    // 2. The rank, and the yardsticks of the same run beside it.
+    // 2. The rank, and the yardsticks of the same run.
     bool gpu = !dev_host_memory(dev);
     b->side = side ? side : gpu ? YARD_GPU : YARD_HOST;
     if (bench_rank_join(&b->rank, yard_bytes(b, gpu))) return -1;
@@ -241,7 +242,7 @@ static void release(struct bench *b) {
 }
 
 // ---------------------------------------------------------------- figures
-// Device memory of everything that is timed here.
+// Returns the predicted device memory of everything that is timed here.
 static size_t predicted_bytes(const struct bench *b) {
     struct job job = bench_rank_job(&b->rank);
     struct prediction p;
@@ -276,15 +277,16 @@ static double yard_rate(const struct bench *b, enum yard_kind kind) {
     return y->amount > 0 ? y->amount / of_steps(b, y->s[BEHIND]) : NAN;
 }
 
-// The time that so much work takes at the rates that were measured just before and just behind step i, in flops of `kind`.
+// Returns the time that this work takes at the rates measured just before and just after step i, with FLOP at the rate
+// of `kind`.
 static double floor_of(const struct bench *b, const struct op_work *w, enum yard_kind kind, int i) {
     const struct yard *flops = &b->between.yards[kind], *bytes = &b->between.yards[YARD_COPY];
     return w->flops / flops->amount * (flops->s[BEFORE][i] + flops->s[BEHIND][i]) / 2 +
            w->bytes / bytes->amount * (bytes->s[BEFORE][i] + bytes->s[BEHIND][i]) / 2;
 }
 
-// That time over the one that was taken, the median over the steps: a machine that changes its speed changes it for both.
-// Before what sorts the measurements.
+// Returns that time over the measured time, the median over the steps: a change of the machine's speed affects both.
+// Call it before anything that sorts the measurements.
 static double share_of(const struct bench *b, struct op_work w, enum yard_kind kind, const double *taken_s) {
     int count = (int)b->rank.result.steps;
     if (!(b->between.yards[kind].amount > 0)) return NAN;
@@ -295,8 +297,9 @@ static double share_of(const struct bench *b, struct op_work w, enum yard_kind k
     return middle;
 }
 
-// The floor of a step and of its phases: its products, attention's among them, at the rate of the large product, and the bytes of
-// all other operations at the rate of the copy. False: a share that no machine can reach, as where tensors stay in the caches.
+// Writes the floor of a step and of its phases: its products, including attention's, at the rate of the large product,
+// and the bytes of all other operations at the rate of the copy. Returns false if a share is above 1, for example if
+// tensors stay in the caches.
 static bool put_floor(cJSON *o, const struct bench *b) {
     static const char *const names[STEP_PHASES] = {"forward_share", "backward_share", "optimizer_share"};
     const struct between *t = &b->between;
@@ -325,8 +328,8 @@ static bool put_floor(cJSON *o, const struct bench *b) {
     return possible;
 }
 
-// Medians of the timed steps, and what follows from them, as --json has them; the table is made of the same. null: not known
-// here. "again": what the backward computes again, beside the model's flops.
+// Returns the medians of the timed steps and the values computed from them, as in --json; the table uses them too.
+// null: not known here. "again": what the backward pass recomputes, not included in the model's FLOP.
 static cJSON *figures_of(struct bench *b) {
     struct between *t = &b->between;
     const struct config *c = b->rank.config;
@@ -340,7 +343,7 @@ static cJSON *figures_of(struct bench *b) {
     double known = r->on_gpu ? datasheet_flops(r->device.name, c->dtype, &source) : 0;
     double tokens = (double)(c->train_batch * c->seq), side = (double)b->side;
     double full = a_token.full * tokens, causal = a_token.causal * tokens;
-    // Before the medians, which sort what they are of.
+    // Before the medians, which sort their values.
     const struct op_work counted = {.flops = full};
     double of_product = share_of(b, counted, YARD_PRODUCT, t->step_s);
     double of_peak = share_of(b, counted, YARD_PEAK, t->step_s);
@@ -361,8 +364,8 @@ static cJSON *figures_of(struct bench *b) {
     json_put(o, "head_chunk_rows", (double)head.rows);
     json_put(o, "head_chunks", (double)head.chunks);
     json_put(o, "step_seconds", step_s);
-    // The compute stream had nothing to do: the host between the end of one step and the start of the next, which in a run
-    // overlaps with the updates.
+    // Time in which the compute stream had no work: the host, between the end of one step and the start of the next.
+    // In a run it overlaps with the updates.
     json_put(o, "idle_seconds", of_steps(b, t->idle_s));
     json_put(o, "host_waits_per_step", of_steps(b, t->waits));
     json_put(o, "tokens_per_second", tokens / step_s);
@@ -396,7 +399,7 @@ static cJSON *figures_of(struct bench *b) {
     cJSON_AddStringToObject(o, "datasheet", source);
     cJSON_AddStringToObject(o, "mfu_datasheet_formula",
                             "flops_per_step / step_seconds / datasheet_flops_per_second");
-    // Of a step's work; logits and loss are the backward's.
+    // Shares of a step's work; logits and loss belong to the backward pass.
     json_put(o, "forward_share", forward / all);
     json_put(o, "backward_share", backward / all);
     json_put(o, "optimizer_share", optimizer / all);
@@ -409,12 +412,12 @@ static cJSON *figures_of(struct bench *b) {
 }
 
 // ---------------------------------------------------------------- the table
-// This text stands behind the shares where one is above 1.
+// Printed after the shares if one is above 1.
 #define IMPOSSIBLE                                                                                                          \
     "shares above 1: the machine changed its speed between a step and the product, so run it again, for longer (--steps); " \
     "of the floor also: tensors stay in the caches"
 
-// One counting of attention: the step's rate, its share of the product and, of a GPU, of the datasheet.
+// For one counting of attention: the step's rate, its share of the product's and, on a GPU, of the datasheet's.
 static void print_mfu(const char *attention, double rate, double share, double of_datasheet,
                       const char *a_token) {
     printf("MFU, %-9s %.3f of the product", attention, share);
@@ -496,7 +499,7 @@ static void print_table(const struct bench *b, const cJSON *f) {
 }
 
 // ---------------------------------------------------------------- the command
-// The exit status.
+// Returns the exit status.
 static int measure(struct bench *b, bool json) {
     struct between *t = &b->between;
     struct train_observer observer = {.on_start = on_start, .on_step = on_step, .ctx = t};

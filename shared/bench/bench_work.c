@@ -21,7 +21,7 @@
 #define LAUNCHES_MAX  1000
 
 int bench_open(struct bench_device *b, const struct cli_args *args) {
-    // --set, of those keys that a single operation depends on.
+    // Keys of --set that a single operation depends on.
     static const char *const known[] = {"cpu.kernel", "cuda.attention", "cuda.attention_slice", "cuda.gelu",
                                         NULL};
     long threads, rounds;
@@ -103,8 +103,8 @@ struct job bench_rank_job(const struct bench_rank *r) {
     return (struct job){.config = r->config, .spec = r->spec, .layout = r->layout, .ranks_here = 1};
 }
 
-// Missing memory is reported before anything is taken: the first allocation that fails would not know how much is missing, and
-// on a CPU the system would kill the program without a message.
+// Missing memory is reported before anything is allocated: a failing allocation would not know how much is missing,
+// and on a CPU the system would kill the program without a message.
 int bench_rank_join(struct bench_rank *r, size_t more_bytes) {
     const struct config *c = r->config;
     struct memory_part part = {.role = "worker", .count = 1, .processes = true, .gpus = device_gpus(c)};
@@ -145,7 +145,7 @@ void bench_rank_close(struct bench_rank *r) {
 
 // ---------------------------------------------------------------- buffers
 
-#define PATTERN 1048573  // elements: a prime, so that no row of a matrix begins as another does
+#define PATTERN 1048573  // elements: a prime, so that no two rows of a matrix begin alike
 
 int bench_fill(struct stream *s, void *p, enum dtype dt, int64_t n, float scale, uint64_t seed) {
     size_t size = dtype_size(dt), total = (size_t)n * size;
@@ -179,7 +179,7 @@ void bench_work_set(struct bench_work *w, enum op op, const void *args, size_t a
     w->work = copy ? (struct op_work){.bytes = 2.0 * (double)copy->bytes} : op_work_of(op, args);
 }
 
-// A GPU has one way to copy; on a host the cast from fp32 to fp32 copies with all threads.
+// A GPU has one way to copy. On a host, the cast from fp32 to fp32 copies with all threads.
 int bench_set_copy(struct bench_device *b, int64_t bytes) {
     int64_t n = bytes / (int64_t)sizeof(float);
     const void *in = bench_buffer(b, DT_F32, n, 1.0f);
@@ -214,7 +214,7 @@ double bench_launches(struct stream *s, const struct bench_work *w, int launches
     return now_seconds() - start;
 }
 
-// How many launches make a measurement, after a first one that is not counted.
+// Returns how many launches make a measurement, after a first launch that is not counted.
 static int launches_of(const struct bench_device *b, const struct bench_work *w) {
     bench_launches(b->s, w, 1);
     if (!b->gpu) return 1;
@@ -265,7 +265,7 @@ double bench_peak_rate(const struct bench_device *b, const struct bench_work *w)
     return b->peak.flops / bench_median(w->peak_seconds, b->rounds);
 }
 
-// flops in `seconds`, as a share of the peak in the same round.
+// Returns the FLOP in `seconds` as a share of the peak in the same round.
 static double share_of_peak(const struct bench_device *b, const struct bench_work *w, double flops,
                             const double *seconds) {
     double share[BENCH_ROUNDS_MOST];

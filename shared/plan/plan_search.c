@@ -24,8 +24,8 @@
         .member = offsetof(struct plan_rates, of)                                        \
     }
 
-// A laptop's core or two and its loopback; an H100 at 40% of its 989 Tflop/s (the share that LLaMA 3's authors report,
-// Grattafiori et al. 2024, section 3.3.2), a 400 Gbit/s link, HBM3, PCIe 5 and one NVMe drive.
+// CPU: one or two cores of a laptop and its loopback. GPU: an H100 at 40% of its 989 Tflop/s (the share that LLaMA 3's
+// authors report, Grattafiori et al. 2024, section 3.3.2), a 400 Gbit/s link, HBM3, PCIe 5 and one NVMe drive.
 const struct plan_rate plan_rates_list[] = {
     RATE("tflops", "Tflop/s", 1e12, 0.1, 400, flops),
     RATE("wire-rate", "GB/s", 1e9, 2, 50, wire),
@@ -58,24 +58,24 @@ const struct plan_knob plan_knobs[PLAN_KNOBS] = {
      {NULL, "cpu", "nvme", ""},
      "zero_optimization.offload_param.nvme_path"},
 };
-#define HERE "."  // the folder where none is named
+#define HERE "."  // the folder if none is named
 enum { KNOB_RECOMPUTE, KNOB_OPTIMIZER, KNOB_PARAM };
 
-// The configuration's own setting of each knob.
+// Reads the configuration's own setting of each knob.
 static void read_knobs(const struct config *c, const char *is[PLAN_KNOBS]) {
     is[KNOB_RECOMPUTE] = recompute_name(c->recompute.kind);
     is[KNOB_OPTIMIZER] = offload_names[c->offload_optimizer.device];
     is[KNOB_PARAM] = offload_names[c->offload_param.device];
 }
 
-// The folder that the configuration has for a knob, or NULL.
+// Returns the folder that the configuration has for a knob, or NULL.
 static const char *folder_of(const struct config *c, int knob) {
     return knob == KNOB_OPTIMIZER ? c->offload_optimizer.nvme_path
            : knob == KNOB_PARAM   ? c->offload_param.nvme_path
                                   : NULL;
 }
 
-// Whether the caller's options, not a file, say what the key is.
+// Returns whether the caller's options, not a file, set the key.
 static bool given(const struct plan_question *q, const char *path) {
     for (size_t i = 0; i < q->args->override_count; i++)
         if (!strcmp(q->args->overrides[i].path, path)) return true;
@@ -97,7 +97,7 @@ static double busiest(const struct job *j) {
     return most;
 }
 
-// The time of a rank's step, from the prediction of the same run.
+// Computes the time of a rank's step from the prediction of the same run.
 static struct plan_step step_of(const struct job *j, const struct plan_candidate *c,
                                 const struct plan_rates *r) {
     const struct config *cfg = j->config;
@@ -109,7 +109,7 @@ static struct plan_step step_of(const struct job *j, const struct plan_candidate
     double ranks = whole ? 1 : cfg->workers;
     double state = (double)j->layout->params * (double)optimizer_bytes(cfg->optimizer.row, true) / ranks;
     bool on_host = cfg->offload_optimizer.device != OFFLOAD_NONE, one_memory = !config_device(cfg)->gpu;
-    // The update reads and writes the states where they are.
+    // The update reads and writes the states in the memory that holds them.
     double memory = 2 * state / (on_host ? r->host_memory : r->device_memory);
     double link = (double)(o->down > o->up ? o->down : o->up) / r->host_link;
     double disk = (double)(o->read + o->written) / r->disk;
@@ -129,7 +129,7 @@ static struct plan_step step_of(const struct job *j, const struct plan_candidate
     return s;
 }
 
-// By which factor c exceeds the limit that it exceeds most; at most 1: it fits.
+// Returns the largest factor by which c exceeds a limit; at most 1: it fits.
 static double excess(const struct plan_question *q, const struct plan_candidate *c) {
     double most = c->device_bytes / q->device_bytes;
     most = fmax(most, c->host_bytes / q->host_bytes);
@@ -163,7 +163,7 @@ static int measure(const struct plan_question *q, const struct job *j, struct pl
     return 0;
 }
 
-// The configuration of a candidate: what the caller gave, and its own keys behind. NULL: refused.
+// Returns the configuration of a candidate: the caller's options, then its own keys. NULL: refused.
 static struct config *config_of(const struct plan_question *q, const struct plan_candidate *c) {
     struct cli_args args = *q->args;
     char batch[24], workers[24];
@@ -193,8 +193,8 @@ static struct config *config_of(const struct plan_question *q, const struct plan
     return config;
 }
 
-// Whether a knob that was left out is something else than none, by a file: then, or where the file's value is what makes
-// the run impossible, the candidate says none itself.
+// Sets the candidate's left-out knobs to "none" where a file sets them to something else, or where the configuration
+// was refused (config NULL). Returns whether it changed any.
 static bool say_none_of_file(const struct plan_question *q, const struct config *config,
                              struct plan_candidate *c) {
     const char *is[PLAN_KNOBS] = {0};
@@ -208,7 +208,7 @@ static bool say_none_of_file(const struct plan_question *q, const struct config 
     return changed;
 }
 
-// Whether there is such a run; then c has been predicted.
+// Predicts c. Returns whether such a run is possible.
 static bool try(const struct plan_question *q, struct plan_candidate *c) {
     struct config *config = config_of(q, c);
     if (cli_get(q->args, "config") && say_none_of_file(q, config, c)) {
@@ -228,12 +228,12 @@ static bool same_cost(const struct plan_candidate *a, const struct plan_candidat
            a->host_bytes == b->host_bytes && a->disk_bytes == b->disk_bytes && a->wire_bytes == b->wire_bytes;
 }
 
-// Of one topology and one setting of the knobs the batch with the most tokens a second.
+// Adds the batch with the most tokens per second, for one topology and one setting of the knobs.
 static void add_best(const struct plan_question *q, struct plan_candidate c, struct plan *out) {
     struct plan_candidate best = {0};
     int64_t own = out->config->micro_batch;
     bool fixed = given(q, "train_micro_batch_size_per_gpu");
-    // Powers of two, and the configuration's own batch among them.
+    // Tries powers of two, and the configuration's own batch in between.
     for (int64_t batch = fixed ? own : 1, next; fixed ? batch == own : batch <= q->most_batch; batch = next) {
         struct plan_candidate now = c;
         for (next = 1; next <= batch; next *= 2) continue;
@@ -273,12 +273,12 @@ static int faster(const void *a, const void *b) {
     return x->device_bytes < y->device_bytes ? -1 : x->device_bytes > y->device_bytes;
 }
 
-// Of what is free now, what a plan may count on: other programs take some of it before the plan is carried out.
+// Returns the part of the free bytes that a plan may use: other programs take some of it before the plan runs.
 static double less_reserve(double free_bytes) {
     return fmax(0, free_bytes - fmax(free_bytes * PLAN_RESERVE_SHARE, PLAN_RESERVE_BYTES));
 }
 
-// A plan is for the machine that it is made on, unless it is for GPUs that are not here.
+// A plan is for this machine, unless it is for GPUs that this machine does not have.
 static void limit_to_here(struct plan_question *q, const struct config *c) {
     bool here = !config_device(c)->gpu || device_gpus(c);
     struct memory_limit memory;
@@ -295,7 +295,8 @@ static void limit_to_here(struct plan_question *q, const struct config *c) {
     }
 }
 
-// The data that a command would train on: the demo's text is read byte by byte where the model's tokens are others.
+// Chooses the data that the command would train on: the demo's text is read byte by byte if the model has other
+// tokens.
 static void settle_data(struct plan *out) {
     struct config *c = out->config;
     bool readable = job_opens(c, NULL);
@@ -308,7 +309,7 @@ static void settle_data(struct plan *out) {
     error_clear();
 }
 
-// The one that was asked for, or the variants that have formulas of their own: those that keep something else where.
+// Tries the requested topology, or all variants with a formula of their own (they keep different state on a rank).
 static void with_topologies(const struct plan_question *q, struct plan *out) {
     if (q->topology) {
         struct plan_candidate c = {.workers = out->config->workers, .as_bytes = out->as_bytes};
@@ -329,8 +330,8 @@ static void with_topologies(const struct plan_question *q, struct plan *out) {
     }
 }
 
-// The words that all plans have in common. Options of a star are some plans' alone: as long as no topology is named,
-// it is no remark that another has no use for them.
+// Reads the options that all plans share. A star's options apply to some plans only: if no topology is named, other
+// topologies do not warn that they ignore them.
 static struct config *read_common(const struct plan_question *q) {
     static const char star[] = "parameter_server.";
     const struct cli_args *a = q->args;
@@ -344,7 +345,7 @@ static struct config *read_common(const struct plan_question *q) {
     size_t n = 0;
     for (size_t i = 0; i < a->override_count; i++)
         if (strncmp(a->overrides[i].path, star, strlen(star)) != 0) others[n++] = a->overrides[i];
-    struct config *remarks = config_load(q->topologies, file, others, n);  // which it makes
+    struct config *remarks = config_load(q->topologies, file, others, n);  // warns
     config_destroy(&remarks);
     free(others);
     return all;
@@ -352,7 +353,7 @@ static struct config *read_common(const struct plan_question *q) {
 
 int plan_search(struct plan_question *q, struct plan *out) {
     struct job j = {.ranks_here = 1};
-    // As long as no topology is named, these flags are meant for those that have a use for them.
+    // If no topology is named, these flags apply only to the topologies that use them.
     for (size_t i = 0; !q->topology && i < q->args->override_count; i++) {
         struct config_override *o = &q->args->overrides[i];
         if (!strcmp(o->path, "parameter_server.servers") || !strcmp(o->path, "ring.collective"))
@@ -404,7 +405,7 @@ char *plan_flags(const struct plan_candidate *c) {
 
 char *plan_line(const struct plan_question *q, const struct plan_candidate *c) {
     static const char *const own[] = {"topology", "workers", "batch", "quiet",
-                                      NULL};  // of plan_flags, or of no use
+                                      NULL};  // set by plan_flags, or useless here
     char program[PROGRAM_WORD], *text = xasprintf("%s train", program_word(program));
     for (size_t i = 0; i < q->args->given_count; i++) {
         const struct cli_given *g = &q->args->given[i];

@@ -1,10 +1,11 @@
-// Every way of training a model that the program knows and that fits: topologies, knobs (what is offloaded, what is
-// computed again) and micro-batches, each predicted as --dry-run predicts it, fastest first.
+// Searches every way of training a model that the program supports and that fits in memory. It combines topologies,
+// knobs (what is offloaded, what is recomputed) and micro-batches, predicts each as --dry-run does, and sorts them,
+// fastest first.
 //
-// A candidate is the caller's options and a few configuration keys behind them, so that what is printed can be typed.
-// A setting that the configuration refuses is no candidate; a knob that changes neither memory nor bytes is left out. Choices
-// that the command line names itself (--topology, --batch, a knob's key) stay as they are; a file's topology, batch and knobs are
-// one plan of many.
+// A candidate is the caller's options followed by a few configuration keys, so the printed command can be typed. A
+// setting that the configuration refuses is no candidate. A knob that changes neither memory nor bytes is left out.
+// Choices that the command line makes itself (--topology, --batch, a knob's key) stay fixed. The topology, batch and
+// knobs of a file are only one plan of many.
 #ifndef STARRING_SHARED_PLAN_PLAN_SEARCH_H
 #define STARRING_SHARED_PLAN_PLAN_SEARCH_H
 
@@ -13,31 +14,31 @@
 #include "shared/core/topology.h"
 
 // ---------------------------------------------------------------- rates
-// How long a step takes by prediction: bytes and flops divided by rates. An estimate that puts plans in order; only a
-// run says how fast it is.
+// The predicted time of a step: bytes and FLOP divided by rates. This estimate only orders the plans; a run measures
+// the speed.
 //
-//     compute   (flops of the model + what is computed again) / flops a second
-//     wire      the busiest rank's bytes, sent or received, / bytes a second; the same time as compute, as far as it goes
+//     compute   (FLOP of the model + recomputed FLOP) / flops
+//     wire      the busiest rank's bytes, sent or received, / bytes per second; overlaps with compute
 //     update    after the last gradient: the largest of
-//                   the optimizer's bytes / the bandwidth of the memory where the states are
-//                   what passes between host and device / that link's bandwidth
-//                   what is read and written on disk / the disk's bandwidth
-//               which overlap, unit by unit; where the device's memory is the host's, the copies take of the bandwidth that the
-//               update has, and the first two add up
+//                   the optimizer's bytes / the bandwidth of the memory that holds the states
+//                   bytes between host and device / that link's bandwidth
+//                   bytes read from and written to disk / the disk's bandwidth
+//               which overlap, unit by unit. Where the device's memory is the host's, the copies and the update share
+//               its bandwidth, so the first two are added
 //     step      max(compute, wire) + update
 struct plan_rates {
-    double flops;          // a second, that products reach
-    double wire;           // bytes a second of a rank's link, each way
-    double device_memory;  // bytes a second
-    double host_memory;    // likewise
-    double host_link;      // between host and device, bytes a second
-    double disk;           // bytes a second
+    double flops;          // FLOP per second that products reach
+    double wire;           // bytes per second of a rank's link, each direction
+    double device_memory;  // bytes per second
+    double host_memory;    // bytes per second
+    double host_link;      // between host and device, bytes per second
+    double disk;           // bytes per second
 };
 
-// A rate as an option of the command and as a member of its document: what it is when nothing is said of it.
+// A rate as an option of the command and as a member of its document, with its default.
 struct plan_rate {
     const char *option, *unit;  // "tflops"; "Tflop/s"
-    double per_unit;            // what one unit is in plan_rates
+    double per_unit;            // value of one unit in plan_rates
     double cpu, gpu;            // defaults, in units
     size_t member;              // offset in struct plan_rates
 };
@@ -47,18 +48,19 @@ void plan_rate_set(struct plan_rates *rates, const struct plan_rate *r, double p
 
 struct plan_step {
     double compute_s, again_s, wire_s, update_s, total_s;  // compute_s without again_s
-    const char *bound;  // what the step waits for most: "compute", "wire", "memory", "host link" or "disk"
+    const char *bound;  // what takes longest: "compute", "wire", "memory", "host link" or "disk"
 };
 
 // ---------------------------------------------------------------- plans
 #define PLAN_KNOBS 3  // rows of plan_knobs
 
-// The share of this machine's memory and disk that a plan leaves free, where the caller has not named limits: the larger of the two.
+// The part of this machine's free memory and disk that a plan leaves free if the caller named no limits: the larger of
+// the two.
 #define PLAN_RESERVE_SHARE 0.05
 #define PLAN_RESERVE_BYTES ((double)(1 << 30))
 
-// A configuration key and its values, from the fastest to the one that saves most. A value that is NULL leaves the key
-// out, or says "none" where something else would follow from the caller's file.
+// A configuration key and its values, from the fastest to the one that saves most. NULL leaves the key out, or sets
+// "none" where the caller's file would set something else.
 struct plan_knob {
     const char *name, *path;
     const char *values[4];    // ends with ""
@@ -69,9 +71,10 @@ extern const struct plan_knob plan_knobs[PLAN_KNOBS];
 struct plan_question {
     const struct topology_table *topologies;
     const struct cli_args *args;  // the caller's options
-    const char *topology;         // the only one to be tried; NULL: all
+    const char *topology;         // the only one to try; NULL: all
     double device_bytes;          // a worker's limit
-    // Limits of all roles together. 0: not said, what is free on this machine less the reserve; INFINITY: none.
+    // Limits of all roles together. 0: not set, use this machine's free memory or disk less the reserve; INFINITY: no
+    // limit.
     double host_bytes, disk_bytes;
     int64_t most_batch;  // largest micro-batch tried
     struct plan_rates rates;
@@ -79,42 +82,42 @@ struct plan_question {
 
 struct plan_candidate {
     char topology[24];
-    int workers;                     // the question's, whatever the topology takes by itself
-    const char *knob[PLAN_KNOBS];    // the value of each as it is typed, or NULL
-    const char *is[PLAN_KNOBS];      // what the configuration has then: "none", "cpu" ..
-    const char *folder[PLAN_KNOBS];  // to write to, or NULL: the caller has said it, or none is needed
-    bool as_bytes;        // the demo's text has no tokens of this model: it is trained on byte by byte
-    int64_t batch;        // sequences of a micro-batch
-    int64_t tokens;       // of a step, of all workers
-    double device_bytes;  // of a worker: the ledger, on a GPU with the allowance of memory_need.h
-    double host_bytes;    // of all roles together, with their allowances
-    double disk_bytes;    // of all workers
-    double server_bytes;  // of the largest server; 0: there is none
-    double wire_bytes;    // of a step: the larger way of the busiest rank
+    int workers;                     // the question's number, for every topology
+    const char *knob[PLAN_KNOBS];    // the value of each as typed, or NULL
+    const char *is[PLAN_KNOBS];      // the resulting setting: "none", "cpu" ..
+    const char *folder[PLAN_KNOBS];  // folder to write to, or NULL: the caller named one, or none is needed
+    bool as_bytes;                   // train byte by byte: the demo's text has no tokens of this model
+    int64_t batch;                   // sequences of a micro-batch
+    int64_t tokens;                  // per step, of all workers
+    double device_bytes;             // of a worker: the ledger; on a GPU plus the allowance of memory_need.h
+    double host_bytes;               // of all roles together, including their allowances
+    double disk_bytes;               // of all workers
+    double server_bytes;             // of the largest server; 0: no servers
+    double wire_bytes;               // per step: the busiest rank's larger direction
     struct offload_traffic offload;  // of a worker's step
     struct plan_step step;
     double tokens_per_s;
-    double excess;  // the factor by which it exceeds the limit that it exceeds most; at most 1: it fits
+    double excess;  // largest factor by which it exceeds a limit; at most 1: it fits
 };
 
 struct plan {
     struct plan_candidate *all;  // those that fit, fastest first; owned
     int count;
-    struct plan_candidate least;  // the one that exceeds its limits by the smallest factor, where none fits
-    bool tried;                   // there was any
+    struct plan_candidate least;  // if none fits: the one with the smallest excess
+    bool tried;                   // at least one candidate was predicted
     bool as_bytes;                // of each candidate
-    struct config *config;        // the question's own, for the head of a table; owned
+    struct config *config;        // the question's own configuration, for the table's header; owned
     int64_t params;
 };
 
-// Sets the limits that nobody named: this machine's memory and disk, or none where the plan is for GPUs that are not here.
-// 0, or -1 after logging: the options are wrong, or the model is not there.
+// Sets the limits that the caller did not name: this machine's memory and disk, or none if the plan is for GPUs that
+// this machine does not have. Returns 0, or -1 after logging: the options are wrong, or the model does not exist.
 int plan_search(struct plan_question *q, struct plan *out);
 void plan_free(struct plan *p);
 
-// The options of a candidate as they are typed behind those that were given (malloc'd).
+// Returns a candidate's options, to be typed after the given ones (malloc'd).
 char *plan_flags(const struct plan_candidate *c);
-// The whole command, with what was given, limited to the device's memory that was asked for (malloc'd).
+// Returns the whole command with the given options, limited to the requested device memory (malloc'd).
 char *plan_line(const struct plan_question *q, const struct plan_candidate *c);
 
 #endif

@@ -1,6 +1,6 @@
-// The resident memory of all processes of a job on this machine: its ranks and their launcher (which contains a star's
-// scheduler), so helper processes of every topology are counted. A page that several of them share is divided among
-// them (the kernel's PSS), so it counts once.
+// The resident memory of all processes of a job on this machine. It counts the ranks and their launcher (which
+// contains a star's scheduler), and so the helper processes of every topology. A page that several processes share is
+// divided among them (the kernel's PSS), so it counts once.
 #ifndef STARRING_SHARED_REPORT_JOB_RESIDENT_H
 #define STARRING_SHARED_REPORT_JOB_RESIDENT_H
 

@@ -1,5 +1,5 @@
-// Prints a run's progress: a headline, a line every steps_per_print steps (and the first and the last), and on a
-// terminal a bar below them that is redrawn in place.
+// Prints a run's progress. It prints a headline, a line every steps_per_print steps (and the first and the last), and
+// on a terminal a bar below them that is redrawn in place.
 #ifndef STARRING_SHARED_REPORT_PROGRESS_H
 #define STARRING_SHARED_REPORT_PROGRESS_H
 

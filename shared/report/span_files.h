@@ -5,8 +5,8 @@
 //
 // A process of the job is a process (pid) of the trace; its streams and threads are threads (tid).
 //
-// Gaps     Times in which a worker's computing waited for a transfer. When merged, they are split where any rank's report
-//          says that this rank stood still (shared/time/moments.h). A worker writes them as it saw them itself.
+// Gaps     Times in which a worker's computing waited for a transfer. When merged, they are split where any rank's
+//          report says that this rank stood still (shared/time/moments.h). A worker writes them as it saw them itself.
 // Arrows   follow one partition of one worker through one step, across the processes of a star:
 //
 //     worker    push ------.                                   .----> pull

@@ -1,7 +1,8 @@
 // One participant's file of a checkpoint, written from start to end and hashed at the same time:
 //
-//     DIR/worker-0.safetensors    fp32 pieces "master/block.3.wqkv@4096", "state0/block.3.wqkv@4096", .. in the order of
-//                                 the ranges; weights as "weights/block.3.wqkv@4096" of the run's type; then the extras, I64
+//     DIR/worker-0.safetensors    fp32 pieces "master/block.3.wqkv@4096", "state0/block.3.wqkv@4096", .. in the order
+//                                 of the ranges; weights as "weights/block.3.wqkv@4096" of the run's type; then the
+//                                 extras, I64
 //     DIR/worker-0.json           the sidecar {"file","bytes","xxh64"}: it exists only when the file is complete and on
 //                                 disk
 //     DIR/worker-0.failed         or the reason why there will be no file; empty where the disk had no room for it
@@ -11,8 +12,8 @@
 // the piece's first element within its logical tensor.
 //
 // Threads   A file belongs to one thread at a time.
-// Errors    Texts that name file and reason (malloc'd, the caller frees them); nothing is logged. The first one is kept:
-//           after it part_file_write returns -1 and part_file_finish returns the text.
+// Errors    Texts that name file and reason (malloc'd, the caller frees them); nothing is logged. The first one is
+//           kept: after it part_file_write returns -1 and part_file_finish returns the text.
 // Speed     Writes are large. The disk works while the caller prepares the next slice; part_file_finish waits for the
 //           last slice only.
 #ifndef STARRING_SHARED_STATE_PART_FILE_H

@@ -1,5 +1,5 @@
-// For ranks that share a budget of batches and do not wait for each other: records each rank's last steps,
-// and measures the tail of the run, in which some ranks have no work left.
+// Records a rank's last steps, for ranks that share a budget of batches and do not wait for each other. Measures the
+// tail of the run, in which some ranks have no work left.
 #ifndef STARRING_SHARED_TRAIN_PACE_H
 #define STARRING_SHARED_TRAIN_PACE_H
 

@@ -1,17 +1,17 @@
-// Writes one rank's share of checkpoints (the whole state, to resume from) and snapshots (weights only,
-// evaluated by another process) during a run (docs/recovery.md). Both use the same path. It decides which
-// steps are kept and copies the values into the rank's file. On worker 0 it also waits for all ranks' files,
-// writes the manifest and removes old ones.
+// Writes one rank's share of checkpoints and snapshots during a run (docs/recovery.md). A checkpoint is the whole
+// state, to resume from. A snapshot is the weights only, which another process evaluates. Both use the same path. It
+// decides which steps are kept and copies the values into the rank's file. On worker 0 it also waits for all ranks'
+// files, writes the manifest and removes old ones.
 //
 //     directly      compute     | .. update t | forward, backward of t+1 | waits ...... | update t+1 | ..
 //                   the stream                | writes this rank's file directly from its memory |
 //     background    compute     | .. update t | forward, backward of t+1 | update t+1 | ..
 //                   the stream                | copies, then writes the copy .................... |
-//     star,         each server writes the state of its keys (ps/server/keeper.h). Worker 0 marks the step, writes a file
+//     star,         each server writes its keys' state (ps/server/keeper.h). Worker 0 marks the step, writes a file
 //     checkpoints   without tensors that confirms the step, waits for all files and renames the directory.
 //     star,         worker 0 asks the servers for the weights of one version (topology_snapshot). They are collected in
-//     snapshots     a separate buffer, the room, and written from there. No server waits, and no other worker takes part.
-//                   The room holds one snapshot: on a slow disk worker 0 waits before it asks for the next one.
+//     snapshots     a separate buffer, the room, and written from there. No server waits, and no other worker takes
+//                   part. The room holds one snapshot: on a slow disk worker 0 waits before it asks for the next one.
 //
 // Streams    Checkpoints and snapshots each have a stream of the rank's device, for files and for waiting on other
 //            participants. Only the next update of values that are being written in place waits for that stream.
@@ -19,7 +19,7 @@
 // Snapshots  One is taken every eval_every steps, or at the first step that ends eval_every_seconds after the last one
 //            (worker 0's clock). Where workers do not wait for each other, eval_every counts global batches that the
 //            servers have applied. Worker 0 writes the last weights itself, in every topology.
-// Failures   A checkpoint or snapshot that cannot be written is given up, with a warning that says why. Training goes on.
+// Failures   A checkpoint or snapshot that cannot be written is given up, with a warning that says why. Training continues.
 // Memory     The copy, or the staging buffer, of a device; and the room: all weights once, on worker 0 of a star that
 //            takes snapshots.
 // Threads    The loop's main thread, except snapshot_* (below): one thread of the topology.

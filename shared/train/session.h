@@ -1,5 +1,5 @@
-// One rank of a run, from its device to its report: opens the device and the compute stream, has the topology
-// created, trains, and writes DIR/ranks/worker-R.json (worker 0: metrics.jsonl and weights/ too).
+// Runs one rank, from its device to its report. It opens the device and the compute stream, has the topology created,
+// trains, and writes DIR/ranks/worker-R.json (worker 0: metrics.jsonl and weights/ too).
 //
 // Threads   Runs on the caller's thread. Several sessions may run at once on threads of one process.
 // Ordering  With more than one worker it returns only after every worker has written its report.

@@ -21,21 +21,21 @@ struct background {
     char *label;
     pthread_t thread;
     _Atomic int quit;
-    pthread_mutex_t mutex;  // guards what follows
+    pthread_mutex_t mutex;  // guards the fields below
     pthread_cond_t changed;
     struct job *first, **last;
     uint64_t asked, done;
-    double since_s;  // the job in hand; 0: there is none
-    bool over;       // nothing will be asked for any more
+    double since_s;  // start of the current job; 0: none
+    bool over;       // no more jobs will be queued
     char *why;
 };
 
-// Nothing of the sockets may stay in the new table: a connection ends where its last descriptor does.
+// The new table keeps no sockets: a connection is closed only when its last descriptor is closed.
 void background_own_descriptors(const int *keep, int count) {
     struct rlimit l;
     if (unshare(CLONE_FILES)) return;
     for (unsigned first = STDERR_FILENO + 1; first;) {
-        unsigned next = 0;  // the smallest that stays
+        unsigned next = 0;  // the smallest descriptor that is kept
         for (int i = 0; i < count; i++)
             if ((unsigned)keep[i] >= first && (!next || (unsigned)keep[i] < next)) next = (unsigned)keep[i];
         unsigned last = next ? next - 1 : ~0u;

@@ -1,13 +1,14 @@
-// Work apart from the thread that asks for it. A file system, or a terminal, may stand still for as long as it likes; the
-// asking thread answers others meanwhile, or trains. So jobs are done one behind the other on a thread of their own, and the
-// asking thread looks whether they are done. The users: the scheduler's files, what a server writes and reads of
-// checkpoints, logs of single updates, and messages on standard error.
+// Jobs on a thread of their own. A file system or a terminal may block for any time; the thread that asks must
+// answer others meanwhile, or train. Jobs run one after the other, and the asking thread polls whether they are
+// done. Users: the scheduler's files, checkpoints that a server writes and reads, logs of single updates, and
+// messages on standard error.
 //
-// Threads     All functions: any thread, but create and destroy, which are the owner's. A job touches nothing that a thread which
-//             must answer others locks for longer than a moment.
-// Descriptors The jobs' thread has a table of its own with the standard streams alone: connections of strangers may use up the
-//             process's. Where the kernel or a container forbids that, it has the process's.
-// Blocking    background_wait, and background_destroy until all that was asked for is done. Nothing else.
+// Threads     Any thread may call all functions, except create and destroy, which the owner calls. A job never
+//             holds a lock for long that a thread which must answer others also takes.
+// Descriptors The jobs' thread has its own descriptor table with only the standard streams, because connections of
+// strangers may use up the table of the process. Where the kernel or a container forbids this, it shares the table
+// of the process.
+// Blocking    background_wait; background_destroy, until all jobs are done. No other function blocks.
 #ifndef STARRING_SHARED_CORE_BACKGROUND_H
 #define STARRING_SHARED_CORE_BACKGROUND_H
 
@@ -15,27 +16,31 @@
 #include <stdint.h>
 
 struct background;
-// purpose: for the error where no thread can be had, "writes checkpoints"; NULL: nothing is logged then. label: the name that
-// the jobs' messages begin with (error_set_label). NULL: there is no thread.
+// purpose: for the error message if no thread can be started ("writes checkpoints"); NULL: nothing is logged.
+// label: the prefix of the jobs' messages (error_set_label). Returns NULL if there is no thread.
 struct background *background_create(const char *purpose, const char *label);
-void background_destroy(struct background **b);  // NULL inside is allowed
+void background_destroy(struct background **b);  // *b may be NULL
 
-// run(arg) returns 0, or -1 after fail(); then release(arg), unless that is NULL. Returns the job's number: 1, 2, ..
+// Queues a job. run(arg) returns 0, or -1 after fail(). Then release(arg) is called, unless release is NULL.
+// Returns the job's number: 1, 2, ..
 uint64_t background_ask(struct background *b, int (*run)(void *arg), void *arg, void (*release)(void *arg));
-uint64_t background_asked(struct background *b);  // the number of the last one; 0: there was none
-// Whether that one is done, and all before it. Its files may then be read.
+uint64_t background_asked(struct background *b);  // number of the last job; 0: none
+// Returns whether that job and all earlier ones are done. Their files may then be read.
 bool background_done(struct background *b, uint64_t number);
-bool background_wait(struct background *b, uint64_t number, double seconds);  // so long at most
-// For how long the job in hand has been under way, in seconds, and its number; 0: there is none.
+bool background_wait(struct background *b, uint64_t number,
+                     double seconds);  // the same; waits at most `seconds`
+// Returns for how many seconds the current job has been running, or 0 if there is none. *number receives its
+// number.
 double background_age(struct background *b, double now, uint64_t *number);
 
-// Jobs that can end early look at the flag; what they do then is theirs.
+// background_quit sets a flag. A job that can end early polls it through background_flag, and decides what it does
+// then.
 void background_quit(struct background *b);
 const _Atomic int *background_flag(const struct background *b);
-// Gives the calling thread, and those that it starts, a table of descriptors of their own, with the standard streams and those of
-// `keep` in it, under their numbers.
+// Gives the calling thread, and threads that it starts later, a descriptor table of their own. The table keeps the
+// standard streams and the descriptors of `keep`, under the same numbers.
 void background_own_descriptors(const int *keep, int count);
-// The error of the first job that failed, or NULL. It stays until background_destroy.
+// Returns the error of the first job that failed, or NULL. The text is valid until background_destroy.
 const char *background_why(struct background *b);
 
 #endif

@@ -18,7 +18,8 @@ static bool has_word(char *list, const char *word) {
     return found;
 }
 
-// The place at which one version is mounted, and the group that is its root there: a container sees a part.
+// The directory where one version is mounted, and the group at the root of that mount. A container sees only a
+// subtree.
 struct mount {
     bool second;
     char *root, *folder;
@@ -40,7 +41,8 @@ static bool mount_parse(char *line, const char *controller, struct mount *m) {
     return true;
 }
 
-// The process's group in the hierarchy of m, a malloc'd path without a closing slash; NULL: it is in none.
+// Returns the process's group in one hierarchy, a malloc'd path without a trailing slash. Returns NULL if it has
+// none.
 // Lines of /proc/self/cgroup: "0::/path" for version 2, "4:memory:/path" for version 1.
 static char *own_group(const char *root, const char *controller, bool second) {
     char line[4096];
@@ -57,14 +59,15 @@ static char *own_group(const char *root, const char *controller, bool second) {
     return group;
 }
 
-// From the process's own group up to the root of the mount.
+// Visits the groups from the process's own up to the root of the mount.
 static void walk(const char *root, const char *controller, const struct mount *m, control_group_visit *visit,
                  void *ctx) {
     char *group = own_group(root, controller, m->second);
     if (!group) return;
     size_t n = strlen(m->root);
     bool below = !strncmp(group, m->root, n) && (!group[n] || group[n] == '/');
-    char *at = xstrdup(below ? group + n : "");  // elsewhere: its files are not to be seen from here
+    char *at =
+        xstrdup(below ? group + n : "");  // not below that root: the group's files are not visible here
     for (;;) {
         char *folder = xasprintf("%s%s", m->folder, at), *name = xasprintf("%s%s", m->root, at);
         visit(ctx, m->second, folder, *name ? name : "/");

@@ -1,18 +1,18 @@
-// The control groups that this process is in, of both versions, from its own up to the one that is mounted as their root.
+// The control groups of this process, versions 1 and 2, from its own group up to the root of the mount.
 //
-// All files are read below a root directory ("" is the machine itself), so that tests bring their own. What is missing or
-// makes no sense is no group.
+// All files are read below a root directory ("" is the machine), so that tests can supply their own. A missing or
+// malformed file counts as no group.
 #ifndef STARRING_SHARED_CORE_CONTROL_GROUPS_H
 #define STARRING_SHARED_CORE_CONTROL_GROUPS_H
 
 #include <stdbool.h>
 #include <stdio.h>
 
-// second: version 2; folder: where its files are, for control_groups_open; name: what people call it.
+// second: version 2. folder: the directory of its files, for control_groups_open. name: the name to print.
 typedef void control_group_visit(void *ctx, bool second, const char *folder, const char *name);
-// controller: as version 1 calls it, "memory" or "cpu".
+// controller: its name in version 1, "memory" or "cpu".
 void control_groups_each(const char *root, const char *controller, control_group_visit *visit, void *ctx);
-// root + folder + "/" + name, or root + folder where name is NULL.
+// Opens root + folder + "/" + name, or root + folder if name is NULL.
 FILE *control_groups_open(const char *root, const char *folder, const char *name);
 
 #endif

@@ -12,7 +12,7 @@
 
 #include "shared/core/error.h"
 
-// A pipe in the place of a file is not waited for.
+// O_NONBLOCK: a pipe in place of a file must not block the open.
 static int open_file(const char *path, int flags, mode_t mode) {
     return open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, mode);
 }
@@ -43,7 +43,7 @@ int disk_write(int fd, const char *path, const void *data, size_t bytes, char **
     for (size_t done = 0; done < bytes;) {
         ssize_t n = disk()->write(fd, (const char *)data + done, bytes - done);
         if (n < 0 && errno == EINTR) continue;
-        if (n == 0) errno = ENOSPC;  // none was taken
+        if (n == 0) errno = ENOSPC;  // the disk took no bytes
         if (n <= 0) return disk_error(error, "%s: cannot write: %s", path, strerror(errno));
         done += (size_t)n;
     }
@@ -51,7 +51,7 @@ int disk_write(int fd, const char *path, const void *data, size_t bytes, char **
 }
 
 // ---------------------------------------------------------------- a new file
-// The stream's bytes go through the table too. The cookie is the descriptor.
+// The stream writes through the table too. Its cookie is the descriptor.
 static ssize_t stream_write(void *fd, const char *data, size_t bytes) {
     return disk_write((int)(intptr_t)fd, "", data, bytes, NULL) ? 0 : (ssize_t)bytes;
 }
@@ -64,7 +64,8 @@ bool new_file_begin(struct new_file *n, const char *path, bool many) {
     char own[16] = "";
     if (many) snprintf(own, sizeof own, "%d", (int)getpid());
     *n = (struct new_file){.path = xstrdup(path), .part = xasprintf("%s.part%s", path, own)};
-    // Whatever lies there goes: a thread that still has an earlier attempt open writes to that one, and a pipe is not waited for.
+    // Removes an older file first: a thread that still has it open writes to the old inode, and a pipe cannot block
+    // the open.
     disk()->unlink(n->part);
     n->fd = disk()->open(n->part, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (n->fd >= 0)
@@ -99,7 +100,7 @@ int new_file_write(const char *path, const char *text, enum new_file_end how, ch
 int disk_sync_dir(const char *dir, char **error) {
     int fd = disk()->open(dir, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0) return disk_error(error, "%s: %s", dir, strerror(errno));
-    // Some file systems have nothing to bring to disk for a directory, and say EINVAL.
+    // Some file systems cannot sync a directory and need not: they return EINVAL.
     int rc = disk()->fsync(fd) != 0 && errno != EINVAL
                  ? disk_error(error, "%s: cannot bring to disk: %s", dir, strerror(errno))
                  : 0;

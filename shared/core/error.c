@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Per thread: a rank is a thread, and each says its own name and keeps its own last error.
+// Per thread, because a rank is a thread: each rank has its own name and last error.
 static _Thread_local struct {
     char label[48];
     char last[2048];
@@ -31,7 +31,8 @@ int error_quiet(int what) {
     return before;
 }
 
-// Names in files may be a stranger's: none of it commands the terminal (ESC, and what UTF-8 writes as C2 80 to C2 9F).
+// Names from files may come from a stranger. Control characters become '?', so that they cannot command the
+// terminal (ESC, and C2 80 to C2 9F in UTF-8).
 static void disarm(char *line) {
     for (unsigned char *c = (unsigned char *)line; *c; c++) {
         bool c1 = *c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0;
@@ -68,7 +69,7 @@ static void say(const char *kind, const char *text) {
 }
 
 int fail(const char *fmt, ...) {
-    char text[sizeof self.last];  // what is said may quote the last error
+    char text[sizeof self.last];  // the arguments may quote the last error
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);

@@ -18,8 +18,9 @@ struct bytes {
     { s, sizeof s - 1 }
 #define MAGICS 7
 
-// ---------------------------------------------------------------- where first bytes are too few to tell
-// Compressed bytes have nearly all values equally often: 256 of them about 162 different ones, a text or tokens far fewer.
+// ---------------------------------------------------------------- tests where the first bytes are not enough
+// Compressed bytes use nearly all values equally often: 256 of them have about 162 different values. Text and
+// tokens have far fewer.
 static bool is_flat(const unsigned char *p, size_t n) {
     bool seen[256] = {0};
     int values = 0;
@@ -30,7 +31,7 @@ static bool is_flat(const unsigned char *p, size_t n) {
     return n >= 256 && values > 144;
 }
 
-// CRC-32C (RFC 3720, B.4) of a record's length, masked, follows it.
+// A TFRecord begins with a record's length and the masked CRC-32C of the length (RFC 3720, B.4).
 static bool is_tfrecord(const unsigned char *p, size_t n) {
     uint32_t crc = UINT32_MAX, wanted;
     if (n < 12) return false;
@@ -42,7 +43,7 @@ static bool is_tfrecord(const unsigned char *p, size_t n) {
     return crc == wanted;
 }
 
-// | u32 samples | u32 where each begins, and the end | JSON that says their columns | samples |
+// | u32 samples | u32 offset of each, and of the end | JSON with the columns | samples |
 static bool is_mds(const unsigned char *p, size_t n) {
     uint32_t samples = 0, first = 0;
     if (n < 8) return false;
@@ -65,16 +66,17 @@ static bool is_json_lines(const unsigned char *p, size_t n) {
     return last && last > p && last[-1] == '}' && end + 1 < p + n && end[1] == '{';
 }
 
-// In what is to be done {} is the path, {-} the path without its last ending (.txt stays), and {/} the directory, each as a word of the shell.
+// In the advice, {} is the path, {-} the path without its extension (.txt stays) and {/} its directory. Each is
+// quoted as one word of a shell command.
 struct file_kind {
-    struct bytes magic[MAGICS];  // one of them stands at `at`
+    struct bytes magic[MAGICS];  // one of them is at offset `at`
     size_t at;
-    struct bytes inside;                                     // also within the first bytes; count 0: nothing
-    bool (*also)(const unsigned char *bytes, size_t count);  // and this holds of them; NULL: nothing
-    const char *names;  // patterns of the name, apart by blanks; NULL: the bytes alone tell
+    struct bytes inside;  // must also occur within the first bytes; count 0: nothing
+    bool (*also)(const unsigned char *bytes, size_t count);  // must also return true; NULL: no further test
+    const char *names;  // patterns of names, separated by blanks; NULL: only the bytes count
     const char *what;
-    const char *model, *data;  // what to do; NULL: nothing is said
-    bool text;                 // it is read, and data says how its texts alone would be
+    const char *model, *data;  // advice; NULL: none
+    bool text;                 // the file is read anyway; data tells how to extract only its texts
 };
 
 #define PANDAS(read)                                                                                           \
@@ -94,11 +96,11 @@ struct file_kind {
 #define NOT_A_TEXT_OF_WEIGHTS "these are weights, not data: name a text or a file of tokens"
 #define AS_PUBLISHED          "take the Hugging Face directory of the model, which has config.json and safetensors"
 
-// A zip file's first name stands behind its header, so that what programs pack as zip is told apart by it. Rows that look for
-// more come before those that look for less.
+// The first entry's name follows the header of a zip file: it distinguishes the formats that are zip files. Rows
+// with more conditions come before rows with fewer.
 // clang-format off
 static const struct file_kind kinds[] = {
-    // ---- what any file may be instead of itself
+    // ---- what may lie in place of any file
     {.magic = {BYTES("version https://git-lfs.github.com/spec/")}, .what = "a pointer of Git LFS, not the file itself",
      .model = "fetch the file: (cd {/} && git lfs pull)", .data = "fetch the file: (cd {/} && git lfs pull)"},
 
@@ -190,7 +192,7 @@ static const struct file_kind kinds[] = {
     {.magic = {BYTES("\x93NUMPY")}, .names = "*.npy", .what = "an array of NumPy", .model = "take the model's Hugging Face directory", .data = ARRAY("numpy.load(sys.argv[1])")},
     {.magic = {BYTES("(lp0\n"), BYTES("(lp1\n"), BYTES("(dp0\n"), BYTES("(dp1\n"), BYTES("ccopy_reg\n"), BYTES("cnumpy"), BYTES("c__builtin__\n")},
      .what = "a pickle of Python", .model = "load it in the program that wrote it, and save the model there with save_pretrained", .data = PICKLE},
-    // Its second byte alone would take tokens of 16 bits for one.
+    // Two bytes only would also match tokens of 16 bits.
     {.magic = {BYTES("\x80\x02]q"), BYTES("\x80\x02}q"), BYTES("\x80\x02" "c"), BYTES("\x80\x03]q"), BYTES("\x80\x03}q"), BYTES("\x80\x03" "c")}, .what = "a pickle of Python",
      .model = "load it in the program that wrote it, and save the model there with save_pretrained", .data = PICKLE},
     {.magic = {BYTES("\x80\x04\x95"), BYTES("\x80\x05\x95")}, .inside = BYTES("\0\0\0\0"), .names = "*.pkl *.pickle", .what = "a pickle of Python",
@@ -213,7 +215,7 @@ static const struct file_kind kinds[] = {
     {.magic = {BYTES("RIFF"), BYTES("OggS"), BYTES("fLaC"), BYTES("ID3")}, .inside = BYTES("\0"), .names = "*.wav *.ogg *.flac *.mp3 *.mp4", .what = "sound or film", .data = NO_TEXT},
     {.magic = {BYTES("ftyp")}, .at = 4, .what = "sound or film", .data = NO_TEXT},
 
-    // ---- text with more in it
+    // ---- text with markup or fields
     {.magic = {BYTES("{\""), BYTES("{ \"")}, .also = is_json_lines, .names = "*.jsonl *.ndjson", .what = "JSON, a document in a line", .text = true,
      .data = "its texts alone, here those of the key \"text\", gives\n    python3 -c \"import sys, json; [print(json.loads(x)['text'], end='\\n\\n') "
              "for x in open(sys.argv[1])]\" {} > {-}.txt"},
@@ -227,7 +229,7 @@ static const struct file_kind kinds[] = {
     {.magic = {BYTES("\xff\xfe\0\0"), BYTES("\0\0\xfe\xff")}, .what = "text in UTF-32", .data = AS_TEXT("UTF-32")},
     {.magic = {BYTES("\xff\xfe"), BYTES("\xfe\xff")}, .what = "text in UTF-16", .model = "save it as UTF-8", .data = AS_TEXT("UTF-16")},
 
-    // ---- names that weights of other programs have, where nothing above is known of the file
+    // ---- names of other programs' weights, for files that no row above recognizes
     {.names = "openvino_*.bin openvino_*.xml", .what = "weights of OpenVINO", .model = AS_PUBLISHED},
     {.names = "ggml*.bin *.ggml *.ggmlv3*", .what = "weights of llama.cpp (GGML)", .model = AS_PUBLISHED},
     {.names = "*.pdparams *.pdopt", .what = "weights of PaddlePaddle", .model = AS_PUBLISHED},
@@ -295,10 +297,10 @@ const struct file_kind *file_kind_of_model_files(const char *const *names, int c
     return NULL;
 }
 
-// The text with the words in the places of {}, {-} and {/}.
+// Returns the text with {}, {-} and {/} replaced.
 static char *filled(const char *text, const char *path) {
     const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
-    // A .txt keeps its ending, so that no command writes the file that it reads.
+    // A .txt file keeps its extension, so that no command overwrites the file that it reads.
     bool ends = dot && dot > (slash ? slash + 1 : path) && strcasecmp(dot, ".txt");
     char *plain[] = {xstrdup(path), xasprintf("%.*s", ends ? (int)(dot - path) : (int)strlen(path), path),
                      slash ? xasprintf("%.*s", slash == path ? 1 : (int)(slash - path), path) : xstrdup(".")};

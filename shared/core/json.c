@@ -30,8 +30,8 @@ void json_put_text(cJSON *o, const char *key, const char *text) {
     cJSON_AddItemToObject(o, key, text && *text ? cJSON_CreateString(text) : cJSON_CreateNull());
 }
 
-// Each value but the first begins behind a comma or an opening bracket. Those within texts are counted too: at most twice
-// what a document of ours has.
+// Each value except the first follows a comma or an opening bracket. Those inside texts are counted too: for our
+// own documents the bound is at most twice the true number.
 int64_t json_values_at_most(const char *text, size_t bytes) {
     int64_t values = 1;
     for (size_t i = 0; i < bytes; i++) values += text[i] == ',' || text[i] == '[' || text[i] == '{';

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Where the last whole line ends. -1 with errno.
+// Returns the offset after the last complete line, or -1 with errno.
 static off_t end_of_lines(int fd) {
     off_t end = lseek(fd, 0, SEEK_END);
     for (char c = 0; end > 0 && c != '\n'; end -= c != '\n')
@@ -13,7 +13,7 @@ static off_t end_of_lines(int fd) {
     return end;
 }
 
-// Where the last line ends that is wanted. -1 with errno.
+// Returns the offset after the last accepted line, or -1 with errno.
 static off_t end_of_kept(int fd, bool (*keep)(void *ctx, const char *line), void *ctx) {
     int copy = dup(fd);
     struct log_reader r = {.file = copy < 0 ? NULL : fdopen(copy, "r")};
@@ -37,7 +37,8 @@ int log_file_open(struct log_file *f, const char *path, bool (*keep)(void *ctx, 
 }
 
 int log_file_add(struct log_file *f, const char *record, size_t bytes) {
-    for (size_t done = 0; !f->error && done < bytes;) {  // the rest of a short write tells why it was short
+    for (size_t done = 0;
+         !f->error && done < bytes;) {  // after a short write the next one fails, with the reason
         ssize_t n = pwrite(f->fd, record + done, bytes - done, f->end + (off_t)done);
         if (n <= 0) f->error = n ? errno : ENOSPC;
         done += n > 0 ? (size_t)n : 0;

@@ -12,7 +12,7 @@
 
 #include "shared/core/error.h"
 
-// Entries are never taken out of the list, so that the handler may walk it at any moment: they are used again.
+// Entries are never removed from the list but reused, so that the handler may walk it at any time.
 struct mapping {
     _Atomic uintptr_t base;  // 0: free
     _Atomic size_t bytes;
@@ -21,10 +21,10 @@ struct mapping {
 };
 
 static _Atomic(struct mapping *) mappings;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // of changes
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // held for changes of the list
 static struct sigaction before;
 
-// ---------------------------------------------------------------- the handler: async-signal-safe calls alone
+// ---------------------------------------------------------------- the handler: only async-signal-safe calls
 static void put(char *line, size_t room, size_t *at, const char *text) {
     for (; *text && *at + 1 < room; text++) line[(*at)++] = *text;
 }
@@ -34,7 +34,7 @@ static void on_sigbus(int signal, siginfo_t *info, void *context) {
     uintptr_t address = (uintptr_t)info->si_addr;
     const struct mapping *m = info->si_code > 0 ? atomic_load(&mappings) : NULL;
     while (m && address - atomic_load(&m->base) >= atomic_load(&m->bytes)) m = m->next;
-    if (!m) {  // not ours: as if there were no handler
+    if (!m) {  // not one of our mappings: as without a handler
         sigaction(SIGBUS, &before, NULL);
         if (info->si_code <= 0) raise(signal);
         return;
@@ -99,7 +99,7 @@ int mapped_file_open(struct mapped_file *m, const char *what, const char *path, 
 
 void mapped_file_close(struct mapped_file *m) {
     if (m->base) {
-        // The entry first: another mapping may come to lie there.
+        // Clears the entry first: another mapping may get the same address.
         pthread_mutex_lock(&lock);
         atomic_store(&m->entry->base, 0);
         atomic_store(&m->entry->bytes, 0);

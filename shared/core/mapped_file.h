@@ -1,10 +1,9 @@
-// A regular file, mapped read-only. A page of it that is no longer there when it is read (the file was cut short, its disk
-// failed) makes the kernel send SIGBUS; then a message names the file and the process ends with EXIT_RUN_FAILED, as it
-// would if the reading had been a call that failed. Nothing else can be done at that place: the bytes are gone, and with
-// them what the run is about.
+// A regular file, mapped read-only. If a page no longer exists when it is read (the file was truncated, or its disk
+// failed), the kernel sends SIGBUS. The handler prints a message with the file's name, and the process ends with
+// EXIT_RUN_FAILED, as after a failed read. The run cannot continue: its data is lost.
 //
-// Threads    Open and close from any thread, pages from any.
-// Ownership  The caller owns the mapping: mapped_file_close.
+// Threads    Any thread may open, close and read.
+// Ownership  The caller owns the mapping and calls mapped_file_close.
 #ifndef STARRING_SHARED_CORE_MAPPED_FILE_H
 #define STARRING_SHARED_CORE_MAPPED_FILE_H
 
@@ -13,13 +12,13 @@
 #include "shared/core/regular_file.h"
 
 struct mapped_file {
-    const void *base;  // NULL: nothing is mapped (an empty file is nothing)
+    const void *base;  // NULL: nothing is mapped (an empty file)
     size_t bytes;
-    struct mapping *entry;  // in the list that the handler searches
+    struct mapping *entry;  // its entry in the handler's list
 };
 
-// what: "data ", before the file's name in the message, or "". 0, or -1 with why.
+// what: printed before the file's name in the message ("data "), or "". Returns 0, or -1 with why.
 int mapped_file_open(struct mapped_file *m, const char *what, const char *path, char why[FILE_WHY_MAX]);
-void mapped_file_close(struct mapped_file *m);  // nothing is done with an empty one
+void mapped_file_close(struct mapped_file *m);  // does nothing if nothing is mapped
 
 #endif

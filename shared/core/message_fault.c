@@ -10,7 +10,7 @@
 
 #define DELAY_MS_MAX 10000.0
 
-// "key=number" at *at, which moves behind it and a comma. false: it has another form.
+// Parses "key=number" at *at, and moves *at after it and its comma. Returns false if the text has another form.
 static bool read_item(const char **at, const char *key, double *out) {
     size_t n = strlen(key);
     char *end;

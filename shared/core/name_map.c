@@ -9,7 +9,7 @@
 
 #define FIRST_ROOM 32
 
-// The slot of the name, or the free one where it belongs. The map has one free slot at least.
+// Returns the slot of the name, or the free slot for it. The map has at least one free slot.
 static struct name_slot *slot_of(const struct name_map *m, const char *name, uint64_t hash) {
     size_t at = (size_t)hash & (m->room - 1);
     while (m->slots[at].name && (m->slots[at].hash != hash || strcmp(m->slots[at].name, name) != 0))

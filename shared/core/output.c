@@ -12,7 +12,7 @@
 #include "shared/core/background.h"
 #include "shared/core/error.h"
 
-#define WAITING_MOST ((size_t)1 << 16)  // bytes of messages
+#define WAITING_MOST ((size_t)1 << 16)  // bytes of queued messages
 
 void output_open_streams(void) {
     int fd;
@@ -37,22 +37,22 @@ static bool reader_left(void) {
 
 int output_end(int status, bool run) {
     errno = 0;
-    bool failed = ferror(stdout) != 0, flushed = !fflush(stdout);  // tries again what could not be written
+    bool failed = ferror(stdout) != 0, flushed = !fflush(stdout);  // retries what could not be written
     int why = flushed ? 0 : errno;
     if (flushed && !failed) return status;
     if (reader_left()) {
         if (run) output_warn_unread();
         return status;
     }
-    if (!why && write(STDOUT_FILENO, "", 0) < 0) why = errno;  // stdio has forgotten
+    if (!why && write(STDOUT_FILENO, "", 0) < 0) why = errno;  // stdio does not keep the errno
     output_fail(why);
     return status ? status : EXIT_RUN_FAILED;
 }
 
-// ---------------------------------------------------------------- standard error, apart
+// ---------------------------------------------------------------- standard error on a thread of its own
 static struct {
     struct background *writer;
-    pthread_mutex_t mutex;  // guards what follows
+    pthread_mutex_t mutex;  // guards the fields below
     size_t waiting, left_out;
 } apart = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 

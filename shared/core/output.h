@@ -1,28 +1,30 @@
-// Standard output, which may be closed, left by its reader, or on a disk that is full, and standard error, which may stand
-// still. None of these is a reason to end a run: what it is worth is in its files.
+// Standard output and standard error, which may fail or block. Output may be closed, left by its reader, or on a
+// full disk; standard error may block. None of these ends a run, because the results are in files.
 #ifndef STARRING_SHARED_CORE_OUTPUT_H
 #define STARRING_SHARED_CORE_OUTPUT_H
 
 #include <stdbool.h>
 
-// First thing in main: descriptors 0, 1 and 2 that the shell closed (>&-) are opened on /dev/null. The next file opened
-// would take their number, and what is printed would land in it.
+// The first call of main. Opens descriptors 0, 1 and 2 on /dev/null where the shell closed them (>&-). Otherwise
+// the next file opened would get such a number, and printed text would land in it.
 void output_open_streams(void);
 
-// Last thing in main: the exit status, given the command's. A loss on a full disk must not look like success: it is an error.
-// A reader that left, as `| head -1` does, chose to: a warning, if a run had more to say to it.
+// The last call of main. Returns the exit status, given the command's status. Output lost on a full disk is an
+// error and must not look like success. A reader that left on purpose (`| head -1`) causes only a warning, if a run
+// had more to print.
 int output_end(int status, bool run);
 
-// The two messages. output_fail returns -1.
+// The two messages of output_end. output_fail returns -1.
 void output_warn_unread(void);
-int output_fail(int why);  // errno; 0: not known
+int output_fail(int why);  // errno; 0: unknown
 
-// Between output_apart_begin and output_apart_end a thread writes the messages of this process (shared/core/background.h), for
-// standard error may stand still (a pipe that nobody reads, Ctrl-S, a file on a disk that does) and the thread that says
-// something goes on. A message that finds no room is left out, and counted. Where no thread can be had, nothing changes.
+// From output_apart_begin to output_apart_end one thread writes all messages of this process
+// (shared/core/background.h). Standard error may block (a pipe that nobody reads, Ctrl-S, a file on a slow disk);
+// the threads that print do not wait for it. A message that does not fit the queue is dropped and counted. If no
+// thread can be started, nothing changes.
 void output_apart_begin(void);
-void output_apart_end(void);  // once all is written
-// Waits until all is written, so long at most: before what never returns.
+void output_apart_end(void);  // after everything is written
+// Waits until everything is written, at most `seconds`. For use before a call that never returns.
 void output_apart_wait(double seconds);
 
 #endif

@@ -17,7 +17,7 @@ int proc_look(pid_t pid, struct proc_look *out) {
     int parent;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     if (!read_line(path, line, sizeof line)) return -1;
-    char *open = strchr(line, '('), *close = strrchr(line, ')');  // a name may contain both
+    char *open = strchr(line, '('), *close = strrchr(line, ')');  // a name may contain parentheses
     if (!open || !close || sscanf(close + 1, " %c %d", &out->state, &parent) != 2) return -1;
     out->parent = parent;
     snprintf(out->name, sizeof out->name, "%.*s", (int)(close - open - 1), open + 1);

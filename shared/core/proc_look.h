@@ -9,18 +9,18 @@
 
 struct proc_look {
     pid_t parent;
-    char state;     // 'R', 'S', 'D', 'T', ..; 'Z': it has ended, and its parent has not asked how
-    char name[32];  // what it is called, which it may choose
+    char state;     // 'R', 'S', 'D', 'T', ..; 'Z': it has ended, and its parent has not waited for it
+    char name[32];  // the name, which the process may choose
 };
 
-// 0, or -1: there is no such process.
+// Returns 0, or -1 if there is no such process.
 int proc_look(pid_t pid, struct proc_look *out);
 
-// Whether a signal, or a debugger, has stopped it. A process that stands still otherwise may wait for a file, for as long as
-// that takes.
+// Whether a signal or a debugger has stopped the process. A process that is blocked but not stopped may be waiting
+// for a file, for any time.
 bool proc_is_stopped(pid_t pid);
 
-// All processes, in no order, until visit returns false.
+// Visits all processes, in no order, until visit returns false.
 void proc_each(bool (*visit)(void *ctx, pid_t pid), void *ctx);
 
 #endif

@@ -16,7 +16,7 @@ static int mask_of(pid_t pid, cpu_set_t *set) {
                                                                  : CPU_COUNT_S(CPU_ALLOC_SIZE(CPUS_MAX), set);
 }
 
-// Of this process (pid 0) or another one; 0: not known.
+// Counts the mask of this process (pid 0) or of another one; 0: unknown.
 static int count_of(pid_t pid) {
     cpu_set_t *set = CPU_ALLOC(CPUS_MAX);
     int count = set ? mask_of(pid, set) : 0;
@@ -26,7 +26,7 @@ static int count_of(pid_t pid) {
 
 struct quota {
     const char *root;
-    double tightest;  // 0: none yet
+    double tightest;  // 0: none found yet
 };
 
 static void look(void *ctx, bool second, const char *folder, const char *name) {
@@ -62,7 +62,8 @@ int processors_share(int ranks, bool bound) {
     return processors_share_of(mask, processors_quota(""), ranks > 0 ? ranks : 1, bound);
 }
 
-// Slurm says whether it binds: where it does not, the tasks of a node share what the job has of it, and their parent has more.
+// Slurm reports whether it binds. Without binding the tasks of a node share the job's processors, and their parent
+// has more.
 bool processors_bound(void) {
     const char *slurm = getenv("SLURM_CPU_BIND_TYPE");
     bool binds = !getenv("SLURM_STEP_ID") || (slurm && *slurm && strncmp(slurm, "none", 4) != 0);

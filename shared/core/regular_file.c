@@ -11,7 +11,7 @@
 
 #include "shared/core/error.h"
 
-#define READ_BYTES ((size_t)1 << 16)  // the first room; files of /proc and /sys do not tell their size
+#define READ_BYTES ((size_t)1 << 16)  // the first buffer; files of /proc and /sys do not report their size
 
 static const char *kind_of(mode_t mode) {
     return S_ISDIR(mode)    ? "is a directory, not a file"
@@ -31,7 +31,8 @@ static int refuse(int fd, char why[FILE_WHY_MAX], const char *text, int error) {
 
 int file_open(const char *path, int64_t *bytes, char why[FILE_WHY_MAX]) {
     struct stat st;
-    // Asked before it is opened: opening some devices does something. The open file's own kind decides.
+    // Checks the kind before the open, because opening some devices has an effect. The open file's own kind
+    // decides.
     if (stat(path, &st)) {
         int error = errno;
         bool link = error == ENOENT && !lstat(path, &st);
@@ -61,7 +62,7 @@ static int too_large(int fd, char why[FILE_WHY_MAX], size_t limit) {
     return refuse(fd, why, text, EFBIG);
 }
 
-// The descriptor that a path of /dev or /proc stands for, or -1.
+// Returns the descriptor that a path of /dev or /proc names, or -1.
 static int descriptor_of(const char *path) {
     static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
     if (!strcmp(path, "/dev/stdin")) return 0;
@@ -90,7 +91,7 @@ int file_settle(const char *path, size_t limit, char why[FILE_WHY_MAX]) {
             return refuse(memory, why, strerror(errno), errno);
         if ((length += (size_t)got) > limit) return too_large(memory, why, limit);
     }
-    bool placed = dup2(memory, fd) == fd;  // without close-on-exec, as the pipe was
+    bool placed = dup2(memory, fd) == fd;  // without close-on-exec, like the pipe
     return placed ? close(memory) : refuse(memory, why, strerror(errno), errno);
 }
 

@@ -1,4 +1,4 @@
-// A recursive-descent reader that builds the cJSON tree itself, so that every error knows its line.
+// A recursive-descent parser that builds the cJSON tree itself, so that every error names its line.
 #include "shared/core/relaxed_json.h"
 
 #include <ctype.h>
@@ -16,7 +16,7 @@
 #include "shared/core/regular_file.h"
 #include "shared/core/text.h"
 
-#define MAX_DEPTH 64  // nesting; configurations have four levels, and the stack stays bounded
+#define MAX_DEPTH 64  // levels of nesting, which bounds the stack; configurations have four
 
 struct scanner {
     const char *name;  // of the file, for messages
@@ -24,9 +24,9 @@ struct scanner {
     const char *line_start;
     int line;  // 1-based
     int depth;
-    int values;  // so far
+    int values;  // parsed so far
     bool quiet;
-    const char *bare;  // the last text without quotes that has a bracket in it; NULL: none
+    const char *bare;  // the last text without quotes that contains a bracket; NULL: none
     int bare_line, bare_column;
 };
 
@@ -34,7 +34,7 @@ static cJSON *read_value(struct scanner *s);
 
 static int column(const struct scanner *s) { return (int)(s->p - s->line_start) + 1; }
 
-// The character beyond ASCII at p; 0: there is none.
+// Returns the character at p if it is beyond ASCII, else 0.
 static uint32_t wide_character(const char *p) {
     const unsigned char *u = (const unsigned char *)p;
     int length = *u < 0x80 ? 0 : text_utf8_length(u, (int64_t)strnlen(p, 4));
@@ -43,8 +43,8 @@ static uint32_t wide_character(const char *p) {
     return code;
 }
 
-// Characters that word processors and web pages write for a quote or a blank. Hjson takes them for letters, so the name is not the
-// one that the reader sees. Returns the advice; NULL: p is at none of them.
+// Characters that word processors and web pages write for a quote or a blank. Hjson treats them as letters, so the
+// name is not the one that the reader sees. Returns the advice, or NULL if p is at none of them.
 static const char *look_alike(const char *p) {
     static const struct {
         uint32_t first, last;
@@ -96,7 +96,7 @@ static void step_line(struct scanner *s) {
     s->line_start = s->p;
 }
 
-// Skips white space and comments; false after naming a comment without end.
+// Skips white space and comments. Returns false after reporting a comment without end.
 static bool skip(struct scanner *s) {
     for (;;) {
         if (*s->p == '\n') {
@@ -121,7 +121,7 @@ static bool skip(struct scanner *s) {
     }
 }
 
-// Four hexadecimal digits after "\u"; -1 when they are not.
+// Parses the four hexadecimal digits after "\u". Returns -1 if there are fewer.
 static int read_hex4(const char *p) {
     int v = 0;
     for (int i = 0; i < 4; i++) {
@@ -155,7 +155,7 @@ static char *put_utf8(char *out, uint32_t code) {
     return out;
 }
 
-// One escape, s->p at the backslash; appends to *out. false after naming the mistake.
+// Parses one escape, with s->p at the backslash, and appends to *out. Returns false after reporting a mistake.
 static bool read_escape(struct scanner *s, char **out) {
     static const char plain[] = "\"'\\/bfnrt", value[] = "\"'\\/\b\f\n\r\t";
     const char *at = s->p[1] ? strchr(plain, s->p[1]) : NULL;
@@ -175,7 +175,7 @@ static bool read_escape(struct scanner *s, char **out) {
     return true;
 }
 
-// A string in the quotes that s->p is at, malloc'd; NULL after naming the mistake.
+// Parses a string, with s->p at its opening quote. Returns it malloc'd, or NULL after reporting a mistake.
 static char *read_string(struct scanner *s) {
     const char quote = *s->p, *end = s->p + 1;
     while (*end && *end != quote && *end != '\n') end += *end == '\\' && end[1] && end[1] != '\n' ? 2 : 1;
@@ -201,13 +201,13 @@ static char *read_string(struct scanner *s) {
 
 static const char triple[] = "'''";
 
-// Skips `most` blanks at most.
+// Skips at most `most` blanks.
 static void skip_indent(struct scanner *s, ptrdiff_t most) {
     for (; most > 0 && (*s->p == ' ' || *s->p == '\t' || *s->p == '\r'); most--) s->p++;
 }
 
-// Lines between triple quotes, malloc'd: without the indent of the opening quotes, and without the end of the last line.
-// NULL after naming the mistake.
+// Parses the lines between triple quotes. Returns them malloc'd, without the indent of the opening quotes and
+// without the last newline. Returns NULL after reporting a mistake.
 static char *read_lines(struct scanner *s) {
     const ptrdiff_t indent = s->p - s->line_start;
     const char *end = strstr(s->p + 3, triple);
@@ -218,7 +218,7 @@ static char *read_lines(struct scanner *s) {
     char *text = xcalloc((size_t)(end - s->p), 1), *out = text;
     s->p += 3;
     skip_indent(s, PTRDIFF_MAX);
-    bool first = *s->p == '\n';  // the line of the opening quotes is none of the text's
+    bool first = *s->p == '\n';  // an empty rest of the opening line is not in the text
     while (s->p < end) {
         if (*s->p == '\n') {
             if (!first) *out++ = '\n';
@@ -241,7 +241,7 @@ static const char *digits(const char *p) {
     return p;
 }
 
-// Returns the place behind JSON's number at p; p if there is none.
+// Returns the position after the JSON number at p, or p if there is none.
 static const char *number_end(const char *p) {
     const char *start = p + (*p == '-'), *end = digits(start);
     if (end == start || (*start == '0' && end > start + 1)) return p;
@@ -270,7 +270,7 @@ const char *relaxed_json_meant(const char *text, char out[RELAXED_JSON_MEANT]) {
             snprintf(out, RELAXED_JSON_MEANT, "a list in brackets, [%.*s]", n < 60 ? n : 60, text);
         return out;
     }
-    for (; from < stop && to < word + sizeof word - 1; from++)  // Python's 1_000, too
+    for (; from < stop && to < word + sizeof word - 1; from++)  // drops the _ of Python's 1_000
         if (*from != '_' || from == text || !isdigit((unsigned char)from[-1])) *to++ = *from;
     *to = 0;
     if (from < stop || !word[0]) return out;
@@ -287,10 +287,10 @@ const char *relaxed_json_meant(const char *text, char out[RELAXED_JSON_MEANT]) {
     return out;
 }
 
-// true, false, null or a number, where a value may end behind it; else the whole line is a text.
+// Parses true, false, null or a number if a value may end after it. Otherwise the rest of the line is a text.
 static cJSON *read_bare(struct scanner *s) {
     const char *end =
-        s->p;  // not the line's: it may be the whole text, and each value would look for its end
+        s->p;  // not the line's end: if one line holds the whole document, the time would be quadratic
     while (!strchr("\r\n,}]#", *end) && !(*end == '/' && (end[1] == '/' || end[1] == '*'))) end++;
     end = trim(s->p, end);
     static const char *const words[] = {"false", "true", "null"};
@@ -325,7 +325,7 @@ static cJSON *read_bare(struct scanner *s) {
     return item;
 }
 
-// A member's name, in quotes or not, malloc'd; NULL after naming the mistake.
+// Parses a member's name, with or without quotes. Returns it malloc'd, or NULL after reporting a mistake.
 static char *read_name(struct scanner *s) {
     if (*s->p == '"' || *s->p == '\'') return read_string(s);
     size_t n = look_alike(s->p) ? 0 : strcspn(s->p, " \t\r\n:{}[],");
@@ -339,8 +339,9 @@ static char *read_name(struct scanner *s) {
     return name;
 }
 
-// Behind a value, and a comma if there is one. 1: another one follows; 0: it was the last (its bracket is consumed; an object
-// without brackets ends with the text); -1 after naming the mistake.
+// Skips what follows a value, with its comma if there is one. Returns 1 if another value follows. Returns 0 after
+// the last one, whose closing bracket is consumed (an object without brackets ends with the text). Returns -1 after
+// reporting a mistake.
 static int read_separator(struct scanner *s, char closing) {
     if (!skip(s)) return -1;
     if (*s->p == ',') {
@@ -356,7 +357,8 @@ static int read_separator(struct scanner *s, char closing) {
     return -1;
 }
 
-// One `name: value`, added to object, whose names so far are in `names`. false after naming the mistake.
+// Parses one `name: value` and adds it to object. `names` holds the object's names so far. Returns false after
+// reporting a mistake.
 static bool read_member(struct scanner *s, cJSON *object, struct name_map *names) {
     struct scanner at = *s;
     char *key = read_name(s);
@@ -379,7 +381,7 @@ static bool read_member(struct scanner *s, cJSON *object, struct name_map *names
             value = skip(s) ? read_value(s) : NULL;
         }
     }
-    if (value) {  // the object takes over the name, which the map goes on using
+    if (value) {  // the object takes over the name; the map keeps using it
         cJSON_AddItemToArray(object, value);
         value->string = key;
         return true;
@@ -388,7 +390,8 @@ static bool read_member(struct scanner *s, cJSON *object, struct name_map *names
     return false;
 }
 
-// An object or an array, s->p at its opening bracket; rootless: an object without brackets, which ends with the text.
+// Parses an object or an array, with s->p at its opening bracket. rootless: an object without brackets, which ends
+// with the text.
 static cJSON *read_container(struct scanner *s, bool rootless) {
     bool is_object = rootless || *s->p == '{';
     char closing = rootless ? 0 : is_object ? '}' : ']';
@@ -429,7 +432,7 @@ static cJSON *read_value(struct scanner *s) {
     return item;
 }
 
-// All of the text, of which read_root reads what is no blank at its ends.
+// Parses the whole text: read_root reads the value, and only blanks and comments may surround it.
 static cJSON *read_all(struct scanner *s, cJSON *(*read_root)(struct scanner *s)) {
     cJSON *root = skip(s) ? read_root(s) : NULL;
     if (root && skip(s) && !*s->p) return root;
@@ -443,7 +446,7 @@ static struct scanner begin(const char *name, const char *text, bool quiet) {
     return (struct scanner){.name = name, .p = text, .line_start = text, .line = 1, .quiet = quiet};
 }
 
-// A value, behind which nothing more stands. No text without quotes: each could be one.
+// Parses one value, after which nothing may follow. Rejects a text without quotes, because any input could be one.
 static cJSON *read_alone(struct scanner *s) {
     bool bare = *s->p != '"' && *s->p != '\'';
     cJSON *value = read_value(s);
@@ -460,7 +463,7 @@ cJSON *relaxed_json_try(const char *text) {
 static cJSON *read_file(struct scanner *s) {
     if (*s->p == '{' || *s->p == '[') return read_value(s);
     if (!*s->p) return refuse(s, "a value: {..}, or the members of one");
-    struct scanner alone = *s;  // a copy: how far a text is indented is seen from where its line begins
+    struct scanner alone = *s;  // a copy, so that a failure can be retried; line_start gives a text's indent
     alone.quiet = true;
     cJSON *value = read_alone(&alone);
     if (!value) return read_container(s, true);

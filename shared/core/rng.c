@@ -29,7 +29,7 @@ uint64_t rng_below(uint64_t key, uint64_t counter_low, uint64_t counter_high, ui
 
 float rng_normal(uint64_t key, uint64_t index) {
     struct philox_out r = philox(key, index / 2, 0x6e6f726d616cULL);
-    // 24 bits each, u1 in (0, 1] so that the logarithm is finite.
+    // 24 bits each. u1 is in (0, 1], so that the logarithm is finite.
     double u1 = ((double)(r.v[0] >> 8) + 1.0) / 16777216.0, u2 = (double)(r.v[1] >> 8) / 16777216.0;
     double radius = sqrt(-2.0 * exact_log(u1)), angle = 6.283185307179586 * u2;
     return (float)(radius * (index % 2 ? exact_sine(angle) : exact_cosine(angle)));

@@ -10,7 +10,7 @@
 #include "shared/core/error.h"
 #include "shared/core/log_file.h"
 
-// A million evaluations, or the report of a rank of any model.
+// Enough for a million evaluations, or for the report of a rank of any model.
 #define RUN_FILE_BYTES_MAX ((size_t)256 << 20)
 
 static int replace(const char *dir, const char *name, const char *text, char **why) {

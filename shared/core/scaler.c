@@ -32,7 +32,7 @@ int scaler_update(struct scaler *s, const struct scaler_config *c, bool overflow
         }
         s->last_overflow = s->iter;
     } else {
-        int64_t good = s->iter - s->last_overflow - 1;  // steps between the overflow and this one
+        int64_t good = s->iter - s->last_overflow - 1;  // steps between the last overflow and this step
         bool window_passed = good > 0 && good % c->window == 0;
         if (c->consecutive_hysteresis || window_passed) s->hysteresis_left = c->hysteresis;
         if (window_passed) s->scale *= 2;

@@ -35,7 +35,7 @@ size_t segment_pages(size_t bytes) {
     return (bytes + page - 1) / page * page;
 }
 
-// Of this start of this kernel. "-": it cannot be read.
+// Reads the id of the kernel's current boot. "-": it cannot be read.
 static void boot_id(char out[BOOT_MAX]) {
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, out, BOOT_MAX - 1);
@@ -57,7 +57,7 @@ static int create_failed(struct segment *s, const char *what) {
 int segment_create(struct segment *s, size_t bytes) {
     long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     *s = (struct segment){.bytes = segment_pages(bytes), .fd = -1};
-    // Every page will be written. Without this check, asking for more than the machine has would get the process
+    // Every page will be written. Without this check, a request for more than the machine has would get the process
     // killed.
     errno = ENOMEM;
     if (pages > 0 && page_bytes > 0 && s->bytes / (size_t)page_bytes >= (size_t)pages)
@@ -101,7 +101,8 @@ static int refuse(struct segment *s, char why[SEGMENT_WHY_MAX], const char *text
     return -1;
 }
 
-// Opens the descriptor only where it is what we look for: opening a stranger's pipe or device may do something.
+// Opens the descriptor only if it is a memfd of this program: opening a stranger's pipe or device may have an
+// effect.
 static int open_descriptor(const struct segment_place *p, enum segment_use use) {
     char path[64], target[64];
     snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)p->pid, p->fd);

@@ -1,5 +1,5 @@
-// SHA-256 in hexadecimal, by libsodium: the fingerprint of tokenizer files, which Python's hashlib and
-// `sha256sum` compute as well.
+// SHA-256 in hexadecimal, by libsodium: the fingerprint of tokenizer files. Python's hashlib and `sha256sum`
+// compute the same.
 #ifndef STARRING_SHARED_CORE_SHA256_H
 #define STARRING_SHARED_CORE_SHA256_H
 
@@ -12,10 +12,10 @@ struct sha256 {
 
 void sha256_init(struct sha256 *s);
 void sha256_update(struct sha256 *s, const void *data, size_t bytes);
-// 64 hexadecimal digits and a NUL; s must be initialised again before it is used again.
+// Writes 64 hexadecimal digits and a NUL. s must be initialised again before it is used again.
 void sha256_finish(struct sha256 *s, char hex[65]);
 
-// Of a file, read in pieces. 0, or -1 without a message (errno says why) when it cannot be read.
+// Hashes a file in blocks. Returns 0, or -1 without logging (errno is set) if it cannot be read.
 int sha256_file(const char *path, char hex[65]);
 
 #endif

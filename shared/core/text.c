@@ -13,7 +13,7 @@
 #define NAME_MAX_LENGTH 64
 
 size_t edit_distance(const char *word, const char *name) {
-    // row[i % 3][j]: from the first i characters of word to the first j of name
+    // row[i % 3][j]: distance of the first i characters of word from the first j of name
     size_t row[3][NAME_MAX_LENGTH + 1], n = strnlen(name, NAME_MAX_LENGTH), i = 0;
     for (size_t j = 0; j <= n; j++) row[0][j] = j;
     for (; word[i]; i++) {
@@ -32,7 +32,7 @@ size_t edit_distance(const char *word, const char *name) {
     return row[i % 3][n];
 }
 
-#define FEW_BYTES 10000  // fewer are written out: they would be 0.00 MiB
+#define FEW_BYTES 10000  // fewer are printed as bytes: they would be 0.00 MiB
 
 const char *format_bytes(char text[24], double bytes) {
     static const char *const unit[] = {"MiB", "GiB", "TiB", "PiB"};

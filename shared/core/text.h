@@ -1,4 +1,4 @@
-// Words and figures in messages and files.
+// Words and numbers in messages and files.
 #ifndef STARRING_SHARED_CORE_TEXT_H
 #define STARRING_SHARED_CORE_TEXT_H
 
@@ -6,14 +6,15 @@
 #include <stdint.h>
 #include <time.h>
 
-// How far apart two words are: insertions, deletions and changes of a character, and swaps of two neighbours, that turn word
-// into name, no part of it twice (optimal string alignment; Wagner & Fischer 1974, Damerau 1964). Only the first 64 characters of name count.
+// Returns the number of insertions, deletions and changes of a character, and swaps of two neighbours, that turn
+// word into name. No substring is edited twice (optimal string alignment; Wagner & Fischer 1974, Damerau 1964).
+// Only the first 64 characters of name count.
 size_t edit_distance(const char *word, const char *name);
 
-// "512 B", "48.9 MiB", "29.2 GiB": MiB wherever it can be, three digits. Returns text.
+// "512 B", "48.9 MiB", "29.2 GiB": bytes below 10000, else three digits of MiB or a larger unit. Returns text.
 const char *format_bytes(char text[24], double bytes);
-// Bytes as people write them, in any case, a blank before the unit or not: "4096", "64K", "16Mi", "1.5GiB" are powers of 1024,
-// "6GB" powers of 1000. 0, or -1: the text says something else, less than 1, or more than 1024T.
+// Parses a size, in any case, with or without a blank before the unit: "4096", "64K", "16Mi", "1.5GiB" are powers
+// of 1024, "6GB" powers of 1000. Returns 0, or -1 if the text has another form or is not between 1 byte and 1024T.
 int text_bytes(const char *text, int64_t *out);
 // "1,234,567". Returns text.
 const char *format_count(char text[32], int64_t n);
@@ -22,28 +23,27 @@ const char *format_left(char text[32], double seconds);
 // "2024-01-31T23:59:59Z". Returns text.
 const char *format_utc(char text[32], time_t t);
 
-// The digits that the text begins with, without sign or blank, at most nine of them: nothing wraps. The text behind
-// them; NULL: there are none, or more.
+// Parses the digits at the start of text, without sign or blank, at most nine: no overflow is possible. Returns the
+// text after them, or NULL if there are none or more.
 const char *text_count(const char *text, int *out);
 
-// The text where it fits; else as many whole words of its beginning and of its end, where a reason stands, ".." between them.
-// Returns out.
+// Copies the text to out if it fits. Otherwise out receives as many whole words as fit from the start and from the
+// end (where a reason is), with ".." between them. Returns out.
 const char *text_words(char *out, size_t size, const char *text);
 #define TEXT_WORDS(size, text) text_words((char[size]){""}, size, text)
 
-// Length of the UTF-8 sequence that begins at s, of n bytes (RFC 3629, section 4: no surrogates, nothing
-// overlong, at most U+10FFFF); 0: none does.
+// Returns the length of the UTF-8 sequence at the start of s, which has n bytes (RFC 3629, section 4: no
+// surrogates, nothing overlong, at most U+10FFFF). Returns 0 if there is none.
 int text_utf8_length(const unsigned char *s, int64_t n);
 
 // The shortest decimal text that reads back as exactly the same number.
 void shortest_f32(char text[32], float x);
 void shortest_f64(char text[32], double x);
 
-// The text as one word of a shell command that people are told to type: in single quotes where it needs them
-// (malloc'd).
+// Returns the text as one word of a shell command that a message prints, in single quotes where needed (malloc'd).
 char *shell_word(const char *text);
 
-// This program as it was called, as the word that such a command begins with. Returns text.
+// This program's name as it was called, as the first word of such a command. Returns text.
 #define PROGRAM_WORD 4096
 const char *program_word(char text[PROGRAM_WORD]);
 

@@ -1,28 +1,27 @@
-// The hooks between the training loop and a topology (docs/ARCHITECTURE.md). The loop sees only this; a new
+// The hooks between the training loop and a topology (docs/ARCHITECTURE.md). The loop uses only these: a new
 // topology is a new file, never an `if` in the loop or the model.
 //
-// Ownership   The topology owns all weight, gradient and optimizer memory. A view is valid from
-//             acquire until the matching release (forward) or grad_ready (backward).
-// Threads     All hooks are called by the rank's main thread.
-// Order       The loop enqueues compute on `compute`; acquire makes that stream wait until the unit is
-//             there (or blocks the host until then), so what is enqueued after it may read the view.
-//             release and grad_ready refer to everything enqueued on `compute` so far.
-// Errors      -1 after the topology has logged what failed (rank, unit, step). After an error only
-//             abort and destroy may be called.
+// Ownership   The topology owns all weight, gradient and optimizer memory. A view is valid from acquire until the
+//             matching release (forward) or grad_ready (backward).
+// Threads     The rank's main thread calls all hooks.
+// Order       The loop enqueues compute on `compute`. acquire makes that stream wait until the unit is available
+//             (or blocks the host until then), so work enqueued after it may read the view. release and grad_ready
+//             refer to all work enqueued on `compute` so far.
+// Errors      -1 after the topology has logged what failed (rank, unit, step). After an error only abort and
+//             destroy may be called.
 //
 // One step:   for each micro-batch:
 //                 forward:  units 0..n-1: acquire(u, PASS_FORWARD) .. release(u, PASS_FORWARD)
 //                 backward: units n-1..0: acquire(u, PASS_BACKWARD) .. grad_ready(u)
 //             step()
-// A tied unit 0 is also acquired around the head: forward: acquire(0), release(0) nested in the head's
-// acquire/release; backward: acquire(0, PASS_BACKWARD) before the head's backward, which writes the
-// head's share of its gradient; its only grad_ready(0) comes after the embedding's backward. Between
-// these the same gradient buffer must be kept. acquire(0, PASS_BACKWARD) is then called a second time
-// for the embedding itself and returns the same grad.
-// Evaluation: forward passes alone, with PASS_EVAL.
-// Gradients   The model writes every tensor's elements and, on GPUs, zeros to those reserved behind one,
-//             nothing else: gaps, padding and reserved elements of a gradient buffer are the topology's to
-//             keep zero (a slot that served another unit must be cleaned).
+// A tied unit 0 is also acquired around the head. Forward: acquire(0), release(0) nested in the head's
+// acquire/release. Backward: acquire(0, PASS_BACKWARD) before the head's backward, which writes the head's share of
+// the gradient. A second acquire(0, PASS_BACKWARD), for the embedding, must return the same gradient buffer. The
+// only grad_ready(0) follows the embedding's backward.
+// Evaluation: forward passes only, with PASS_EVAL.
+// Gradients   The model writes all elements of every tensor and, on GPUs, zeros to the elements reserved after a
+//             tensor. It writes nothing else: the topology keeps the gaps, padding and reserved elements of a
+//             gradient buffer zero (it must clean a slot that another unit has used).
 #ifndef STARRING_SHARED_CORE_TOPOLOGY_H
 #define STARRING_SHARED_CORE_TOPOLOGY_H
 
@@ -39,72 +38,75 @@ struct unit_view {
     bool accumulate;      // backward: add to grad instead of overwriting it (later micro-batches)
 };
 
-// The step at hand of this rank, and where the job stands: the topology's, in struct topology. `plan` fills it
-// before a step and `step` moves it behind one, so that the loop knows no consistency.
+// A rank's current step, and the state of the job. It belongs to the topology: `plan` fills it before a step and
+// `step` advances it after the step, so that the loop does not depend on the consistency model.
 //
-//     together   all ranks do the run's steps side by side, worker r takes slice r of each global batch, and the loss and
-//                the gradient are means over all of it. Most topologies do so: step_plan_together, step_plan_over
-//     alone      ranks share one budget of batches, and each does as many steps as it comes to. A rank's gradient is an
-//                update of its own, and a mean over its own batch
-//     in part    the ranks of a step are decided step by step (--elastic, ps:backup:B, ps:quorum:Q); else as together. A rank
-//                that is late goes through the steps that were closed without it: `over`
+//     together   all ranks do the run's steps at the same time. Worker r takes slice r of each global batch; loss and
+//                gradient are means over the whole batch. Most topologies: step_plan_together, step_plan_over
+//     alone      ranks share one budget of batches, and each takes steps until the budget is used up. A rank's
+//                gradient is an update of its own, and a mean over its own batch
+//     in part    the ranks of a step are decided step by step (--elastic, ps:backup:B, ps:quorum:Q); otherwise as
+//                together. For a late rank the steps that were closed without it are `over`
 struct step_plan {
-    bool alone, in_part;  // neither: together. They never change
-    int64_t mean;         // samples that the loss and the gradient are means over
-    int64_t first;  // the sample of the run (shared/train/batch_feed.h) with which this rank's batch begins
-    int slice;      // of the global batch, unless `mean` is over this rank's own: which one that is
-    int64_t next;   // the same of the step behind it: a guess that may be wrong; -1: none
-    // Samples of the job whose gradients are in the weights that the step computes on, and updates that these hold. Alone:
-    // once the step's backward pass has begun. Behind `step`: of the weights behind it.
+    bool alone, in_part;  // neither: together. Constant
+    int64_t mean;         // samples over which loss and gradient are means
+    int64_t first;        // first sample of this rank's batch (shared/train/batch_feed.h)
+    int slice;            // of the global batch, unless `mean` is over this rank's own batch
+    int64_t next;         // `first` of the next step: a guess that may be wrong; -1: none
+    // Samples of the job whose gradients are in the weights that the step computes on, and the updates in these
+    // weights. Alone: valid after the step's backward pass has begun. After `step`: of the weights after the step.
     int64_t samples, version;
-    // Beside `samples` the schedule counts these: of late workers (train_state.h), and of local steps that no other rank has yet.
+    // Samples that the schedule counts besides `samples`: of late workers (train_state.h), and of local steps that
+    // no other rank has received yet.
     int64_t unapplied;
     int64_t dealt;  // samples handed out to all ranks by the end of the last step, as far as this rank knows
-    int64_t steps;  // of the run that are done, unless ranks go alone (step_plan_place)
-    int workers;    // in part: that the last step's update is the mean of
-    int64_t counted;  // in part: the tokens of these
-    bool
-        over;  // in part: the step was closed before this rank came to it. It computes nothing, and `step` tells how it went
-    bool drops;            // in part: steps may be closed without this rank. It never changes
-    int64_t late, missed;  // so far: steps that this rank has computed in vain, and those that were over
-    // The loop's, before the step's first begin_micro (keep: before finish, too).
-    bool keep;  // the state behind the step is to be kept
-    // The step behind it computes on the weights behind it, whatever is allowed: what goes on from a checkpoint of it has no
-    // others. The same on all ranks.
+    int64_t steps;  // steps of the run that are done, unless ranks go alone (step_plan_place)
+    int workers;    // in part: the workers whose mean is the last update
+    int64_t counted;  // in part: the tokens of these workers
+    // In part: the step was closed without this rank. The rank computes nothing, and `step` returns the step's
+    // outcome.
+    bool over;
+    bool drops;  // in part: steps may be closed without this rank. Constant
+    // So far: steps that this rank computed too late to count, and steps that were `over`.
+    int64_t late, missed;
+    // The loop sets these before the step's first begin_micro (keep: before finish, too).
+    bool keep;  // the state after the step is to be kept
+    // The next step must compute on the weights after this step, whatever delay is allowed: a run that resumes from
+    // this step's checkpoint has no older weights. The same on all ranks.
     bool drain;
-    bool
-        open;  // the topology's: the state behind the step is none that could be kept, nor may the run end there
-    int lag;  // steps whose outcome is open when one begins: 0, unless the loop takes what the topology offers
-    float loss_scale;             // 0: it has none
+    // The topology sets it: the state after the step cannot be kept, and the run must not end there.
+    bool open;
+    // Steps whose outcome is unknown when a step begins: 0, unless the loop accepts the topology's lag.
+    int lag;
+    float loss_scale;             // 0: none
     int64_t tokens, mean_tokens;  // of this rank's batch, and of `mean`
 };
 
-// The loop's side of a step, when the backward pass has been enqueued. lr belongs to this update; loss_scale is 1
-// without fp16.
+// The loop's input to `step`, given after the backward pass has been enqueued. lr is the rate of this update;
+// loss_scale is 1 without fp16.
 struct step_input {
     int64_t step;     // 0-based attempt; skipped ones count
     int64_t updates;  // updates applied so far (attempts that were not skipped)
     float lr;
     float loss_scale;
     float clip;              // 0: none
-    const double *loss_sum;  // device memory: the rank's summed token losses, behind `compute`'s work so far
+    const double *loss_sum;  // device memory: the rank's summed token losses, after `compute`'s work so far
     double loss_tokens;      // tokens of the mean: this rank's share of the loss is *loss_sum / loss_tokens
-    bool stop;               // this rank was asked to leave
-    bool snapshot;           // rank 0 wants the weights behind this step to be kept
+    bool stop;               // this rank was asked to stop
+    bool snapshot;           // rank 0 wants to keep the weights after this step
 };
 
 struct step_stats {
     double loss;       // the mean over the global batch: shares added in rank order
     double grad_norm;  // global, unscaled, before clipping; NAN when the topology computes none
     bool skipped;      // a gradient was not finite: nothing was updated
-    // Some rank was asked to leave: all do after this step. Synchronous topologies say so to every rank at
-    // the same step, as part of the step's own exchange; asynchronous workers each learn it at a step of
-    // their own.
+    // Some rank was asked to stop: all ranks stop after this step. Synchronous topologies report it to every rank
+    // at the same step, within the step's own exchange. Asynchronous workers each learn it at a step of their own.
     bool stop;
-    bool snapshot;  // what rank 0 wanted: to all ranks that have a part in it
+    bool snapshot;  // rank 0's request, for all ranks that take part in the snapshot
 };
 
-// The textbook's bytes per parameter that a rank holds: whole, and as its share of what all ranks hold.
+// The textbook's bytes per parameter that a rank holds: `whole` in full, and `shared` divided by the ranks.
 struct textbook {
     size_t whole, shared;
 };
@@ -113,51 +115,52 @@ size_t textbook_bytes(struct textbook t, int64_t params, int ranks);         // 
 void textbook_say(char text[TEXTBOOK_TEXT], struct textbook t, char ranks);  // "4P+12P/N" for ranks 'N'
 
 struct topology_memory {
-    size_t predicted_bytes[MEM_CLASSES];  // of this rank's topology part (without the model's activations)
-    size_t formula_bytes;                 // of the textbook
+    size_t predicted_bytes[MEM_CLASSES];  // of this rank's topology, without the model's activations
+    size_t formula_bytes;                 // by the textbook
 };
 
-// Bytes of offloaded state that a rank moves in a step: from the device to the host and up, from disk and to it.
+// Bytes of offloaded state that a rank moves per step: device to host (down), host to device (up), and from and to
+// disk.
 struct offload_traffic {
     uint64_t down, up, read, written;
 };
 
 struct wire_prediction {
     uint64_t sent_per_step, received_per_step;  // payload bytes
-    uint64_t local_sent_per_step,
-        local_received_per_step;  // to and from the server beside a worker, beside them
-    int group;                    // ranks of a group (reduce_group); 0: there are none
-    uint64_t across_sent_per_step, across_received_per_step;  // of the payload: to and from other groups
-    uint64_t flat_across_sent_per_step;                       // the same if ranks did not exchange in groups
-    uint64_t messages_per_step, messages_across_per_step;     // sent; 0: not counted
-    struct offload_traffic offload;                           // no part of them
-    // Of steps behind so many updates, where these move something else (1-bit Adam); updates 0: there are none.
+    // To and from a worker's own server, on the same host; not in the payload above.
+    uint64_t local_sent_per_step, local_received_per_step;
+    int group;                                                // ranks of a group (reduce_group); 0: no groups
+    uint64_t across_sent_per_step, across_received_per_step;  // payload to and from other groups
+    uint64_t flat_across_sent_per_step;                       // the same without groups
+    uint64_t messages_per_step, messages_across_per_step;     // sent messages; 0: not counted
+    struct offload_traffic offload;                           // not in the payload above
+    // The same for steps after so many updates, if these move other bytes (1-bit Adam). updates 0: they do not.
     struct {
         int64_t updates;
         uint64_t sent_per_step, received_per_step;
     } later;
 };
-// How many of a run's steps were such ones, and what the payload counters held before the first of them.
+// How many of a run's steps were later ones (see above), and the payload counters before the first of them.
 struct wire_later {
     int64_t steps;
     uint64_t sent, received;
 };
-// The mean of `steps` steps, of which the last `later` move other bytes.
+// Mean bytes of `steps` steps, of which the last `later` move later_bytes.
 static inline double wire_mean(uint64_t bytes, uint64_t later_bytes, int64_t steps, int64_t later) {
     return later ? ((double)bytes * (double)(steps - later) + (double)later_bytes * (double)later) /
                        (double)steps
                  : (double)bytes;
 }
-// Of a run's first `steps` updates.
+// Returns how many of a run's first `steps` updates are later ones.
 static inline int64_t wire_later_steps(const struct wire_prediction *w, int64_t steps) {
     return w->later.updates && steps > w->later.updates ? steps - w->later.updates : 0;
 }
 
 struct staleness {
-    uint64_t count[64];  // count[tau]; the last bin holds everything above
+    uint64_t count[64];  // count[tau]; the last bin holds all larger values
     uint64_t max;
     double mean;
-    // How far apart the versions of the weights are that one step computed on: newest - oldest of all keys.
+    // Spread of a step: the newest minus the oldest version among the keys of the weights that it computed on.
     uint64_t spreads, spread_max;  // steps counted
     double spread_mean;
 };
@@ -168,66 +171,69 @@ struct checkpoint;   // shared/state/checkpoint_read.h
 struct snapshot;     // shared/train/saver.h
 struct timeline;     // shared/time/timeline.h
 
-// The hooks. "Never blocks": the host only enqueues. All pointers given to a hook are the caller's again when it returns,
-// unless it says otherwise.
+// The hooks. "Never blocks": the host only enqueues. Pointers given to a hook belong to the caller again when the
+// hook returns, unless stated otherwise.
 struct topology_ops {
     const char *name;
     // A hint: unit u is needed soon. Never blocks.
     void (*prefetch)(struct topology *t, int u, enum pass pass);
-    // Fills view, whose memory is the topology's until the matching release or grad_ready. May block until the unit is
-    // there, where compute cannot be made to wait for it.
+    // Fills view. The view's memory belongs to the topology and is valid until the matching release or grad_ready.
+    // Blocks until the unit is available, where compute cannot be made to wait for it.
     int (*acquire)(struct topology *t, int u, enum pass pass, struct unit_view *view);
     // Ends the use of PASS_FORWARD or PASS_EVAL. Never blocks.
     int (*release)(struct topology *t, int u, enum pass pass);
-    // Before each micro-batch; index of `count` in this step. The first overwrites gradients, later
-    // ones add; grad_ready of the last may start communication (or of each: stages 2 and 3). Never blocks.
+    // Called before each micro-batch, number `index` of `count` in this step. The first one overwrites gradients,
+    // later ones add. grad_ready of the last one may start communication (stages 2 and 3: grad_ready of each).
+    // Never blocks.
     int (*begin_micro)(struct topology *t, int index, int count);
-    // u's gradient of this micro-batch is complete, and the topology's again. Never blocks, except where nothing may move
-    // while a rank computes (overlap_comm false).
+    // The gradient of u for this micro-batch is complete, and belongs to the topology again. Never blocks, unless
+    // communication must not overlap with compute (overlap_comm false).
     int (*grad_ready)(struct topology *t, int u);
-    // Before each step, which is no earlier than start.step: fills t->plan. 1; 0: the budget is used, this rank's steps are
-    // over; -1. Blocks until it is known what this rank computes on. NULL: ranks go together.
+    // Called before each step, from start.step on: fills t->plan. Returns 1; 0 if the budget is used up and this
+    // rank has no more steps; -1. Blocks until the plan is known. NULL: step_plan_together.
     int (*plan)(struct topology *t, int64_t step);
-    // Finishes communication, norm, skip or clip, update; moves t->plan. The only hook of a step in which the host waits
-    // for its device, once: for an event behind the one copy that brings loss and decision (a star's worker: what
-    // it reports). Updates may then still be under way; acquire orders what comes next behind them. A star's
-    // worker waits for the scheduler's answer besides.
-    // With plan.lag > 0 `out` is not filled: the step counts as one that was not skipped, until the loop knows better.
+    // Finishes communication, norm, skip or clip, update; advances t->plan. It is the only hook of a step in which
+    // the host waits for its device, and it waits once: for an event after the one copy that brings loss and
+    // decision (a star's worker: what it reports). Updates may still be running then; acquire orders later work
+    // after them. A star's worker also waits for the scheduler's answer.
+    // With plan.lag > 0 `out` is not filled: the step counts as not skipped until `outcome` returns.
     int (*step)(struct topology *t, const struct step_input *in, struct step_stats *out);
-    // What `step` has not said of a step, of the last 1 + plan.lag. Blocks until it is known. NULL: `step` says it, always.
+    // The outcome of one of the last 1 + plan.lag steps, if `step` has not returned it. Blocks until it is known.
+    // NULL: `step` always returns it.
     int (*outcome)(struct topology *t, int64_t step, struct step_stats *out);
     // Collective, blocks. values[i] = sum over ranks, in rank order, of each rank's values[i].
     int (*sum)(struct topology *t, double *values, int count);
-    // Collective, blocks; after the last step: all updates of all ranks have been applied, and acquire
-    // returns the same final weights everywhere. 0; 1: so it is, but a file of this rank could not be left, which has been
-    // said; -1.
+    // Collective, blocks; called after the last step. Afterwards all updates of all ranks are applied, and acquire
+    // returns the same final weights everywhere. Returns 0; 1 if so, but a file of this rank could not be written
+    // (logged); -1.
     int (*finish)(struct topology *t);
-    // A snapshot of the weights (shared/train/saver.h). Either each rank knows a part of them: its index-th range (0, 1, ..)
-    // and where it lies, in the run's type; -1: there are no more. After a step, and until the next one, which the caller
-    // makes wait; they are there when compute's work so far, and what the hook adds to it, has run. Never blocks. NULL: only
-    // others hold them.
+    // A snapshot of the weights (shared/train/saver.h), by one of two hooks. `weights`, if each rank holds a share:
+    // returns this rank's index-th range (0, 1, ..) and its address, in the run's type; -1: no more. Called after a
+    // step; valid until the next one, which the caller makes wait. The values are there when compute's work so far,
+    // and what the hook adds to it, has run. Never blocks. NULL: only other roles hold the weights.
     int (*weights)(struct topology *t, int index, struct state_range *out);
-    // Or worker 0 has them collected: of the first version that is at least `version`, whenever that comes. Blocks until the
-    // one before is in its file, and not where ranks go alone; no other rank waits. s is the topology's until all pieces
-    // are there or finish has been called.
+    // `snapshot`: worker 0 has the weights collected, of the first version that is at least `version`, whenever it
+    // is reached. Blocks until the snapshot before it is in its file, except where ranks go alone; no other rank
+    // waits. s belongs to the topology until all ranges have arrived or finish has been called.
     void (*snapshot)(struct topology *t, int64_t version, struct snapshot *s);
-    // This rank's part of a checkpoint: its index-th range (0, 1, ..) and where it lies, in fp32; -1: there are no more.
-    // Ranges of masters and states of all ranks are disjoint and together everything, or others hold them (`elsewhere`).
-    // Beside these a rank may have state of its own (kinds below 0), for as many elements as it likes: all ranks of a job
-    // have some, or none. The values there are the state behind the last step once what compute has been given so far has
-    // run, until the updates of the next step, or its first pass (`writes_early`), which the caller makes wait. Never blocks.
+    // This rank's share of a checkpoint. Returns its index-th range (0, 1, ..) and the range's address, in fp32;
+    // -1: no more. The ranges of masters and states of all ranks are disjoint and together complete, or other roles
+    // hold them (`elsewhere`). A rank may also have state of its own (kinds below 0), with any number of elements;
+    // all ranks of a job have some, or none. The values are the state after the last step once compute's work so
+    // far has run. They stay until the updates of the next step, or its first pass (`writes_early`), which the
+    // caller makes wait. Never blocks.
     int (*state)(struct topology *t, int index, struct state_range *out);
-    // Instead of load_unit, on every rank, before the first step: takes the state from a checkpoint, whatever wrote it.
-    // `start` is set by then. Blocks. 0, or -1 after logging.
+    // Called instead of load_unit, on every rank, before the first step: loads the state from a checkpoint of any
+    // writer. `start` is set before. Blocks. Returns 0, or -1 after logging.
     int (*load)(struct topology *t, struct checkpoint *c);
-    // Replaces unit u's weights (and masters) by full (n_pad) fp32 host values; every rank calls it with
-    // the same values for every unit, before the first step. Blocks.
+    // Replaces unit u's weights (and masters) by full (n_pad) fp32 host values. Every rank calls it with the same
+    // values for every unit, before the first step. Blocks.
     int (*load_unit)(struct topology *t, int u, const float *values);
-    // Makes every wait of every rank fail soon. Any thread; never blocks.
+    // Makes every wait of every rank fail soon. Any thread may call it; never blocks.
     void (*abort)(struct topology *t, const char *why);
-    // Why the device's work has failed, where the topology can say more than dev_error; else "". NULL: never.
+    // Why the device's work has failed, if the topology knows more than dev_error; else "". NULL: it never does.
     const char *(*why)(struct topology *t);
-    // Blocks until nothing that is enqueued uses its memory.
+    // Blocks until no enqueued work uses the topology's memory.
     void (*destroy)(struct topology *t);
 };
 
@@ -240,46 +246,48 @@ struct topology {
     int rank, size;  // worker index and number of workers
     struct step_plan plan;
 
-    // Where the run begins. `start` is the loop's, from the checkpoint that it has opened, unless `under_way` says that this
-    // rank has come to a job at work: then `start` and the weights are there.
-    struct train_state start;  // what the first step goes on from; all zero: from the beginning
+    // Where the run begins. The loop sets `start` from the checkpoint that it has opened. If `under_way` is true,
+    // this rank has joined a running job: then `start` and the weights are already set.
+    struct train_state start;  // the first step continues from it; all zero: from the beginning
     bool under_way;
-    int lag;            // outcomes of steps that may be open when one begins: plan.lag is this or 0
-    bool writes_early;  // acquire writes to what `state` shows
-    int elsewhere;  // so many others, servers 0 and on, hold masters and states, write them, and are told what to start from
-    const char *checkpoint;  // elsewhere: what they were told; NULL: nothing was said
-    uint64_t job;            // the number that all roles of the job have been given; 0: none
-    uint32_t epoch;  // which life of the job, 1, 2, ..; from 2 on the run directory is its own; 0: unknown
+    int lag;            // steps whose outcome may be unknown when one begins: plan.lag is this or 0
+    bool writes_early;  // acquire writes to the memory that `state` returns
+    // The number of servers that hold and write masters and states, and that receive where to start from.
+    int elsewhere;
+    const char *checkpoint;  // elsewhere: the checkpoint that was sent to them; NULL: none
+    uint64_t job;            // the job's number, which all its roles have; 0: none
+    // The epoch of the job: 1, 2, ..; from 2 on the run directory already belongs to the job; 0: unknown.
+    uint32_t epoch;
 
     struct {
-        const char *name;  // of a number that goes with this rank's own state; NULL: none
-        int64_t value;     // behind the last step
+        const char *name;  // of a number that is stored with this rank's own state; NULL: none
+        int64_t value;     // after the last step
     } own_number;
     struct wire_count wire;
-    struct timeline *timeline;  // the loop's, from before the first step on; NULL: nothing is recorded
+    struct timeline *timeline;  // the loop's, set before the first step; NULL: nothing is recorded
     struct topology_memory memory;
     struct wire_prediction wire_predicted;
     struct wire_later wire_later;
-    struct staleness staleness;  // of those that report it
-    double
-        consensus_distance;  // of a rank with weights of its own: |own - mean|^2, squares added, behind the last step
-    const char *medium;  // what payloads take, for people and summary.json: "shm", "tcp", "threads", ..
-    const char *launch;  // what its ranks are: "threads", "processes" or "mpi"
+    struct staleness staleness;  // of topologies that report it
+    // Of a rank with weights of its own: |own - mean|^2, the sum of squares, after the last step.
+    double consensus_distance;
+    const char *medium;  // what carries payloads, as printed and in summary.json: "shm", "tcp", "threads", ..
+    const char *launch;  // what the ranks are: "threads", "processes" or "mpi"
 };
 
-// A step of ranks that go together. Fills first and next.
+// Plans a step of ranks that go together: fills slice, first and next.
 int step_plan_together(struct topology *t);
-// Moves the plan behind a step. In part: but samples, dealt and workers, which the topology knows.
+// Advances the plan after a step. In part: except samples, dealt and workers, which the topology sets.
 void step_plan_over(struct topology *t, bool skipped);
-void step_plan_undo(struct topology *t);  // one of the steps behind it was skipped, which nobody knew then
-// Steps of the run that are done: of a shared budget as many as the samples make that are handed out.
+void step_plan_undo(struct topology *t);  // takes back one past step, which turned out to be skipped
+// Completed steps of the run. With a shared budget: as many as the samples make that are handed out.
 int64_t step_plan_place(const struct topology *t);
-// Of a skipped batch no samples are in the weights, but it is done.
+// Samples handed out. Those of a skipped batch count, although they are not in the weights.
 static inline int64_t step_plan_dealt(const struct step_plan *p) {
     return p->dealt < p->samples ? p->samples : p->dealt;
 }
 
-// The schedule's place in the run.
+// Samples that the schedule counts.
 static inline int64_t step_plan_seen(const struct step_plan *p) { return p->samples + p->unapplied; }
 
 static inline void topology_prefetch(struct topology *t, int u, enum pass p) { t->ops->prefetch(t, u, p); }
@@ -312,7 +320,7 @@ static inline int topology_load_unit(struct topology *t, int u, const float *v) 
     return t->ops->load_unit(t, u, v);
 }
 static inline void topology_abort(struct topology *t, const char *why) { t->ops->abort(t, why); }
-// The text to show when dev_error says that something has failed.
+// The text to print when dev_error reports a failure.
 static inline const char *topology_why(struct topology *t) {
     const char *why = t->ops->why ? t->ops->why(t) : "";
     return *why ? why : dev_error(t->dev);

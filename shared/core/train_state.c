@@ -6,7 +6,7 @@
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 
-#define MAX_EXACT 9007199254740992.0  // 2^53: JSON numbers arrive as doubles
+#define MAX_EXACT 9007199254740992.0  // 2^53: JSON numbers are read as doubles
 
 struct cJSON *train_state_json(const struct train_state *s) {
     cJSON *o = cJSON_CreateObject();
@@ -25,7 +25,7 @@ struct cJSON *train_state_json(const struct train_state *s) {
     return o;
 }
 
-// A whole number of [low, high], or -1 after fail().
+// Reads a whole number in [low, high]. Returns 0, or -1 after fail().
 static int read_whole(const struct cJSON *o, const char *file, const char *key, double low, double high,
                       int64_t *out) {
     double x = json_number(o, key);

@@ -12,7 +12,7 @@
 #define FACTOR_MAX 1e6
 #define MS_MAX     86400e3  // a day
 
-// Counters' high words: a stream for each kind, an element for each rank below.
+// High words of the counters: a stream per kind. The rank is in the low bits.
 #define STRAGGLE_STREAM 0x7374726100000000ULL
 #define MICRO_STREAM    0x6d69637200000000ULL
 #define DELAY_STREAM    0x64656c6100000000ULL
@@ -23,7 +23,8 @@ static const char *const kind_forms[] = {"RANK:FACTOR[:PROBABILITY] or RANK:DIST
                                          "RANK:DISTRIBUTION:MS"};
 
 // ---------------------------------------------------------------- reading
-// A number that ends at `end` (',', ':' or the text's). NULL: it is none; else behind it.
+// Parses a number that ends at ',', ':' or the end of the text. Returns the position after it, or NULL if there is
+// none.
 static const char *read_number(const char *at, double *out) {
     char *end;
     if (!((*at >= '0' && *at <= '9') || *at == '.')) return NULL;
@@ -41,7 +42,7 @@ static const char *read_rank(const char *at, int *rank) {
     return end + 1;
 }
 
-// DISTRIBUTION:MEAN.
+// Parses DISTRIBUTION:MEAN.
 static const char *read_draw(const char *at, struct trouble_draw *draw) {
     for (int d = 0; d < TROUBLE_DISTRIBUTIONS; d++) {
         size_t n = strlen(distribution_names[d]);
@@ -60,7 +61,7 @@ static const char *read_straggle(const char *at, struct trouble *t) {
     return end && *end != ':' ? end : NULL;
 }
 
-// One item of a list; NULL: it has another form; else behind it.
+// Parses one item of a list. Returns the position after it, or NULL if it has another form.
 static const char *read_item(enum trouble_kind kind, const char *at, struct trouble *t) {
     *t = (struct trouble){.factor = 1, .probability = 1};
     at = read_rank(at, &t->rank);
@@ -91,7 +92,7 @@ static int check_item(enum trouble_kind kind, const struct trouble *t, int ranks
     return wrong ? -1 : 0;
 }
 
-// named (ranks): who is in the list so far.
+// named: (ranks), the ranks in the list so far.
 static int check_list(enum trouble_kind kind, const char *list, int ranks, bool *named,
                       char why[TROUBLE_WHY_MAX]) {
     for (const char *at = list; at;) {
@@ -128,7 +129,7 @@ int trouble_check(enum trouble_kind kind, const char *list, int ranks, char why[
     return rc;
 }
 
-// The item of a list that is of a rank.
+// Finds the item of a list for a rank.
 static bool find_item(enum trouble_kind kind, const char *list, int rank, struct trouble *item) {
     for (const char *at = list; at; at = next_item(at)) {
         if (!(at = read_item(kind, at, item))) break;
@@ -171,7 +172,7 @@ static double draw(const struct trouble_draw *d, struct uniform x) {
     }
 }
 
-// A micro-batch has a key of its own: steps are counters, of which there may be 2^53.
+// Each micro-batch has a key of its own, because the counter holds the step, which may reach 2^53.
 double trouble_factor(const struct trouble *t, int64_t step, int64_t micro) {
     if (t->more.mean > 0) {
         struct philox_out key = philox(t->seed, (uint64_t)micro, MICRO_STREAM);
@@ -186,7 +187,7 @@ int64_t trouble_delay_ns(const struct trouble *t, int64_t step) {
     return (int64_t)(1e6 * draw(&t->delay, uniform(t, t->seed, step, DELAY_STREAM)));
 }
 
-// ---------------------------------------------------------------- for people
+// ---------------------------------------------------------------- printed text
 static char *append(char *text, char *more) {
     char *longer = xasprintf("%s%s%s", text ? text : "", text ? "; " : "", more);
     free(text);

@@ -1,13 +1,13 @@
-// Trouble on demand: which ranks compute slower than they could, and when. Whether a step straggles, by how much a
-// micro-batch does and how long a delay is are functions of (seed, step, micro-batch, rank) alone
-// (shared/core/rng.h): a run repeats them, and every topology gets the same. Pure; the computing itself is
-// shared/train/slowdown.h's.
+// Injected slowness: which ranks compute slower than they could, and when. Whether a step straggles, the factor of
+// a micro-batch and the length of a delay are functions of (seed, step, micro-batch, rank) only
+// (shared/core/rng.h). So a run repeats them, and every topology gets the same. All functions are pure;
+// shared/train/slowdown.h does the extra computing.
 //
-//     straggle   RANK:FACTOR[:PROBABILITY]   each unit's forward and backward takes FACTOR times as long, in this
-//                                            share of the steps (1: in all)
-//                RANK:DISTRIBUTION:MEAN      it takes 1 + x times as long, x drawn for each micro-batch, MEAN on
-//                                            average
-//     delay      RANK:DISTRIBUTION:MS        once a step the rank computes for nothing, MS milliseconds on average
+//     straggle   RANK:FACTOR[:PROBABILITY]   each unit's forward and backward takes FACTOR times as long, with this
+//                                            probability per step (1: always)
+//                RANK:DISTRIBUTION:MEAN      it takes 1 + x times as long; x is drawn for each micro-batch, with
+//                                            this mean
+//     delay      RANK:DISTRIBUTION:MS        once per step the rank computes without a result, MS ms on average
 //
 //     RANK       a number, or *: each rank, with draws of its own
 //
@@ -32,34 +32,34 @@ enum trouble_distribution {
 };
 struct trouble_draw {
     enum trouble_distribution distribution;
-    double mean;  // 0: there is nothing to draw
+    double mean;  // 0: nothing is drawn
 };
 
 // The trouble of one rank.
 struct trouble {
-    int rank;  // TROUBLE_EACH_RANK: as an item of a list
+    int rank;  // TROUBLE_EACH_RANK: in an item for all ranks
     uint64_t seed;
     double factor, probability;  // factor 1: it never straggles by steps
-    struct trouble_draw more;    // by micro-batches: what comes on top of 1
+    struct trouble_draw more;    // by micro-batches: the x of 1 + x
     struct trouble_draw delay;   // milliseconds
 };
 #define TROUBLE_EACH_RANK (-1)
 
 #define TROUBLE_WHY_MAX 256
-// Whether every item of a list ("1:3:0.5,2:pareto:1"; NULL: none) is right, of one of the ranks 0..ranks-1, and no rank
-// is there twice. 0, or -1 with the reason in why.
+// Checks every item of a list ("1:3:0.5,2:pareto:1"; NULL: none): its form, its rank in 0..ranks-1, and that no
+// rank occurs twice. Returns 0, or -1 with the reason in why.
 int trouble_check(enum trouble_kind kind, const char *list, int ranks, char why[TROUBLE_WHY_MAX]);
-// The trouble that checked lists give a rank.
+// Returns the trouble of one rank, from checked lists.
 struct trouble trouble_of(const char *straggle, const char *delay, int rank, uint64_t seed);
 static inline bool trouble_any(const struct trouble *t) {
     return t->factor > 1 || t->more.mean > 0 || t->delay.mean > 0;
 }
 
-// By how much the rank's computing of a micro-batch takes longer: 1 where it does not.
+// The factor by which the rank's computing of a micro-batch takes longer; 1: it does not.
 double trouble_factor(const struct trouble *t, int64_t step, int64_t micro);
 int64_t trouble_delay_ns(const struct trouble *t, int64_t step);
 
-// The lists for people, a sentence each, malloc'd; NULL where there is nothing to say.
+// The lists as text to print, a sentence each, malloc'd; NULL if there is nothing to print.
 char *trouble_text(const char *straggle, const char *delay);
 
 #endif

@@ -1,14 +1,14 @@
-// Units: what is sharded, sent and gathered. A layout lists a model's units; each unit is
-// one flat buffer of n_pad elements in which its tensors lie at aligned offsets:
+// Units are what is sharded, sent and gathered. A layout lists a model's units. Each unit is one flat buffer of
+// n_pad elements with its tensors at aligned offsets:
 //
 //     unit u:  | wq | wk | .. | norm2 | zeros |        elements
 //              0    ^ offsets: multiples of UNIT_ALIGN  n_pad(u), a multiple of SUMSQ_BLOCK * world
 //     shard r: [ r*S, (r+1)*S ),  S = n_pad(u) / world
 //
-// Gradients, masters and moments use the same offsets. Gap and pad elements are zero and stay zero. So do
-// the elements reserved behind a tensor: room for products that run over more rows than the tensor has. They
-// are padding in every count, and no file, hash, norm or formula knows of them.
-// A layout is plain data, built once, read by everyone; the owner frees it with layout_destroy.
+// Gradients, masters and moments use the same offsets. Gap and pad elements are zero and stay zero. So do the
+// elements reserved after a tensor: room for products over more rows than the tensor has. They count as padding
+// everywhere; files, hashes, norms and formulas do not contain them.
+// A layout is plain data: it is built once and then only read. The owner frees it with layout_destroy.
 #ifndef STARRING_SHARED_CORE_UNIT_H
 #define STARRING_SHARED_CORE_UNIT_H
 
@@ -28,7 +28,7 @@ struct tensor {
     int dims;
     int64_t numel;
     int64_t offset;    // elements, within its unit
-    int64_t reserved;  // elements, zeros directly behind the tensor: a multiple of SUMSQ_BLOCK
+    int64_t reserved;  // elements, zeros directly after the tensor: a multiple of SUMSQ_BLOCK
     bool decay;        // weight decay applies (matrices; not norms and biases)
     enum init_kind init;
     float init_std;
@@ -39,20 +39,20 @@ struct unit {
     char name[32];  // "embedding", "block.0", "head"
     int count;
     struct tensor tensors[UNIT_MAX_TENSORS];
-    int64_t n;  // elements up to the end of the last tensor, gaps and what is reserved included
+    int64_t n;  // elements up to the end of the last tensor, with gaps and reserved elements
     int64_t n_pad;
 };
 
 struct layout {
     int count;  // units: 0 embedding, 1..L blocks, L+1 head
     struct unit *units;
-    int world;       // ranks (ring) or workers (star) it is padded for
-    bool tied;       // the head computes with unit 0's first tensor: unit 0 is used twice in a pass
+    int world;       // ranks (ring) or workers (star) that it is padded for
+    bool tied;       // the head computes with unit 0's first tensor: unit 0 is used twice per pass
     int64_t params;  // P: elements of all tensors, without gaps and padding
     int64_t padded;  // sum of n_pad
 };
 
-// Called by the model with the tensors of each unit in order; sets offsets, n, n_pad, totals.
+// Called by the model with each unit's tensors in order. Sets offsets, n, n_pad and totals.
 void layout_finish(struct layout *l, int world);
 void layout_destroy(struct layout **l);
 static inline int64_t layout_tensors(const struct layout *l) {

@@ -201,7 +201,7 @@ const struct cli_command command_evaluate = {
 };
 
 static const struct cli_option keygen_options[] = {
-    {"workers", NULL, "N", NULL, 0},  // both refused: a key was one role's once
+    {"workers", NULL, "N", NULL, 0},  // both are refused: keys of earlier versions were per role
     {"servers", NULL, "S", NULL, 0},
 };
 
@@ -219,7 +219,7 @@ const struct cli_command command_keygen = {
     .max_words = 1,
 };
 
-// The rates stand in shared/plan/plan_search.c.
+// The rates are in shared/plan/plan_search.c.
 static const struct cli_option plan_options[] = {
     {"device-memory", NULL, "SIZE", "what one worker's device has, as 6G: nothing above it is proposed", 0},
     {"host-memory", NULL, "SIZE",

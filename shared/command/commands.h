@@ -1,4 +1,4 @@
-// The subcommands: their options as tables, from which --help is printed, and what runs them.
+// The subcommands: their option tables, from which --help is printed, and the functions that run them.
 #ifndef STARRING_SHARED_COMMAND_COMMANDS_H
 #define STARRING_SHARED_COMMAND_COMMANDS_H
 
@@ -8,7 +8,8 @@ extern const struct cli_command command_train, command_scheduler, command_server
     command_data_info, command_data_tokenize, command_data_wrap, command_summary, command_evaluate,
     command_keygen, command_plan;
 
-// argv: what follows the command's name. The program's exit status; of summary also 3, where the run goes on.
+// argv: the words after the command's name. Returns the program's exit status; summary also returns 3 if the run is
+// running.
 int train_command(const struct topology_table *t, int argc, char **argv);
 int data_command(const struct topology_table *t, int argc, char **argv);
 int plan_command(const struct topology_table *t, int argc, char **argv);

@@ -22,7 +22,7 @@
 
 #define DEFAULT_VOCAB (1 << 20)
 
-// The lengths of the training part's documents (data.documents): null where the data has none.
+// Returns the lengths of the training text's documents (data.documents): null if the data has none.
 static cJSON *documents_of(const struct data_options *o) {
     struct data_options whole = *o;
     whole.whole = true;
@@ -119,7 +119,7 @@ static int info_run(const struct topology_table *t, const struct cli_args *args)
 struct copying {
     FILE *in, *out;
     int64_t tokens;
-    struct sha256 hash;  // of what was read
+    struct sha256 hash;  // of the bytes read
 };
 
 static int too_many(const char *from) {
@@ -129,7 +129,7 @@ static int too_many(const char *from) {
         from, INT32_MAX);
 }
 
-// The header of c->tokens tokens of `width` bytes, at the start of the file.
+// Writes the header for c->tokens tokens of `width` bytes, at the start of the file.
 static int put_header(struct copying *c, int width) {
     const struct bin_format *f = &bin_formats[width == 4];
     int32_t header[BIN_HEADER_WORDS] = {f->magic, f->version, (int32_t)c->tokens};
@@ -140,7 +140,7 @@ static int put_header(struct copying *c, int width) {
     return !fseeko(c->out, 0, SEEK_SET) && fwrite(header, sizeof header, 1, c->out) == 1 ? 0 : -1;
 }
 
-// Bytes of `in` as uint16 tokens after llm.c's header, whose count is known only at the end.
+// Writes the bytes of `in` as uint16 tokens after llm.c's header; their count is known only at the end.
 static int copy_bytes(struct copying *c, int width) {
     unsigned char bytes[1 << 16];
     uint16_t tokens[1 << 16];
@@ -153,7 +153,7 @@ static int copy_bytes(struct copying *c, int width) {
     return ferror(c->in) ? -1 : put_header(c, width);
 }
 
-// Tokens of `width` bytes as they are, after the header.
+// Copies tokens of `width` bytes unchanged, after the header.
 static int copy_tokens(struct copying *c, int width) {
     char piece[1 << 16];
     int64_t bytes = 0;
@@ -164,7 +164,7 @@ static int copy_tokens(struct copying *c, int width) {
     return ferror(c->in) ? -1 : put_header(c, width);
 }
 
-// Checks, before anything is read, that OUT.bin may be written and that IN's tokens fit llm.c's format.
+// Checks, before reading, that OUT.bin may be written and that IN's tokens fit llm.c's format.
 static int check_paths(const struct cli_args *args, int width) {
     const char *from = args->words[0], *to = args->words[1];
     struct stat st = {0};
@@ -179,14 +179,14 @@ static int check_paths(const struct cli_args *args, int width) {
     return 0;
 }
 
-// IN -> OUT.bin through OUT.bin.part, so that a failure leaves no half-written file.
+// Converts IN to OUT.bin by way of OUT.bin.part, so that a failure leaves no incomplete file.
 static int convert(struct copying *c, const char *from, const char *to, int width,
                    int (*copy)(struct copying *c, int width)) {
     struct new_file n;
     int rc = 0;
     sha256_init(&c->hash);
     char why[FILE_WHY_MAX];
-    char head[1 << 16] = {0};  // a shard says what it is behind the places of its samples
+    char head[1 << 16] = {0};  // a shard has its type after the offsets of its samples
     int32_t magic = 0;
     c->in = file_open_stream(from, why);
     size_t got = c->in ? fread(head, 1, sizeof head, c->in) : 0;

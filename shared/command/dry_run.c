@@ -22,7 +22,7 @@ static void print_offload(FILE *f, const cJSON *o) {
                 format_bytes(b, json_number(o, "predicted_written")));
 }
 
-// last: of the ranks from `rank` on that have the same.
+// last: the last of the ranks from `rank` on with the same prediction.
 static void put_rank(cJSON *doc, const struct config *c, const char *role, int rank, int last,
                      const struct prediction *p) {
     cJSON *m = cJSON_CreateObject(), *w = cJSON_CreateObject();
@@ -76,15 +76,15 @@ static void put_rank(cJSON *doc, const struct config *c, const char *role, int r
     cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "wire"), w);
 }
 
-// A row of the textbook: what the formula gives for another topology of the same P, N and dtype.
+// Adds a row of the textbook: the formula's result for another topology with the same P, N and dtype.
 static int put_textbook(cJSON *doc, const struct job *j, const struct topology_row *row, int variant,
                         const char *role) {
-    struct config c = *j->config;  // strings stay the original's
+    struct config c = *j->config;  // the original owns the strings
     struct prediction p = {0};
     struct topology_variant v;
     c.row = row;
     c.variant = variant;
-    c.offload_optimizer = c.offload_param = (struct offload_config){0};  // which not every stage has
+    c.offload_optimizer = c.offload_param = (struct offload_config){0};  // not supported by every stage
     row->variant(variant, &v);
     if (row->predict(&c, j->layout, role, 0, &p)) return -1;
     cJSON *line = cJSON_CreateObject();
@@ -121,7 +121,7 @@ static int build(cJSON *doc, const struct job *j) {
             alike = prediction_alike(&p, count - r);
             put_rank(doc, c, role->name, r, r + alike - 1, &p);
         }
-    // The textbook: every variant that has formulas of its own, the last topology of the table first.
+    // The textbook: every variant with a formula of its own, the last topology of the table first.
     const struct topology_table *t = c->topologies;
     int rows = 0;
     while (t->row[rows]) rows++;
@@ -134,7 +134,7 @@ static int build(cJSON *doc, const struct job *j) {
 
 static const char *word(const cJSON *o, const char *key) { return json_text(o, key, ""); }
 
-// Ranks that differ in nothing but their number share a row: "worker 0-63".
+// Ranks that differ only in their number share a row: "worker 0-63".
 static bool same_row(const cJSON *m1, const cJSON *w1, const cJSON *m2, const cJSON *w2) {
     return !strcmp(word(m1, "role"), word(m2, "role")) &&
            cJSON_Compare(cJSON_GetObjectItem(m1, "predicted"), cJSON_GetObjectItem(m2, "predicted"), 1) &&
@@ -142,7 +142,7 @@ static bool same_row(const cJSON *m1, const cJSON *w1, const cJSON *m2, const cJ
            json_number(w1, "predicted_received") == json_number(w2, "predicted_received");
 }
 
-// Pinned memory is the host's: a line of its own behind the classes that add up to the total.
+// Pinned memory belongs to the host: it has its own line after the classes that add up to the total.
 static void print_classes(FILE *f, const cJSON *m) {
     char text[24];
     const cJSON *class;
@@ -241,7 +241,7 @@ static void print(FILE *f, const cJSON *doc, const struct config *c) {
 }
 
 // ---------------------------------------------------------------- as JSON
-// An entry for each rank, of rows that stand for several: rows[i] for those that ranks[i] names.
+// Prints one entry per rank. A row may cover several ranks: ranks[i] gives the ranks of rows[i].
 static void print_each(FILE *f, const cJSON *rows, const cJSON *ranks) {
     const char *comma = "";
     const cJSON *row = rows->child, *of = ranks->child;
@@ -260,7 +260,8 @@ static void print_each(FILE *f, const cJSON *rows, const cJSON *ranks) {
     fputs("]", f);
 }
 
-// People read a row for all ranks that are alike, programs find each: as it is printed, for a job may have 65,536.
+// The table has one row for equal ranks; the JSON has one entry per rank. Entries are created while printing, because
+// a job may have 65,536.
 static void print_json(FILE *f, cJSON *doc) {
     static const char *const names[] = {"memory", "wire"};
     cJSON *rows[2];

@@ -1,5 +1,5 @@
-// --dry-run: memory and bytes per step of a run, predicted without allocating any of it. This file only
-// lays out what the topologies' rows predict.
+// --dry-run: predicts a run's memory and bytes per step without allocating any of it. This file only formats the
+// predictions of the topologies' rows.
 #ifndef STARRING_SHARED_COMMAND_DRY_RUN_H
 #define STARRING_SHARED_COMMAND_DRY_RUN_H
 
@@ -7,9 +7,9 @@
 
 #include "shared/memory/memory_need.h"
 
-// Prints the table, or with as_json one document whose "memory" and "wire" have summary.json's fields, and
-// "textbook" one row per topology and role; "here" compares `part` of it with this machine's memory. 0, or -1
-// after logging.
+// Prints the table. With as_json it prints one document: "memory" and "wire" have summary.json's fields, "textbook"
+// has one row per topology and role, and "here" compares `part` with this machine's memory. Returns 0, or -1 after
+// logging.
 int dry_run(const struct job *j, const struct memory_part *part, FILE *f, bool as_json);
 
 #endif

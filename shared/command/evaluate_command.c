@@ -14,7 +14,7 @@
 #include "shared/report/figure.h"
 #include "shared/report/summary.h"
 
-// All evaluations, with every digit, as in evals.jsonl.
+// All evaluations, with all digits, as in evals.jsonl.
 static void print_json(const char *dir, const struct evals *e) {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "dir", dir);
@@ -57,7 +57,7 @@ static int run(const struct topology_table *t, const struct cli_args *a) {
     }
     int waiting = evaluate_waiting(dir);
     enum evaluated rc = evaluate_dir(&o);
-    // The evaluation's figures go into the summary that is there.
+    // Adds the evaluation's figures to an existing summary.
     if (waiting && rc != EVALUATE_FAILED && has_file(dir, "summary.json")) {
         cJSON *s = summary_merge(t, dir);
         if (!s) rc = EVALUATE_FAILED;

@@ -25,7 +25,7 @@
 #define DEFAULT_TOP_K       40
 #define DEFAULT_WINDOW      256
 #define MOST_TOKENS         1000000
-// Bytes beside what is predicted (shared/memory/memory_need.h says where such figures come from).
+// Bytes added to the prediction (shared/memory/memory_need.h explains such figures).
 #define HOST_ALLOWANCE (64.0 * 1048576)
 #define GPU_ALLOWANCE  (64.0 * 1048576)
 
@@ -86,7 +86,7 @@ struct run {
 };
 
 static int read_options(struct run *r) {
-    // --set takes any key of a configuration; generating uses few of them, and refuses the others.
+    // --set accepts any configuration key; generate uses few of them, and refuses the others.
     static const char *const known[] = {"seed",      "dtype",        "device",
                                         "threads",   "memory.check", "cuda.attention",
                                         "cuda.gelu", "cpu.kernel",   NULL};
@@ -122,7 +122,7 @@ static int open_weights(struct run *r) {
     return 0;
 }
 
-// Refuses a text prompt: this program has no tokenizer; experiments/generate.py has.
+// Refuses a text prompt: this program has no tokenizer; experiments/generate.py has one.
 static int needs_tokenizer(const struct run *r, const char *text) {
     char *model = shell_word(r->model), *prompt = shell_word(text);
     if (tokenizer_present(r->source.dir))
@@ -156,7 +156,7 @@ static int read_prompt(struct run *r) {
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int choose_window(struct run *r) {
-    // Tokens that the model takes at once and was trained for.
+    // The most tokens that the model can take at once and was trained for.
     int64_t positions = model_longest_seq(&r->spec);
     long window,
         longest = (long)(positions ? least(positions, r->spec.max_positions) : r->spec.max_positions);
@@ -184,8 +184,8 @@ static int open_device(struct run *r) {
     return r->compute ? 0 : fail("--device %s: cannot create a stream", found->name);
 }
 
-// The generator's memory, and beside it on the host: the largest unit as it is read (fp32, and rounded) and
-// the program with its libraries.
+// The generator's memory, plus host memory for the largest unit while it is read (fp32, and rounded) and for the
+// program with its libraries.
 static int check_memory(const struct run *r, const struct generator_options *g) {
     size_t bytes[MEM_CLASSES], largest = 0;
     generator_predict(g, bytes);
@@ -216,9 +216,9 @@ static int create(struct run *r) {
     return r->generator ? 0 : -1;
 }
 
-// ---------------------------------------------------------------- what goes out
-// Bytes go out as they are, valid UTF-8 or not; a token beyond the bytes is special and
-// is not shown. Ids go out in decimal, separated by spaces. The prompt comes first.
+// ---------------------------------------------------------------- output
+// Bytes are printed unchanged, valid UTF-8 or not; tokens above 255 are special and not printed. Ids are printed in
+// decimal, separated by spaces. The prompt comes first.
 struct token_printer {
     FILE *f;
     bool bytes;
@@ -233,14 +233,15 @@ static void put(struct token_printer *p, int32_t token) {
     p->begun = true;
 }
 
-// generate_options.on_token; ctx is a token_printer. Non-zero when it cannot be written.
+// generate_options.on_token; ctx is a token_printer. Returns non-zero if writing fails.
 static int print_token(void *ctx, int32_t token) {
     struct token_printer *p = ctx;
     put(p, token);
     return fflush(p->f) ? -1 : 0;
 }
 
-// malloc'd text of byte tokens. A NUL would end a C string, so it is replaced as well.
+// Returns the text of byte tokens (malloc'd). Invalid bytes are replaced, and NUL too, because it would end a C
+// string.
 static char *text_of(const int32_t *ids, int64_t n) {
     static const char replacement[] = "\xef\xbf\xbd";
     unsigned char *bytes = xcalloc((size_t)n + 1, 1);
@@ -274,7 +275,8 @@ static void add_text(cJSON *j, const char *name, bool bytes, const int32_t *ids,
     free(text);
 }
 
-// "text" and "prompt" (null for ids) have U+FFFD for bytes that are not UTF-8, which JSON cannot hold; "ids" are exact.
+// "text" and "prompt" (null for ids) have U+FFFD for bytes that are not UTF-8, because JSON cannot hold them; "ids"
+// are exact.
 static void print_json(const struct run *r, const int32_t *ids, int64_t count, double seconds) {
     const struct sample_options *s = &r->o.sample;
     const struct prompt *p = &r->prompt;

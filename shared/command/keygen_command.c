@@ -9,7 +9,8 @@
 #include "shared/core/text.h"
 #include "shared/fabric/job_key.h"
 
-// A file that it goes to is opened by the shell, and others may have opened it too by now: its mode is looked at, not set.
+// The shell opens the output file before this program runs, and others may have opened it too. So the mode is checked,
+// not changed.
 static int keygen(const struct topology_table *t, const struct cli_args *args) {
     struct stat out;
     struct job_key key;

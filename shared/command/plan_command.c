@@ -10,7 +10,7 @@
 #include "shared/core/text.h"
 #include "shared/plan/plan_search.h"
 
-#define ROWS 12  // that a table has without --all
+#define ROWS 12  // rows of the table without --all
 
 // ---------------------------------------------------------------- options
 static int read_bytes(const struct cli_args *a, const char *name, double *out) {
@@ -29,7 +29,7 @@ static int read_question(const struct cli_args *a, struct plan_question *q) {
     q->most_batch = most;
     if (q->device_bytes <= 0)
         return fail("plan: --device-memory SIZE is missing: how much one worker's device has, as 6G");
-    // The rates without options follow the device: a processor's or a GPU's.
+    // Rates without an option depend on the device: CPU or GPU.
     bool gpu = false;
     for (int d = 0; d < DEVICE_KINDS && device; d++)
         if (!strcmp(device, device_rows[d].name)) gpu = device_rows[d].gpu;

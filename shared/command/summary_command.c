@@ -1,5 +1,5 @@
-// `starring summary DIR`: the table of a run that has ended, and what is there of one that has not, or not
-// orderly. Reads; writes DIR/summary.json only where a finished job on many machines has none yet.
+// `starring summary DIR`: prints the table of a run that has ended, or what exists of a run that is running or ended
+// in disorder. Only reads; writes DIR/summary.json only if a finished job on many machines has none yet.
 //
 // Exit status: 0 complete; 1 failed, interrupted or dead; 2 no run directory; 3 running.
 #include "shared/core/json.h"
@@ -25,16 +25,16 @@
 
 #define EXIT_STILL_RUNNING 3
 
-// The parts of a run that the directory holds.
+// What the run directory contains.
 struct found {
     const struct topology_table *topologies;
     const char *dir;
     struct run_state state;
-    struct config *config;  // NULL: no config.json that can be read
-    bool damaged;           // a file is there and cannot be read to its end; it has been named
-    bool has_metrics;       // metrics holds what its lines say
+    struct config *config;  // NULL: no readable config.json
+    bool damaged;           // a file cannot be read to its end; it has been reported
+    bool has_metrics;       // metrics holds the totals of its lines
     struct metrics_totals metrics;
-    cJSON *summary;            // summary.json, NULL: none that is whole
+    cJSON *summary;            // summary.json, NULL: none, or an incomplete one
     cJSON *reports, *missing;  // names of ranks: "worker 0"
 };
 
@@ -58,7 +58,7 @@ static bool is_run(const char *dir) {
     return false;
 }
 
-// Whether a rank's report is there. Where a summary is to be made from it, it must be whole.
+// Returns whether a rank's report exists. If a summary must be built from it, it must also be complete.
 static bool has_report(struct found *f, const char *file) {
     if (!has_file(f->dir, file)) return false;
     if (f->summary) return true;
@@ -88,7 +88,7 @@ static void look(struct found *f) {
         warn("%s/%s: the last line is not whole: it is left out", f->dir, f->metrics.torn);
     char *text = run_file_read(f->dir, "summary.json", true);
     const cJSON *s = f->summary = text ? json_parse(text, strlen(text)) : NULL;
-    // Whole: it has the first lines of every table.
+    // Complete if it has the values for the first lines of the table.
     if (text && !(cJSON_IsString(json_item(s, "topology")) && isfinite(json_number(s, "steps")) &&
                   isfinite(json_number(s, "workers")))) {
         warn("%s/summary.json is not whole: what the ranks left is put together again", f->dir);
@@ -96,10 +96,10 @@ static void look(struct found *f) {
         f->summary = NULL;
     }
     free(text);
-    // Where workers share a budget the lines are of worker 0's own batches.
+    // Where workers share a budget, the lines are worker 0's own batches.
     const cJSON *own = json_item(f->summary, "batches");
     double steps = own && own->child ? own->child->valuedouble : json_number(f->summary, "steps");
-    bool any = own || !(json_number(f->summary, "resumed_from") >= steps);  // step was left to do
+    bool any = own || !(json_number(f->summary, "resumed_from") >= steps);  // any step was left to do
     if (f->has_metrics && any && (double)f->metrics.last_step < steps) {
         fail("%s/metrics.jsonl is cut: it ends with step %lld, and %s has made %.0f", f->dir,
              (long long)f->metrics.last_step, own ? "worker 0" : "the run", steps);
@@ -115,7 +115,8 @@ static void look(struct found *f) {
         }
 }
 
-// Without a state.json (an earlier version, or a star by hand whose worker 0 never started) the files say.
+// Without a state.json (an earlier version, or a star started by hand whose worker 0 never started) the other files
+// decide.
 static enum run_phase phase_of(const struct found *f) {
     if (f->state.phase != RUN_UNKNOWN) return f->state.phase;
     const char *word = json_text(f->summary, "state", NULL);
@@ -128,7 +129,7 @@ static enum run_phase phase_of(const struct found *f) {
     return all ? RUN_COMPLETE : RUN_UNKNOWN;
 }
 
-// All that is there, as one document: for runs without a summary.
+// Returns everything that exists as one document, for runs without a summary.
 static cJSON *document(const struct found *f, enum run_phase phase) {
     const struct metrics_totals *m = &f->metrics;
     const struct config *c = f->config;
@@ -215,8 +216,8 @@ static void print_found(const struct found *f, enum run_phase phase, const cJSON
     printf("files       %s\n", f->dir);
 }
 
-// The table of a run that ended in order. false: there is nothing to make it from. Worker 0's report carries most of it. The
-// table becomes the run's summary.json only where every rank has left a report.
+// Prints the table of a run that ended in order. Returns false if the files for it are missing; most values come from
+// worker 0's report. The table becomes the run's summary.json only if every rank has left a report.
 static bool show_summary(struct found *f, enum run_phase phase, bool json) {
     bool worker_0 = true;
     const cJSON *n;
@@ -261,7 +262,7 @@ static int run(const struct topology_table *t, const struct cli_args *a) {
             print_found(&f, phase, o);
         cJSON_Delete(o);
     }
-    // A complete run whose files are damaged is not shown in full.
+    // A complete run with damaged files is not shown completely.
     bool whole = phase == RUN_COMPLETE && table && !f.damaged && !summary_unkept(f.summary);
     config_destroy(&f.config);
     if (f.has_metrics) metrics_totals_free(&f.metrics);

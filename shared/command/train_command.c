@@ -1,4 +1,4 @@
-// `starring train`: what the options ask for is checked for this machine, then the topology's row runs it.
+// `starring train`: checks the options for this machine, then the topology's row runs the training.
 #include <cjson/cJSON.h>
 #include <limits.h>
 #include <stdio.h>
@@ -28,8 +28,8 @@
 #include "shared/state/checkpoint.h"
 #include "shared/train/job.h"
 
-#define CROWD           8  // ranks a core, beyond which it is said what they cost
-#define SPEAKER_FIRST_S 3  // what the rank that speaks for the others has to fail before them
+#define CROWD           8  // ranks per core; above it the program prints what they cost
+#define SPEAKER_FIRST_S 3  // seconds that other ranks wait for the reporting rank to fail first
 
 static bool workers_given(const struct cli_args *args, const char *path) {
     for (size_t i = 0; i < args->override_count; i++)
@@ -40,7 +40,7 @@ static bool workers_given(const struct cli_args *args, const char *path) {
     return given;
 }
 
-// Choices that the run makes by itself and a reader of its losses should know.
+// Prints defaults that the run uses and that matter for its losses.
 static void say_defaults(const struct config *c, const char *path) {
     char lr[32];
     path = path ? config_file_name(path) : NULL;
@@ -55,10 +55,10 @@ static void say_defaults(const struct config *c, const char *path) {
              (double)c->clip);
 }
 
-// Says the messages that a rank kept to itself, as another speaks for it, and errors that may have happened with this one alone: a file that its
-// machine lacks, or that it was given by itself. The launcher of the ranks ends them all after the first that fails, so
-// that a rank that outlives the pause is the only one with this to say; a signal meanwhile says that it is not. A
-// launcher's ranks share its command line.
+// Another rank reports for this one, so its messages were suppressed. This prints the error if only this rank failed,
+// for example because its machine has no such file or its options differ. The launcher ends all ranks after the first
+// failure. So a rank that survives the pause is the only one with this error; a signal during the pause means that
+// another rank reported it. Ranks of our own launcher share its command line.
 static void speak_alone(const struct run *r) {
     struct timespec pause = {.tv_sec = SPEAKER_FIRST_S};
     if (r->life || nanosleep(&pause, NULL)) return;
@@ -72,8 +72,8 @@ static int load(struct run *r, const struct topology_table *topologies, struct c
     char size[16];
     const char *path = cli_get(args, "config");
     bool rank = r->env.kind != RANK_ENV_NONE;
-    // Every rank reads the same configuration: what is wrong with it is said once.
-    // A launcher has remarked on the configuration that it read and accepted.
+    // Every rank reads the same configuration, so its errors are printed once. A launcher has already printed its
+    // warnings.
     error_quiet(QUIET_ALL);
     snprintf(size, sizeof size, "%d", r->env.size);
     if (rank && !workers_given(args, path)) cli_override(args, "the number of ranks", "workers", size);
@@ -87,36 +87,36 @@ static int load(struct run *r, const struct topology_table *topologies, struct c
     return -1;
 }
 
-// Whether this process is one of those that something else started together.
+// Returns whether this process is one of several that another program started together.
 static bool is_rank(const struct run *r) {
     return r->env.kind != RANK_ENV_NONE && r->config->row->max_workers != 1;
 }
 
-// The ranks of the run on this machine. Of those that mpirun started, the first here speaks for all; of those
-// that mpirun is still to start (--dry-run), all are taken to be here.
+// Returns the ranks of the run on this machine. For ranks started by mpirun, the first one here reports for all. For
+// ranks that mpirun has not started yet (--dry-run), all count as on this machine.
 static struct memory_part part_here(const struct run *r) {
     if (!is_rank(r)) return memory_part_of_run(r->config);
     int count = r->env.local_size ? r->env.local_size : 1;
     return (struct memory_part){"worker", r->env.rank, count, .processes = true};
 }
 
-// 1. The configuration, and whether this process is a rank of many.
+// 1. Reads the configuration, and whether this process is one rank of several.
 static int configure(struct run *r, const struct topology_table *topologies, struct cli_args *args) {
     const char *launch = cli_get(args, "launch");
     long life = 0;
     if (rank_env_read(&r->env) || cli_integer(args, "life", 1, INT_MAX, 0, &life)) return -1;
     r->life = (int)life;
-    // Before the configuration is read as a rank's, and again for what it says itself.
+    // Once before the configuration is read as a rank's, and again with the configuration's own value.
     for (int kind = 0; launch && kind < LAUNCH_KINDS; kind++)
         if (!strcmp(launch, launch_rows[kind].name)) r->env = rank_env_told(&r->env, (enum launch_kind)kind);
     if (load(r, topologies, args)) return -1;
     r->env = rank_env_told(&r->env, r->config->launch);
-    device_resolve(r->config);  // what "auto" leaves to this machine
+    device_resolve(r->config);  // resolves "auto" for this machine
     if (r->config->row->resolve) r->config->row->resolve(r->config, &r->env);
     return 0;
 }
 
-// Flags of which each takes away what the other asks for.
+// Pairs of flags that contradict each other.
 static int check_flags(const struct cli_args *args) {
     static const struct {
         const char *one, *other, *why;
@@ -169,13 +169,13 @@ static int check(const struct run *r, const struct cli_args *args, bool dry) {
         return -1;
     }
     error_quiet(0);
-    // Machines differ: each rank speaks for its own.
+    // Machines differ: each rank reports errors of its own machine.
     if ((!dry || !config_device(c)->gpu) && !device_backend(c))
         return -1;  // a GPU's run is predicted without one
     return 0;
 }
 
-// Errors of the run's start and of its directory, beside those of model and data.
+// Errors of the checkpoint and of the directories, reported together with those of model and data.
 static int check_places(const struct run *r) {
     const struct config *c = r->config;
     char *from = NULL;
@@ -187,7 +187,7 @@ static int check_places(const struct run *r) {
     return begins && run_dir_check(c->out, r->force) ? -1 : rc;
 }
 
-// Many ranks on few cores are right for a lesson on memory and bytes, and slow.
+// Many ranks on few cores are useful to study memory and bytes, but slow.
 static void say_crowd(const struct run *r) {
     const struct config *c = r->config;
     struct memory_part part = part_here(r);
@@ -202,7 +202,8 @@ static void say_crowd(const struct run *r) {
          given > 1 ? "s" : "", format_bytes(bytes, need.host.allowed_bytes));
 }
 
-// More threads than processors: as many as --threads says, or one for each of many ranks that another program has placed.
+// Warns of more threads than processors: set by --threads, or one per rank where another program has placed many
+// ranks.
 static void say_threads(const struct run *r) {
     const struct config *c = r->config;
     bool placed = is_rank(r) && r->env.kind != RANK_ENV_OWN;
@@ -214,7 +215,7 @@ static void say_threads(const struct run *r) {
         ranks, ranks > 1 ? "s" : "", threads, threads > 1 ? "s" : "", given, given > 1 ? "s" : "");
 }
 
-// 3. Model and data, 4. memory, 5. the run. lacking: something is missing on this machine, and has been said.
+// 3. Model and data, 4. memory, 5. the run. lacking: something is missing on this machine, and was reported.
 static int train(struct run *r, const struct cli_args *args, bool lacking, int argc, char **argv) {
     const struct config *c = r->config;
     bool rank = is_rank(r), dry = cli_get(args, "dry-run") != NULL;
@@ -226,13 +227,14 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
                           .steps_to_stderr = c->json,
                           .ranks_here = rank && r->env.local_size ? r->env.local_size : c->workers,
                           .bound = rank && r->env.kind != RANK_ENV_OWN && processors_bound()};
-    // Of the ranks that share a machine the first speaks: all of them see the same files, and the same memory.
+    // The first rank of a machine reports for all ranks there: they see the same files and the same memory.
     bool speaks = !rank || !r->env.local_size || r->env.local_rank == 0;
-    // The launcher of this process has warned of what both see.
+    // The launcher of this process has already printed the warnings.
     error_quiet(!speaks ? QUIET_ALL : r->life ? QUIET_WARNINGS : c->quiet ? QUIET_REMARKS : QUIET_NOT);
     int opened = job_open(&r->job, c, dry) || lacking ? -1 : 0;
     bool first = !dry && !r->life && (!rank || r->env.rank == 0);
-    // Ranks that meet look at no folder before: it may stand still, and the others would take this one for one that never comes.
+    // Ranks that meet access no directory before that: it may hang, and the other ranks would take this one for
+    // missing.
     if (first && (run_meets(r) ? monitor_check(c) : check_places(r))) opened = -1;
     if (first && !opened) say_defaults(c, cli_get(args, "config"));
     if (first && !opened) say_crowd(r);
@@ -248,7 +250,7 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
     if (dry) return dry_run(&r->job, &part, stdout, c->json) ? EXIT_RUN_FAILED : 0;
     if (speaks && !r->life && memory_check_run(&r->job, &part)) return EXIT_USAGE;
     error_quiet(!speaks);
-    // Ranks that meet find a checkpoint together, whose parts may be on several hosts.
+    // Ranks that meet find a checkpoint together, because its files may be on several hosts.
     opened = run_meets(r) ? 0 : job_resume(&r->job, true);
     error_quiet(0);
     if (opened && !speaks) speak_alone(r);
@@ -263,7 +265,7 @@ static int live(struct run *r, const struct cli_args *args, int argc, char **arg
     const struct config *c = r->config;
     bool dry = cli_get(args, "dry-run") != NULL;
     bool becomes = launch_rows[c->launch].by_others && !is_rank(r) && !launch_ranks_needed(r);
-    // A later life goes on from what the earlier ones have left, else from where the first began.
+    // A later life resumes from the newest checkpoint of the earlier ones, else from where the first life began.
     char *latest = r->life > 1 ? checkpoint_latest(c->out) : NULL;
     if (latest) {
         struct recovery_config *v = &r->config->recovery;
@@ -274,11 +276,11 @@ static int live(struct run *r, const struct cli_args *args, int argc, char **arg
     if (r->life && c->recovery.restart) stop_run_restarts(run_go, r);
     bool lacking = !dry && c->row->check_machine && c->row->check_machine(c);
     if (dry || !becomes) return train(r, args, lacking, argc, argv);
-    // Errors of model and data are said here, once, and not by ranks that mpirun ends one by one.
+    // Errors of model and data are reported here, once, and not by each rank that mpirun started.
     int opened = job_open(&r->job, c, false);
     job_close(&r->job);
     if (opened || lacking) return EXIT_USAGE;
-    launch_mpi(c, argc, argv);  // this child of a launcher becomes mpirun: it returns only where that fails
+    launch_mpi(c, argc, argv);  // this child of a launcher becomes mpirun: it returns only on failure
     return EXIT_RUN_FAILED;
 }
 

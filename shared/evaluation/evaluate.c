@@ -17,8 +17,8 @@
 #include "shared/report/run_state.h"
 #include "shared/state/checkpoint_read.h"
 
-#define SAY_FIRST_S 2.0   // how long an evaluation goes on before it says what is left
-#define SAY_EVERY_S 10.0  // and then again
+#define SAY_FIRST_S 2.0   // seconds of an evaluation before it prints its progress
+#define SAY_EVERY_S 10.0  // seconds between two progress lines
 
 struct evaluation {
     const struct evaluate_options *o;
@@ -28,7 +28,7 @@ struct evaluation {
     struct stream *compute;
     struct arena arena;
     struct unit_view *units;
-    struct model *many, *single;    // of a batch of windows, and of one: what is left over
+    struct model *many, *single;    // for a batch of windows, and for one window: the rest
     int64_t batch, windows, asked;  // asked: by eval_batches; 0: all
     int64_t done, all;              // windows, of all snapshots
     double begun_s, said_s;
@@ -63,8 +63,9 @@ static struct model *make_model(const struct evaluation *x, int64_t batch) {
                                                 .logits_bytes = x->c->logits_bytes});
 }
 
-// Global batches that each evaluation may take by itself: as many as lie between two of them, so that all together predict no more
-// tokens than the run was trained on. By the clock nobody knows how many there will be: a tenth.
+// Returns the global batches that EVAL_AUTO uses per evaluation: as many as steps between two evaluations, so that all
+// evaluations together predict no more tokens than the run was trained on. With eval_every_seconds the number of
+// evaluations is unknown: a tenth of the steps.
 static int64_t batches_between(const struct config *c) {
     if (c->eval_every > 0) return c->eval_every < c->steps ? c->eval_every : c->steps;
     return c->eval_every_seconds > 0 ? (c->steps + 9) / 10 : c->steps;
@@ -72,7 +73,7 @@ static int64_t batches_between(const struct config *c) {
 
 static int prepare(struct evaluation *x) {
     const struct config *c = x->c;
-    // 1. The windows: all there are, or those of so many global batches; as many at once as make EVALUATE_TOKENS.
+    // 1. The windows: all, or those of the requested global batches; EVALUATE_TOKENS at once.
     x->windows = (data_val_tokens(x->o->data) - 1) / c->seq;
     x->asked = size_times(c->eval_batches > 0 ? c->eval_batches : 0, c->train_batch);
     int64_t few = c->eval_batches == EVAL_AUTO ? size_times(batches_between(c), c->train_batch) : x->asked;
@@ -90,7 +91,7 @@ static int prepare(struct evaluation *x) {
     if (dev_open(backend, &d, &x->dev)) return fail("evaluation: --device %s: cannot open it", backend->name);
     x->compute = stream_create(x->dev, "compute");
     if (!x->compute) return fail("evaluation: --device %s: %s", backend->name, dev_error(x->dev));
-    // 3. Room for weights, models and batches.
+    // 3. Memory for weights, models and batches.
     int64_t most = 0;
     arena_init(&x->arena, x->dev);
     x->units = xcalloc((unsigned long)x->layout->count, sizeof *x->units);
@@ -121,7 +122,7 @@ static void release(struct evaluation *x) {
     free(x->targets);
 }
 
-// The weights of the snapshot, on the device. 0, or -1 with error_last or dev_error.
+// Loads the snapshot's weights to the device. Returns 0, or -1 with error_last or dev_error.
 static int load(struct evaluation *x, struct checkpoint *c) {
     if (strcmp(checkpoint_dtype(c), dtype_name(x->c->dtype)) != 0)
         return fail("%s: has weights of %s, the run is of %s", checkpoint_path(c), checkpoint_dtype(c),
@@ -136,7 +137,7 @@ static int load(struct evaluation *x, struct checkpoint *c) {
 }
 
 // ---------------------------------------------------------------- the loss
-// By the windows done so far: "3:20 left".
+// Estimated from the windows done so far: "3:20 left".
 static const char *time_left(char text[32], const struct evaluation *x) {
     double spent_s = now_seconds() - x->begun_s;
     return format_left(text, spent_s / fmax((double)x->done, 1) * (double)(x->all - x->done));
@@ -152,8 +153,8 @@ static void say_progress(struct evaluation *x) {
     fflush(x->o->say);
 }
 
-// Windows [first, end) through m, `batch` at a time. Their summed loss; NAN when the device has failed, or on the way
-// out.
+// Runs windows [first, end) through m, `batch` at a time. Returns their summed loss; NAN when the device has failed or
+// the evaluation was stopped.
 static double sum_of(struct evaluation *x, struct model *m, int64_t first, int64_t end, int64_t batch) {
     int last = x->layout->count - 1;
     for (int64_t w = first; w < end; w += batch) {
@@ -163,14 +164,14 @@ static double sum_of(struct evaluation *x, struct model *m, int64_t first, int64
         model_set_batch(m, x->tokens, x->targets, 0.0f, w == first);
         for (int u = 0; u <= last; u++)
             model_forward(m, u, &x->units[u], u == last && x->layout->tied ? &x->units[0] : NULL, true);
-        if (stream_sync(x->compute)) return NAN;  // the tokens are read no more
+        if (stream_sync(x->compute)) return NAN;  // afterwards the tokens may be overwritten
         x->done += batch;
         say_progress(x);
     }
     return first < end ? model_loss_sum(m) : 0;
 }
 
-// ---------------------------------------------------------------- all of them
+// ---------------------------------------------------------------- all snapshots
 static void say(const struct evaluation *x, const struct eval_record *r) {
     char left[32];
     if (!x->o->say) return;
@@ -229,7 +230,7 @@ static enum evaluated evaluate_all(struct evaluation *x, const int64_t *steps, i
         if (x->asked > x->windows)
             fprintf(x->o->say, "eval_batches %lld would be more than there is: the text is used once\n",
                     (long long)x->c->eval_batches);
-        fflush(x->o->say);  // it may take a while
+        fflush(x->o->say);  // the next output may take a while
     }
     for (int i = 0; i < count && (rc == EVALUATE_DONE || rc == EVALUATE_BROKEN); i++) {
         enum evaluated one = evaluate_one(x, steps[i], &evals);

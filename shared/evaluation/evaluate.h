@@ -1,15 +1,15 @@
-// Evaluates the snapshots of a run, apart from it: each one's weights on held-out text, alone, on one device,
-// with every core. What trained them plays no part, so equal weights have the same loss to the last bit, whatever the
-// topology; and nothing of it is in the run's times, bytes or memory.
+// Evaluates the snapshots of a run, separately from training. It computes each snapshot's loss on held-out text, one
+// at a time, on one device, with all cores. The result does not depend on the topology: equal weights have the same
+// loss to the last bit. Evaluation is not part of the run's times, bytes or memory.
 //
-//     DIR/snapshots/step-K   -->   a line of DIR/evals.jsonl; the file goes, unless it is to be kept
+//     DIR/snapshots/step-K   -->   a line of DIR/evals.jsonl; the snapshot is removed, unless it is to be kept
 //
-// The held-out text is cut into windows of seq tokens; as many as make EVALUATE_TOKENS go through the model at once,
-// whatever the run's batch was. eval_batches limits the windows to those of so many global batches; by
-// itself (EVAL_AUTO) to as many as the steps between two evaluations: a forward pass costs a third of a step, so evaluation stays below
-// the cost of training.
+// The held-out text is cut into windows of seq tokens. Each forward pass takes as many windows as make
+// EVALUATE_TOKENS, for any batch size of the run. eval_batches limits the windows to that many global batches.
+// EVAL_AUTO limits them to as many batches as there are steps between two evaluations: a forward pass costs a third of
+// a step, so evaluation costs less than training.
 //
-// Interrupted at any time it leaves whole lines and the snapshots that are still to be evaluated.
+// If it is interrupted at any time, only whole lines are written, and the remaining snapshots stay.
 #ifndef STARRING_SHARED_EVALUATION_EVALUATE_H
 #define STARRING_SHARED_EVALUATION_EVALUATE_H
 
@@ -26,22 +26,22 @@ struct evaluate_options {
     const struct model_spec *spec;
     const struct token_source *data;
     const char *dir;          // run directory
-    bool keep;                // the snapshots
-    const _Atomic int *stop;  // non-zero: leave; or NULL
-    FILE *say;                // a line per snapshot, and of a long evaluation what is left; NULL: none
+    bool keep;                // keep the snapshots
+    const _Atomic int *stop;  // non-zero: stop; or NULL
+    FILE *say;                // receives a line per snapshot and progress lines; NULL: none
 };
 
 enum evaluated {
     EVALUATE_FAILED = -1,  // after logging
     EVALUATE_DONE,
     EVALUATE_INTERRUPTED,
-    EVALUATE_BROKEN,  // done but for snapshots that are not whole, each named in a warning and left where it is
+    EVALUATE_BROKEN,  // done, except for incomplete snapshots: each is named in a warning and stays
 };
 enum evaluated evaluate_run(const struct evaluate_options *o);
 
-// Snapshots that wait in dir.
+// Returns the number of snapshots in dir that are not evaluated yet.
 int evaluate_waiting(const char *dir);
-// Says by which command they are evaluated, if there are any; why: what that sentence begins with, or "".
+// If there are any, prints the command that evaluates them. why: the start of that sentence, or "".
 void evaluate_say_waiting(const char *dir, const char *why);
 
 #endif

@@ -11,10 +11,10 @@
 
 struct generator {
     struct generator_options o;
-    struct arena arena;       // of the weights: no gradient, no optimizer, no master
+    struct arena arena;       // for the weights: no gradient, no optimizer state, no master
     struct unit_view *units;  // (layout->count)
     struct model *model;
-    int32_t *window;  // (o.window), zeros beyond the tokens
+    int32_t *window;  // (o.window), zeros after the tokens
 };
 
 static struct model_options model_options_of(const struct generator_options *o) {
@@ -28,7 +28,7 @@ static struct model_options model_options_of(const struct generator_options *o) 
                                   .forward_only = true};
 }
 
-// Every unit's weights. units NULL: they are counted alone.
+// Allocates every unit's weights. units NULL: only counts them.
 static void carve(struct arena *a, const struct layout *l, enum dtype dt, struct unit_view *units) {
     for (int u = 0; u < l->count; u++) {
         void *p = arena_take(a, MEM_PARAMETER, (size_t)l->units[u].n_pad * dtype_size(dt));

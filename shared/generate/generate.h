@@ -1,16 +1,16 @@
-// Text from weights, token by token: each token is a forward pass over the window, which holds the last
-// tokens of prompt and continuation. No cache of keys and values: simple, and the same arithmetic as
-// training.
+// Generates text from weights, token by token. Each token is a forward pass over the window, which holds the last
+// tokens of prompt and continuation. There is no cache of keys and values: the code is simple and uses the same
+// arithmetic as training.
 //
 //     prompt and continuation   t0 t1 t2 .. t(n-1)
 //     window of W, n <= W       t0 .. t(n-1)            position of t(i) is i
 //     window of W, n >  W       t(n-W) .. t(n-1)        position of t(i) is i-(n-W): the window slides by one
 //                                                       for each token, and positions count from its start
 //
-// The sequence is padded on the right to a multiple of GENERATE_STEP tokens, so that a device meets few
-// shapes; attention is causal, so what stands to the right of a token does not change it.
+// The sequence is padded on the right to a multiple of GENERATE_STEP tokens, so that a device sees few shapes.
+// Attention is causal, so tokens on the right do not change a token.
 //
-// Ownership  A generator owns its weights and its model. It is used by one thread.
+// Ownership  A generator owns its weights and its model. One thread uses it.
 #ifndef STARRING_SHARED_GENERATE_GENERATE_H
 #define STARRING_SHARED_GENERATE_GENERATE_H
 
@@ -24,7 +24,7 @@ struct hf_reader;
 
 struct generator_options {
     const struct model_spec *spec;
-    const struct layout *layout;  // world = 1
+    const struct layout *layout;  // of one rank
     struct device *dev;
     struct stream *compute;
     enum dtype dtype;
@@ -33,30 +33,30 @@ struct generator_options {
 
 struct generator;
 
-// Device memory by class that generator_create takes; needs no device.
+// bytes[] receives the device memory by class that generator_create allocates. Needs no device.
 void generator_predict(const struct generator_options *o, size_t bytes[MEM_CLASSES]);
-// NULL after logging. spec and layout stay the caller's and outlive the generator.
+// Returns NULL after logging. The caller owns spec and layout; they outlive the generator.
 struct generator *generator_create(const struct generator_options *o, struct hf_reader *weights);
 void generator_destroy(struct generator **g);
 
-// Logits (V, fp32) of the token after tokens (n >= 1, each in [0, V)). 0, or -1 after logging.
+// Writes the logits (V, fp32) of the token after tokens (n >= 1, each in [0, V)). Returns 0, or -1 after logging.
 int generator_logits(struct generator *g, const int32_t *tokens, int64_t n, float *logits);
 
 struct generate_options {
     const int32_t *prompt;
     int64_t prompt_count;  // >= 1
-    int64_t count;         // tokens to append, at most
+    int64_t count;         // most tokens to append
     struct sample_options sample;
-    const int32_t *end;  // a token of these is the last one
+    const int32_t *end;  // generation ends after one of these tokens
     int end_count;
-    // Called for each token; a non-zero result ends the generation without an error. NULL: nothing is called.
+    // Called for each token; a non-zero result ends the generation without an error. NULL: not called.
     int (*on_token)(void *ctx, int32_t token);
     void *ctx;
 };
 
-// Whether token is one of o->end.
+// Returns whether token is one of o->end.
 bool is_end_token(const struct generate_options *o, int32_t token);
-// Appends up to count tokens to out (count). How many, or -1 after logging.
+// Appends up to count tokens to out (count). Returns how many, or -1 after logging.
 int64_t generate(struct generator *g, const struct generate_options *o, int32_t *out);
 
 #endif

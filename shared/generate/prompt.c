@@ -8,9 +8,9 @@
 #include "shared/core/error.h"
 
 #define SEPARATORS ", \t\r\n"
-#define BYTES_MAX  ((size_t)16 << 20)  // more than any model sees at once
+#define BYTES_MAX  ((size_t)16 << 20)  // more than any model can use at once
 
-// The words of a flag: its value, or all of standard input. NUL-terminated; *bytes without that NUL.
+// Returns a flag's value, or all of standard input, NUL-terminated. *bytes receives the length without that NUL.
 static char *value_of(const char *flag, const char *value, size_t *bytes) {
     if (strcmp(value, "-") != 0) {
         *bytes = strlen(value);

@@ -6,13 +6,14 @@
 #include <stdint.h>
 
 struct prompt {
-    bool bytes;  // ids are bytes of a text
+    bool bytes;  // ids are the bytes of a text
     int32_t *ids;
-    int64_t count;  // >= 1 once read
+    int64_t count;  // >= 1 after prompt_read
 };
 
-// text, or ids as text (separated by commas or white space), "-": standard input to its end, at most 16 MiB. One of both is
-// NULL. Every id is below vocab. 0, or -1 after naming the flag and what is wrong; prompt_free either way.
+// Reads the prompt from text, or from ids as text (separated by commas or white space). One of the two is NULL. "-":
+// standard input to its end, at most 16 MiB. Every id must be below vocab. Returns 0, or -1 after naming the flag and
+// the error. Call prompt_free in both cases.
 int prompt_read(struct prompt *p, const char *text, const char *ids, int32_t vocab);
 void prompt_free(struct prompt *p);
 

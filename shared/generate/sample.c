@@ -7,7 +7,7 @@
 #include "shared/core/error.h"
 #include "shared/core/rng.h"
 
-// Keeps these numbers apart from those of batches and initial weights, which have the same seed.
+// Separates these random numbers from those of batches and initial weights, which use the same seed.
 #define SAMPLE_STREAM 0x73616d706c65ULL
 
 struct candidate {
@@ -50,7 +50,7 @@ int32_t sample_token(const float *logits, int32_t n, const struct sample_options
     int32_t chosen = best;
     for (int32_t i = 0; i < count; i++) {
         if (weight[i] <= 0) continue;
-        chosen = all[i].id;  // the last one with a weight, should rounding leave something over
+        chosen = all[i].id;  // rounding may leave left >= 0: then the last one with a weight
         left -= weight[i];
         if (left < 0) break;
     }

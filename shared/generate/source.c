@@ -24,7 +24,8 @@ static int no_weights(const char *given) {
     return hf_look(given);
 }
 
-// The run's sequence length and tokenizer. A run directory without a config.json is no error: its weights were copied.
+// Reads the run's sequence length and tokenizer. A run directory without a config.json is no error: its weights were
+// copied.
 static int read_run(struct generate_source *s, const char *run) {
     if (!has_file(run, "config.json")) return 0;
     char *path = xasprintf("%s/config.json", run);

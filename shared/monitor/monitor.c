@@ -19,18 +19,19 @@
 #include "shared/report/metrics.h"
 
 // ---------------------------------------------------------------- curve files
-// Files that hold curves, point by point, as DeepSpeed's csv_monitor and as `tensorboard` read them. A point goes out in one
-// write, so that a reader who follows the file never meets a torn one.
+// Files that hold curves, point by point, as DeepSpeed's csv_monitor and `tensorboard` read them. Each point is one
+// write, so a reader that follows the file never sees an incomplete one.
 //
-// CSV        "step,NAME", then a line for each step, ended as Python's csv ends lines (RFC 4180). A file has one curve.
+// CSV        "step,NAME", then a line for each step, with the line ends of Python's csv (RFC 4180). One curve per file.
 // Events     Records, little-endian, of all curves:
 //
-//     | length, 8 bytes | masked crc32c of it, 4 | proto/events.proto's Event, length bytes | masked crc32c of them, 4 |
+//     | length, 8 bytes | masked crc32c of it, 4 | proto/events.proto's Event, length bytes | masked crc32c of them, 4
+//     |
 //
 //            The mask (rotated right by 15 bits, plus 0xa282ead8) is TensorFlow's, core/lib/hash/crc32c.h and
 //            core/lib/io/record_writer.cc; crc32c is Castagnoli's polynomial (RFC 3720, B.4).
 //
-// Errors    A file that cannot be opened: NULL after fail(). A line that cannot be written: -1 with errno.
+// Errors    NULL after fail() if a file cannot be opened. -1 with errno if a line cannot be written.
 #define LINE_MAX_BYTES  128
 #define EVENT_MAX_BYTES 256
 #define HEAD_BYTES      12
@@ -51,7 +52,7 @@ static int curve_file_close(struct curve_file **pf) {
     return rc;
 }
 
-// rc: of what its beginning wrote, or that it could not be opened.
+// rc: result of opening the file or of writing its first bytes.
 static struct curve_file *opened(struct curve_file *f, int rc) {
     if (rc) {
         fail("%s: %s", f->path, strerror(errno));
@@ -60,7 +61,7 @@ static struct curve_file *opened(struct curve_file *f, int rc) {
     return f;
 }
 
-// path is the file's from now on. NULL after logging.
+// Takes ownership of path. Returns NULL after logging.
 static struct curve_file *open_at(char *path, bool (*keep)(void *ctx, const char *line), void *ctx) {
     struct curve_file *f = xcalloc(1, sizeof *f);
     f->path = path;
@@ -68,14 +69,14 @@ static struct curve_file *open_at(char *path, bool (*keep)(void *ctx, const char
 }
 
 // ---------------------------------------------------------------- CSV
-// The head, and of a run that goes on the lines up to the first of a step above *from.
+// Keeps the header, and for a resumed run the lines up to the first one of a step above *from.
 static bool is_before(void *ctx, const char *line) {
     const int64_t *from = ctx;
     return strncmp(line, "step,", 5) == 0 || *from <= 0 || strtoll(line, NULL, 10) <= *from;
 }
 
-// dir/NAME.csv for the tag "Train/Samples/lr", NAME with '_' for '/' and ' '; its lines stay, and what follows is added.
-// from > 0: but those of later steps go, which a run that goes on from there writes again.
+// Opens dir/NAME.csv for the tag "Train/Samples/lr"; NAME is the tag with '_' for '/' and ' '. Existing lines stay,
+// and new ones are appended. from > 0: lines of later steps are removed, because the resumed run writes them again.
 static struct curve_file *csv_file_open(const char *dir, const char *tag, int64_t from) {
     const char *slash = strrchr(tag, '/');
     char *path = xasprintf("%s/%s.csv", dir, tag), line[LINE_MAX_BYTES];
@@ -89,7 +90,7 @@ static struct curve_file *csv_file_open(const char *dir, const char *tag, int64_
 static int csv_file_point(struct curve_file *f, int64_t step, double value) {
     char number[32], line[LINE_MAX_BYTES];
     if (isfinite(value) && (double)(float)value == value)
-        shortest_f32(number, (float)value);  // a learning rate as it was written: 0.001
+        shortest_f32(number, (float)value);  // a learning rate as the user wrote it: 0.001
     else if (isfinite(value))
         shortest_f64(number, value);
     else
@@ -136,8 +137,8 @@ static int put_event(struct curve_file *f, Starring__Event *e) {
     return log_file_add(&f->log, (char *)record, HEAD_BYTES + n + TAIL_BYTES);
 }
 
-// A new file events.out.tfevents.SECONDS.HOST.PID in dir, which exists. from > 0: events from that step on that other
-// files of the directory hold no longer count.
+// Creates events.out.tfevents.SECONDS.HOST.PID in dir, which exists. from > 0: marks the events from that step on in
+// other files of the directory as invalid.
 static struct curve_file *event_file_create(const char *dir, int64_t from) {
     char host[HOST_NAME_MAX + 1] = "";
     gethostname(host, sizeof host - 1);
@@ -176,11 +177,11 @@ static const char *const tags[CURVES] = {"Train/Samples/train_loss", "Train/Samp
                                          "Train/Samples/loss_scale"};
 
 struct monitor {
-    struct curve_file *events;       // NULL: none, or no longer
+    struct curve_file *events;       // NULL: none, or closed after a failed write
     struct curve_file *csv[CURVES];  // the same
-    bool lost;                       // something could not be written
-    bool scale;                      // there is a loss scale to show
-    int64_t batch, skipped;          // sequences of a step; steps whose samples are in no weights
+    bool lost;                       // a write failed
+    bool scale;                      // the run has a loss scale
+    int64_t batch, skipped;          // sequences per step; steps whose samples are in no weights
 };
 
 static char *place_of(const struct monitor_config *c) {
@@ -204,7 +205,7 @@ static int open_files(struct monitor *m, const struct config *c, int64_t from) {
     free(csv);
     if (rc || !c->tensorboard.enabled) return rc;
     char *events = make_place(&c->tensorboard, "tensorboard");
-    // TensorBoard drops events at the first step of the new session as well.
+    // TensorBoard drops events at the first step of the new session too.
     m->events = events ? event_file_create(events, from ? from + 1 : 0) : NULL;
     free(events);
     return m->events ? 0 : -1;
@@ -238,7 +239,7 @@ int monitor_create(const struct config *c, const struct train_state *start, stru
     return rc;
 }
 
-// The curves of a file that could not be written stop. rc: of what was written.
+// Closes a file after a failed write: its curves stop. rc: the result of the write.
 static void check(struct monitor *m, struct curve_file **f, int rc, int64_t step) {
     if (!rc) return;
     m->lost = true;
@@ -249,7 +250,8 @@ static void check(struct monitor *m, struct curve_file **f, int rc, int64_t step
     curve_file_close(f);
 }
 
-// All of the step's line in metrics.jsonl; what is null there is no point, but for a loss. 0, or -1 with errno.
+// Writes all values of the step's line in metrics.jsonl. A null value gives no point, except for a loss. Returns 0, or
+// -1 with errno.
 static int put_events(struct curve_file *events, const struct step_record *r, int64_t x) {
     const struct figure_rows rows = step_figures();
     int rc = 0;

@@ -1,12 +1,12 @@
 """The training step of `starring bench step` in PyTorch, as PyTorch recommends it: weights in fp32 under bf16 autocast,
 scaled_dot_product_attention, fused AdamW, clip_grad_norm_; eager or with torch.compile. `bench step --peer PYTHON` runs this
-text and speaks with it in lines of JSON, which bench_peer.c writes:
+program and exchanges lines of JSON with it (bench_peer.c):
 
-    in   the job: sizes and traits of the model (shared/model/spec.h), batch, seq, dtype, device, threads, clip (0: not), and
-         matmul: the side of a square product, that runs so many launches behind each step
+    in   the job: sizes and traits of the model (shared/model/spec.h), batch, seq, dtype, device, threads, clip (0: none), and
+         matmul: the side of a square product, which runs `launches` times after each step
     out  {"version", "cuda", "threads", "params"}
-    in   {"compile": true, "steps": N, "warmup": N}; out  {"seconds": [of each step], "product_seconds": [likewise], "peak_bytes"}
-    out  instead of any {"error": text}, {"missing": text}: no PyTorch to compare with, {"no_room": text}: of a GPU
+    in   {"compile": true, "steps": N, "warmup": N}; out  {"seconds": [per step], "product_seconds": [per step], "peak_bytes"}
+    out  instead of these: {"error": text}, {"missing": text}: no usable PyTorch, {"no_room": text}: out of GPU memory
 """
 import json
 import resource
@@ -75,12 +75,12 @@ def build_model(torch, m, seq, device):
 
 
 def open_trainer(torch, job, turns):
-    """What is told of it; turns gets the function that takes one."""
+    """Returns the facts of the model and of PyTorch; appends to turns the function that times steps."""
     cuda, dtype = job["device"] == "cuda", torch.bfloat16 if job["dtype"] == "bf16" else torch.float32
     torch.set_float32_matmul_precision("highest")
     torch.set_num_threads(job["threads"])
     model = build_model(torch, job["model"], job["seq"], job["device"])
-    params, ways = list(model.parameters()), {False: model, True: torch.compile(model)}  # by whether it is compiled
+    params, ways = list(model.parameters()), {False: model, True: torch.compile(model)}  # key: compiled or not
     optimizer = torch.optim.AdamW(params, lr=1e-4, weight_decay=0.1, fused=True)
     data = torch.randint(job["model"]["vocab"], (2, job["batch"], job["seq"]), device=job["device"])
     square = torch.randn(2, job["matmul"], job["matmul"], device=job["device"], dtype=dtype)
@@ -109,7 +109,7 @@ def open_trainer(torch, job, turns):
         pairs = [(timed(step, ways[compiled]), timed(products, job["launches"])) for _ in range(warmup + steps)]
         seconds, squares = zip(*pairs[warmup:])
         if cuda:
-            torch.cuda.empty_cache()  # starring goes on
+            torch.cuda.empty_cache()  # starring's own training continues and needs the memory
         peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return {"seconds": seconds, "product_seconds": squares, "peak_bytes": peak}
 
@@ -144,5 +144,5 @@ def serve(answer):
 
 
 if __name__ == "__main__":
-    OUT, sys.stdout = sys.stdout, sys.stderr  # what libraries print must not reach the answers
+    OUT, sys.stdout = sys.stdout, sys.stderr  # output of libraries must not be mixed with the answers
     serve(lambda **says: print(json.dumps(says), file=OUT, flush=True))

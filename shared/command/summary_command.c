@@ -25,7 +25,7 @@
 
 #define EXIT_STILL_RUNNING 3
 
-// What the run directory contains.
+// The contents of the run directory.
 struct found {
     const struct topology_table *topologies;
     const char *dir;

@@ -233,8 +233,8 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
     error_quiet(!speaks ? QUIET_ALL : r->life ? QUIET_WARNINGS : c->quiet ? QUIET_REMARKS : QUIET_NOT);
     int opened = job_open(&r->job, c, dry) || lacking ? -1 : 0;
     bool first = !dry && !r->life && (!rank || r->env.rank == 0);
-    // Ranks that meet access no directory before that: it may hang, and the other ranks would take this one for
-    // missing.
+    // Ranks with a rendezvous (run_meets) access no directory before it: the directory may hang, and the other ranks
+    // would take this one for missing.
     if (first && (run_meets(r) ? monitor_check(c) : check_places(r))) opened = -1;
     if (first && !opened) say_defaults(c, cli_get(args, "config"));
     if (first && !opened) say_crowd(r);
@@ -250,7 +250,7 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
     if (dry) return dry_run(&r->job, &part, stdout, c->json) ? EXIT_RUN_FAILED : 0;
     if (speaks && !r->life && memory_check_run(&r->job, &part)) return EXIT_USAGE;
     error_quiet(!speaks);
-    // Ranks that meet find a checkpoint together, because its files may be on several hosts.
+    // Ranks with a rendezvous find a checkpoint together, because its files may be on several hosts.
     opened = run_meets(r) ? 0 : job_resume(&r->job, true);
     error_quiet(0);
     if (opened && !speaks) speak_alone(r);

@@ -17,7 +17,7 @@ void rank_figures_put(cJSON *o, const struct rank_report *r);
 struct figure_rows run_figures(void);   // of struct run_facts: "run" in worker 0's report
 struct figure_rows step_figures(void);  // of struct step_record: a line of metrics.jsonl
 struct figure_rows eval_figures(void);  // of struct eval_record: a line of evals.jsonl
-// Of struct config, and the rest of summary.json: written by other code, or joined from the ranks' reports.
+// From struct config, and the rest of summary.json: written by other code, or joined from the ranks' reports.
 struct figure_rows summary_figures(void);
 
 // All of them as one document: the list that figures_tell writes, file by file. The caller deletes it.

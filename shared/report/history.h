@@ -4,9 +4,8 @@
 //     away    a worker is missing from that step on, and the job continues without it (--elastic)
 //     back    the worker has returned
 //
-// A life (one start of the job) begins with all workers, after the checkpoint that it resumes from. What earlier rows
-// say about its steps is no longer true. Rows are never removed, except that a new run in the directory starts a new
-// file.
+// A life (one start of the job) begins with all workers, after the checkpoint that it resumes from. Earlier rows about
+// its steps no longer apply. Rows are never removed. A new run in the directory starts a new file.
 //
 // Written by the one process that starts lives: a star's scheduler, or else the launcher. The file outlives it, so a
 // restarted scheduler knows how many lives there were.

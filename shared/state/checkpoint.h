@@ -6,7 +6,8 @@
 //     RUN/checkpoints/step-120.old/                complete, while another step-120 replaces it on a file system that
 //                                                  cannot exchange two names
 //
-// A snapshot is a checkpoint of the weights only, below RUN/snapshots: the same files and names, the same commit.
+// A life is one start of the job; <life> is its number. A snapshot is a checkpoint of the weights only, below
+// RUN/snapshots: the same files and names, the same commit.
 //
 // A checkpoint is complete or absent, whichever process dies at any time: a directory named step-N has everything
 // on disk. Participants synchronize through the file system (part_file.h): each leaves its file and its sidecar.

@@ -19,7 +19,7 @@ struct step_record;  // shared/report/metrics.h
 struct train_result {
     struct rank_report report;
     int64_t steps;  // attempts done, including those before the checkpoint that the run resumed from
-    // Of this start: the counts over which the means of steps that were not skipped are taken, and their sequences.
+    // Counts of this start, over which the means of steps that were not skipped are taken; and their sequences.
     struct batch_count counted;
     int64_t sequences;
     uint64_t weights_hash;  // rank 0 only

@@ -1,5 +1,5 @@
-// `starring bench step`: times whole training steps of one rank, and compares them with a large matrix product and a
-// copy in the same run, and with PyTorch.
+// `starring bench step`: times whole training steps of one rank. Compares them with a large matrix product and a copy
+// in the same run, and with PyTorch.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-"""The training step of `starring bench step` in PyTorch, as PyTorch recommends it: weights in fp32 under bf16 autocast,
+"""The training step of `starring bench step` in PyTorch. It follows PyTorch's advice: weights in fp32 under bf16 autocast,
 scaled_dot_product_attention, fused AdamW, clip_grad_norm_; eager or with torch.compile. `bench step --peer PYTHON` runs this
 program and exchanges lines of JSON with it (bench_peer.c):
 

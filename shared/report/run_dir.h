@@ -1,4 +1,4 @@
-// A run directory (docs/files.md): config.json, state.json, metrics.jsonl, evals.jsonl, summary.json,
+// A run directory (docs/files.md). It holds config.json, state.json, metrics.jsonl, evals.jsonl, summary.json,
 // ranks/ROLE-RANK.json, trace.json, snapshots/, checkpoints/, weights/. Files are replaced atomically: written under a
 // temporary name and renamed. The .jsonl files grow by whole lines. Rank 0's process or the launcher owns the
 // directory; other ranks only add to ranks/.
@@ -36,9 +36,9 @@ int run_dir_begin_again(const char *dir, const struct config *c);
 // different number where workers share a budget). Returns 0, or -1 after logging.
 int run_dir_cut(const char *dir, int64_t step, int64_t place);
 
-// Whether a name is one of the files that ranks leave in dir/ranks to be merged, or one of the records they leave in
-// dir itself.
+// Whether a name is one of the files that ranks leave in dir/ranks to be merged.
 bool run_dir_is_rank_file(const char *name);
+// Whether a name is one of the records that ranks leave in dir itself.
 bool run_dir_is_record(const char *name);
 
 // Creates dir and dir/ranks if they do not exist; for one of several processes that share the directory.

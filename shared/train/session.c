@@ -76,8 +76,7 @@ static int warm_up(struct model *m, const struct model_options *o, bool accumula
         if (bytes[i] && !(zeros[i] = b->alloc(o->dev, bytes[i])))
             rc = fail("out of device memory: no %zu MiB for a first pass of the model",
                       (bytes[WEIGHTS] + bytes[TIED_WEIGHTS]) >> 19);
-    // 2. The passes, over tokens of all kinds: if every token were the same, a pass would take as long as a batch
-    // of it.
+    // 2. The passes, over different tokens: with one token only, the embedding's backward would sum all rows into one.
     int64_t rows = o->batch * o->seq;
     int32_t *tokens = xcalloc((size_t)rows, sizeof *tokens);
     for (int64_t i = 0; i < rows; i++) tokens[i] = (int32_t)(i % o->spec->vocab);

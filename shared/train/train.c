@@ -477,8 +477,8 @@ static int64_t tokens_told(const struct train *x) {
 }
 
 // Ranks that do not wait for each other begin together. Otherwise, while rank 0 still prints its first lines, the
-// others would use up the shared budget before its clock runs, and pass the first version that a snapshot needs.
-// Not used where a rank may join later (elastic): it would miss these sums.
+// others would use up the shared budget before its clock runs. They would also pass the first version that a snapshot
+// needs. Not used where a rank may join later (elastic): it would miss these sums.
 static int begin_together(struct train *x) {
     double nothing = 0;
     bool waits_not = x->t->plan.alone || x->t->plan.drops;

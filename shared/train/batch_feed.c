@@ -6,10 +6,9 @@
 #include "shared/core/error.h"
 
 struct half {
-    int32_t *tokens,
-        *targets;  // (own sequences, T): with a smaller T the end of a micro-batch's region stays unused
-    int64_t *seq;  // (micro-batches) T
-    struct event *sent;  // event: compute has copied the batch that was read last
+    int32_t *tokens, *targets;  // (own sequences, T): with a smaller T the end of a region is unused
+    int64_t *seq;               // (micro-batches) T
+    struct event *sent;         // event: compute has copied the batch that was read last
 };
 
 struct batch_feed {

@@ -468,8 +468,7 @@ void saver_ask(struct saver *s, double before_s) {
 void saver_begin(struct saver *s, double before_s) {
     if (!keeps(s, CHECKPOINT_WEIGHTS)) return;
     s->last_s = now_seconds();
-    pthread_mutex_lock(
-        &s->mutex);  // other ranks may be further, and an earlier request may already be collected
+    pthread_mutex_lock(&s->mutex);  // an earlier request may already be collected
     s->start_s = s->last_s - before_s;
     pthread_mutex_unlock(&s->mutex);
 }

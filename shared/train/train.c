@@ -294,8 +294,7 @@ static int end_of_scale(struct train *x) {
 static void count_tokens(struct train *x, const struct batch_count *mean) {
     struct batch_count *all = &x->r->counted;
     const struct step_plan *p = &x->t->plan;
-    double share =
-        p->in_part ? (double)p->counted / (double)mean->tokens : 1;  // fraction of the mean that counted
+    double share = p->in_part ? (double)p->counted / (double)mean->tokens : 1;  // of the mean
     all->tokens += p->in_part ? p->counted : mean->tokens;
     all->places += (int64_t)(share * (double)mean->places);
     all->squares += share * mean->squares;
@@ -491,8 +490,7 @@ static int run_steps(struct train *x) {
     if (begin_together(x)) return -1;
     saver_begin(x->o->saver, x->o->elapsed_before);
     rank_span_begin(&x->r->report.span);
-    if (x->t->start.step >
-        0) {  // a snapshot of the start step may have been unfinished when the run was killed
+    if (x->t->start.step > 0) {  // its snapshot may have been unfinished when the run was killed
         struct train_state weights = weights_now(x);
         weights.step = x->t->start.step;
         saver_step(x->o->saver, &weights, x->o->elapsed_before, false);
@@ -513,8 +511,7 @@ static int run_steps(struct train *x) {
     }
     bool stop = false;  // ignored: no step is left to stop
     if (more < 0 || count(x, x->r->steps, &stop)) return -1;
-    if (stream_sync(x->t->compute))
-        return step_failed(x, x->r->steps - 1);  // its updates are part of the step
+    if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // updates belong to the step
     // Time in which other ranks use the rest of the budget is not this rank's.
     int64_t end = x->t->plan.alone ? begin : now_ns();
     timeline_pause_at(x->r->timeline, end);

@@ -19,7 +19,7 @@
 // Snapshots  One is taken every eval_every steps, or at the first step that ends eval_every_seconds after the last one
 //            (worker 0's clock). Where workers do not wait for each other, eval_every counts global batches that the
 //            servers have applied. Worker 0 writes the last weights itself, in every topology.
-// Failures   A checkpoint or snapshot that cannot be written is given up, with a warning that says why. Training continues.
+// Failures   A checkpoint or snapshot that cannot be written is given up with a warning. Training continues.
 // Memory     The copy, or the staging buffer, of a device; and the room: all weights once, on worker 0 of a star that
 //            takes snapshots.
 // Threads    The loop's main thread, except snapshot_* (below): one thread of the topology.

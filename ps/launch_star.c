@@ -37,10 +37,8 @@ struct star {
     int *server_rank;           // (servers) whose launcher starts each
     bool unlocked;              // the meeting has no key although the job has one
     char host[64], place[300];  // of this machine; of the meeting, "tcp://HOST:PORT"
-    // Deaths and verdicts, at the meeting.
-    struct verdicts verdicts;
-    bool *gone;  // (size) said to be
-    bool told;   // the others have heard that this launcher ends
+    bool *gone;                 // (size) said to be
+    bool told;                  // the others have heard that this launcher ends
     char lost[400];
     // The scheduler's thread, of rank 0's launcher.
     bool schedules;
@@ -255,10 +253,8 @@ static int start(void *ctx) {
 }
 
 // ---------------------------------------------------------------- what is said at the meeting
-// No child is left, and none has died that nothing has been decided about.
 static int works_on(void *ctx) {
     struct star *s = ctx;
-    if (s->schedules) verdict_done(&s->verdicts);
     return s->schedules && !s->ended;
 }
 
@@ -323,7 +319,8 @@ static int launch(struct run *r, int *interrupted_by) {
                                .outside = look_outside,
                                .start = start,
                                .others = r->meet != NULL,
-                               .beside = works_on};
+                               .beside = r->env.rank > 0 ? NULL : works_on,
+                               .decided = c->recovery.restart || ps_elastic(c)};
     struct star *s = xcalloc(1, sizeof *s);
     *s = (struct star){.run = r,
                        .job = job,
@@ -340,9 +337,7 @@ static int launch(struct run *r, int *interrupted_by) {
         return refused;
     }
     o.ctx = s;
-    s->verdicts.meet = s->meet;
-    if (c->recovery.restart || ps_elastic(c))
-        o.deaths = (struct launch_deaths){verdict_ask, verdict_hear, &s->verdicts};
+    o.meet = s->meet;
     int status =
         launch_run(o, deadline_s, r->env.rank > 0 ? NULL : "this step", &s->launcher, interrupted_by);
     if (s->config_fd >= 0) close(s->config_fd);

@@ -17,6 +17,7 @@
 #include "shared/core/error.h"
 #include "shared/core/output.h"
 #include "shared/core/proc_look.h"
+#include "shared/fabric/peer.h"
 #include "shared/launch/rank_env.h"
 #include "shared/launch/stop.h"
 #include "shared/time/turn_clock.h"
@@ -58,6 +59,8 @@ struct launcher {
     double interrupted_s;     // when the first came
     bool mending;             // all begin anew, and not all that they need are there
     bool over;                // nobody decides any more
+    int heard;                // verdicts
+    bool done;                // that no child is left, as it was said last
     struct turn_clock turns;  // of the two that follow, children's moved_s, and who is waited for
     double looked_s;          // when it looked last whether children are stopped
     double ended_s;           // since when one that has ended well is seen; 0: there is none
@@ -223,6 +226,41 @@ static void begin_anew(struct launcher *l) {
 }
 
 // ---------------------------------------------------------------- what becomes of the job without a child
+// What verdict.h has, on both sides.
+bool verdict_death(const struct member_news *n, struct death *out) {
+    if (n->kind != MEMBER_SAID || strcmp(n->word, VERDICT_DEAD) != 0 || n->bytes != sizeof *out) return false;
+    memcpy(out, n->data, sizeof *out);
+    out->name[sizeof out->name - 1] = out->why[sizeof out->why - 1] = 0;
+    return true;
+}
+
+void verdict_say(struct rendezvous *meet, int *said, const struct verdict *v) {
+    char name[MEET_NAME_MAX];
+    snprintf(name, sizeof name, VERDICT_SAID, (*said)++);
+    rendezvous_put(meet, name, v, sizeof *v);
+}
+
+static void say_done(struct launcher *l, bool done) {
+    char said = done;
+    if (l->done != done) rendezvous_say(l->o.meet, VERDICT_DONE, &said, 1);
+    l->done = done;
+}
+
+static bool hear(struct launcher *l, struct verdict *out) {
+    char name[MEET_NAME_MAX];
+    size_t bytes;
+    snprintf(name, sizeof name, VERDICT_SAID, l->heard);
+    void *said = rendezvous_look(l->o.meet, name, &bytes);
+    bool whole = said && bytes == sizeof *out;
+    l->heard += said != NULL;
+    if (whole) memcpy(out, said, sizeof *out);
+    free(said);
+    if (!whole) return false;
+    out->name[sizeof out->name - 1] = out->reason[sizeof out->reason - 1] = 0;
+    if (out->again || out->kind == VERDICT_ANEW) say_done(l, false);
+    return true;
+}
+
 static void forget_if_over(const struct launcher *l, struct child *child) {
     if (!l->over || !child->asked) return;
     if (!child->told_to) warn("%s %s: the others have ended without it", child->why, child->when);
@@ -236,7 +274,7 @@ static void tell(struct launcher *l, struct child *child, pid_t pid, const char 
     child->asked = pid;
     snprintf(child->why, sizeof child->why, "%s", why);
     snprintf(child->when, sizeof child->when, "%s", text);
-    if (!l->over) l->o.deaths.tell(l->o.deaths.ctx, &d);
+    if (!l->over) rendezvous_say(l->o.meet, VERDICT_DEAD, &d, sizeof d);
     forget_if_over(l, child);
 }
 
@@ -307,7 +345,7 @@ static void child_died(struct launcher *l, struct child *child, pid_t pid, int s
                  number, strsignal(number));
     // The others have nothing to say: they wait for it, or soon would. Before they hear of it and say it as well:
     if (l->o.together) signal_all(l, SIGKILL);
-    if (l->o.deaths.tell)
+    if (l->o.decided)
         tell(l, child, pid, why, text);
     else
         end_job(l, why, text, "");
@@ -316,7 +354,7 @@ static void child_died(struct launcher *l, struct child *child, pid_t pid, int s
 // It was asked to leave, and did not belong to a step that it could have finished.
 static void child_left(struct launcher *l, struct child *child, pid_t pid) {
     char text[96], why[192];
-    bool asks = l->o.deaths.tell && !l->o.together && child->orderly && has_begun(l);
+    bool asks = l->o.decided && !l->o.together && child->orderly && has_begun(l);
     // The job's other processes hear of it from the launcher, at once, because another orderly child may already wait
     // for this one.
     if (child->orderly && !asks) end_rest(l);
@@ -410,7 +448,7 @@ static void follow_orderly(struct launcher *l) {
 // What has been decided; what others know, and that this launcher has its children ended.
 static void look_outside(struct launcher *l) {
     struct verdict v;
-    while (l->o.deaths.tell && l->o.deaths.hear(l->o.deaths.ctx, &v)) obey(l, &v);
+    while (l->o.decided && hear(l, &v)) obey(l, &v);
     if (!l->o.outside) return;
     const char *why = l->o.outside(l->o.ctx, l->kill_at_s > 0 ? error_last() : NULL);
     if (!why || l->kill_at_s > 0) return;
@@ -545,9 +583,11 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
 int launcher_interrupted(const struct launcher *l) { return l->interrupted_by; }
 
 // Where files stand still a thread cannot be ended as a process is: it is left behind.
-static bool works_beside(const struct launcher *l) {
+static bool works_beside(struct launcher *l) {
     bool late = l->kill_at_s > 0 && now_seconds() > l->kill_at_s;
-    return !l->running && !late && l->o.beside && l->o.beside(l->o.ctx);
+    if (l->running || late || !l->o.beside) return false;
+    say_done(l, true);
+    return l->o.beside(l->o.ctx);
 }
 
 int launcher_wait(struct launcher *l) {

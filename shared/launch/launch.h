@@ -1,7 +1,7 @@
 // Starts the processes of one job and watches them: none outlives the launcher, and the first that dies
 // unexpectedly is named (role, rank, how, when, after which step) before the others are ended.
 //
-// With somebody who decides (launch_deaths) each death by a signal is told to him, and his verdict is carried out: a child is
+// With somebody who decides (launch_options.decided) each death by a signal is told to him, and his verdict is carried out: a child is
 // started again, and with it those that have ended well where all begin anew; or the others go on without it; or the job ends. One
 // that says itself that it has failed ends the job as ever; what it fails at after it was started again while the others went on is
 // its own.
@@ -30,15 +30,6 @@
 
 struct launcher;
 
-// Of children whose deaths somebody else decides about (verdict.h).
-struct launch_deaths {
-    // He is told. NULL: a death is the job's end.
-    void (*tell)(void *ctx, const struct death *d);
-    // Writes his next decision, about a child or for all; asked many times a second. False: there is none.
-    bool (*hear)(void *ctx, struct verdict *out);
-    void *ctx;
-};
-
 struct launch_options {
     double grace_s;  // from SIGTERM to SIGKILL
     // One that a signal has stopped for so long is killed, of those that live together, or once the first has ended well; 0: it
@@ -52,9 +43,12 @@ struct launch_options {
     const char *(*outside)(void *ctx, const char *ends);
     int others;  // launchers on other machines: after Ctrl-C this one waits for what its children wait for elsewhere
     // Whether a thread of this process is still at work for the job; asked once no child is left. It is not waited for beyond the
-    // grace where the job is ended. NULL: there is none.
+    // grace where the job is ended. NULL: there is none. Where it is, who decides hears that no child is left.
     int (*beside)(void *ctx);
-    struct launch_deaths deaths;
+    // Where deaths are told to whoever decides about them, and his verdicts are looked for; it outlives the launcher. decided 0: a
+    // death is the job's end.
+    struct rendezvous *meet;
+    int decided;
     // Starts all children; those that live together again when they are gone, as is decided. 0, or -1 after logging.
     int (*start)(void *ctx);
     void *ctx;

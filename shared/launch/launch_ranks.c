@@ -32,8 +32,7 @@ struct ranks {
     int life;
     struct restarts restarts;
     char why[192];  // the last death
-    struct verdicts verdicts;
-    int said;  // verdicts
+    int said;       // verdicts
 };
 
 bool launch_ranks_needed(const struct run *r) {
@@ -159,9 +158,9 @@ int launch_ranks(struct run *r, int argc, char *const *argv) {
                                .last_step = last_step,
                                .outside = look_outside,
                                .start = start_all,
+                               .meet = s.meet,
+                               .decided = c->recovery.restart > 0,
                                .ctx = &s};
-    s.verdicts.meet = s.meet;
-    if (c->recovery.restart) o.deaths = (struct launch_deaths){verdict_ask, verdict_hear, &s.verdicts};
     int number, status = launch_run(o, deadline_s, "this step", &s.launcher, &number);
     // One that failed has said why, better than its launcher, which knows its exit status alone.
     if (status && !number && *s.failed) error_take_over(s.failed);

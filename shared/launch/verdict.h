@@ -50,21 +50,8 @@ struct verdict {
     char reason[256];  // ENDS, beyond the death: in words; or ""
 };
 
-// ---------------------------------------------------------------- a launcher's end
-struct rendezvous;
-
-struct verdicts {
-    struct rendezvous *meet;  // outlives it
-    int heard;                // of all that have been put
-    bool done;                // as it was said last
-};
-// None of these blocks. The first two are a launcher's (launch_deaths); verdicts: struct verdicts.
-void verdict_ask(void *verdicts, const struct death *d);
-// What has been decided since. False: nothing more.
-bool verdict_hear(void *verdicts, struct verdict *out);
-void verdict_done(struct verdicts *v);  // no child is left, until a verdict starts one again
-
 // ---------------------------------------------------------------- who decides
+struct rendezvous;
 struct member_news;
 bool verdict_death(const struct member_news *n, struct death *out);             // whether it is one
 void verdict_say(struct rendezvous *meet, int *said, const struct verdict *v);  // said: how many have been

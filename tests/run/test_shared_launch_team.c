@@ -14,36 +14,49 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
+#include "shared/fabric/peer.h"
 #include "shared/launch/launch.h"
 
 struct team {
     enum verdict_kind fate;  // what is decided
     const char *reason;
     struct launcher *l;
-    struct death d;  // that nothing has been decided about; pid 0: there is none
-    int restarts, again, died;
+    struct rendezvous *meet;
+    int restarts, again, died, said;
     int64_t step;
 };
 
 static int64_t step_of_team(void *ctx) { return ((struct team *)ctx)->step; }
-static void note_death(void *ctx, const struct death *d) {
-    struct team *t = ctx;
+static void decide(struct team *t, const struct death *d) {
+    struct verdict v = {
+        .kind = t->fate, .pid = d->pid, .again = t->restarts > 0, .left = t->restarts - 1, .of = t->restarts};
     assert_true(d->pid > 0 && strstr(d->why, "worker 1 (pid") && !strcmp(d->name, "worker 1"));
     t->died++;
-    t->d = *d;
+    memcpy(v.name, d->name, sizeof v.name);
+    if (t->reason) snprintf(v.reason, sizeof v.reason, "%s", t->reason);
+    verdict_say(t->meet, &t->said, &v);
 }
 
-static bool decide(void *ctx, struct verdict *v) {
+static const char *look_outside(void *ctx, const char *ends) {
     struct team *t = ctx;
-    *v = (struct verdict){.kind = t->fate,
-                          .pid = t->d.pid,
-                          .again = t->restarts > 0,
-                          .left = t->restarts - 1,
-                          .of = t->restarts};
-    memcpy(v->name, t->d.name, sizeof v->name);
-    if (t->reason) snprintf(v->reason, sizeof v->reason, "%s", t->reason);
-    t->d.pid = 0;
-    return v->pid;
+    struct death d;
+    (void)ends;
+    for (struct member_news n; rendezvous_news(t->meet, &n); free(n.data))
+        if (verdict_death(&n, &d)) decide(t, &d);
+    return NULL;
+}
+
+// A meeting of the launcher alone: this process decides about its children.
+static struct launch_options options_of(struct team *t) {
+    t->meet = rendezvous_open(&(struct rendezvous_options){
+        .host = "127.0.0.1", .size = 1, .cast = {{"worker", 2}}, .deadline_s = 1e9, .open = true});
+    assert_non_null(t->meet);
+    return (struct launch_options){.grace_s = 0.2,
+                                   .last_step = step_of_team,
+                                   .outside = look_outside,
+                                   .meet = t->meet,
+                                   .decided = 1,
+                                   .ctx = t};
 }
 
 static int launch(struct team *t, int rank, const char *script) {
@@ -67,8 +80,7 @@ static int starts_of(const char *path, int worker) {
 // is started again fails: that is its own.
 // What the launcher says comes to lie in `said`.
 static int status_of_team(struct team *t, int restarts, int tenths, const char *victim, char said[4096]) {
-    struct launch_options o = {
-        .grace_s = 0.2, .last_step = step_of_team, .deaths = {note_death, decide, t}, .ctx = t};
+    const struct launch_options o = options_of(t);
     char path[] = "/tmp/starring-said-XXXXXX";
     int file = mkstemp(path), before = dup(STDERR_FILENO);
     assert_true(file >= 0 && before >= 0 && !unlink(path));
@@ -91,6 +103,7 @@ static int status_of_team(struct team *t, int restarts, int tenths, const char *
     rc |= launch(t, 1, dies);
     int status = launcher_wait(t->l);
     launcher_destroy(&t->l);
+    rendezvous_close(&t->meet);
     dup2(before, STDERR_FILENO);
     close(before);
     ssize_t got = pread(file, said, 4095, 0);
@@ -206,20 +219,18 @@ static void one_death_ends_all(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct team t = {
             .fate = rows[i].restarts ? VERDICT_ANEW : VERDICT_ENDS, .restarts = rows[i].restarts, .step = 3};
-        struct launch_options o = {.grace_s = 0.2,
-                                   .still_s = 0.5,
-                                   .together = 1,
-                                   .speaks_for_others = rows[i].for_others,
-                                   .last_step = step_of_team,
-                                   .deaths = {note_death, decide, &t},
-                                   .start = begin_anew,
-                                   .ctx = &t};
+        struct launch_options o = options_of(&t);
+        o.still_s = 0.5;
+        o.together = 1;
+        o.speaks_for_others = rows[i].for_others;
+        o.start = begin_anew;
         char path[] = "/tmp/starring-said-XXXXXX", said[4096];
         int file = mkstemp(path), before = dup(STDERR_FILENO);
         t.l = launcher_create(&o);
         dup2(file, STDERR_FILENO);
         int rc = launch(&t, 0, waits) | launch(&t, 1, rows[i].victim), status = launcher_wait(t.l);
         launcher_destroy(&t.l);
+        rendezvous_close(&t.meet);
         dup2(before, STDERR_FILENO);
         close(before);
         ssize_t got = pread(file, said, sizeof said - 1, 0);

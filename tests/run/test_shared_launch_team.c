@@ -80,7 +80,8 @@ static int starts_of(const char *path, int worker) {
 // is started again fails: that is its own.
 // What the launcher says comes to lie in `said`.
 static int status_of_team(struct team *t, int restarts, int tenths, const char *victim, char said[4096]) {
-    const struct launch_options o = options_of(t);
+    struct launch_options o = options_of(t);
+    o.grace_s = 5;  // children obey, as soon as they have a core
     char path[] = "/tmp/starring-said-XXXXXX";
     int file = mkstemp(path), before = dup(STDERR_FILENO);
     assert_true(file >= 0 && before >= 0 && !unlink(path));

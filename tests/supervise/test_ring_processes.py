@@ -128,6 +128,18 @@ class StandsStill(Case):
         send(signal.SIGSTOP, self.in_a_step(p)[1:])
         self.assertRegex(p.ends(), "rank 1 .* gave no sign of life .* starting it again")
 
+    def test_that_another_one_gives_up(self):
+        """The launcher is stopped too and sees nothing of it. What rank 0 misses is a death, and what it says is why the run has failed."""
+        p = self.train("--restart", "1", deadline_s=DEADLINE_S)
+        first = self.both(p)
+        send(signal.SIGKILL, first[:1])
+        p.until(lambda: not any(os.path.exists(f"/proc/{rank}") for rank in first), "the end of the first life")
+        send(signal.SIGSTOP, [p.pid, *self.in_a_step(p)[1:]])
+        p.until(lambda: "did not come within" in p.said(), "what rank 0 misses")
+        p.send_signal(signal.SIGCONT)
+        self.assertRegex(p.ends(1), r"rank 0 \(pid \d+\) gave up a rank and ended .* all restarts are used up \(--restart 1\)")
+        self.assertRegex(self.state()["why"], "rank 1 did not come within")
+
 
 class Interrupted(Case):
     def one_message(self, said, name):

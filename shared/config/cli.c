@@ -11,7 +11,7 @@
 #include "shared/core/text.h"
 
 #define HELP_ALL "all"
-#define HELP_OWN "run"  // of the command itself, which set no key
+#define HELP_OWN "run"  // the group of the command's own options, which set no key
 
 bool cli_asks_help(const char *word) {
     return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help");
@@ -59,7 +59,7 @@ static int take_option(struct cli_args *a, const struct cli_option *o, const cha
     snprintf(flag, sizeof flag, "--%s", o->name);
     if (strcmp(o->path, CLI_SET) != 0) {
         const struct config_key *k = config_key_find(o->path);
-        // A list's value becomes longer where the flag was given before.
+        // A list's flag that is given again appends to the earlier value.
         for (size_t i = a->override_count; k && k->type == KEY_LIST && i-- > 0;) {
             struct config_override *before = &a->overrides[i];
             if (!before->flag || strcmp(before->flag, flag) != 0 || strcmp(before->path, o->path) != 0)
@@ -81,8 +81,8 @@ static int take_option(struct cli_args *a, const struct cli_option *o, const cha
     return 0;
 }
 
-// The options of the command, malloc'd: the first *configured set the configuration, the others are its own. An option of its
-// own stands in place of a key's flag of the same name.
+// Returns the command's options, malloc'd. The first *configured ones set the configuration, the others are its
+// own. An own option replaces a key's flag of the same name.
 static struct cli_option *options_of(const struct cli_command *cmd, size_t *configured, size_t *count) {
     struct cli_option *list = xcalloc(config_key_count() + 2 + cmd->option_count, sizeof *list);
     size_t n = 0;
@@ -113,8 +113,8 @@ static const char other_hosts[] =
     "experiments/over_ssh.py --hosts H:N,.. starring train .. starts ranks on other hosts over ssh, and so do srun, mpirun and "
     "torchrun";
 
-// Options of DeepSpeed, its launcher and the programs around it, and of earlier versions: what they are here, or why they are not
-// needed.
+// Options of DeepSpeed, its launcher and related programs, and of earlier versions: what to use here, or why
+// nothing is needed.
 static const struct {
     const char *name, *here, *why;
 } of_others[] = {
@@ -156,7 +156,7 @@ static const struct {
     {"weight_decay", "--set optimizer.params.weight_decay=X", NULL},
 };
 
-static bool same_flag(const char *ours, const char *given) {  // - and _ are one
+static bool same_flag(const char *ours, const char *given) {  // - and _ are equal
     for (; *ours && (*ours == *given || (*ours == '_' && *given == '-')); ours++, given++) {
     }
     return !*ours && !*given;
@@ -183,7 +183,8 @@ static int unknown_option(const struct cli_command *cmd, const struct cli_args *
     return fail("unknown option --%s: see %s %s --help", word, program_word(program), cmd->name);
 }
 
-// One option at argv[*i], with its value there or in the next word; moves *i to the last word used.
+// Parses one option at argv[*i], whose value is in the same word or in the next one. Moves *i to the last word
+// used.
 static int parse_option(const struct cli_command *cmd, int argc, char **argv, int *i, struct cli_args *out) {
     const char *word = argv[*i];
     const struct cli_option *o = NULL, *end = out->options + out->option_count;
@@ -212,7 +213,7 @@ static int parse_option(const struct cli_command *cmd, int argc, char **argv, in
     return take_option(out, o, value);
 }
 
-// The word, if --help has something of that name.
+// Returns the word if it is a topic of --help, else NULL.
 static const char *topic_of(const char *word) {
     bool known = !strcmp(word, HELP_ALL) || !strcmp(word, HELP_OWN);
     for (int g = 0; g < HELP_GROUPS; g++) known |= !strcmp(word, help_groups[g][0]);
@@ -291,7 +292,7 @@ struct config *cli_config(const struct topology_table *t, const struct config_ov
     return c;
 }
 
-#define EXACT 9007199254740992.0  // 2^53: below it a double is the integer that was written
+#define EXACT 9007199254740992.0  // 2^53: below this a double holds an integer exactly
 
 int cli_integer(const struct cli_args *a, const char *name, long low, long high, long fallback, long *out) {
     const char *text = cli_get(a, name);
@@ -302,7 +303,7 @@ int cli_integer(const struct cli_args *a, const char *name, long low, long high,
     char *end;
     errno = 0;
     long value = strtol(text, &end, 10);
-    double real = strtod(text, &end);  // 1e3, too
+    double real = strtod(text, &end);  // accepts 1e3, too
     if (end > text && !*end && real == floor(real) && fabs(real) < EXACT) value = (long)real;
     if (errno || end == text || *end || (double)value != real || value < low || value > high)
         return fail("--%s %s: expected a whole number from %ld to %ld", name, text, low, high);
@@ -351,7 +352,8 @@ static void help_options(FILE *f, const struct cli_option *options, size_t count
     for (size_t i = 0; i < count; i++) help_option(f, &options[i]);
 }
 
-// The first so many of a command's options, which set the configuration, by the groups of their keys; behind them its own.
+// Prints the first `configured` options, which set the configuration, by the groups of their keys. The command's
+// own options are in the last group.
 static void help_in_groups(FILE *f, const struct cli_command *cmd, const struct cli_option *all,
                            size_t configured, size_t count, const char *topic) {
     bool every = topic && !strcmp(topic, HELP_ALL);

@@ -21,7 +21,7 @@ void config_destroy(struct config **c) {
     *c = NULL;
 }
 
-// Where a draft has the value of a configuration that is resolved. It borrows the texts.
+// Makes a draft with the values of a resolved configuration. It borrows the texts.
 static struct draft draft_of(const struct config *c) {
     return (struct draft){.c = *c,
                           .stage = c->variant,
@@ -36,7 +36,7 @@ static cJSON *load_shown(const struct config_key *f, const struct draft *d) {
     return shown ? key_load(f, d) : NULL;
 }
 
-// An item as text: a JSON string without its quotes. Takes the item.
+// Returns an item as text, a JSON string without its quotes. Deletes the item.
 static char *item_text(cJSON *v) {
     char *text = cJSON_IsString(v) ? xstrdup(v->valuestring) : cJSON_PrintUnformatted(v);
     cJSON_Delete(v);
@@ -47,7 +47,7 @@ char *config_value(const struct config *c, const struct config_key *key) {
     struct draft d = draft_of(c);
     cJSON *v = load_shown(key, &d);
     if (!v) return NULL;
-    // As whoever reads config.json prints it.
+    // The same text as printed by a program that has read config.json.
     char *printed = cJSON_PrintUnformatted(v);
     cJSON_Delete(v);
     v = cJSON_Parse(printed);

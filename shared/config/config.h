@@ -1,10 +1,11 @@
-// The resolved configuration of a run: DeepSpeed's JSON with sections of our own, then --set, then the flags of
-// the command line. Plain data; the struct owns its strings. Every key is one row (config_key.h); docs/config.md
-// explains them one by one.
+// The resolved configuration of a run: DeepSpeed's JSON with sections of our own, then --set, then the flags of the
+// command line. Plain data; the struct owns its strings. Every key is one row (config_key.h); docs/config.md
+// explains every key.
 //
-// "auto" becomes what the Hugging Face Trainer's defaults make of it. It and the keys that DeepSpeed knows and that are not
-// read are counted in one line; --print-config says what became of each. A key that would change the results is an
-// error. An unknown key is a warning in a file and an error on the command line; both name the nearest known key.
+// "auto" becomes what the defaults of the Hugging Face Trainer make of it. One line counts the "auto" keys and the
+// keys that DeepSpeed knows but this program does not read; --print-config prints what became of each. A key that
+// would change the results is an error. An unknown key is a warning in a file and an error on the command line;
+// both name the nearest known key.
 #ifndef STARRING_SHARED_CONFIG_CONFIG_H
 #define STARRING_SHARED_CONFIG_CONFIG_H
 
@@ -25,9 +26,10 @@
 struct topology_row;  // shared/core/topology_row.h
 struct topology_table;
 
-// The ways of starting ranks, a row each: its name; what one of its processes is called, for people; whether each rank is a
-// process of this machine that this program starts (one_each), or another program starts them over MPI (by_others:
-// shared/launch/launch_mpi.c has its words, and its exit status may be one of a rank; above 128: killed by a signal).
+// The ways of starting ranks, a row each: its name; the printed name of one of its processes; whether this program
+// starts each rank as a process of this machine (one_each), or another program starts them over MPI (by_others: its
+// texts are in shared/launch/launch_mpi.c; its exit status may be a rank's, and above 128 means killed by a
+// signal).
 #define LAUNCH_LIST(X)                             \
     X(DEFAULT, "auto", "the run", false, false)    \
     X(THREADS, "threads", "the run", false, false) \
@@ -41,15 +43,15 @@ struct launch_row {
 };
 extern const struct launch_row launch_rows[LAUNCH_KINDS];
 
-// The way that processes of one host talk. A name is a demand: payloads take that way alone, and where it cannot be
-// had the run is refused. MEDIUM_AUTO: shared memory on one host and tcp between hosts; ranks over MPI leave it to
-// Open MPI.
+// How processes of one host exchange payloads. A named medium is a requirement: payloads use no other, and the run
+// is refused where it is not available. MEDIUM_AUTO: shared memory on one host and tcp between hosts; ranks over
+// MPI leave the choice to Open MPI.
 enum medium { MEDIUM_AUTO, MEDIUM_SHM, MEDIUM_TCP };
 extern const char *const medium_names[];
 enum memory_check_kind { MEMORY_CHECK_AUTO, MEMORY_CHECK_OFF };
 
-// Devices that a run can compute on, a row each: its name, which is its backend's too (kernels/backend.h); the section
-// that it alone reads; whether its memory is apart from the host's.
+// Devices that a run can compute on, a row each: its name, which is also its backend's (kernels/backend.h); the
+// section that only this device reads; whether its memory is separate from the host's.
 #define DEVICE_LIST(X)            \
     X(AUTO, "auto", NULL, false)  \
     X(CPU, "cpu", "cpu", false)   \
@@ -63,9 +65,9 @@ struct device_row {
 };
 extern const struct device_row device_rows[DEVICE_KINDS];
 
-// The engines through which a ring's ranks talk, a row each: its name, its place in the help of --collective, and MiB that
-// each process of a rank holds for it on the host and on a GPU. decentral/ranks.c has their collectives, and resolves
-// RING_AUTO.
+// The engines that a ring's ranks communicate with, a row each: its name, its text in the help of --collective, and
+// the MiB that each process of a rank needs for it on the host and on a GPU. decentral/ranks.c has their
+// collectives, and resolves RING_AUTO.
 #define ENGINE_LIST(X)                             \
     X(AUTO, "auto", "auto", 0, 0)                  \
     X(THREADS, "local", ", local (threads)", 0, 0) \
@@ -81,122 +83,127 @@ struct engine_row {
 };
 extern const struct engine_row engine_rows[RING_COLLECTIVES];
 
-// Training sequences: of T tokens from anywhere in the text, or documents, each as long as it is (shared/data/documents.h).
+// Training sequences: T tokens from anywhere in the text, or documents with their own lengths
+// (shared/data/documents.h).
 enum documents_kind { DOCUMENTS_PACKED, DOCUMENTS_WHOLE };
 
 #define EVAL_ALL  (-1)
 #define EVAL_AUTO (-2)
 
-// What a star's workers keep of weights and gradients: all, or two units' at a time.
+// What a star's workers keep of weights and gradients: all units, or two units at a time.
 enum ps_resident { PS_RESIDENT_ALL, PS_RESIDENT_UNITS };
 
-// The ranks that a rank of gossip hears (decentral/gossip.c).
+// From which ranks a rank of gossip receives (decentral/gossip.c).
 enum gossip_graph { GOSSIP_RING, GOSSIP_EXPONENTIAL };
 extern const char *const gossip_graphs[];
 
-// Local steps (shared/launch/local_steps.c): each rank's own between two exchanges, and the optimizer of what they exchange.
+// Local steps (shared/launch/local_steps.c): each rank's own steps between two exchanges (a round), and the outer
+// optimizer, which is applied to what they exchange.
 enum outer_kind { OUTER_MEAN, OUTER_NESTEROV, OUTER_ELASTIC, OUTER_CGAD };
 struct local_steps_config {
-    int64_t steps;  // of a round; 0: there are no rounds
+    int64_t steps;  // of a round; 0: no local steps
     enum outer_kind outer;
-    float lr, momentum;                 // as given; of cgad Adam's beta1
-    float age_decay, age_cutoff;        // of cgad: alpha, per update; an age that counts no more, 0: none
-    struct optimizer_config optimizer;  // of these: SGD, of the sum over the ranks or of each rank's own
+    float lr, momentum;                 // as given; cgad: Adam's beta1
+    float age_decay, age_cutoff;        // cgad: alpha, per update; the age from which nothing counts, 0: none
+    struct optimizer_config optimizer;  // made of these: SGD, or Adam for cgad
 };
 
 struct ps_config {
     int servers, threads;  // S; shard threads per server
-    char *servers_on;      // "hosts", "workers", or the machines that have them, in turn (ps/launch_star.h)
-    bool beside;           // it is "workers"
-    int resident;          // enum ps_resident
+    // "hosts", "workers", or a list of machines that get servers in turn (ps/launch_star.h).
+    char *servers_on;
+    bool beside;              // servers_on is "workers"
+    int resident;             // enum ps_resident
     int64_t partition_bytes;  // of 16-bit (or fp32) payload
     int64_t deadline_ms, heartbeat_ms;
-    int64_t grace_ms;         // for which a quorum waits for others
-    int64_t credit_bytes;     // in flight per worker; 0: auto (ps/job/unit_moves.h)
-    char *bind;               // where servers and scheduler listen
-    bool record_arrivals;     // asynchronous runs: leave the order of pushes in out
-    char *replay_arrivals;    // and repeat the one in this directory; NULL: as they arrive
-    bool log_updates;         // a line for each push, in out
-    bool read_oldest;         // bounded delay: of the versions that a step may be computed on, the oldest
+    int64_t grace_ms;         // how long a quorum waits for more workers
+    int64_t credit_bytes;     // bytes in flight per worker; 0: auto (ps/job/unit_moves.h)
+    char *bind;               // address on which servers and scheduler listen
+    bool record_arrivals;     // asynchronous runs: write the order of pushes to out
+    char *replay_arrivals;    // repeat the order in this directory; NULL: the order of arrival
+    bool log_updates;         // write a line for each push to out
+    bool read_oldest;         // bounded delay: use the oldest version that a step may be computed on
     struct code_format code;  // of pushed gradients
     // Where pushes are applied on arrival:
-    int64_t max_lead;          // steps that a worker may be ahead of the slowest; 0: any number
-    int pushes_per_update;     // K: the sum of so many is one update
-    int64_t max_staleness;     // updates; a gradient that is older is dropped; -1: none is
-    bool age_damping;          // the learning rate is divided by a gradient's age
+    int64_t max_lead;          // steps that a worker may be ahead of the slowest; 0: no limit
+    int pushes_per_update;     // K: the mean of K pushes is one update
+    int64_t max_staleness;     // updates; an older gradient is dropped; -1: no limit
+    bool age_damping;          // divide the learning rate by a gradient's age
     float delay_compensation;  // lambda; 0: none
-    float delay_decay;         // of the squares that lambda is divided by; 0: it stands
-    bool whole_units;          // no key: partition_bytes alone cuts, not balance (`bench ps`)
+    float delay_decay;         // decay of the squares that lambda is divided by; 0: lambda is constant
+    bool whole_units;          // no key: only partition_bytes cuts units, not balance (`bench ps`)
 };
 
-#define CONFIG_DELAY_MAX   16  // versions that weights may be behind
-#define CONFIG_ELASTIC_MAX 64  // workers: a set of them is a word
+#define CONFIG_DELAY_MAX   16  // versions: the largest delay of weights
+#define CONFIG_ELASTIC_MAX 64  // workers: a set of them is a 64-bit word
 
-// Checkpoints, and how a run goes on behind a death (docs/recovery.md).
+// Checkpoints, and how a run continues after a death (docs/recovery.md).
 struct recovery_config {
-    int64_t checkpoint_every;       // steps between two checkpoints; 0: none are written
-    bool checkpoint_background;     // the state is copied aside, and written while training goes on
-    int64_t checkpoint_keep;        // the last so many stay; 0: all
-    int64_t checkpoint_keep_every;  // and every so many-th; 0: none
+    int64_t checkpoint_every;       // steps between two checkpoints; 0: none
+    bool checkpoint_background;     // the state is copied, and written while training continues
+    int64_t checkpoint_keep;        // how many of the last ones are kept; 0: all
+    int64_t checkpoint_keep_every;  // every M-th one is kept, too; 0: none
     char *resume;                   // "latest", a checkpoint, or a run directory; NULL: from the beginning
-    bool resume_weights_only;       // its masters alone: step 0, a fresh optimizer
-    int restart;                    // lives of the job after the first, at most
-    char *elastic;                  // "MIN:MAX" workers; NULL: all of them, always
-    int elastic_min, elastic_max;   // what it says; 0: nothing
+    bool resume_weights_only;       // loads only its masters: step 0, a fresh optimizer
+    int restart;                    // the most restarts of the job
+    char *elastic;                  // "MIN:MAX" workers; NULL: always all of them
+    int elastic_min, elastic_max;   // the numbers in `elastic`; 0: it is NULL
 };
 
-// Where the curves of a run go (shared/monitor/monitor.h): OUTPUT_PATH/JOB_NAME.
+// Where a run's curves are written (shared/monitor/monitor.h): OUTPUT_PATH/JOB_NAME.
 struct monitor_config {
     bool enabled;
-    char *output_path;  // NULL: where the run was started
+    char *output_path;  // NULL: the directory where the run was started
     char *job_name;
 };
 
-// Where state is kept instead of the device's memory: docs/ring.md.
+// Where state is kept instead of in the device's memory: docs/ring.md.
 enum offload_device { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
 extern const char *const offload_names[];
 struct offload_config {
     enum offload_device device;
-    bool pin_memory;  // page-locked; where the device's memory is the host's it is all the same
-    char *nvme_path;  // of nvme: a directory that can be written; else whatever was given, or NULL
-    double ratio;     // offload_optimizer: of the elements that are offloaded, in whole units
+    bool pin_memory;  // page-locked; no effect if the device's memory is the host's
+    char *nvme_path;  // nvme: a writable directory; otherwise what was given, or NULL
+    double ratio;     // offload_optimizer: the share of the elements that is offloaded, in whole units
 };
 
-// How bytes go to a disk that is offloaded to (shared/offload/disk_store.h).
+// How bytes are moved to and from the disk of an offload (shared/offload/disk_store.h).
 struct aio_config {
-    int64_t block_bytes, depth;  // of a piece, a multiple of 4096; pieces under way for a read or a write
+    // Of one request, a multiple of 4096; requests in flight for a read or a write.
+    int64_t block_bytes, depth;
 };
 
-// The rules of joining (docs/security.md).
+// The rules for joining a job (docs/security.md).
 struct security_config {
-    bool insecure;  // a star: nobody is asked for the job's key
+    bool insecure;  // a star: joining needs no key
 };
 
 struct config {
-    const struct topology_table *topologies;  // those that can be named
+    const struct topology_table *topologies;  // the topologies that can be named
     char *topology;                           // as written: "ps:ssp:2"
-    const struct topology_row *row;           // whose name that is
+    const struct topology_row *row;           // the row of that name
     int variant;      // which of its variants: the ring's stage, the star's consistency
-    int local_delay;  // of its weights, in updates
+    int local_delay;  // delay of its weights, in updates
     int bound;        // the number in the name of a variant that has one, else 0
     int workers;      // N
     enum launch_kind launch;
     enum medium medium;
-    char *
-        interface;  // of ranks that others start: whose address the others are told; NULL: by the route to rank 0
+    // For ranks that others start: the network interface whose address is sent to the other ranks. NULL: by the
+    // route to rank 0.
+    char *interface;
     enum device_kind device;
     enum ring_collective collective;
     int threads;                 // CPU threads per rank; 0: cores / ranks on this machine, at least 1
-    enum cpu_kernel cpu_kernel;  // device cpu, dtype bf16: as asked
+    enum cpu_kernel cpu_kernel;  // device cpu, dtype bf16: as requested
     struct cuda_choices cuda;
 
     char *model;      // preset, file or directory
     char *data;       // file, directory, or "demo"
-    char *val_data;   // or NULL: the tail of data
+    char *val_data;   // NULL: the tail of data
     char *tokenizer;  // "auto", "byte" or "bin"
     double val_fraction;
     enum documents_kind documents;
-    int64_t seq;  // T; of whole documents the longest
+    int64_t seq;  // T; with whole documents, the longest
     int64_t steps;
     uint64_t seed;
     enum dtype dtype;
@@ -207,11 +214,11 @@ struct config {
     double target_loss;
     bool keep_snapshots;
     bool trace, json, quiet, full;
-    char *fault;             // of messages: what is lost, repeated, late; NULL: none
-    char *straggle, *delay;  // lists of shared/core/trouble.h, right for the run's workers; NULL: none
-    enum memory_check_kind memory_check;  // off: start even what does not fit (shared/memory/memory_check.h)
-    int64_t device_bytes;  // what a worker's device gives (shared/memory/memory_check.h); 0: all it has
-    int64_t logits_bytes;  // of a chunk of the head's; 0: auto (shared/model/head_plan.h)
+    char *fault;             // faults in messages: lost, duplicated, late; NULL: none
+    char *straggle, *delay;  // lists of shared/core/trouble.h, valid for the run's workers; NULL: none
+    enum memory_check_kind memory_check;  // off: start even if it does not fit (shared/memory/memory_check.h)
+    int64_t device_bytes;  // limit of a worker's device memory (shared/memory/memory_check.h); 0: none
+    int64_t logits_bytes;  // of a chunk of the head's logits; 0: auto (shared/model/head_plan.h)
 
     // DeepSpeed's triangle, resolved: train = micro * accumulation * N
     int64_t train_batch, micro_batch, accumulation;
@@ -220,52 +227,53 @@ struct config {
     struct schedule_config schedule;
     struct scaler_config scaler;
     float clip;
-    bool clip_given, optimizer_given;  // by a file or the command line, which a run's config.json is
-    char *remarks;   // what became of keys that have no effect, and of "auto": lines, each with its end
-    int grad_accum;  // data_types.grad_accum_dtype: 0: auto, fp32; else 1 + enum dtype
-    struct recompute_options recompute;  // but gelu_apart, which follows from cuda.gelu
+    bool clip_given, optimizer_given;    // set by a file (as a run's config.json) or the command line
+    char *remarks;                       // what became of keys without effect, and of "auto": complete lines
+    int grad_accum;                      // data_types.grad_accum_dtype: 0: auto, fp32; else 1 + enum dtype
+    struct recompute_options recompute;  // except gelu_apart, which follows from cuda.gelu
     int64_t steps_per_print;
     struct monitor_config tensorboard, csv_monitor;
     bool reduce_native;
     int64_t reduce_group;  // workers of a group, whose gradients are summed first; or one of:
 #define GROUP_NONE 0
-#define GROUP_HOST -1           // those of a machine: a number once the topology has resolved it
-    int64_t prefetch_elements;  // stage 3: gathered ahead of use, 0: nothing; or one unit:
+#define GROUP_HOST -1           // the workers of a machine: a number after the topology has resolved it
+    int64_t prefetch_elements;  // stage 3: elements gathered ahead of use, 0: none; or one unit:
 #define PREFETCH_AUTO -1
-    int64_t live_elements;  // stage 3: that slots of weights hold at most, one slot at least; 0: any
-    int64_t reduce_elements, gather_elements;  // of units that travel together in the ring; 0: each alone
+    int64_t live_elements;  // stage 3: most elements in slots of weights, at least one slot; 0: no limit
+    int64_t reduce_elements, gather_elements;  // of units bundled in one message of the ring; 0: no bundles
     bool no_overlap;                           // zero_optimization.overlap_comm is false
-    bool no_sync;                              // ring.no_sync: stages 2 and 3 reduce gradients once a step
+    bool no_sync;                              // ring.no_sync: stages 2 and 3 reduce gradients once per step
     enum gossip_graph gossip_graph;
-    int64_t hpz;  // stage 3: ranks that hold a secondary copy of the weights between them; 1: none
-    struct offload_config offload_optimizer, offload_param;  // of a stage that can; else device is none
+    int64_t hpz;  // stage 3: ranks that share a secondary copy of the weights; 1: no such copy
+    // Of a stage that supports it; otherwise device is none.
+    struct offload_config offload_optimizer, offload_param;
     struct aio_config aio;
-    int64_t deadline_ms;  // collectives; = ps.deadline_ms
+    int64_t deadline_ms;  // of collectives; equals ps.deadline_ms
     struct ps_config ps;
     struct recovery_config recovery;
     struct security_config security;
     struct local_steps_config local_steps;
-    const struct config
-        *outside;  // of a topology inside of local steps: the run's, whose rounds its steps are; NULL: none
+    // Of a topology inside of local steps: the run's configuration, whose rounds are this one's steps. NULL: none.
+    const struct config *outside;
 };
 
-// The optimizer of the masters that all ranks hold together.
+// The optimizer of the masters that all ranks share.
 static inline const struct optimizer_config *config_kept_optimizer(const struct config *c) {
     return c->local_steps.steps ? &c->local_steps.optimizer : &c->optimizer;
 }
-// Of the run's steps that one of this configuration's is made of.
+// Returns how many of the run's steps make one step of this configuration.
 static inline int64_t config_round(const struct config *c) {
     return c->outside ? c->outside->local_steps.steps : 1;
 }
 
-// The ranks, or workers, of a group whose gradients are summed first; 0: there are none, for one group and groups of one
-// are no groups, or it is not known yet how many a machine has.
+// Returns the ranks, or workers, of a group whose gradients are summed first. 0: there are no groups; one group of
+// all and groups of one are no groups. Also 0 while the number of workers per machine is unknown.
 static inline int config_group(const struct config *c) {
     return c->reduce_group > 1 && c->reduce_group < c->workers ? (int)c->reduce_group : 0;
 }
 
-// K: pushes whose mean is one update, where they are applied on arrival; the updates that so many of a key are, the last one
-// perhaps of fewer.
+// K: pushes whose mean is one update, where pushes are applied on arrival. updates_of_pushes: the updates that so
+// many pushes of a key make; the last one may have fewer than K.
 static inline int pushes_per_update(const struct config *c) {
     return c->ps.pushes_per_update > 1 ? c->ps.pushes_per_update : 1;
 }
@@ -273,59 +281,63 @@ static inline int64_t updates_of_pushes(const struct config *c, int64_t pushes) 
     return (pushes + pushes_per_update(c) - 1) / pushes_per_update(c);
 }
 
-// Whether a step's micro-batches are added in fp32 buffers beside the 16-bit gradients (shared/model/grad_sum.h): unless
-// data_types.grad_accum_dtype names the run's own type.
+// Whether a step's micro-batches are added in fp32 buffers, separate from the 16-bit gradients
+// (shared/model/grad_sum.h). They are, unless data_types.grad_accum_dtype names the run's own type.
 static inline bool config_sums_in_fp32(const struct config *c) {
     return c->accumulation > 1 && c->dtype != DT_F32 && c->grad_accum != 1 + (int)c->dtype;
 }
-// Micro-batches whose gradients the model adds up in the gradients' own buffers; 1: each writes them anew.
+// Micro-batches whose gradients the model adds in the gradients' own buffers; 1: each overwrites them.
 static inline int64_t config_added_in_place(const struct config *c) {
     return config_sums_in_fp32(c) ? 1 : c->accumulation;
 }
 
-// The device of the run; of "auto", before device_resolve: as the cpu.
+// The run's device. For "auto", before device_resolve, it is the cpu's row.
 static inline const struct device_row *config_device(const struct config *c) {
     return &device_rows[c->device ? c->device : DEVICE_CPU];
 }
 
-// One "--set a.b=value" or a flag turned into a path; value is JSON, or a bare string. "model" and "data"
-// alone set model.name and data.path. Texts are taken as they stand: --out 123 is a directory.
+// One "--set a.b=value", or a flag with its path. value is JSON, or a bare string. The paths "model" and "data"
+// mean model.name and data.path. A text is taken literally: --out 123 is a directory.
 struct config_override {
     const char *path, *value;
-    const char *flag;  // how the user wrote it, for messages: "--workers"; NULL: "--set"
+    const char *flag;  // as the user wrote it, for messages: "--workers"; NULL: "--set"
 };
 
-// Reads path (NULL: all defaults), applies overrides in order, resolves "auto" and the batch triangle,
-// checks. Warnings go to stderr, and a line for what else there is to say, which is in `remarks`. NULL after fail() named file or flag, key, what was
-// expected and what was found. The caller owns the result; the table of topologies outlives it.
+// Reads path (NULL: all defaults), applies overrides in order, resolves "auto" and the batch triangle, checks.
+// Prints warnings to stderr, and one line that sums up the further remarks in `remarks`. Returns NULL after fail()
+// named file or flag, key, what was expected and what was found. The caller owns the result; the table of
+// topologies outlives it.
 struct config *config_load(const struct topology_table *t, const char *path, const struct config_override *o,
                            size_t count);
-// The resolved configuration as JSON text (malloc'd); config_load reads it back to an equal config.
+// Returns the resolved configuration as JSON text (malloc'd). config_load reads it back to an equal configuration.
 char *config_to_json(const struct config *c);
-// The same in a file of memory, for the programs that this process starts or becomes: no file system stands in their way.
-// path: of it, for config_load in those. Its descriptor, which stays open there, or -1 after logging.
+// Writes the same text to a file in memory, for programs that this process starts or becomes: no file system is
+// needed. path receives the name that config_load takes in those programs. Returns the file's descriptor, which
+// stays open in them, or -1 after logging.
 #define CONFIG_HANDED_DOWN "/proc/self/fd/"
 int config_hand_down(const struct config *c, char path[32]);
 void config_destroy(struct config **c);
-// Whether this machine has the directories of device "nvme": of a run that begins here, not of one that is read about. -1
-// after saying what to do.
+// Whether this machine has the directories of device "nvme". For a run that begins here, not for one that is only
+// read about. Returns 0, or -1 after logging what to do.
 int config_check_folders(const struct config *c);
-// A key's value as text, as identities have it: JSON of a number or a switch, a text without its quotes (malloc'd). NULL:
-// it is none of this configuration's, as a parameter of another optimizer, or an unset text.
+// Returns a key's value as text for identities: JSON of a number or a switch, a text without its quotes (malloc'd).
+// Returns NULL if the configuration has no such value: a parameter of another optimizer, or an unset text.
 char *config_value(const struct config *c, const struct config_key *key);
-// A file's name without its folder, for remarks; of a pipe (/dev/fd/63) the path.
+// Returns a file's name without its directory, for remarks; for a pipe (/dev/fd/63) the path.
 const char *config_file_name(const char *path);
-// A type's names in torch and DeepSpeed, in any case, as this program's own ("fp32" of "torch.float32"); another text as it is.
+// Returns this program's name of a type, given its name in torch or DeepSpeed in any case ("fp32" for
+// "torch.float32"). Another text is returned unchanged.
 const char *config_dtype_name(const char *text);
-// Sets the keys of a section ("cuda") to their defaults. Which of them had another value, for people
-// ("cuda.attention own, cuda.gelu fused", malloc'd); NULL: none.
+// Sets the keys of a section ("cuda") to their defaults. Returns those that had another value as text to print
+// ("cuda.attention own, cuda.gelu fused", malloc'd), or NULL.
 char *config_reset_section(struct config *c, const char *section);
 
-// The names of a row's variants (malloc'd).
+// Returns the names of a row's variants, joined by `between` (malloc'd).
 char *config_variants(const struct topology_row *row, const char *between);
-// Parses "zero:2", "ps:ssp:3", ... into topology, row, variant and bound; -1 after listing what is possible.
+// Parses "zero:2", "ps:ssp:3", ... into topology, row, variant and bound. Returns 0, or -1 after logging what is
+// possible.
 int config_parse_topology(struct config *c, const char *text);
-// The number of ranks of a role; 0: the topology has no such role.
+// Returns the number of ranks of a role; 0: the topology has no such role.
 int config_ranks(const struct config *c, const char *role);
 
 #endif

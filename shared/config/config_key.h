@@ -1,9 +1,9 @@
-// A key of the configuration is one row of config_keys.c. From the rows come the reader and its messages, the defaults,
-// --print-config, the nearest known name, the flags of train and of a star's roles with their help, and what ranks and
-// checkpoints compare (shared/state/identity.h). A new key takes a member of struct config, a row, and a line of
-// docs/config.md, which a test demands.
+// A key of the configuration is one row of config_keys.c. The rows give the reader and its messages, the defaults,
+// --print-config, the nearest known name, the flags of train and of a star's roles with their help, and what ranks
+// and checkpoints compare (shared/state/identity.h). A new key needs a member of struct config, a row, and a line
+// of docs/config.md, which a test requires.
 //
-// Rows are constant; any thread.
+// Rows are constant; any thread may read them.
 #ifndef STARRING_SHARED_CONFIG_CONFIG_KEY_H
 #define STARRING_SHARED_CONFIG_CONFIG_KEY_H
 
@@ -25,24 +25,24 @@ enum key_type {
     KEY_SWITCH  // bool, index into two names
 };
 
-// How a change of a key concerns a run that goes on, and which ranks must have the same value.
+// What a change of a key means for a run that resumes, and which ranks must have the same value.
 enum identity_use {
-    // A run that continues from a checkpoint must have the same: another value is another run.
+    // A run that resumes from a checkpoint must have the same value: another value is another run.
     IDENTITY_TRAJECTORY = 1,
-    // All ranks of a run must have the same.
+    // All ranks of a run must have the same value.
     IDENTITY_RUN = 2,
-    // A continued run may have another value, and then ends in other bits than the undisturbed one. A key that is
-    // neither here nor in IDENTITY_TRAJECTORY moves no bit.
+    // A resumed run may have another value; its result then has other bits than an undisturbed run. A key that is
+    // neither here nor in IDENTITY_TRAJECTORY changes no bit.
     IDENTITY_BITS = 4,
-    // Known to those alone that compute (workers): servers and a scheduler open no data and have no such device. It is
-    // compared where both sides know it.
+    // Known only to the ranks that compute (workers): servers and a scheduler open no data and have no such device.
+    // It is compared where both sides know it.
     IDENTITY_LOCAL = 8,
-    // Beside IDENTITY_TRAJECTORY: decides the order of pushes, so a recorded order of arrivals is repeated with the same
-    // value alone (ps/record/arrivals.h).
+    // Decides the order of pushes. A recorded order of arrivals is replayed only with the same values of these keys
+    // and of IDENTITY_TRAJECTORY's (ps/record/arrivals.h).
     IDENTITY_ORDER = 16
 };
 
-// Where --help lists a flag: the group's name, as --help takes it, and its heading.
+// The group in which --help lists a flag: its name, as --help takes it, and its heading.
 #define HELP_LIST(X)                                      \
     X(HELP_WHAT, "model", "Model and data")               \
     X(HELP_TRAINING, "training", "Training")              \
@@ -60,38 +60,38 @@ struct config_key {
     const char *path;  // "optimizer.params.lr"
     enum key_type type;
     size_t offset;     // in struct draft
-    double low, high;  // of numbers, inclusive
-    double zero;       // what a 0 means; 0: itself
-    bool no_bool;      // DeepSpeed converts truth values to numbers, and not for this one
-    bool true_is_1;    // DeepSpeed compares it as Python's True: taken with a warning
-    bool
-        of_groups;  // DeepSpeed takes a list besides, a number for each parameter group: equal ones are one number
-    bool is_dtype;              // names of types, which people spell in several ways
+    double low, high;  // limits of numbers, inclusive
+    double zero;       // the value that a 0 stands for; 0: itself
+    bool no_bool;      // DeepSpeed converts truth values to numbers, but not for this key
+    bool true_is_1;    // DeepSpeed compares it with Python's True: accepted with a warning
+    // DeepSpeed also takes a list, with a number for each parameter group. Equal numbers count as one.
+    bool of_groups;
+    bool is_dtype;              // names of types, which have several spellings
     const char *const *names;   // of KEY_ENUM, KEY_SIZE and KEY_SWITCH, NULL at the end
-    const char *default_value;  // of a configuration without the key, as a flag writes it; NULL: 0 or no text
-    const char *auto_value;     // JSON "auto" stands for; "": resolved later; NULL: no "auto" here
-    const char *auto_why;       // where auto_value comes from
-    bool empty;                 // of a text: "" is no text, else it is refused
+    const char *default_value;  // the default, as a flag writes it; NULL: 0 or no text
+    const char *auto_value;     // JSON that "auto" stands for; "": resolved later; NULL: no "auto" here
+    const char *auto_why;       // source of auto_value
+    bool empty;                 // of a text: "" is accepted as no text; otherwise it is refused
     const char *alias;          // DeepSpeed's other name for it, or NULL
-    bool stage_3;               // acts in stage 3 alone
-    bool ring;                  // of ZeRO's stages: shown only where one runs
-    bool only_read;             // another key says what became of it, and is shown instead
-    unsigned schedules;         // of a schedule's parameter: the bits 1 << type of those that take it
+    bool stage_3;               // has an effect only in stage 3
+    bool ring;                  // of ZeRO's stages: shown only if the run has one
+    bool only_read;             // another key holds the result, and is shown instead
+    unsigned schedules;         // of a parameter of schedules: the bits 1 << type of those that take it
 
-    const char *flag, *metavar,
-        *help;              // "workers", "N" (NULL: a switch), one sentence; flag NULL: --set alone
+    // "workers", "N" (NULL: a switch), one sentence. flag NULL: only --set sets the key.
+    const char *flag, *metavar, *help;
     bool train;             // a flag of train, not of the roles
     enum help_group group;  // of the flag
-    bool often;             // what most people need: in the short --help too
+    bool often;             // listed in the short --help, too
 
-    unsigned agree;  // of enum identity_use; 0: nobody compares it
+    unsigned agree;  // bits of enum identity_use; 0: never compared
 };
 
 size_t config_key_count(void);
 const struct config_key *config_key_at(size_t i);
-// By its path or its other name; NULL: none.
+// Finds a key by its path or its alias. Returns NULL if there is none.
 const struct config_key *config_key_find(const char *path);
-// Whether an earlier version had the key, and this one has not.
+// Whether an earlier version had the key and this one does not.
 bool config_key_gone(const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-// The table of the keys that are read: a row has everything about a key.
+// The table of the keys that are read: one row has everything about a key.
 #include <assert.h>
 #include <limits.h>
 #include <string.h>
@@ -79,15 +79,15 @@ static_assert(offsetof(struct optimizer_config, beta2) ==
 #define IN(of)                         .group = HELP_##of
 #define OFTEN(of)                      IN(of), .often = true
 
-// The uses of a key (enum identity_use): which ranks and runs must agree on it. The promise is docs/ARCHITECTURE.md's: with N workers and one micro-batch
-// a step, ps:sync = zero:0..3, any servers.
+// The uses of a key (enum identity_use): which ranks and runs must agree on it. docs/ARCHITECTURE.md promises: with
+// N workers and one micro-batch per step, ps:sync = zero:0..3, with any number of servers.
 //
-//     NOBODY          no bit moves: where something lies, how patient, talkative or quick a process is
-//     R               topology and stage, servers and their threads, partitions, medium; how far it goes, what is
-//                     evaluated and kept: ranks that differ in it do not work together, and no bit moves either
-//     B               bits move. workers, micro-batches, accumulation: the same global batches, cut otherwise, so
-//                     sums round otherwise. kernels, device, reduce, chunks of the logits: the same sums in another
-//                     order. Each gives a right run, which equals no undisturbed one to the last bit
+//     NOBODY          no bit changes: where something is stored, how patient, talkative or fast a process is
+//     R               topology and stage, servers and their threads, partitions, medium; how many steps, what is
+//                     evaluated and kept. Ranks that differ in it cannot work together, but no bit changes
+//     B               bits change. workers, micro-batches, accumulation: the same global batches in other slices, so
+//                     sums round differently. kernels, device, reduce, chunks of the logits: the same sums in another
+//                     order. Each gives a correct run, which differs from an undisturbed one in its last bits
 //     T               another run
 #define NOBODY 0
 #define T      IDENTITY_TRAJECTORY
@@ -96,7 +96,7 @@ static_assert(offsetof(struct optimizer_config, beta2) ==
 #define L      IDENTITY_LOCAL
 #define ORDER  IDENTITY_ORDER
 
-// The schedules that take a parameter, as the constructors of DeepSpeed's lr_schedules.py do.
+// The schedules that take a parameter, as in the constructors of DeepSpeed's lr_schedules.py.
 #define W (1u << SCHEDULE_WARMUP)
 #define D (1u << SCHEDULE_WARMUP_DECAY)
 #define C (1u << SCHEDULE_WARMUP_COSINE)
@@ -107,7 +107,7 @@ static_assert(offsetof(struct optimizer_config, beta2) ==
 #define SCHEDULE_REAL(name, member, most, ...) \
     NUMBER("scheduler.params." name, T, KEY_F64, c.schedule.member, 0, most, __VA_ARGS__)
 
-// In the order in which config_to_json writes them, and --help lists them.
+// In the order in which config_to_json writes them and --help lists them.
 static const struct config_key keys[] = {
     TEXT(
         "model.name", NOBODY, c.model, DEFAULT("demo"),
@@ -152,7 +152,7 @@ static const struct config_key keys[] = {
          IN(RANKS)),  // how the processes were started
     ENUM("medium", R | ORDER, c.medium, medium_names,
          FLAG("medium", "M", "what processes of one host talk through: shm, tcp or auto (auto)"),
-         IN(RANKS)),  // where one demands shared memory
+         IN(RANKS)),  // for ranks that require shared memory
     TEXT(
         "interface", NOBODY, c.interface,
         TRAIN_FLAG(
@@ -161,10 +161,10 @@ static const struct config_key keys[] = {
         IN(RANKS)),
     ENUM("device", B | L, c.device, device_names,
          FLAG("device", "D", "cpu, cuda, ref (slow and simple), or auto: a GPU if there is one (auto)"),
-         OFTEN(RANKS)),  // each worker may have another: it computes its own share of the batch
+         OFTEN(RANKS)),  // workers may differ: each computes its own share of the batch
     NUMBER("threads", NOBODY, KEY_INT, c.threads, 0, 4096,
            FLAG("threads", "N", "CPU threads per rank; 0: its share of the cores (0)"),
-           OFTEN(RANKS)),  // no bit depends on them
+           OFTEN(RANKS)),  // no bit depends on the number
     ENUM("cpu.kernel", NOBODY, c.cpu_kernel, kernel_names),
     ENUM("cuda.attention", R | B | L, c.cuda.attention, attention_names),
     SIZE("cuda.attention_slice", R | B | L, c.cuda.attention_slice_bytes, slice_names),
@@ -191,8 +191,8 @@ static const struct config_key keys[] = {
          IN(FILES)),  // worker 0's files
     BOOL("trace", NOBODY, c.trace,
          FLAG("trace", NULL, "trace.json (Chrome, Perfetto) has all steps, not the last three"),
-         IN(FILES)),  // each role may leave its own
-    // They name ranks, and each rank looks itself up: where one does not know of its trouble, the report is wrong.
+         IN(FILES)),  // each role may write its own
+    // These lists name ranks, and each rank looks up its own entry. If ranks have other lists, the report is wrong.
     LIST(
         "trouble.straggle", R, c.straggle,
         FLAG(
@@ -210,7 +210,7 @@ static const struct config_key keys[] = {
     TEXT("trouble.fault", NOBODY, c.fault,
          FLAG("fault", "LIST",
               "a star's messages get lost, doubled, late: drop=P,dup=P,reorder=P (shares),delay=MS,seed=S"),
-         IN(TROUBLE)),  // of the process that is told so; no bit moves
+         IN(TROUBLE)),  // of the process that has the flag; no bit changes
     BOOL("json", NOBODY, c.json,
          TRAIN_FLAG("json", NULL, "print summary.json alone on stdout; steps go to stderr"), IN(FILES)),
     BOOL("quiet", NOBODY, c.quiet,
@@ -258,7 +258,7 @@ static const struct config_key keys[] = {
     NUMBER("scheduler.params.cos_min_ratio", T, KEY_F64, c.schedule.cos_min_ratio, 0, 1, DEFAULT("1e-4"),
            OF(C)),
     NUMBER("scheduler.params.last_batch_iteration", NOBODY, KEY_I64, last_iteration, -1, -1, DEFAULT("-1"),
-           OF(W | D | C | O | G)),  // it has one value
+           OF(W | D | C | O | G)),  // -1 is the only value
     SCHEDULE_REAL("cycle_min_lr", cycle_min_lr, FLOAT_MAX, OF(O), .of_groups = true),
     SCHEDULE_REAL("cycle_max_lr", cycle_max_lr, FLOAT_MAX, OF(O), .of_groups = true),
     SCHEDULE_REAL("decay_lr_rate", decay_lr_rate, FLOAT_MAX, OF(O)),
@@ -275,7 +275,7 @@ static const struct config_key keys[] = {
     SCHEDULE_INTEGER("lr_range_test_step_size", range_step, 1, DEFAULT("2000"), OF(G)),
     SCHEDULE_REAL("lr_range_test_step_rate", range_rate, FLOAT_MAX, DEFAULT("1"), OF(G)),
     BOOL("scheduler.params.lr_range_test_staircase", T, c.schedule.range_staircase, OF(G)),
-    BOOL("fp16.enabled", NOBODY, fp16, LATER),  // dtype says so
+    BOOL("fp16.enabled", NOBODY, fp16, LATER),  // dtype has the result
     NUMBER("fp16.loss_scale", T, KEY_F64, c.scaler.static_scale, 0, FLOAT_MAX, .no_bool = true),
     // The values that these four may have depend on fp16.enabled and loss_scale (config_resolve.c).
     NUMBER("fp16.initial_scale_power", T, KEY_INT, c.scaler.initial_power, -INT_MAX, INT_MAX, DEFAULT("16")),
@@ -285,7 +285,7 @@ static const struct config_key keys[] = {
     BOOL("fp16.consecutive_hysteresis", T, c.scaler.consecutive_hysteresis),
     NUMBER("fp16.min_loss_scale", T, KEY_F64, c.scaler.min_scale, -FLOAT_MAX, FLOAT_MAX, DEFAULT("1"),
            .no_bool = true),
-    BOOL("bf16.enabled", NOBODY, bf16, LATER),  // dtype says so
+    BOOL("bf16.enabled", NOBODY, bf16, LATER),  // dtype has the result
     // The default is DeepSpeed 0.19.6's.
     NUMBER("gradient_clipping", T, KEY_F32, c.clip, -FLOAT_MAX, FLOAT_MAX, DEFAULT("1"), AUTO("1"),
            .true_is_1 = true),
@@ -296,19 +296,19 @@ static const struct config_key keys[] = {
     BOOL("csv_monitor.enabled", NOBODY, c.csv_monitor.enabled),
     TEXT("csv_monitor.output_path", NOBODY, c.csv_monitor.output_path, .empty = true),
     TEXT("csv_monitor.job_name", NOBODY, c.csv_monitor.job_name, DEFAULT("DeepSpeedJobName"), .empty = true),
-    NUMBER("zero_optimization.stage", NOBODY, KEY_INT, stage, 0, 3, .ring = true),  // topology says it
+    NUMBER("zero_optimization.stage", NOBODY, KEY_INT, stage, 0, 3, .ring = true),  // topology has the result
     ROW("zero_optimization.overlap_comm", R, KEY_NOT,
-        c.no_overlap),  // ranks that meet in another order wait for each other for ever
+        c.no_overlap),  // ranks that exchange in different orders would wait for each other forever
     ELEMENTS("zero_optimization.stage3_prefetch_bucket_size", R, c.prefetch_elements, prefetch_names,
              .alias = "zero_optimization.prefetch_bucket_size", .stage_3 = true, DEFAULT("auto")),
-    // A bucket of 0 elements is each unit alone, as "auto" is; slots of 0 elements are one slot.
+    // A bucket of 0 elements is one unit, like "auto"; slots of 0 elements are one slot.
     ELEMENTS("zero_optimization.reduce_bucket_size", R, c.reduce_elements, auto_names),
     ELEMENTS("zero_optimization.allgather_bucket_size", R, c.gather_elements, auto_names),
     ELEMENTS("zero_optimization.stage3_max_live_parameters", R, c.live_elements, auto_names, .stage_3 = true,
              .zero = 1, .alias = "zero_optimization.max_live_parameters"),
     NUMBER("zero_optimization.zero_hpz_partition_size", R, KEY_I64, c.hpz, 0, 65536, .stage_3 = true,
            .zero = 1, DEFAULT("1")),
-    // Where state lies moves no bit and no message; each rank's machine may have another place for it.
+    // Where state is stored changes no bit and no message, and may differ from machine to machine.
     ENUM("zero_optimization.offload_optimizer.device", NOBODY, c.offload_optimizer.device, offload_names,
          .ring = true),
     BOOL("zero_optimization.offload_optimizer.pin_memory", NOBODY, c.offload_optimizer.pin_memory,
@@ -329,13 +329,13 @@ static const struct config_key keys[] = {
     NUMBER("aio.queue_depth", NOBODY, KEY_I64, c.aio.depth, 0, 1 << 30, DEFAULT("16"), .ring = true),
     DTYPE("data_types.grad_accum_dtype", R | B, c.grad_accum, own_or_dtype_names),
     DTYPE("data_types.param_dtype", NOBODY, param_dtype, own_or_dtype_names,
-          .only_read = true),  // dtype says it
-    // The same bits, computed once more.
+          .only_read = true),  // dtype has the result
+    // These compute the same bits once more.
     NUMBER("activation_checkpointing.number_checkpoints", NOBODY, KEY_I64, c.recompute.blocks, 0, EXACT_MAX),
     BOOL("activation_checkpointing.cpu_checkpointing", NOBODY, c.recompute.inputs_on_host),
     ENUM("activation_checkpointing.recompute", NOBODY, recompute, recompute_names),
     DTYPE("communication_data_type", NOBODY, wire_dtype, own_or_dtype_names,
-          .only_read = true),  // dtype says it
+          .only_read = true),  // dtype has the result
     ROW("reduce", R | B, KEY_SWITCH, c.reduce_native, .names = reduce_names),
     SIZE(
         "reduce_group", R | B, c.reduce_group, group_names,
@@ -374,7 +374,7 @@ static const struct config_key keys[] = {
     NUMBER("parameter_server.threads", R | ORDER, KEY_INT, c.ps.threads, 1, 1024, DEFAULT("1")),
     NUMBER("parameter_server.partition_bytes", R, KEY_I64, c.ps.partition_bytes, 1024, 1 << 30,
            DEFAULT("1048576")),
-    // How patient and how greedy each role is, where it listens, what it writes down.
+    // Timeouts and limits of each role, its address, and what it records.
     NUMBER("parameter_server.deadline_ms", NOBODY, KEY_I64, c.ps.deadline_ms, 1, 1 << 30, DEFAULT("30000")),
     NUMBER("parameter_server.heartbeat_ms", NOBODY, KEY_I64, c.ps.heartbeat_ms, 1, 1 << 30, DEFAULT("500")),
     NUMBER("parameter_server.grace_ms", NOBODY, KEY_I64, c.ps.grace_ms, 0, 1 << 30),
@@ -389,15 +389,15 @@ static const struct config_key keys[] = {
     TEXT("parameter_server.replay_arrivals", NOBODY, c.ps.replay_arrivals,
          FLAG("replay-arrivals", "DIR",
               "ps:async, ps:ssp, ps:backup, ps:quorum: do as recorded in DIR, bit for bit"),
-         IN(STAR)),  // the file says of which run it is (ps/record/arrivals.h)
+         IN(STAR)),  // the file names its run (ps/record/arrivals.h)
     BOOL("parameter_server.log_updates", NOBODY, c.ps.log_updates,
          FLAG("log-updates", NULL, "a star: a line for each gradient, in DIR/updates.jsonl"), IN(STAR)),
     ROW("parameter_server.read", R | B, KEY_SWITCH, c.ps.read_oldest, .names = read_names),
     NUMBER("local.delay", B, KEY_INT, c.local_delay, 0, CONFIG_DELAY_MAX),
-    // A right run whatever the code is, since what it leaves out is said later; other bits.
+    // Every code gives a correct run, because what it omits is sent later; the bits differ.
     ENUM("parameter_server.compression", R | B, c.ps.code.kind, code_names, DEFAULT("none")),
     NUMBER("parameter_server.compression_share", R | B, KEY_F64, c.ps.code.share, 1e-9, 1, DEFAULT("0.01")),
-    // How ps:async makes updates of pushes (ps/server/push_on_arrival.c).
+    // How ps:async combines pushes to updates (ps/server/push_on_arrival.c).
     SIZE("parameter_server.max_lead", R | B | ORDER, c.ps.max_lead, lead_names, DEFAULT("none")),
     NUMBER("parameter_server.pushes_per_update", R | B | ORDER, KEY_INT, c.ps.pushes_per_update, 1, 4096,
            DEFAULT("1")),
@@ -429,7 +429,7 @@ static const struct config_key keys[] = {
         FLAG(
             "resume", "DIR|latest",
             "go on from a checkpoint or a run's latest one; latest: from that of --out, or begin where it has none"),
-        OFTEN(AGAIN)),  // where: what was read is "recovery.resumed"
+        OFTEN(AGAIN)),  // a path; the checkpoint that was read is "recovery.resumed"
     BOOL("recovery.resume_weights_only", R, c.recovery.resume_weights_only,
          FLAG("resume-weights-only", NULL,
               "with --resume DIR: a new run from those weights: step 0, a fresh optimizer"),
@@ -446,7 +446,7 @@ static const struct config_key keys[] = {
     BOOL("security.insecure", NOBODY, c.security.insecure,
          FLAG("insecure", NULL,
               "a star without a key (docs/security.md): who reaches its ports may join, read and change all"),
-         IN(STAR)),  // roles that differ in it do not get to talk
+         IN(STAR)),  // roles that differ in it cannot connect
 };
 static_assert(sizeof keys / sizeof *keys <= KEYS_MAX, "struct reading has a state for each");
 

@@ -1,5 +1,6 @@
-// Keys of DeepSpeed's configuration (0.19.6: docs/_pages/config-json.md and the classes it is read into), and of earlier
-// versions of this program, that it does not read, with the reason. A path here is a leaf: members below it are not visited.
+// Keys that this program does not read, with the reason: DeepSpeed's (0.19.6: docs/_pages/config-json.md and the
+// classes that read it), and those of its own earlier versions. A path here is a leaf: members below it are not
+// visited.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +37,8 @@ static const char ordered_sum[] = "gradients are summed in fp32 in worker order 
     { path, KNOWN_REFUSED, harmless, why, NOTE_OFF, master, any }
 #define ELSEWHERE(path, why) \
     { path, KNOWN_ELSEWHERE, NULL, why, NOTE_OFF, NULL, NULL }
-// What has gone says what to use instead: a file that an earlier version wrote still goes where it is off.
+// A removed key names its replacement. A file that an earlier version wrote is still accepted if the key is off in
+// it.
 #define GONE(path, harmless, why) \
     { path, KNOWN_GONE, harmless, why, NOTE_OFF, NULL, NULL }
 #define SWITCH     "enabled"
@@ -92,12 +94,12 @@ static const struct known known[] = {
     REFUSE(ZERO("zero_quantized_weights"), NULL, NULL),
     REFUSE(ZERO("zero_quantized_nontrainable_weights"), NULL, NULL),
     REFUSE(ZERO("zero_quantized_gradients"), NULL, NULL),
-    HINT(ZERO("zeropp_loco_param"), NEVER),  // of zero_quantized_gradients alone
+    HINT(ZERO("zeropp_loco_param"), NEVER),  // only with zero_quantized_gradients
     REFUSE(ZERO("zenflow"), NULL, NULL),
     HINT("optimizer.legacy_fusion", NEVER),
     HINT("optimizer.params.comm_backend_name", TUNING),  // of OneBitAdam; here ring.collective
     HINT("optimizer.params.cuda_aware", TUNING),
-    HINT("optimizer.params.eps_inside_sqrt", NEVER),  // nor has DeepSpeed's OnebitAdam
+    HINT("optimizer.params.eps_inside_sqrt", NEVER),  // no effect in DeepSpeed's OnebitAdam either
     HINT("optimizer.params.foreach", NEVER),
     HINT("optimizer.params.fp32_optimizer_states", ALWAYS),
     HINT("optimizer.params.fused", NEVER),
@@ -107,14 +109,14 @@ static const struct known known[] = {
     REFUSE("optimizer.params.maximize", NULL, NULL),
     REFUSE("optimizer.params.amsgrad", NULL, NULL),
     REFUSE("optimizer.params.max_grad_norm", NULL, use_clipping),
-    HINT("fp16.auto_cast", NEVER),  // casts inputs in floating point; tokens are integers
+    HINT("fp16.auto_cast", NEVER),  // casts floating-point inputs; tokens are integers
     REFUSE("fp16.fp16_master_weights_and_grads", NULL, NULL),
     HINT("bf16.check_grad_overflow", ALWAYS),
     HINT("bf16.immediate_grad_update", TUNING),
     REFUSE("bf16.bf16_master_weights_and_grads", NULL, NULL),
     REFUSE("bf16.bf16_optimizer_states", NULL, NULL),
     HINT("disable_allgather", TUNING),
-    HINT("allgather_size", TUNING),  // of "zero_optimization": true alone, which takes it away
+    HINT("allgather_size", TUNING),  // only with "zero_optimization": true, where it is read and removed
     HINT("data_types.buffer_dtype", NEVER),
     HINT("seq_parallel_communication_data_type", NEVER),
     HINT("zero_allow_untested_optimizer", NEVER),
@@ -131,9 +133,9 @@ static const struct known known[] = {
     LATER("dump_state", less_told),
     LATER_IF("flops_profiler", SWITCH, NULL, less_told),
     LATER_IF("autotuning", SWITCH, NULL, less_told),
-    HINT("activation_checkpointing.partition_activations", NEVER),  // over ranks that split a layer's tensors
+    HINT("activation_checkpointing.partition_activations", NEVER),  // for ranks that split a layer's tensors
     HINT("activation_checkpointing.contiguous_memory_optimization", ALWAYS),
-    HINT("activation_checkpointing.synchronize_checkpoint_boundary", NEVER),  // events order what needs order
+    HINT("activation_checkpointing.synchronize_checkpoint_boundary", NEVER),  // events give the order
     LATER("activation_checkpointing.profile", less_told),
     LATER("aio.thread_count", less_told),
     LATER("aio.intra_op_parallelism", less_told),
@@ -150,7 +152,7 @@ static const struct known known[] = {
     LATER_IF("compile", NULL, "deepcompile enabled", less_told),
     LATER("timers", less_told),
     LATER_IF("hybrid_engine", SWITCH, NULL, less_told),
-    REFUSE("fp32_allreduce", NULL, ordered_sum),  // true is communication_data_type fp32
+    REFUSE("fp32_allreduce", NULL, ordered_sum),  // true is read as communication_data_type fp32
     REFUSE("allreduce_always_fp32", NULL, ordered_sum),
     REFUSE("prescale_gradients", NULL, ordered_sum),
     REFUSE("gradient_predivide_factor", "1", ordered_sum),
@@ -217,7 +219,7 @@ bool config_key_gone(const char *path) {
     return k && k->use == KNOWN_GONE;
 }
 
-// converts: "false" is false.
+// converts: the text "false" is false, too.
 static bool value_is_off(const cJSON *v, bool converts) {
     static const char *const words[] = {"", "none", "auto", "false", "0", "no", "off", "n", "f"};
     const size_t count = converts ? sizeof words / sizeof *words : 3;
@@ -234,7 +236,7 @@ static bool value_is_off(const cJSON *v, bool converts) {
     return true;
 }
 
-// Whether the text of v, in any case, is a word of the list. converts: "1" is 1.
+// Whether the list contains the text of v, in any case. converts: the text "1" is 1, too.
 static bool is_listed(const char *list, const cJSON *v, bool converts) {
     char *text = !list                           ? NULL
                  : converts && cJSON_IsString(v) ? xstrdup(v->valuestring)
@@ -248,7 +250,7 @@ static bool is_listed(const char *list, const cJSON *v, bool converts) {
     return found;
 }
 
-// Whether one of the section's members is there and on. list: dotted names.
+// Whether one of the listed members (dotted names) of the section is present and on.
 static bool any_is_on(const struct known *k, const cJSON *section, const char *list, bool converts) {
     char copy[512], *rest = NULL;
     snprintf(copy, sizeof copy, "%s", list);

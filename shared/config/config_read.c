@@ -1,9 +1,9 @@
-// Reads the tree of members: the file's, with the overrides put into it. A member's path is one of:
+// Reads the tree of members: the file's, with the overrides in it. The path of a member is one of:
 //
 //     a field                    read
 //     a key known to DeepSpeed   noted, or refused
 //     a section                  visited: some field's or known key's path continues it with a dot
-//     unknown                    reported with the nearest known name; refused where it looks like a misspelt one
+//     unknown                    reported with the nearest known name; refused if it looks like that name misspelt
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,8 @@ cJSON *config_parent(cJSON *root, char *path, const char **name) {
     return at;
 }
 
-// The object that holds the last name of a dotted path, or NULL; path is cut at its dots, *name is its last name.
+// Returns the object that holds the last name of a dotted path, or NULL. Cuts path at its dots; *name receives its
+// last name.
 static cJSON *find_section(cJSON *root, char *path, const char **name) {
     *name = path;
     for (char *dot; root && (dot = strchr(*name, '.')); *name = dot + 1) {
@@ -45,7 +46,7 @@ static cJSON *find_section(cJSON *root, char *path, const char **name) {
 static const char first_bucket[] = "allgather_size";
 static const char old_bf16[] = "bfloat16", new_bf16[] = "bf16";
 
-// Brings a key that is given by its other name to its own. A value that is given by both must be the same twice.
+// Renames a key that is given by its other name. If it is given by both names, the values must be equal.
 static int join_names(const struct reading *r, cJSON *root, const char *other, const char *own) {
     char other_path[128], own_path[128];
     const char *other_name, *own_name;
@@ -71,7 +72,8 @@ static int join_names(const struct reading *r, cJSON *root, const char *other, c
     return 0;
 }
 
-// DeepSpeed's first form of ZeRO, a truth value, is stage 1 or 0 (0.19.6: runtime/zero/config.py). Its bucket lies beside it.
+// DeepSpeed's first form of ZeRO, a truth value, is stage 1 or 0 (0.19.6: runtime/zero/config.py). The key of its
+// bucket is at the top level.
 static void read_first_zero(const struct reading *r, cJSON *root) {
     static const char zero[] = "zero_optimization";
     const cJSON *v = cJSON_GetObjectItemCaseSensitive(root, zero);
@@ -86,7 +88,7 @@ static void read_first_zero(const struct reading *r, cJSON *root) {
                 on ? "true" : "false", on);
 }
 
-// Words of old for "communication_data_type": "fp32".
+// Old forms of "communication_data_type": "fp32".
 static void read_first_wire(cJSON *root) {
     static const char *const old[] = {"fp32_allreduce", "allreduce_always_fp32"},
                              today[] = "communication_data_type";
@@ -99,8 +101,8 @@ static void read_first_wire(cJSON *root) {
     }
 }
 
-// "model": "X" means {"name": "X"}, "data": "X" means {"path": "X"}, "bfloat16" is the old "bf16"; fields have other
-// names, too. 0, or -1 after fail().
+// Expands short and old forms: "model": "X" means {"name": "X"}, "data": "X" means {"path": "X"}, "bfloat16" is the
+// old "bf16"; fields have other names, too. Returns 0, or -1 after fail().
 static int normalise(const struct reading *r, cJSON *root) {
     static const char *const whole[][2] = {{"model", "name"}, {"data", "path"}};
     for (int i = 0; i < 2; i++) {
@@ -129,7 +131,7 @@ char *config_override_path(const struct config_override *o) {
 
 int config_merge(const struct reading *r, cJSON *root) {
     if (normalise(r, root)) return -1;
-    // The overrides one by one, with the sections above them.
+    // Adds the overrides one by one, and the sections that contain them.
     for (const struct config_override *o = r->overrides; o < r->overrides + r->override_count; o++) {
         const char *flag = o->flag ? o->flag : "--set", *name;
         char path[256];
@@ -148,7 +150,7 @@ int config_merge(const struct reading *r, cJSON *root) {
     return 0;
 }
 
-// ---------------------------------------------------------------- its members
+// ---------------------------------------------------------------- the tree's members
 static size_t path_count(void) { return config_key_count() + known_count(); }
 static const char *path_at(size_t i) {
     return i < config_key_count() ? config_key_at(i)->path : known_at(i - config_key_count())->path;
@@ -165,8 +167,8 @@ static bool is_section(const char *path) {
     return false;
 }
 
-#define NAME_MEANT_MAX   96  // a longer name is near to none of ours, and is shown cut
-#define UNKNOWN_SAID_MAX 20  // unknown keys of a file that are named one by one
+#define NAME_MEANT_MAX   96  // a longer name is compared with none of ours
+#define UNKNOWN_SAID_MAX 20  // unknown keys of a file that are reported one by one
 #define MISSPELT_MAX     2   // letters
 
 struct nearest {
@@ -183,7 +185,7 @@ static void consider(struct nearest *best, const char *name, const char *candida
     snprintf(best->name, sizeof best->name, "%s", part);
 }
 
-// Words of other libraries for a key of the section, which no letters show.
+// Names of other libraries for a key of the section, which the edit distance does not find.
 static const char *said_elsewhere(const char *level, const char *name) {
     static const struct {
         const char *level, *word, *ours;
@@ -209,12 +211,13 @@ static const char *said_elsewhere(const char *level, const char *name) {
     return NULL;
 }
 
-// Arguments of a constructor: DeepSpeed hands all of them over, and Python raises TypeError for one that it does not have.
+// Whether the members are arguments of a constructor: DeepSpeed passes all of them, and Python raises TypeError for
+// an unknown one.
 static bool is_constructor(const char *level) {
     return !strcmp(level, "optimizer.params") || !strcmp(level, "scheduler.params");
 }
 
-// Whether a run would be another with this key, or with one of this section.
+// Whether this key, or a key of this section, changes a run.
 static bool acts(const char *path) {
     for (size_t i = 0; i < path_count(); i++)
         if ((!strcmp(path_at(i), path) || is_below(path_at(i), path)) &&
@@ -223,9 +226,9 @@ static bool acts(const char *path) {
     return false;
 }
 
-// "zero" and "zero_optimizer" of zero_optimization, "lr_scheduler" of scheduler: two thirds of the shorter name, and at least
-// four letters, begin the other, or the section's whole name ends the given one. The number of these letters; 0: it does not
-// resemble it.
+// "zero" and "zero_optimizer" resemble zero_optimization, "lr_scheduler" resembles scheduler: the two names have a
+// common beginning, or the section's whole name ends the given one. This must be two thirds of the shorter name,
+// and at least four letters. Returns the number of these letters, or 0.
 static size_t resembles(const char *name, const char *section) {
     size_t a = strlen(name), b = strlen(section), shorter = a < b ? a : b, begin = 0, end = 0;
     while (begin < shorter && name[begin] == section[begin]) begin++;
@@ -234,7 +237,8 @@ static size_t resembles(const char *name, const char *section) {
     return most >= 4 && 3 * most >= 2 * shorter ? most : 0;
 }
 
-// The section of the top level that an unknown one may mean. Whether there is one; else out stays as it is.
+// Finds the section of the top level that an unknown one may mean. Returns whether there is one; otherwise out is
+// unchanged.
 static bool section_meant(const char *name, char out[128]) {
     size_t most = 0;
     for (size_t i = 0; i < path_count(); i++) {
@@ -249,9 +253,10 @@ static bool section_meant(const char *name, char out[128]) {
     return most > 0;
 }
 
-// The known name nearest to `given`: on its own level if one is close, abbreviates it or has it as its other word, else a key
-// below that has this name or ends in it, or the only one of this name elsewhere; else none, "". All known names are lower-case. Whether it looks like that name
-// misspelt: one or two letters differ, of at least three times as many.
+// Finds the known name nearest to `given`, or "". In this order: another library's name for a key of this level; a
+// key of this level that is close or that `given` abbreviates; a key below that has this name; a key that ends in
+// it; the only key of this name elsewhere. All known names are lower-case. Returns whether `given` looks like a
+// misspelt name: at most two letters differ, and at most a third of its letters.
 static bool find_nearest(const char *level, const char *given, char out[128]) {
     char *lower = xstrdup(given);
     for (char *p = lower; *p; p++) *p = (char)tolower((unsigned char)*p);
@@ -291,7 +296,7 @@ static int unknown_key(struct reading *r, const char *level, const cJSON *v, con
     char from[128], near[128] = "", help[192] = "", meant[256];
     const char *name = v->string;
     const char *origin = config_origin(r, path, from);
-    // A section that is there only because a flag named a key in it is the flag's, too.
+    // A section that exists only because a flag named a key in it counts as the flag's.
     for (size_t i = 0; i < r->override_count && origin == r->file; i++)
         if (is_below(r->overrides[i].path, path)) origin = config_origin(r, r->overrides[i].path, from);
     bool said = origin == r->file && r->unknown++ >= UNKNOWN_SAID_MAX;
@@ -305,7 +310,7 @@ static int unknown_key(struct reading *r, const char *level, const cJSON *v, con
         misspelt = misspelt && acts(meant);
     }
     const char *cut = strlen(path) > 200 ? ".." : "";
-    // A flag is typed for this run, so an unknown key is a mistake there; files are shared with other programs.
+    // A flag is typed for this run, so an unknown key in it is a mistake. Files are shared with other programs.
     if (origin != r->file) return fail("%s: unknown key %.200s%s%s", origin, path, cut, help);
     if (is_constructor(level) && !r->lenient) {
         r->misspelt = true;
@@ -325,7 +330,7 @@ static int unknown_key(struct reading *r, const char *level, const cJSON *v, con
     return 0;
 }
 
-// A name under which people leave remarks, or put a section aside: "_comment", "//", "#", "$schema", "note".
+// Whether the name marks a remark or a disabled section: "_comment", "//", "#", "$schema", "note".
 static bool is_remark(const char *name) {
     static const char *const words[] = {"note", "notes", "description", "doc", "remark", "todo"};
     if ((name[0] && strchr("_/#$*-", name[0])) || strstr(name, "comment")) return true;
@@ -342,7 +347,8 @@ static int read_field(struct reading *r, const struct config_key *f, const cJSON
     enum key_state *state = &r->state[f - config_key_at(0)];
     if (cJSON_IsNull(v)) return 0;  // Python's None: not given
     bool is_auto = is_auto_text(v);
-    bool says_off = f->type == KEY_I64 && cJSON_IsNumber(v) && v->valuedouble <= 1;  // of one rank
+    bool says_off =
+        f->type == KEY_I64 && cJSON_IsNumber(v) && v->valuedouble <= 1;  // a partition of one rank
     if (f->stage_3 && !is_auto && !says_off)
         config_note(r, &(struct note){.topic = NOTE_STAGE_3_TUNING, .path = f->path});
     bool is_name = f->type == KEY_TEXT && !key_converts(f->path);
@@ -354,7 +360,7 @@ static int read_field(struct reading *r, const struct config_key *f, const cJSON
     if (!f->auto_value && !key_converts(f->path) && strncmp(f->path, "aio.", 4) != 0)
         return fail("%s: %s: \"auto\" has no meaning here: give a value", origin, f->path);
     *state = KEY_AUTO;
-    if (!f->auto_value) {  // DeepSpeed leaves the key out
+    if (!f->auto_value) {  // DeepSpeed drops the key
         cJSON *left = key_load(f, r->d);
         char *text = left ? cJSON_PrintUnformatted(left) : NULL;
         config_note(r, &(struct note){NOTE_AUTO, f->path, text ? text : "none", "the key's default", NULL});
@@ -392,7 +398,7 @@ static int meet_known(struct reading *r, const struct known *k, const cJSON *v) 
     return 0;
 }
 
-// "fp16": true, where an object is expected: with the form that may be meant.
+// Refuses a value such as "fp16": true where an object is expected, and names the form that may be meant.
 static int not_a_section(const struct reading *r, const char *path, const cJSON *v) {
     static const struct {
         const char *section, *member, *value;  // section: NULL: any

@@ -1,5 +1,5 @@
-// Where a key was set, and the report on a configuration that was read: one line at once, and for who asks a line per topic,
-// however many keys it concerns.
+// Where a key was set, and the report on a configuration that was read. The report prints one line per origin at
+// once; --print-config prints a line per topic, for any number of keys.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,10 +17,10 @@ const char *config_file_name(const char *path) {
 const char *config_origin(const struct reading *r, const char *path, char text[128]) {
     for (size_t i = r->override_count; i > 0; i--) {
         const struct config_override *o = &r->overrides[i - 1];
-        const struct config_key *f = config_key_find(o->path);  // which may be given by its other name
+        const struct config_key *f = config_key_find(o->path);  // the override may have the key's other name
         const char *set = f ? f->path : o->path;
         size_t n = strlen(set);
-        // It set this key, or a section above it.
+        // It set this key, or a section that contains it.
         if (strncmp(set, path, n) != 0 || (path[n] != 0 && path[n] != '.')) continue;
         snprintf(text, 128, "%s", o->flag ? o->flag : "--set");
         return text;
@@ -69,7 +69,7 @@ const char *config_shown(const cJSON *v, char text[CONFIG_SHOWN]) {
         if (quoted && all[i] == '\\') i++;
         if (!quoted && i < most && strchr(",{[", all[i])) cut = i + 1;
     }
-    if (!cut)  // one long text: between two characters
+    if (!cut)  // one long text: cut between two characters
         for (cut = most; n >= CONFIG_SHOWN && (all[cut] & 0xc0) == 0x80; cut--) {
         }
     if (n >= CONFIG_SHOWN)
@@ -132,8 +132,8 @@ static void append(char **list, const char *separator, const struct note *n, siz
     *list = longer;
 }
 
-// The keys of the notes that share a line with note `first`, each section once, as in
-// "optimizer.params (lr 5e-05, eps 1e-08), gradient_clipping 1". The caller frees the text.
+// Returns the keys of the notes that share a line with note `first`, each section once, as in "optimizer.params (lr
+// 5e-05, eps 1e-08), gradient_clipping 1". The caller frees the text.
 static char *join_keys(const struct reading *r, size_t first) {
     const struct note *all = r->notes;
     char *list = xstrdup("");
@@ -143,7 +143,7 @@ static char *join_keys(const struct reading *r, size_t first) {
         for (size_t j = first; j < i; j++)
             told |= same_line(&all[first], &all[j]) && same_section(all[i].path, all[j].path);
         size_t n = section_length(all[i].path);
-        if (told && n) continue;  // it stands within its section's brackets
+        if (told && n) continue;  // it is already in its section's brackets
         if (!n) {
             append(&list, list[0] ? ", " : "", &all[i], 0);
             continue;
@@ -164,8 +164,8 @@ static char *join_keys(const struct reading *r, size_t first) {
     return list;
 }
 
-// A topic's words around its keys: before them, and what follows for whoever reads it. ask: somebody asks for it in vain, so
-// that it is told at once. quiet: nothing is to be told unless people ask.
+// A topic's texts: `before` and `behind` surround the note's reason. ask: the key requests something that is not
+// done, so the report warns at once. off: only --print-config prints the topic.
 static const struct {
     const char *before, *behind;
     bool ask, off;
@@ -185,7 +185,8 @@ static const struct {
     [NOTE_AUTO] = {"\"auto\" became ", "", false, false},
 };
 
-// The keys of r's notes from `origin` that are of a kind, up to `most` by name, joined. *count: of all. The caller frees the text.
+// Returns the keys of r's notes from `origin` that are of one kind, at most `most`, joined. *count receives the
+// number of all of them. The caller frees the text.
 enum kind { KIND_ASKS, KIND_IDLE, KIND_AUTO };
 static char *keys_of(const struct reading *r, const char *origin, enum kind kind, int most, int *count) {
     char *list = xstrdup("");
@@ -199,9 +200,9 @@ static char *keys_of(const struct reading *r, const char *origin, enum kind kind
     return list;
 }
 
-#define NAMED_MAX 3  // more keys than these are counted
+#define NAMED_MAX 3  // if there are more, they are counted, not named
 
-// One line of what a place says in vain, and of what its "auto" became.
+// Prints one line on an origin: its keys without effect, and its "auto" keys.
 static void say_in_short(const struct reading *r, const char *origin) {
     int asks, idle, autos;
     char *asked = keys_of(r, origin, KIND_ASKS, 8, &asks),

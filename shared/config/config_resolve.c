@@ -1,4 +1,4 @@
-// Rules about more than one key. Each function fills in or checks one part of the draft.
+// Rules about more than one key. Each function resolves or checks one subject of the draft.
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,14 +17,15 @@
 
 static const char *const text_of_bool[] = {"false", "true"};
 
-// A number of a section's "params"; fallback: it is absent.
+// Returns a number of a section's "params", or fallback if it is absent.
 static double param(const cJSON *section, const char *name, double fallback) {
     const cJSON *v =
         cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(section, "params"), name);
     return cJSON_IsNumber(v) ? v->valuedouble : fallback;
 }
 
-// "NAME=USUAL": the number NAME of the scheduler's params, USUAL where it is absent; or a number, or lr. *behind: what follows.
+// Evaluates a term. "NAME=USUAL" is the number NAME of the scheduler's params, or USUAL if it is absent. Otherwise
+// it is a number, or lr. *behind receives the text after it.
 static double term(const char *at, const cJSON *scheduler, double lr, char **behind) {
     char name[32];
     size_t n = strspn(at, "abcdefghijklmnopqrstuvwxyzT_0");
@@ -38,7 +39,8 @@ static double term(const char *at, const cJSON *scheduler, double lr, char **beh
     return param(scheduler, name, strtod(at + n + 1, behind));
 }
 
-// A template's "{TERM}" become its value; behind the term may stand *TERM or /TERM, or - for *(1 - TERM) (malloc'd).
+// Returns the template with each "{TERM}" replaced by its value (malloc'd). The term may be followed by *TERM,
+// /TERM, or -TERM, which means *(1 - TERM).
 static char *fill(const char *template, const cJSON *scheduler, double lr) {
     char *text = xstrdup("");
     for (const char *at = template, *open; *at; at = open ? strchr(open, '}') + 1 : at + strlen(at)) {
@@ -60,14 +62,15 @@ static char *fill(const char *template, const cJSON *scheduler, double lr) {
     return text;
 }
 
-// torch's schedulers: DeepSpeed takes each by its name, unless it has a scheduler of that name itself (0.19.6: runtime/engine.py).
-// One that leaves the rate as it is, is no scheduler. The others never equal one of ours at every update, for ours begin with two
-// steps of warm-up: the error names the nearest, with the file's numbers, where one is like it.
+// torch's schedulers. DeepSpeed accepts each by its name, unless it has a scheduler of that name itself (0.19.6:
+// runtime/engine.py). One that leaves the rate constant is removed. The others never equal one of ours at every
+// update, because ours begin with two steps of warm-up. The error names the nearest one with the file's numbers, if
+// there is one.
 static int check_torch_schedule(const struct reading *r, cJSON *root) {
 #define DECAY "\"warmup_num_steps\": 2, \"warmup_max_lr\": {lr}, \"total_num_steps\": "
     static const struct {
-        const char *torch, *ours, *with;  // NULL: none of ours is like it
-        const char *flat;                 // terms that are 1 where the rate is constant; NULL: it never is
+        const char *torch, *ours, *with;  // NULL: none of ours is similar
+        const char *flat;                 // terms that are 1 if the rate is constant; NULL: it never is
     } rows[] = {
         {"CosineAnnealingLR", "WarmupCosineLR",
          "\"warmup_num_steps\": 2, \"total_num_steps\": {T_max=100}, \"cos_min_ratio\": {eta_min=0/lr}",
@@ -152,8 +155,9 @@ int config_read_types(const struct reading *r, cJSON *root) {
     return check_torch_schedule(r, root);
 }
 
-// Keys of a scale that moves, which DeepSpeed checks where one does (0.19.6: runtime/precision_config.py). Here the last two are
-// checked besides: a scale beyond fp32, and a count that never comes down to 1, would be no scale.
+// Keys of a dynamic loss scale; DeepSpeed checks them only for a dynamic scale (0.19.6:
+// runtime/precision_config.py). This program also checks the last two: a scale beyond fp32 and a hysteresis below 1
+// cannot work.
 static int check_scaler(const struct reading *r) {
     const struct scaler_config *c = &r->d->c.scaler;
     const struct {
@@ -193,8 +197,8 @@ static int resolve_dtype(struct reading *r) {
     return check_scaler(r);
 }
 
-// A 16-bit gradient is the same number in fp32, and the sum of all workers' is taken in fp32 and rounded once: what DeepSpeed does
-// with fp32 on the wire. Not so where something else is rounded on the way.
+// A 16-bit gradient is the same number in fp32. The sum over all workers is taken in fp32 and rounded once, as
+// DeepSpeed does with fp32 on the wire. This is not so if something else is rounded on the way.
 static int check_wire(struct reading *r) {
     static const char key[] = "communication_data_type";
     const struct config *c = &r->d->c;
@@ -231,7 +235,7 @@ static int resolve_batch(struct reading *r) {
     if (train && micro && !steps) c->accumulation = c->train_batch / c->micro_batch / n;
     if (!steps && !(train && micro)) c->accumulation = 1;
     if (train && !micro) c->micro_batch = c->train_batch / n / c->accumulation;
-    if (train && !(micro && steps)) {  // one of the three follows from the others, where they divide
+    if (train && !(micro && steps)) {  // one of the three follows from the others, if the division is exact
         int64_t other = micro ? c->micro_batch : c->accumulation;
         if (c->train_batch % (other * n))
             return fail("%s: %s %lld is no multiple of %s %lld * workers %lld = %lld: change one of them",
@@ -279,7 +283,7 @@ static int check_parameters(struct reading *r) {
         }
         const char *origin = config_origin(r, f->path, from);
         if (c->optimizer.row->onebit && !strcmp(f->path, "optimizer.params.bias_correction")) {
-            // DeepSpeed's OnebitAdam takes it, computes a number of it and corrects nothing.
+            // DeepSpeed's OnebitAdam accepts it, computes a number from it and corrects nothing.
             config_note(r, &(struct note){.topic = NOTE_NOTHING, .path = f->path});
             key_clear(f, r->d);
             continue;
@@ -304,7 +308,7 @@ static int resolve_sgd(struct reading *r) {
 static void resolve_adam(struct reading *r) {
     struct config *c = &r->d->c;
     const struct optimizer *row = c->optimizer.row;
-    // torch.optim.AdamW's default, where FusedAdam's is 0.
+    // The default of torch.optim.AdamW; FusedAdam's is 0.
     if (r->d->torch_adam && (row->decoupled || !c->optimizer.l2_mode) &&
         config_state(r, "optimizer.params.weight_decay") == KEY_ABSENT) {
         c->optimizer.weight_decay = 0.01f;
@@ -321,7 +325,7 @@ static void resolve_adam(struct reading *r) {
     c->optimizer.l2_mode = false;
 }
 
-// The values of OneCycle's absent parameters, as in DeepSpeed, and the momentum that it moves.
+// Fills OneCycle's absent parameters as DeepSpeed does, and the optimizer's momentum cycle.
 static int resolve_cycle(struct reading *r) {
     struct config *c = &r->d->c;
     struct schedule_config *s = &c->schedule;
@@ -407,7 +411,8 @@ static int resolve_schedule(struct reading *r) {
     return resolve_max_and_total(r);
 }
 
-// ---------------------------------------------------------------- checkpoints, resuming, restarts: what excludes what
+// ---------------------------------------------------------------- checkpoints, resuming, restarts: what excludes
+// what
 static int check_elastic(struct reading *r) {
     const struct config *c = &r->d->c;
     struct recovery_config *v = &r->d->c.recovery;
@@ -429,7 +434,7 @@ static int check_elastic(struct reading *r) {
     return 0;
 }
 
-// Where a run goes on from, and where it is: "latest" is the latest of --out.
+// Checks where a run resumes from and where it writes: "latest" is the latest checkpoint of --out.
 static int check_resume(struct reading *r) {
     const struct config *c = &r->d->c;
     const struct recovery_config *v = &c->recovery;
@@ -446,7 +451,7 @@ static int check_resume(struct reading *r) {
     return 0;
 }
 
-// Keys that say how checkpoints are kept, where none are.
+// Refuses keys on how checkpoints are kept, if none are written.
 static int check_kept(struct reading *r) {
     static const char *const keys[] = {"recovery.checkpoint_background", "recovery.checkpoint_keep_every",
                                        "recovery.checkpoint_keep"};
@@ -469,9 +474,9 @@ static int check_fault(struct reading *r) {
     return 0;
 }
 
-// ---------------------------------------------------------------- what is kept on the host or on disk
-// offload_optimizer and offload_param of zero_optimization (DeepSpeed 0.19.6: runtime/zero/offload_config.py), and the words
-// that it deprecates for them.
+// ---------------------------------------------------------------- state on the host or on disk
+// offload_optimizer and offload_param of zero_optimization (DeepSpeed 0.19.6: runtime/zero/offload_config.py), and
+// their deprecated forms.
 static const char optimizer_key[] = "zero_optimization.offload_optimizer",
                   param_key[] = "zero_optimization.offload_param",
                   optimizer_device[] = "zero_optimization.offload_optimizer.device",
@@ -504,12 +509,13 @@ static int check_machine(const char *section, const struct offload_config *o) {
 }
 
 int config_check_folders(const struct config *c) {
-    int optimizer = check_machine(optimizer_key, &c->offload_optimizer);  // both are said at once
+    int optimizer = check_machine(optimizer_key, &c->offload_optimizer);  // both errors are printed
     return check_machine(param_key, &c->offload_param) || optimizer ? -1 : 0;
 }
 
-// A word of old is "device": "cpu" where no device is named. Given both ways it must be the same twice, unless the command
-// line says one of them over the file. *key: the one that a message names. 0, or -1 after fail().
+// Applies a deprecated form, which means "device": "cpu", if no device is given. If both are given they must agree,
+// unless one of them is from the command line and the other is not: then that one wins. *key receives the key to
+// name in messages. Returns 0, or -1 after fail().
 static int translate(const struct reading *r, const char **key, const char *old, bool asked,
                      struct offload_config *o) {
     char from[128], old_from[128];
@@ -569,7 +575,7 @@ static int resolve_offload(struct reading *r) {
         c->live_elements = 0;
         c->hpz = 1;
     }
-    // In fp32 the weights are the masters: they lie where these do.
+    // In fp32 the weights are the masters, and are stored with them.
     if (p->device == OFFLOAD_NVME && o->device == OFFLOAD_CPU && c->dtype == DT_F32) {
         p->device = OFFLOAD_CPU;
         config_warn(
@@ -605,7 +611,7 @@ static int settle_offload(struct reading *r) {
         {"tensorboard.output_path", c->tensorboard.enabled},
         {"csv_monitor.output_path", c->csv_monitor.enabled},
         {"parameter_server.compression_share", c->ps.code.kind == CODE_TOPK}};
-    // A key whose master switch is off is told so; not its default, which every config.json of a run has.
+    // Notes a key whose master switch is off, except a default value: every run's config.json has the defaults.
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!keys[i].used && config_state(r, keys[i].path) == KEY_GIVEN &&
             !key_is_standard(config_key_find(keys[i].path), r->d))
@@ -614,7 +620,7 @@ static int settle_offload(struct reading *r) {
 }
 
 // ---------------------------------------------------------------- the rest
-// Keys of servers, where there are none.
+// Refuses keys of servers if there are none.
 static int check_servers_keys(struct reading *r) {
     const struct config *c = &r->d->c;
     const struct {
@@ -652,7 +658,7 @@ static int check_security(struct reading *r) {
 static int check_rest(struct reading *r) {
     struct config *c = &r->d->c;
     const char *tokenizer = c->tokenizer;
-    if (c->clip < 0) {  // DeepSpeed clips where it is above 0
+    if (c->clip < 0) {  // DeepSpeed clips only above 0
         config_warn(r, "gradient_clipping", " %g is 0, no clipping: write that", (double)c->clip);
         c->clip = 0;
     }
@@ -683,7 +689,7 @@ static int check_rest(struct reading *r) {
     return 0;
 }
 
-// Rounds, and what would be neither of a step nor of a round.
+// Resolves rounds of local steps, and refuses what fits neither a step nor a round.
 static int resolve_local_steps(struct reading *r) {
     static const char rounds_key[] = "local_steps.steps", lr_key[] = "local_steps.outer.lr",
                       momentum_key[] = "local_steps.outer.momentum";
@@ -740,7 +746,7 @@ static int resolve_local_steps(struct reading *r) {
     return 0;
 }
 
-// 16-bit gradients are of the run's own type, or there are none.
+// 16-bit sums of gradients have the run's own type, or there are none.
 static int check_accumulation(struct reading *r) {
     static const char key[] = "data_types.grad_accum_dtype";
     const struct config *c = &r->d->c;
@@ -750,7 +756,7 @@ static int check_accumulation(struct reading *r) {
         dtype_name((enum dtype)(c->grad_accum - 1)), dtype_name(c->dtype), dtype_name(c->dtype));
 }
 
-// A configuration that asks for kept inputs asks for the rest to be computed again: "auto". In DeepSpeed the model's code does.
+// With "auto", a key about kept inputs turns recomputation on. In DeepSpeed the model's code does that.
 static int resolve_recompute(struct reading *r) {
     static const char number_key[] = "activation_checkpointing.number_checkpoints",
                       host_key[] = "activation_checkpointing.cpu_checkpointing",
@@ -767,7 +773,8 @@ static int resolve_recompute(struct reading *r) {
         kind_key, recompute_name(o->kind), o->kind == RECOMPUTE_CHEAP ? "more" : "everything", asks);
 }
 
-// A file is shared between topologies and types; a key that stands on the command line is meant for this run.
+// Notes keys of the command line that have no effect. A file is shared between topologies and types, but a flag is
+// meant for this run.
 static void say_idle(struct reading *r) {
     const struct config *c = &r->d->c;
     char from[128];

@@ -1,4 +1,4 @@
-// The names of topologies, and what follows from the chosen one.
+// The names of topologies, and what depends on the chosen one.
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 
-#define TOPOLOGY_WORD 64  // of a name as it is compared
+#define TOPOLOGY_WORD 64  // the most characters of a name that are compared
 
 char *config_variants(const struct topology_row *row, const char *between) {
     struct topology_variant v;
@@ -22,7 +22,7 @@ char *config_variants(const struct topology_row *row, const char *between) {
     return text;
 }
 
-// The variants of all rows.
+// Returns the variants of all rows.
 static char *all_variants(const struct topology_table *t) {
     char *text = xstrdup("");
     for (int r = 0; t->row[r]; r++) {
@@ -36,7 +36,7 @@ static char *all_variants(const struct topology_table *t) {
 }
 
 // ---------------------------------------------------------------- the nearest name
-// Small letters and digits alone, without the word stage: "ZeRO-3" and "zero stage 3" are "zero3".
+// Keeps lower-case letters and digits, without the word stage: "ZeRO-3" and "zero stage 3" become "zero3".
 static void squeeze(char out[TOPOLOGY_WORD], const char *text) {
     size_t n = 0;
     for (; *text && n + 1 < TOPOLOGY_WORD; text++)
@@ -47,14 +47,15 @@ static void squeeze(char out[TOPOLOGY_WORD], const char *text) {
 }
 
 struct nearest {
-    char word[TOPOLOGY_WORD], stem[TOPOLOGY_WORD];  // what was typed, and what precedes the number at its end
-    char name[2 * TOPOLOGY_WORD];                   // "": nothing is near
+    // What was typed, and the same without the number at its end.
+    char word[TOPOLOGY_WORD], stem[TOPOLOGY_WORD];
+    char name[2 * TOPOLOGY_WORD];  // "": nothing is near
     const char *means;
     size_t distance;
 };
 
-// Takes the name for the nearest one where `as`, or what it is without its number, is at most so many letters away; of
-// names as near as each other the last: zero:3 of zero:4.
+// Makes `name` the nearest name if the edit distance between `as` and the word (the stem, for a name with a number)
+// is at most `most`. Of variants at equal distance the last one wins: zero:3 for zero:4.
 static void consider(struct nearest *n, const char *name, const char *as, const char *means, size_t most) {
     const char *number = n->word + strlen(n->stem), *letter = strrchr(name, ':');
     bool takes = letter && isupper((unsigned char)letter[1]);
@@ -69,7 +70,7 @@ static void consider(struct nearest *n, const char *name, const char *as, const 
                  takes ? letter + 1 : "");
 }
 
-// " did you mean NAME (MEANS)?", or "" (malloc'd).
+// Returns " did you mean NAME (MEANS)?", or "" (malloc'd).
 static char *did_you_mean(const struct topology_table *t, const char *text) {
     struct nearest n = {.distance = TOPOLOGY_WORD};
     squeeze(n.word, text);
@@ -120,13 +121,13 @@ int config_ranks(const struct config *c, const char *role) {
     return 0;
 }
 
-// Chooses the topology by name. Without a name it is the stage's, if a stage is given or there is more than one
-// worker, else the first row's.
+// Chooses the topology by its name. Without a name it is the stage's, if a stage or more than one worker is given,
+// else the first row's.
 static int choose(struct reading *r, const char *origin) {
     struct config *c = &r->d->c;
     int stage = r->d->stage;
     struct topology_variant v;
-    const struct topology_row *staged = NULL;  // whose variant zero_optimization.stage gives
+    const struct topology_row *staged = NULL;  // the row whose variant is zero_optimization.stage
     for (int i = 0; c->topologies->row[i] && !staged; i++)
         if (c->topologies->row[i]->takes_stage) staged = c->topologies->row[i];
     bool given = staged && config_state(r, "zero_optimization.stage") == KEY_GIVEN;
@@ -141,7 +142,7 @@ static int choose(struct reading *r, const char *origin) {
     return 0;
 }
 
-// Bundles are of the ring; of weights, of the stages that gather them behind the update.
+// Bundles exist only in the ring; bundles of weights only in the stages that gather weights after the update.
 static void resolve_bucket(struct reading *r, const char *path, int64_t *elements, bool used) {
     if (!used && config_state(r, path) == KEY_GIVEN && *elements)
         config_note(r, &(struct note){.topic = NOTE_TUNING, .path = path});

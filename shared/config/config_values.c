@@ -1,4 +1,4 @@
-// A key's value: read from JSON into its place, within its limits, and written back.
+// A key's value: reading it from JSON within its limits, and writing it back.
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
@@ -13,8 +13,8 @@
 #include "shared/core/relaxed_json.h"
 #include "shared/core/text.h"
 
-// A number as C's strtod reads it, all of the text; python: as int() and float() do, without 0x and with blanks around it and
-// _ between digits. 0, or -1.
+// Parses a whole text as a number, as C's strtod does. python: as int() and float() do, without 0x, with blanks
+// around it and _ between digits. Returns 0, or -1.
 static int text_number(const char *text, bool python, double *out) {
     char plain[64], *end, *to = plain;
     const char *from = text + (python ? strspn(text, " \t\n") : 0);
@@ -30,7 +30,7 @@ static int text_number(const char *text, bool python, double *out) {
     return *end || !isfinite(*out) || (errno == ERANGE && *out == 0) ? -1 : 0;
 }
 
-// The words for a switch that pydantic takes, in any case. 0, or -1.
+// Parses the words that pydantic accepts for a switch, in any case. Returns 0, or -1.
 static int text_bool(const char *text, bool *out) {
     static const char *const words[] = {"false", "true", "0",   "1",  "no", "yes",
                                         "n",     "y",    "off", "on", "f",  "t"};
@@ -48,7 +48,8 @@ bool key_converts(const char *path) {
     return false;
 }
 
-// The end of an error about a text that the file's author, or the command line, may have meant as something else; "" if none.
+// Returns the end of an error message about a text that may be meant as something else; "" if there is no such
+// hint.
 static const char *meant(const struct config_key *f, const char *origin, const cJSON *v, char text[256]) {
     const char *t = cJSON_GetStringValue(v), *comma = t ? strchr(t, ',') : NULL;
     char means[RELAXED_JSON_MEANT];
@@ -60,7 +61,7 @@ static const char *meant(const struct config_key *f, const char *origin, const c
     relaxed_json_meant(t, means);
     const bool is_switch = f->type == KEY_BOOL || f->type == KEY_NOT;
     if (!is_switch && (!strcmp(means, "true") || !strcmp(means, "false")))
-        means[0] = 0;  // of no use to a number
+        means[0] = 0;  // no hint for a number
     bool bare = origin[0] != '-' && (strchr(",}]", t[n - 1]) || strchr(t, '#'));
     if (bare)
         snprintf(text, 256, "; without quotes a text goes to the end of its line%s%s",
@@ -88,7 +89,7 @@ static int refuse(const struct config_key *f, const char *origin, const char *ex
                 f->auto_value ? " or \"auto\"" : "", kind, config_shown(v, text), meant(f, origin, v, hint));
 }
 
-// v as a number within the field's bounds. 0, or -1 after fail().
+// Reads v as a number within the field's limits. Returns 0, or -1 after fail().
 static int number(const struct config_key *f, const cJSON *v, const char *origin, double *out) {
     bool whole = f->type == KEY_INT || f->type == KEY_I64 || f->type == KEY_SIZE,
          converts = key_converts(f->path);
@@ -108,8 +109,8 @@ static int number(const struct config_key *f, const cJSON *v, const char *origin
     else if (!cJSON_IsNumber(v) && !(converts && cJSON_IsString(v) && !text_number(v->valuestring, true, &x)))
         return refuse(f, origin, what, v);
     if ((whole && x != floor(x)) || !isfinite(x)) return refuse(f, origin, what, v);
-    if (f->type == KEY_SIZE && converts && x > f->high) x = f->high;  // no end, as sys.maxsize
-    // A schedule computes its rates in double, and an update has them in fp32.
+    if (f->type == KEY_SIZE && converts && x > f->high) x = f->high;  // no limit, like sys.maxsize
+    // A schedule computes its rates in double, but an update uses fp32.
     if ((f->type == KEY_F32 || f->type == KEY_PAIR || f->of_groups) && x != 0 && (float)x == 0)
         return refuse(f, origin, "a number that fp32 does not round to 0, from 1e-45 on", v);
     if (x < f->low || x > f->high) {
@@ -148,7 +149,7 @@ static const struct {
     {"ring.collective", "gloo", "tcp does the same over connections of the program's own: use \"tcp\""},
 };
 
-// Which of the field's names v is. 0, or -1 after fail().
+// Finds v among the field's names. Returns 0, or -1 after fail().
 static int name_index(const struct config_key *f, const cJSON *v, const char *origin, int *out) {
     char list[128];
     snprintf(list, sizeof list, "%s",
@@ -171,7 +172,7 @@ static int name_index(const struct config_key *f, const cJSON *v, const char *or
     return refuse(f, origin, list, v);
 }
 
-// Texts, in an array or joined by commas already, become one text.
+// Joins texts by commas to one text. They are an array, or joined already.
 static int store_list(const struct config_key *f, char **place, const cJSON *v, const char *origin) {
     const cJSON *first = cJSON_IsArray(v) ? v->child : v;
     size_t bytes = 1;
@@ -219,7 +220,7 @@ int key_store(const struct config_key *f, struct draft *d, const cJSON *v, const
             if (!v->valuestring[0] && !f->empty)
                 return fail("%s: %s is empty: give it a value, or leave it out", origin, f->path);
             free(*(char **)place);
-            // Where there is a default, no text is not "".
+            // If there is a default, "" is stored as an empty text, not as NULL.
             *(char **)place = v->valuestring[0] || f->default_value ? xstrdup(v->valuestring) : NULL;
             return 0;
         case KEY_LIST:
@@ -271,7 +272,7 @@ static cJSON *load_f32(float v) {
     return cJSON_CreateRaw(text);
 }
 
-// Numbers joined by commas or blanks, in brackets or not. NULL: the text is something else.
+// Parses numbers joined by commas or blanks, with or without brackets. Returns NULL for another text.
 static cJSON *parse_numbers(const char *value) {
     static const char between[] = " ,()[]";
     cJSON *array = cJSON_CreateArray();
@@ -318,7 +319,7 @@ void draft_init(struct draft *d) {
         store_default(config_key_at(i), d, config_key_at(i)->default_value);
 }
 
-// The default that the optimizer's row has for the field's key below "optimizer.params". "": the field is no
+// Returns the default of the optimizer's row for the field's key below "optimizer.params". "": the field is no
 // parameter of an optimizer; NULL: it is a parameter of other optimizers.
 static const char *optimizer_says(const struct config_key *f, const struct optimizer *row) {
     static const char params[] = "optimizer.params.";

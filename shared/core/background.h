@@ -27,8 +27,8 @@ uint64_t background_ask(struct background *b, int (*run)(void *arg), void *arg, 
 uint64_t background_asked(struct background *b);  // number of the last job; 0: none
 // Returns whether that job and all earlier ones are done. Their files may then be read.
 bool background_done(struct background *b, uint64_t number);
-bool background_wait(struct background *b, uint64_t number,
-                     double seconds);  // the same; waits at most `seconds`
+// The same; waits at most `seconds`.
+bool background_wait(struct background *b, uint64_t number, double seconds);
 // Returns for how many seconds the current job has been running, or 0 if there is none. *number receives its
 // number.
 double background_age(struct background *b, double now, uint64_t *number);

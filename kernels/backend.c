@@ -1,4 +1,4 @@
-// The part that every backend shares: thin wrappers over its table, the ledger, and names.
+// What every backend shares: thin wrappers over its table, the ledger, and names.
 #include "kernels/backend_impl.h"
 
 #include <assert.h>
@@ -50,8 +50,8 @@ int dev_facts(struct device *d, struct device_facts *out) {
 
 // ---------------------------------------------------------------- memory
 
-// Whether the limit of the device's options leaves room. Two threads that ask at once may both be told so: what a rank
-// takes it takes from one thread.
+// Whether the limit of the device's options leaves room. Two concurrent calls may both return true for the same
+// room, so a rank allocates from one thread.
 static bool within_limit(struct device *d, enum mem_class c, size_t bytes) {
     size_t taken = 0;
     if (!d->memory_bytes || mem_class_beside(c)) return true;
@@ -69,7 +69,7 @@ void *dev_alloc(struct device *d, enum mem_class c, size_t bytes) {
     if (!within_limit(d, c, rounded)) return NULL;
     void *p = c == MEM_OFFLOAD ? aligned_alloc(DEV_ALIGN, rounded)
                                : (c == MEM_HOST ? d->backend->host_alloc : d->backend->alloc)(d, rounded);
-    // Touched here, by the thread that will use it, and not in the middle of the first step.
+    // Touched here, by the thread that will use it, so that the first step does not have to.
     if (p && c == MEM_OFFLOAD) memset(p, 0, rounded);
     if (p) dev_count(d, c, bytes);
     return p;

@@ -1,4 +1,4 @@
-// The backends there are. They know kernels/backend.h, which knows none of them.
+// The list of all backends. This file knows kernels/backend.h; backend.h knows no backend.
 #include <string.h>
 
 #include "kernels/backend_impl.h"

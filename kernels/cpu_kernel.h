@@ -1,10 +1,11 @@
-// The ways in which the cpu backend can multiply bf16 matrices. All give the same bits (kernels/bf16_product.h): a way is
-// chosen for its speed, or to measure another one. fp32 and fp16 have one way each.
+// The ways in which the cpu backend can multiply bf16 matrices. All give the same bits
+// (kernels/bf16_product.h), so a way is chosen for its speed, or to measure it. fp32 and fp16 have one way
+// each.
 #ifndef STARRING_KERNELS_CPU_KERNEL_H
 #define STARRING_KERNELS_CPU_KERNEL_H
 
 enum cpu_kernel {
-    CPU_KERNEL_AUTO,         // the fastest of this processor
+    CPU_KERNEL_AUTO,         // the fastest way of this processor
     CPU_KERNEL_FMA,          // fused multiply-adds of fp32: any processor
     CPU_KERNEL_AVX512_BF16,  // vdpbf16ps, pairs of bf16
     CPU_KERNEL_AMX,          // tiles
@@ -13,10 +14,10 @@ enum cpu_kernel {
 
 // "auto", "fma", "avx512_bf16", "amx".
 const char *cpu_kernel_name(enum cpu_kernel k);
-// The way that `asked` means on this machine, never CPU_KERNEL_AUTO. Returns -1 with *why set to a constant text if this
-// program, processor or system lacks it.
+// *out receives the way that `asked` means on this machine, never CPU_KERNEL_AUTO. Returns 0, or -1 with a
+// constant text in *why if this program, processor or system does not support it.
 int cpu_kernel_resolve(enum cpu_kernel asked, enum cpu_kernel *out, const char **why);
-// The vector instructions that this program was built for, for people: "AVX2 and FMA".
+// The vector instructions that this program was built for, as printed: "AVX2 and FMA".
 const char *cpu_kernel_vectors(void);
 
 #endif

@@ -1,9 +1,9 @@
-// Opens the object that carries everything CUDA, so that the program itself needs neither CUDA nor a driver.
+// Opens the object that contains all CUDA code, so that the program itself needs neither CUDA nor a driver.
 //
-// Where    STARRING_CUDA_SO when set and not empty; else beside the program, in its lib folder, and in the
-//          lib folder next to its own (bin/starring, lib/... and lib/starring/...).
-// Order    The object's file, then the driver, then the object. On a machine without a driver the error says
-//          so, and not that some library of the object is missing.
+// Where    STARRING_CUDA_SO if set and not empty. Else the program's folder, its lib folder, or the lib folder
+//          next to the program's folder (bin/starring, lib/... and lib/starring/...).
+// Order    The object's file, then the driver, then the object. On a machine without a driver the error names
+//          the driver, not a missing library of the object.
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ static char *why_text(void) {
     return text;
 }
 
-// 0 with the object's path, or -1 with the text.
+// Returns 0 with the object's path, or -1 with the text in *why.
 static int find_object(char *path, const char **why) {
     static const char *const places[] = {"", "lib/", "../lib/", "../lib/starring/"};
     const char *given = getenv("STARRING_CUDA_SO");
@@ -42,7 +42,7 @@ static int find_object(char *path, const char **why) {
                  given);
         return -1;
     }
-    // The folder of the program with its '/', or "" when it cannot be told.
+    // The folder of the program with its '/', or "" if it is unknown.
     ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 64);
     folder[n > 0 ? n : 0] = 0;
     char *slash = strrchr(folder, '/');
@@ -59,8 +59,8 @@ static int find_object(char *path, const char **why) {
     return -1;
 }
 
-// Whether the file is as long as its program headers say. The loader maps a shorter one without checking, and
-// the process dies at the first missing page.
+// Whether the file is as long as its program headers claim. The loader maps a shorter file without checking,
+// and the process dies at the first missing page.
 static bool is_whole(int fd) {
     struct stat st;
     Elf64_Ehdr head;
@@ -77,9 +77,8 @@ static bool is_whole(int fd) {
     return true;
 }
 
-// Gives each of our streams and NCCL's a hardware queue of its own while there are any: two streams that
-// share one run one after the other. CUDA reads the variable when it starts; a value that the user has set
-// stays.
+// Gives each of our and NCCL's streams a hardware queue of its own while there are any left: two streams that
+// share one run one after the other. CUDA reads the variable when it starts. A value set by the user is kept.
 static void ask_for_queues(void) { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 const struct cuda_so *cuda_so_open(const char **why) {
@@ -89,7 +88,7 @@ const struct cuda_so *cuda_so_open(const char **why) {
     char *text = why_text();
     const char *error;
     *why = text;
-    // 1. The object's file, all of it.
+    // 1. The object's file must be complete.
     if (find_object(path, why) != 0) return NULL;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     bool whole = fd >= 0 && is_whole(fd);
@@ -101,7 +100,7 @@ const struct cuda_so *cuda_so_open(const char **why) {
                  path);
         return NULL;
     }
-    // 2. The driver, which stays open: the CUDA runtime wants it next.
+    // 2. The driver stays open, because the CUDA runtime needs it next.
     if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
         error = dlerror();
         snprintf(text, WHY_BYTES,
@@ -110,7 +109,7 @@ const struct cuda_so *cuda_so_open(const char **why) {
                  error ? error : "libcuda.so.1");
         return NULL;
     }
-    // 3. The object, of this build.
+    // 3. The object must be of this build.
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!object) {
         error = dlerror();

@@ -1,5 +1,5 @@
-// The head of every device. It has no state of its own, so that the CUDA object carries a copy instead of
-// calling back into the program.
+// The functions of struct device that all backends share. They have no state, so the CUDA object contains a
+// copy and need not call back into the program.
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -34,15 +34,15 @@ static inline uint32_t f32_to_bits(float f) {
 
 static inline float bf16_to_f32(uint16_t h) { return bits_to_f32((uint32_t)h << 16); }
 
-// NaN stays a (quiet) NaN; overflow goes to infinity as IEEE 754 rounding does.
+// NaN becomes a quiet NaN; overflow becomes infinity, as IEEE 754 rounds.
 static inline uint16_t f32_to_bf16(float f) {
     uint32_t u = f32_to_bits(f);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-// GCC and clang turn these conversions into the hardware instruction where there is one. Clang before 15 has the type
-// under its older name alone.
+// GCC and clang compile these conversions to the hardware instruction if there is one. Clang before 15 knows
+// the type only by its older name.
 #if defined(__clang__) && __clang_major__ < 15
 typedef __fp16 half_float;
 #else
@@ -61,8 +61,8 @@ static inline uint16_t f32_to_f16(float f) {
     return h;
 }
 
-// Element i of a buffer of type fp32, bf16 or fp16, as fp32. The buffer need not be aligned: payloads lie where
-// messages put them.
+// Element i of a buffer of type fp32, bf16 or fp16, as fp32. The buffer need not be aligned, because payloads
+// in messages are not.
 static inline float dtype_load(enum dtype t, const void *p, size_t i) {
     if (t == DT_F32) {
         float f;

@@ -1,22 +1,21 @@
-// log, exp, power, sine and cosine in double whose bits are the same on every machine: straight lines of
-// + - * / in a fixed order. libm's are not: glibc picks a variant by what the processor has when the
-// program starts, and releases differ. Numbers that enter weights use these; numbers that are only reported
-// may use libm.
+// log, exp, power, sine and cosine in double with the same bits on every machine: straight-line code of + - * /
+// in a fixed order. libm does not promise this: glibc selects a variant by processor at program start, and
+// releases differ. Numbers that enter weights use these functions; numbers that are only reported may use libm.
 //
-// Errors are a few units in the last place of the result (test_kernels_exact_math.c); for sine and cosine of
-// the size of the last place of 1. No state; any thread.
+// Errors are a few units in the last digit of the result (test_kernels_exact_math.c); for sine and cosine, a
+// few units in the last digit of 1. No state; any thread.
 #ifndef STARRING_KERNELS_EXACT_MATH_H
 #define STARRING_KERNELS_EXACT_MATH_H
 
 #include <math.h>
 #include <stdint.h>
 
-// ln 2 in two parts: the first has 32 bits, so that n times it is exact for |n| < 2^21.
+// ln 2 as a sum of two numbers: the first has 32 bits, so its product with n is exact for |n| < 2^21.
 #define EXACT_LN2_HIGH 0x1.62e42feep-1
 #define EXACT_LN2_LOW  0x1.a39ef35793c76p-33
 
-// Natural logarithm. x = m 2^e with sqrt(1/2) <= m < sqrt(2); log m = 2 atanh(s), s = (m-1)/(m+1), by its
-// series: |s| < 0.1716, so that the first term left out is 1e-17 of the sum.
+// Natural logarithm. x = m 2^e with sqrt(1/2) <= m < sqrt(2); log m = 2 atanh(s), s = (m-1)/(m+1), by the
+// series of atanh. |s| < 0.1716, so the first omitted term is 1e-17 of the sum.
 static inline double exact_log(double x) {
     if (!(x > 0)) return x == 0 ? -INFINITY : NAN;
     if (isinf(x)) return x;
@@ -41,10 +40,10 @@ static inline double exact_exp(double x) {
     return ldexp(p, (int)n);
 }
 
-// base^y for base > 0; its relative error grows as |y log base|.
+// base^y for base > 0; the relative error grows with |y log base|.
 static inline double exact_pow(double base, double y) { return exact_exp(y * exact_log(base)); }
 
-// x in radians, |x| < 2^24, turned by `quarters` times pi/2. x = n pi/2 + r, |r| <= pi/4, with pi/2 in parts
+// sin(x + quarters pi/2), x in radians, |x| < 2^24. x = n pi/2 + r, |r| <= pi/4, with pi/2 as a sum of numbers
 // of 28, 28 and 53 bits (n times the first two is exact), then Taylor's polynomial of degree 17 or 16.
 static inline double exact_sine_turned(double x, int64_t quarters) {
     double n = floor(x * 0x1.45f306dc9c883p-1 + 0.5), p = 1;

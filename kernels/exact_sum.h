@@ -1,17 +1,17 @@
-// An exact, associative sum of non-negative doubles: the global gradient norm must not depend on
-// how elements are partitioned over ranks, shards or threads (ARCHITECTURE.md, Numerics 3).
+// An exact, associative sum of non-negative doubles. The global gradient norm needs it: it must not depend on
+// how elements are partitioned over ranks, shards or threads (docs/ARCHITECTURE.md, Numerics).
 //
-// Idea (Kulisch's long accumulator, as in Demmel & Nguyen, "Parallel Reproducible Summation",
-// 2015, section 2): a fixed-point number wide enough for every term, kept in 32-bit digits with 31
-// bits of head room, so that adding is integer addition: exact, commutative and associative. Ranks
-// merge by adding limbs, which any integer all-reduce does.
+// Idea (Kulisch's long accumulator, as in Demmel & Nguyen, "Parallel Reproducible Summation", 2015, section 2):
+// a fixed-point number wide enough for every term. It is kept in 32-bit digits (limbs) with 31 bits of head
+// room, so adding is integer addition: exact, commutative and associative. Ranks merge sums by adding limbs,
+// which any integer all-reduce can do.
 //
 //     value = sum_i limb[i] * 2^(32*i - 320)        i = 0 .. 19
 //
-// Range: the square of the smallest fp32 subnormal is 2^-298, of the largest fp32 2^256; 2^31 terms
-// fit before a digit could overflow. The unit of partitioning is SUMSQ_BLOCK elements: the squares
-// of one block are added in double in index order, then the block's sum goes in here. Every shard
-// and partition boundary is a multiple of SUMSQ_BLOCK, so every partition adds the same numbers.
+// Range: the square of the smallest fp32 subnormal is 2^-298, the square of the largest fp32 is 2^256; 2^31
+// terms fit before a digit could overflow. The unit of partitioning is SUMSQ_BLOCK elements: the squares of one
+// block are added in double in index order, then the block's sum is added here. Every shard and partition
+// boundary is a multiple of SUMSQ_BLOCK, so every partition adds the same numbers.
 #ifndef STARRING_KERNELS_EXACT_SUM_H
 #define STARRING_KERNELS_EXACT_SUM_H
 
@@ -32,7 +32,7 @@ struct exact_sum {
 // Adds a finite x >= 0 that is a multiple of 2^-320.
 static inline void exact_sum_add(struct exact_sum *s, double x) {
     if (x <= 0.0) return;
-    // From the number's bits: frexp and ldexp are calls, and took up to a third of a sum of squares.
+    // Reads the number's bits: calls of frexp and ldexp took up to a third of the time of a sum of squares.
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
     uint64_t mant = (bits & ((UINT64_C(1) << 52) - 1)) | UINT64_C(1) << 52;  // x = mant * 2^(exponent - 1075)
@@ -51,7 +51,8 @@ static inline void exact_sum_merge(struct exact_sum *into, const struct exact_su
     into->nonfinite += from->nonfinite;
 }
 
-// The same number in digits of 32 bits, and a bounded count: so it travels, and many sums meet without an overflow.
+// Carries, so that each digit has 32 bits, and bounds the count; the value does not change. Many carried sums
+// can be added without overflow, so a sum is carried before it is sent.
 #define EXACT_SUM_NONFINITE_MOST ((int64_t)1 << 40)
 static inline void exact_sum_carry(struct exact_sum *s) {
     int64_t carry = 0;
@@ -63,7 +64,7 @@ static inline void exact_sum_carry(struct exact_sum *s) {
     if (s->nonfinite > EXACT_SUM_NONFINITE_MOST) s->nonfinite = EXACT_SUM_NONFINITE_MOST;
 }
 
-// The sum rounded to double; the same for equal sums however their digits carry.
+// Returns the sum rounded to double. Equal sums give equal results, whether their digits are carried or not.
 static inline double exact_sum_value(const struct exact_sum *s) {
     int64_t d[EXACT_SUM_LIMBS], carry = 0;
     for (int i = 0; i < EXACT_SUM_LIMBS; i++) {

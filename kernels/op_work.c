@@ -1,33 +1,34 @@
-// What each operation moves and computes, from its arguments: the one place that knows it, for benches and floors.
+// The bytes and flops of each operation, computed from its arguments, for benchmarks and lower bounds of time.
 #include "kernels/operations.h"
 
 static double size_of(enum dtype t) { return (double)dtype_size(t); }
 
-// Of an elementwise update: its gradient is read and its weight written; what is read and written of its states and masters.
+// An elementwise update reads the gradient, writes the weight, and reads and writes the master and `states`
+// moments.
 static double update_bytes(const struct update_args *a, double states) {
     double weight = !a->weight || a->weight == (const void *)a->master ? 0 : size_of(a->dt);
     return (double)a->n * (8 * (states + 1) + size_of(a->dt) + weight);
 }
 
-// Masters and momentum are read and written, the variance read; the momentum comes from the code, and is written alone, or
-// from the gradient.
+// Masters are read and written, the variance is read, the momentum is written. Without codes momentum and
+// gradient are read too.
 static double frozen_bytes(const struct update_args *a) {
     double own = a->codes ? 4 : 8 + size_of(a->dt), code = a->codes ? (double)onebit_bytes(a->n) : 0;
     return (double)a->n * (12 + own + (a->weight ? size_of(a->dt) : 0)) + code;
 }
 
-// Elements that a code does not name stay, of topk; those of the others are all named.
+// A topk code names only some elements, and the others are not touched. The other codes name all elements.
 static double code_add_bytes(const struct code_add_args *a) {
     double code = (double)code_bytes(&a->format, a->n), all = (double)a->n * (a->use == CODE_SET ? 4 : 8);
     return code + (a->format.kind == CODE_TOPK && a->use != CODE_SET ? code : all);
 }
 
-// A causal product of all heads, scores or values, of which half is computed.
+// One causal product of all heads, scores or values: half of the square is computed.
 static double causal_flops(int64_t batch, int64_t seq, int64_t heads, int64_t head_size) {
     return (double)batch * (double)seq * (double)seq * (double)heads * (double)head_size;
 }
 
-// Queries and keys are rotated; for the gradient of a bias values are read.
+// Queries and keys are read and written; the gradient of the bias also reads the values.
 static double rope_bytes(const struct rope_args *a) {
     int64_t rotated = a->heads + a->kv_heads, read = a->dbias ? a->kv_heads : 0;
     return (double)(a->batch * a->seq) * (double)((2 * rotated + read) * a->head_size) * size_of(a->dt);
@@ -39,7 +40,7 @@ static double embed_bwd_bytes(const struct embed_bwd_args *a) {
     return (double)rows * (double)a->channels * size_of(a->dt);
 }
 
-// Operation OP with its arguments a.
+// The case of operation OP, whose arguments are a.
 #define BYTES(OP, args_t, bytes_of)                   \
     case OP: {                                        \
         const struct args_t *a = args;                \

@@ -1,4 +1,5 @@
-// The operations' names, and the decision that hosts take too. No state: the CUDA object carries a copy.
+// The operations' names, and the update decision that hosts make too. No state: the CUDA object contains a
+// copy.
 #include "kernels/operations.h"
 
 const char *op_name(enum op op) {

@@ -1,9 +1,10 @@
-// The operations of the model, the optimizer and the reductions: a line each in OPERATIONS, from which the
-// enumeration, the names, the launches and the backends' tables follow; then what each of them computes.
+// The operations of the model, the optimizer and the reductions: one line each in OPERATIONS, then what each of
+// them computes. The enumeration, names, launches and the backends' tables are made from that list.
 //
-// To add one   its line and its arguments here; ref_NAME in kernels/ref, the definition in the simplest
-//              loops; cpu_NAME in kernels/cpu/ops; cuda_op_NAME in kernels/cuda/ops; what it moves in
-//              op_work.c; a row of `bench kernels` in shared/bench/bench_operations.c. tests/kernels/test_operations.py asks for tests.
+// To add one   Add its line and its arguments here; ref_NAME in kernels/ref, the definition in the simplest
+//              loops; cpu_NAME in kernels/cpu/ops; cuda_op_NAME in kernels/cuda/ops; the bytes it moves in
+//              op_work.c; a row of `bench kernels` in shared/bench/bench_operations.c.
+//              tests/kernels/test_operations.py demands tests.
 #ifndef STARRING_KERNELS_OPERATIONS_H
 #define STARRING_KERNELS_OPERATIONS_H
 
@@ -16,8 +17,8 @@
 #include "kernels/dtype.h"
 #include "kernels/exact_sum.h"
 
-// Lists of their own: the matrix product, whose function each backend chooses in another way, and attention, which multiplies
-// matrices too.
+// Two operations are in lists of their own: each backend selects the function of the matrix product in another
+// way, and attention contains matrix products.
 // clang-format off
 //                enumerator     name         arguments
 #define OPERATIONS(OPERATION) \
@@ -68,42 +69,44 @@ enum op { OPERATIONS(OP_ENUMERATOR) OP_COUNT };
 #undef OP_ENUMERATOR
 const char *op_name(enum op op);  // "matmul", ...
 
-// What an operation moves and computes at least: bytes counts each tensor that it reads or writes once, whatever an
-// implementation reads again; of rows that tokens choose none (how many differ the arguments do not say). What is a matrix
-// product inside (attention: its causal half) has flops instead, and moves next to nothing for them.
+// The least that an operation moves and computes. bytes counts each tensor that it reads or writes once, even
+// if an implementation reads it again. Rows that tokens select are not counted, because the arguments do not
+// tell how many differ. Matrix products (of attention, the causal half) have flops only: they move few bytes
+// for their flops.
 struct op_work {
     double bytes, flops;
 };
 struct op_work op_work_of(enum op op, const void *args);
 
 // ---------------------------------------------------------------- arguments
-// Each operation takes one struct of arguments, copied at launch: pointers are device memory and
-// must stay valid until the operation has run. dt is the storage type (fp32, bf16, fp16); arithmetic
-// is fp32 with one rounding at the store. "=" overwrites its output, "+=" adds to it (in 16 bits:
-// load, add in fp32, round once). R = rows = B*T; C channels; V vocabulary; H query heads; KV
-// key/value heads; D head size.
+// Each operation takes one struct of arguments, copied at launch. Pointers are device memory and must stay
+// valid until the operation has run. dt is the storage type (fp32, bf16, fp16); arithmetic is fp32 with one
+// rounding at the store. "=" overwrites the output, "+=" adds to it (in 16 bits: load, add in fp32, round
+// once). R = rows = B*T; C channels; V vocabulary; H query heads; KV key/value heads; D head size.
 
-// The epilogue of p, the product with its bias. GELU: aux = round(p), c = gelu(p). GELU_GRAD, without bias:
-// c = p * gelu'(aux). Neither of them accumulates; gelu is gelu_args', round is to dt. Host backends take
-// round(p) for p, so that their bits are those of the product and then OP_GELU_FWD or _BWD; a device may use
-// p as its accumulator holds it. BIAS_GRAD, without bias: beside c, bias_grad(M) = (accumulate: +=) sum over
-// K of op(a), which is the bias gradient where c is a weight gradient, a the gradient dy(R,M) and trans_a.
-// Host backends: the product, then OP_BIAS_GRAD, to the bit.
+// Epilogues. p is the product with its bias, round is to dt, gelu is that of gelu_args.
+//     GELU        aux = round(p), c = gelu(p)
+//     GELU_GRAD   c = p * gelu'(aux); no bias
+//     BIAS_GRAD   besides c: bias_grad(M) = (accumulate: +=) sum over K of op(a); no bias. It is the bias
+//                 gradient if c is a weight gradient, a the gradient dy(R,M) and trans_a.
+// GELU and GELU_GRAD do not accumulate. Host backends use round(p) for p, so the bits are those of the product
+// and then OP_GELU_FWD or _BWD; a device may use p from its accumulator. BIAS_GRAD has on host backends the
+// bits of the product and then OP_BIAS_GRAD.
 enum matmul_epilogue { EPILOGUE_NONE, EPILOGUE_GELU, EPILOGUE_GELU_GRAD, EPILOGUE_BIAS_GRAD };
 
 // c(M,N) = op(a) op(b) + bias          accumulate: c += op(a) op(b)
-// Host backends round the sum once. A device may round the product to dt before it adds bias or c: cuBLASLt does in some
-// algorithms (docs/gpu-inside.md).
-// op(a) is a(M,K), or a(K,M) transposed when trans_a; op(b) is b(K,N), or b(N,K) transposed when
-// trans_b. All row-major, all of type dt. bias (N) or NULL; not with accumulate.
+// Host backends round the sum once. A device may round the product to dt before it adds bias or c: some
+// algorithms of cuBLASLt do (docs/gpu-inside.md). op(a) is a(M,K), or a(K,M) transposed if trans_a; op(b) is
+// b(K,N), or b(N,K) transposed if trans_b. All are row-major and of type dt. bias (N) or NULL; not with
+// accumulate.
 struct matmul_args {
     void *c;  // (M,N)
     const void *a, *b;
     const void *bias;  // (N) or NULL
-    void *aux;         // (M,N) of the GELU epilogues, without gaps as c is then; else NULL
+    void *aux;         // (M,N) of the GELU epilogues, without gaps, as c then; else NULL
     void *bias_grad;   // (M) of EPILOGUE_BIAS_GRAD, with trans_a and no gaps in a; else NULL
     int64_t m, n, k;
-    int64_t lda, ldb, ldc;  // elements from a row, as stored, to the next; 0: no gaps. Gaps stay untouched
+    int64_t lda, ldb, ldc;  // elements from one stored row to the next; 0: no gaps. Gaps are not touched
     bool trans_a, trans_b, accumulate;
     enum matmul_epilogue epilogue;
     enum dtype dt;
@@ -128,12 +131,11 @@ struct embed_fwd_args {
     enum dtype dt;
 };
 
-// dwte(V,C) += scatter of dout by token; dwpe(P,C): rows [0,T) = or += sum over the batch, rows
-// [T,P) = 0 unless accumulating. zero_dwte: set dwte to 0 first (untied embeddings on the first
-// micro-batch; a tied one already holds the head's gradient). Each row of dwte is summed in fp32, added to
-// what it held, and rounded once. Host backends add in the order of the positions; a device may add in
-// another that depends on tokens and shape alone, so that a frequent token need not be one chain of
-// additions.
+// dwte(V,C) += scatter of dout by token. dwpe(P,C): rows [0,T) = or += sum over the batch; rows [T,P) = 0
+// unless accumulating. zero_dwte: set dwte to 0 first (untied embeddings on the first micro-batch; a tied one
+// already holds the head's gradient). Each row of dwte is summed in fp32, added to its earlier value, and
+// rounded once. Host backends add in the order of the positions. A device may use another order that depends
+// only on tokens and shape, so that a frequent token need not be one chain of additions.
 struct embed_bwd_args {
     void *dwte;             // (V,C)
     void *dwpe;             // (P,C) or NULL
@@ -187,10 +189,10 @@ struct norm_bwd_args {
 };
 size_t norm_bwd_scratch_bytes(int64_t channels);
 
-// Rotary embedding (Su et al. 2021) in place on the q and k heads of qkv(B,T,(H+2KV)*D), row =
-// | q: H*D | k: KV*D | v: KV*D |. Half-split pairs (i, i+D/2), as in Hugging Face's LLaMA.
-// cos_sin(T, D/2, 2) fp32, computed by the model. inverse: rotate back (the backward). dbias: also the
-// gradient of qkv's bias, = or += the sum over rows of qkv as it becomes (and v as it is), as OP_BIAS_GRAD.
+// Rotary embedding (Su et al. 2021) in place on the q and k heads of qkv(B,T,(H+2KV)*D), row = | q: H*D | k:
+// KV*D | v: KV*D |. Half-split pairs (i, i+D/2), as in Hugging Face's LLaMA. cos_sin(T, D/2, 2) is fp32,
+// computed by the model. inverse: rotate back (the backward). dbias: also compute the gradient of qkv's bias, =
+// or += the sum over rows of the rotated qkv (v is not rotated), as OP_BIAS_GRAD.
 struct rope_args {
     void *qkv;
     const float *cos_sin;
@@ -215,7 +217,7 @@ struct attn_fwd_args {
     enum dtype dt;
 };
 
-// dqkv = ; every element is written.
+// dqkv = the gradient of qkv; every element is written.
 struct attn_bwd_args {
     void *dqkv;        // (B,T,(H+2KV)*D)
     const void *dout;  // (B,T,H*D)
@@ -240,7 +242,8 @@ struct gelu_args {
 };
 
 // SwiGLU (Shazeer 2020): gate_up(R,2F), row = | gate: F | up: F |; y(R,F) = silu(gate) * up.
-// backward: dgate_up(R,2F) from dy(R,F); may be gate_up itself: each pair is read before it is written.
+// backward: dgate_up(R,2F) from dy(R,F). dgate_up may be gate_up itself: each pair is read before it is
+// written.
 struct swiglu_args {
     void *y;              // forward: y(R,F) ; backward: dgate_up(R,2F)
     const void *gate_up;  // (R,2F)
@@ -257,10 +260,10 @@ struct add_args {
     enum dtype dt;
 };
 
-// Cross-entropy over logits(R,V): loss[r] = log sum exp - logit[target], in fp32; and, when
-// want_grad, logits become their gradient in place: (softmax - onehot) * grad_scale, rounded once.
-// A target < 0 is ignored: loss 0, gradient row 0. Columns V and up are no classes: they are never read, and
-// want_grad writes zeros to those below `padded`, so that products may run over them.
+// Cross-entropy over logits(R,V): loss[r] = log sum exp - logit[target], in fp32. want_grad replaces the logits
+// by their gradient: (softmax - onehot) * grad_scale, rounded once. A target < 0 is ignored: loss 0, gradient
+// row 0. Columns from V on are no classes and are never read; want_grad writes zeros to those below `padded`,
+// so that products may include them.
 struct xent_args {
     void *logits;            // (R,V)
     float *loss;             // (R)
@@ -273,8 +276,8 @@ struct xent_args {
     enum dtype dt;
 };
 
-// out = sum of loss(R) in double, in an order that depends on R alone; accumulate: out +=. Host backends add
-// in row order.
+// out = sum of loss(R) in double, in an order that depends only on R; accumulate: out +=. Host backends add in
+// row order.
 struct loss_sum_args {
     double *out;  // (1)
     const float *loss;
@@ -282,22 +285,22 @@ struct loss_sum_args {
     bool accumulate;
 };
 
-// out += exact sum of squares of x(n) and its number of non-finite elements (kernels/exact_sum.h).
-// n is a multiple of SUMSQ_BLOCK; block sums are taken in double, in index order within a block.
-// Blocks that hold a non-finite element add only to the count.
+// out += exact sum of squares of x(n) and its number of non-finite elements (kernels/exact_sum.h). n is a
+// multiple of SUMSQ_BLOCK. A block's sum is taken in double, in index order. A block with a non-finite element
+// adds only to the count.
 struct sumsq_args {
     struct exact_sum *out;
     const void *x;
     int64_t n;
-    bool zero_out;  // start from zero instead of what out holds
+    bool zero_out;  // start from zero, not from out's value
     enum dtype dt;
 };
 
-// Orders for one step's update; decided once, the same on every rank (ARCHITECTURE.md, Numerics 4).
+// The decision for one step's update; made once, the same on every rank (docs/ARCHITECTURE.md, Numerics).
 struct update_scalars {
     float grad_scale;  // multiply gradients by this: clip / loss_scale
-    int32_t skip;      // 1: a gradient was not finite; leave everything as it is
-    double norm;       // of the unscaled gradient, before clipping; not finite when skip
+    int32_t skip;      // 1: a gradient was not finite; change nothing
+    double norm;       // of the unscaled gradient, before clipping; not finite if skip
 };
 
 // scalars = update_decide(*sum, loss_scale, clip).
@@ -306,9 +309,9 @@ struct decide_args {
     const struct exact_sum *sum;
     float loss_scale, clip;  // clip 0: none
 };
-// The one formula, for hosts that decide themselves (the star's scheduler):
-// norm = sqrt(sum)/loss_scale; factor = clip > 0 && norm > clip ? clip/(norm + 1e-6) : 1, as
-// torch.nn.utils.clip_grad_norm_ and DeepSpeed; grad_scale = (float)(factor/loss_scale).
+// The same formula for hosts that decide themselves (the star's scheduler): norm = sqrt(sum)/loss_scale; factor
+// = clip > 0 && norm > clip ? clip/(norm + 1e-6) : 1, as torch.nn.utils.clip_grad_norm_ and DeepSpeed;
+// grad_scale = (float)(factor/loss_scale).
 struct update_scalars update_decide(const struct exact_sum *sum, float loss_scale, float clip);
 
 // AdamW (Loshchilov & Hutter 2019, algorithm 2) over n elements, elementwise, in this order, with
@@ -320,14 +323,14 @@ struct update_scalars update_decide(const struct exact_sum *sum, float loss_scal
 //     u = (m * inv_bc1) / denom
 //     !l2_mode: u = fma(weight_decay, p, u)
 //     p = fma(-lr, u, p)                        weight = round(p)
-// where 1-beta is computed in fp32, inv_bc1 = 1/(1-beta1^t), inv_sqrt_bc2 = 1/sqrt(1-beta2^t) in
-// double, then rounded. scalars->skip: nothing is written. Parameter groups are runs of elements: group g is
-// [ends[g-1], ends[g]), the first begins at 0; one launch covers them all.
+// 1-beta is computed in fp32; inv_bc1 = 1/(1-beta1^t) and inv_sqrt_bc2 = 1/sqrt(1-beta2^t) are computed in
+// double, then rounded. scalars->skip: nothing is written. Parameter groups are ranges of elements: group g is
+// [ends[g-1], ends[g]), the first begins at 0. One launch covers all groups.
 #define UPDATE_GROUPS_MAX 24
-struct update_args {                   // of every elementwise update; each reads those that its formulas name
+struct update_args {                   // for all elementwise updates; each reads what its formulas name
     float *master, *m, *v;             // (n); sgd's m NULL: no momentum
     void *weight;                      // (n) of type dt; may equal master in fp32; NULL: not written
-    const void *grad;                  // (n) of type dt; adam_frozen with codes reads none
+    const void *grad;                  // (n) of type dt; not read by adam_frozen with codes
     const struct onebit_block *codes;  // adam_frozen: (n / ONEBIT_BLOCK) or NULL
     const struct update_scalars *scalars;
     int64_t n;
@@ -344,24 +347,25 @@ struct update_args {                   // of every elementwise update; each read
 //     g = (float)grad * grad_scale              g = fma(weight_decay, p, g)
 //     with m: m = fma(momentum, m, rest * g)    nesterov: g = fma(momentum, m, g); else g = m
 //     p = fma(-lr, g, p)                        weight = round(p)
-// rest is 1 - dampening; at the first update, where m holds zeros, 1, since torch's momentum begins as the gradient.
-// scalars->skip, groups: as in adamw.
+// rest is 1 - dampening; at the first update, where m holds zeros, it is 1, because torch's momentum begins as
+// the gradient. scalars->skip, groups: as in adamw.
 
 // Lion (Chen et al. 2023, algorithm 2) over n elements, in this order:
 //     g = (float)grad * grad_scale
 //     c = fma(beta1, m, (1-beta1)*g)            u = 1, 0 or -1 as c is above, at or below 0
 //     p = fma(-lr, fma(weight_decay, p, u), p)  weight = round(p)
 //     m = fma(beta2, m, (1-beta2)*g)
-// The sign of 0 is 0, as in the paper: what holds zeros (gaps, pads) keeps them. scalars->skip, groups: as in adamw.
+// The sign of 0 is 0, as in the paper, so elements that are zero (gaps, padding) stay zero. scalars->skip,
+// groups: as in adamw.
 
-// ---- 1-bit Adam (Tang et al. 2021, algorithm 1), behind its warm-up: kernels/codec.h has the code. n is a
-// multiple of ONEBIT_BLOCK. scalars->skip: nothing is written. An element whose frozen variance v is 0 had no
-// gradient during the warm-up: it is masked. Its momentum and its errors are 0, and it counts in no scale. (DeepSpeed
-// has its user name such elements: exp_avg_mask.)
+// ---- 1-bit Adam (Tang et al. 2021, algorithm 1) after its warm-up; kernels/codec.h defines the code.
+// n is a multiple of ONEBIT_BLOCK. scalars->skip: nothing is written. An element whose frozen variance v is 0
+// had no gradient during the warm-up and is masked: its momentum and errors are 0, and it counts in no scale.
+// (In DeepSpeed the user names such elements: exp_avg_mask.)
 //
-// The rank's momentum as blocks, and the errors, which are what the blocks do not say of it:
+// Encodes the rank's momentum as blocks, and keeps the error of the encoding:
 //     x = error + fma(beta1, m, (1-beta1) * (grad * own->grad_scale))    masked: 0
-//     out = blocks of x        error = x - what out says                 masked: 0
+//     out = blocks of x        error = x - value of out                  masked: 0
 struct onebit_encode_args {
     struct onebit_block *out;              // (n / ONEBIT_BLOCK)
     float *error;                          // (n)
@@ -373,10 +377,11 @@ struct onebit_encode_args {
     float beta1;
     enum dtype dt;
 };
-// The mean of what `ranks` ranks say, encoded again:
-//     x = error + (sum over r = 0..ranks-1 of what in[r] says) * (1/ranks)   in fp32, in that order; masked: 0
-//     out = blocks of x        error = x - what out says                      masked: 0
-// in: (ranks) runs of n / ONEBIT_BLOCK blocks, one behind the other. out may be any place outside of in.
+// Encodes the mean of the blocks of `ranks` ranks:
+//     x = error + (sum over r = 0..ranks-1 of the values of in[r]) * (1/ranks)   in fp32, in that order;
+//     masked: 0
+//     out = blocks of x        error = x - value of out                  masked: 0
+// in: (ranks) runs of n / ONEBIT_BLOCK blocks, one after the other. out must not overlap in.
 struct onebit_sum_args {
     struct onebit_block *out;       // (n / ONEBIT_BLOCK)
     const struct onebit_block *in;  // (ranks, n / ONEBIT_BLOCK)
@@ -386,11 +391,12 @@ struct onebit_sum_args {
     int64_t n;
     int32_t ranks;
 };
-// Adam whose variance stays as it is:
-//     m = what `codes` say, or, without codes, fma(beta1, m, (1-beta1) * (grad * scalars->grad_scale)); masked: 0
+// Adam with a frozen variance:
+//     m = the values of `codes`; without codes fma(beta1, m, (1-beta1) * (grad * scalars->grad_scale)); masked:
+//     0
 //     u = m / (sqrt(v) + eps)        u = fma(weight_decay, p, u)
 //     p = fma(-lr, u, p)             weight = round(p)
-// codes: of the momentum that all ranks agreed on. Without them n is any number. v is only read.
+// codes encode the momentum on which all ranks agreed. Without codes n may be any number. v is only read.
 
 // The codes of gradients (kernels/codec.h). n is a multiple of CODE_BLOCK.
 // out = code of fma(error, factor, grad)
@@ -400,7 +406,7 @@ struct code_encode_args {
     const void *grad;    // (n) of type dt
     int64_t n;
     struct code_format format;
-    float factor;  // by which the gradients' scale has grown since the error was kept; 1: not
+    float factor;  // growth of the gradients' scale since the error was kept; 1: none
     enum dtype dt;
 };
 // error = fma(error, factor, grad)
@@ -411,8 +417,8 @@ struct code_error_args {
     float factor;
     enum dtype dt;
 };
-// out = | += | -= what the code says. Elements that a code of topk does not name: = gives 0, else they stay; one that it
-// names outside of n is nobody's. On hosts the code need not be aligned.
+// out = | += | -= the values of the code. For elements that a topk code does not name, = writes 0, += and -=
+// change nothing. An index outside n is ignored. On hosts the code need not be aligned.
 enum code_use { CODE_SET, CODE_PLUS, CODE_MINUS };
 struct code_add_args {
     float *out;        // (n)
@@ -423,14 +429,14 @@ struct code_add_args {
 };
 
 #define REDUCE_MAX     4096
-#define REDUCE_GPU_MAX 256  // the addresses are a kernel's parameters, of 4 KiB in all
-// How inputs are joined. MIN and MAX: a NaN wins over every number, and of equal ones the first stays, so that -0 and +0
-// have an order. LOR: 1 where any input is not zero, else 0.
+#define REDUCE_GPU_MAX 256  // the addresses are kernel parameters, of which there are 4 KiB
+// How inputs are joined. MIN and MAX: a NaN wins over every number, and of equal inputs the first is kept,
+// which orders -0 and +0. LOR: 1 if any input is not zero, else 0.
 enum reduction { REDUCTION_SUM, REDUCTION_MIN, REDUCTION_MAX, REDUCTION_PROD, REDUCTION_LOR, REDUCTIONS };
 
-// out(n) = round(in[0] joined with in[1], .., in[count-1]): fp32, in index order, one rounding.
-// out may alias one of the inputs exactly. DT_I64: integers, whose sums and products wrap. DT_F64: double, in index order.
-// The array inputs is read between the launch and the operation's end, and must stay as it is until then.
+// out(n) = round(in[0] joined with in[1], .., in[count-1]): fp32, in index order, one rounding. out may alias
+// one of the inputs exactly. DT_I64: integers; sums and products wrap. DT_F64: double, in index order. The
+// array inputs is read between the launch and the operation's end, and must not change until then.
 struct reduce_args {
     void *out;
     const void *const *inputs;  // (count) host array of device pointers
@@ -453,10 +459,10 @@ struct fill_zero_args {
     int64_t bytes;
 };
 
-// No result but time: computes for ns + factor * (now - clock[0]) nanoseconds of the device's clock, then sets
-// clock[0] = now. Multiply-adds keep all of the device's threads busy meanwhile (ref: one), so that it costs
-// others what a longer computation would; a sleep would lend them the cores. clock[1] is scratch. ns = factor =
-// 0: only marks. clock[0] = 0: was never marked, and counts as now.
+// Only takes time: computes for ns + factor * (now - clock[0]) nanoseconds of the device's clock, then sets
+// clock[0] = now. Multiply-adds keep all of the device's threads busy (ref: one), so that it costs other
+// programs what a longer computation would; a sleep would leave them the cores. clock[1] is scratch. ns =
+// factor = 0: only sets clock[0]. clock[0] = 0: was never set, and counts as now.
 struct busy_args {
     int64_t *clock;  // (2)
     int64_t ns;
@@ -464,7 +470,7 @@ struct busy_args {
 };
 
 // ---------------------------------------------------------------- what follows from the arguments
-// Distances between rows: 0 stands for rows without gaps.
+// Elements from one row to the next; 0 means rows without gaps.
 static inline int64_t matmul_lda(const struct matmul_args *g) {
     return g->lda ? g->lda : g->trans_a ? g->m : g->k;
 }
@@ -472,7 +478,7 @@ static inline int64_t matmul_ldb(const struct matmul_args *g) {
     return g->ldb ? g->ldb : g->trans_b ? g->k : g->n;
 }
 static inline int64_t matmul_ldc(const struct matmul_args *g) { return g->ldc ? g->ldc : g->n; }
-// The operations that stand for its epilogues where they are done apart: behind the product, which has no epilogue then and
+// The separate operations that replace an epilogue. They run after the product, which then has no epilogue and
 // with EPILOGUE_GELU writes to aux.
 static inline struct gelu_args matmul_gelu(const struct matmul_args *g) {
     return (struct gelu_args){g->c, g->aux, g->c, g->m * g->n, g->dt};
@@ -490,7 +496,7 @@ static inline bool matmul_valid(const struct matmul_args *g) {
            !(gelu && (g->accumulate || matmul_ldc(g) != g->n)) && grad == (g->bias_grad != NULL) &&
            !(grad && (g->bias || !g->trans_a || matmul_lda(g) != g->m));
 }
-// The operation that a rope with dbias does beside the rotation.
+// The operation that rope does after the rotation if dbias is set.
 static inline struct bias_grad_args rope_bias_grad(const struct rope_args *a) {
     int64_t width = (int64_t)(a->heads + 2 * a->kv_heads) * a->head_size;
     return (struct bias_grad_args){a->dbias, a->qkv, a->batch * a->seq, width, a->accumulate, a->dt};
@@ -499,7 +505,7 @@ static inline struct bias_grad_args rope_bias_grad(const struct rope_args *a) {
 static inline int64_t xent_stride(const struct xent_args *a) {
     return a->row_stride ? a->row_stride : a->vocab;
 }
-// Columns of a gradient row that are written: those of the vocabulary, and zeros behind them.
+// Columns of a gradient row that are written: those of the vocabulary, then zeros.
 static inline int64_t xent_written(const struct xent_args *a) { return a->padded ? a->padded : a->vocab; }
 static inline bool xent_valid(const struct xent_args *a) {
     return a->vocab > 0 && a->vocab <= xent_written(a) && xent_written(a) <= xent_stride(a);
@@ -508,7 +514,7 @@ static inline bool xent_valid(const struct xent_args *a) {
 // ---------------------------------------------------------------- running them
 struct stream;
 
-// Bytes that a stream's queue keeps of an operation's arguments.
+// Limit of the bytes of an operation's arguments, which the stream's queue copies.
 #define OP_ARGS_MAX_BYTES 416
 // Enqueues an operation; args are copied.
 void dev_launch(struct stream *s, enum op op, const void *args, size_t args_bytes);
@@ -522,8 +528,8 @@ void dev_launch(struct stream *s, enum op op, const void *args, size_t args_byte
 OPERATIONS(OP_LAUNCH)
 #undef OP_LAUNCH
 
-// The functions of ref and cpu, callable directly (tests, the star's servers): fn(threads, args)
-// runs op now, on the calling thread and `threads` threads. Returns 0, or -1 with *why set.
+// The functions of ref and cpu, callable directly (tests, the star's servers). fn(threads, args) runs the
+// operation now, on the calling thread and `threads` threads. Returns 0, or -1 with *why set.
 typedef int (*op_fn)(int threads, const void *args, const char **why);
 extern const op_fn ref_ops[OP_COUNT];
 extern const op_fn cpu_ops[OP_COUNT];

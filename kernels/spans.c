@@ -27,7 +27,7 @@ void spans_add(struct spans *s, const struct span *one) {
     }
     s->lost++;
     if (s->kept != SPANS_LONGEST || !s->room) return;
-    // The shortest makes room for a longer one.
+    // A longer span replaces the shortest one.
     struct span *shortest = s->ring;
     for (size_t i = 1; i < s->room; i++)
         if (span_length(&s->ring[i]) < span_length(shortest)) shortest = &s->ring[i];

@@ -1,9 +1,8 @@
-// Storage <-> fp32 in blocks. Operations work on CHUNK floats that stay in the first-level cache, in
-// plain fp32 loops; only this file knows how 16-bit elements become floats and back.
+// Storage <-> fp32 in blocks. Operations work on CHUNK floats that stay in the first-level cache, in plain fp32
+// loops; only this file converts 16-bit elements to floats and back.
 //
-// The conversions give the same bits as dtype_load and dtype_store (kernels/dtype.h), element by
-// element, so results do not depend on how a range is cut. Addresses need no alignment: a server
-// sums straight out of received frames.
+// The conversions give the same bits per element as dtype_load and dtype_store (kernels/dtype.h), so results do
+// not depend on how a range is cut. Addresses need no alignment: a server sums directly from received frames.
 #ifndef STARRING_KERNELS_CPU_CONVERT_H
 #define STARRING_KERNELS_CPU_CONVERT_H
 
@@ -35,7 +34,7 @@ static inline void bf16_store_block(u16_any *restrict out, const float *restrict
     for (int64_t i = 0; i < n; i++) out[i] = f32_to_bf16(in[i]);
 }
 
-// GCC 12 does not vectorise _Float16 conversions, so the hardware's instruction is named.
+// GCC 12 does not vectorise _Float16 conversions, so the intrinsic is used.
 static inline void f16_load_block(float *restrict out, const u16_any *restrict in, int64_t n) {
     int64_t i = 0;
 #ifdef __F16C__

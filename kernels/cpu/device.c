@@ -1,5 +1,5 @@
-// Host memory and the two host backends: cpu (fast) and ref (the oracle), which differ in their table
-// of operations alone.
+// Host memory and the two host backends, cpu (fast) and ref (the oracle), which differ only in their tables of
+// operations.
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,12 +78,12 @@ static void host_stream_destroy(struct stream *s) { queue_stop((struct queue *)s
 
 // ---------------------------------------------------------------- memory
 
-// Large buffers get 2 MiB pages where the kernel gives them (streaming operations spend a third of
-// their time in TLB misses otherwise). All pages are touched here, so that no step pays for faults
-// and the process's resident size is the ledger's.
+// Large buffers get 2 MiB pages if the kernel allows it; without them, streaming operations spend a third of
+// their time in TLB misses. All pages are touched here, so that no step pays for page faults and the process's
+// resident size equals the ledger's.
 static void *host_alloc(struct device *d, size_t bytes) {
     (void)d;
-    // Every page is written below. Without this check, asking for more than the machine has would get the
+    // Every page is written below. Without this check, a request beyond the machine's memory would get the
     // process killed.
     long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     if (pages > 0 && page_bytes > 0 && bytes / (size_t)page_bytes >= (size_t)pages) return NULL;

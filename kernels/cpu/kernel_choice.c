@@ -1,4 +1,4 @@
-// Which way a product takes on this machine.
+// Chooses how matrix products are computed on this machine.
 #include <pthread.h>
 
 #include "kernels/bf16_product.h"
@@ -9,12 +9,13 @@ const char *cpu_kernel_name(enum cpu_kernel k) {
     return names[k];
 }
 
-// The ways of bf16 that this machine has, and those of them whose bits are not the ones defined.
+// The bf16 ways that this machine supports, and whether a way's bits differ from the definition.
 static const struct product_way *ways[CPU_KERNEL_COUNT];
 static bool unlike[CPU_KERNEL_COUNT];
 static pthread_once_t looked = PTHREAD_ONCE_INIT;
 
-// bf16 of any exponent, subnormal ones among them, or of those near 1.
+// Fills x with bf16 values: three in four near 1, the others of any exponent up to there, subnormal ones
+// included.
 static void fill(uint16_t *x, int n, uint64_t *state) {
     for (int i = 0; i < n; i++) {
         *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -23,7 +24,7 @@ static void fill(uint16_t *x, int n, uint64_t *state) {
     }
 }
 
-// Two blocks of k by the way and as defined, for the first rows and columns of a tile.
+// Compares the way with the definition, for two blocks of k and the first rows and columns of a tile.
 static bool agrees(const struct product_way *way) {
     enum { ROWS = 4, COLUMNS = 16, K = 2 * BF16_BLOCK };
     _Alignas(64) uint16_t panel[2][32 * K * 2 + 128];
@@ -59,8 +60,8 @@ static void look(void) {
     for (int k = CPU_KERNEL_AVX512_BF16; k < CPU_KERNEL_COUNT; k++) unlike[k] = ways[k] && !agrees(ways[k]);
 }
 
-// vdpbf16ps is twice as fast as fma on AMD since Zen 4 and on Cooper Lake, and half as fast on Intel since Sapphire Rapids
-// (measured), whose cores leave bf16 to AMX.
+// vdpbf16ps is twice as fast as fma on AMD since Zen 4 and on Cooper Lake. It is half as fast on Intel since
+// Sapphire Rapids (measured), whose cores have AMX for bf16.
 static bool pairs_are_faster(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();

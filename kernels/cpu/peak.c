@@ -9,9 +9,9 @@
 #define SIDE_MAX 32
 
 #if defined(__FMA__)
-#define FLOPS 1e9  // of one thread in a call
+#define FLOPS 1e9  // per thread and call
 #else
-#define FLOPS 1e7  // calls of fmaf
+#define FLOPS 1e7  // slow: every fma calls fmaf
 #endif
 
 static void run_part(void *arg, int index, int count) {
@@ -39,7 +39,7 @@ void cpu_peak_init(struct cpu_peak *p, enum cpu_kernel kernel, enum dtype t, int
     const struct product_way *way = product_way(t, p->kernel);
     double flops = 2.0 * way->rows * way->columns * DEPTH;
     p->tiles = (int64_t)(FLOPS / flops) + 1;
-    if (p->tiles > (1 << 24) / DEPTH) p->tiles = (1 << 24) / DEPTH;  // so that each element counts exactly
+    if (p->tiles > (1 << 24) / DEPTH) p->tiles = (1 << 24) / DEPTH;  // so that c counts exactly
     p->flops = flops * (double)p->tiles * threads;
 }
 

@@ -10,7 +10,7 @@ struct scratch {
     size_t bytes;
 };
 
-// A thread-specific key and not a thread_local pointer, because only a key frees when its thread ends.
+// A thread-specific key, not a thread_local pointer: only a key frees the memory when its thread ends.
 static pthread_key_t scratch_key;
 static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
 

@@ -1,5 +1,5 @@
-// Running an operation over ranges, in parallel. The operation must give the same bits however the
-// range is cut at multiples of the grain: then its result does not depend on the thread count.
+// Runs an operation over ranges in parallel. The operation must give the same bits wherever the range is cut
+// (at multiples of the grain). Then its result does not depend on the number of threads.
 #ifndef STARRING_KERNELS_CPU_SPANS_H
 #define STARRING_KERNELS_CPU_SPANS_H
 
@@ -7,16 +7,16 @@
 
 #include "kernels/cpu/team.h"
 
-// Does items [begin, end); args is what the operation was given.
+// Processes items [begin, end); args are the operation's arguments.
 typedef void (*span_fn)(const void *args, int64_t begin, int64_t end);
 
-#define SPAN_ELEMENTS 8192  // fewer than this are not worth waking a thread for
+#define SPAN_ELEMENTS 8192  // waking a thread does not pay for fewer
 
 struct ranges {
     span_fn fn;
     const void *args;
     int64_t n, grain;
-    _Atomic int64_t next;  // of what is handed out: the first block that nobody has
+    _Atomic int64_t next;  // for_spans_dynamic: the first block that no thread has taken
 };
 
 static inline void ranges_part(void *arg, int index, int count) {
@@ -38,13 +38,13 @@ static inline int ranges_threads(int threads, int64_t n, int64_t grain) {
     return threads > blocks ? (int)blocks : threads;
 }
 
-// fn over [0, n): one contiguous range a thread, cut at multiples of grain.
+// Runs fn over [0, n): one contiguous range per thread, cut at multiples of grain.
 static inline void for_spans(int threads, int64_t n, int64_t grain, span_fn fn, const void *args) {
     team_run(ranges_threads(threads, n, grain), ranges_part,
              &(struct ranges){.fn = fn, .args = args, .n = n, .grain = grain});
 }
 
-// The same, handing out ranges of grain items as threads become free: for items of unequal cost.
+// The same, but a free thread takes the next grain items: for items of unequal cost.
 static inline void for_spans_dynamic(int threads, int64_t n, int64_t grain, span_fn fn, const void *args) {
     team_run(ranges_threads(threads, n, grain), ranges_take,
              &(struct ranges){.fn = fn, .args = args, .n = n, .grain = grain});

@@ -1,18 +1,18 @@
-// The ordered sum of several buffers in one pass, without storing anything in between: what reductions and the
-// star's servers do. The same bits as adding one buffer after the other in fp32 and rounding at the end, since
-// every element is added by itself.
+// The ordered sum of several buffers in one pass, without storing intermediate sums: for reductions and the
+// star's servers. It gives the same bits as adding one buffer after the other in fp32 and rounding at the end,
+// because elements are independent.
 #ifndef STARRING_KERNELS_CPU_SUM_BLOCK_H
 #define STARRING_KERNELS_CPU_SUM_BLOCK_H
 
 #include "kernels/cpu/vec.h"
 
-// out and in are addressed by element; none needs to be aligned. start NULL: the sum starts as in[0] (not as zero
-// plus it: -0 stays -0).
+// out and in are addressed by element and need no alignment. start NULL: the sum starts as in[0] (zero plus
+// in[0] would lose -0).
 struct sum_block {
     void *out;              // (n) of `to`
     const float *start;     // (n), added first, or NULL
     const void *const *in;  // count buffers, each (n) of `from`
-    int count;              // >= 1 where start is NULL
+    int count;              // >= 1 if start is NULL
     int64_t n;
     enum dtype from, to;
 };
@@ -31,8 +31,8 @@ VEC_INLINE void sum_block_typed(enum dtype from, enum dtype to, const struct sum
     vec_store_part(to, b->out, i, b->n - i, total);
 }
 
-// Walking upwards, each vector is stored after all of its inputs have been read: out may be one of them, and
-// elements of 16 bits may be stored from the start of the floats that they are the sums of.
+// From low to high elements, each vector is stored after all of its inputs have been read. So out may be one of
+// the inputs, and 16-bit results may be stored from the beginning of the floats they are computed from.
 static inline void sum_block(const struct sum_block *b) {
     if (b->from == DT_F32)
         sum_block_typed(DT_F32, DT_F32, b);

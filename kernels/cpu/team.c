@@ -12,10 +12,10 @@
 
 #include "kernels/spans.h"
 
-#define LINE  64  // bytes of a cache line: what one thread writes lies apart from what another one watches
-#define LOOKS 64  // between two glances at the clock: about a microsecond
+#define LINE  64  // bytes of a cache line: data of different writers lie in different lines
+#define LOOKS 64  // polls per reading of the clock: about a microsecond
 
-// A word that one thread changes and one other waits for.
+// A word that one thread changes and another thread waits for.
 struct gate {
     _Alignas(LINE) atomic_uint word;
     atomic_uint asleep;  // 1: the waiting thread sleeps in the kernel, or is about to
@@ -23,14 +23,14 @@ struct gate {
 
 struct team;
 struct member {
-    struct gate work;  // counts what it was given to do
+    struct gate work;  // counts the tasks that the member was given
     struct team *team;
     int index;
     pthread_t thread;
 };
 
 struct team {
-    struct gate left;  // members that are not done yet
+    struct gate left;  // members that have not finished
     team_fn fn;
     void *arg;
     int count;
@@ -49,7 +49,7 @@ static void breathe(void) {
 #endif
 }
 
-// Whether the word differs from `value` within the time for looking.
+// Polls for TEAM_SPIN_NS. Returns whether the word differs from `value`.
 static bool looked(struct gate *g, unsigned value) {
     int64_t end = now_ns() + TEAM_SPIN_NS;
     do {
@@ -61,8 +61,9 @@ static bool looked(struct gate *g, unsigned value) {
     return false;
 }
 
-// Returns when the word differs from `value`, or early: the caller looks again. No wake-up is lost: the waiting thread says
-// that it sleeps before the kernel compares the word, the other one changes the word before it asks whether anybody sleeps.
+// Returns if the word differs from `value`, or early, so the caller checks again. No wake-up is lost: the
+// waiting thread sets `asleep` before the kernel compares the word, and the other thread changes the word
+// before it reads `asleep`.
 static void gate_wait(struct gate *g, unsigned value) {
     if (looked(g, value)) return;
     atomic_store(&g->asleep, 1);
@@ -101,7 +102,7 @@ static void *lines_of(size_t bytes) {
     return p;
 }
 
-// Makes the team as large as wanted, or as can be.
+// Grows the team to the wanted size, or as far as possible.
 static void grow(struct team *t, int wanted) {
     if (t->size >= wanted) return;
     struct member **all = realloc(t->members, (size_t)wanted * sizeof *all);
@@ -140,7 +141,7 @@ static void team_init(void) {
     if (pthread_key_create(&team_key, team_end) != 0) abort();
 }
 
-// NULL: no memory.
+// Returns NULL if there is no memory.
 static struct team *own_team(void) {
     pthread_once(&team_once, team_init);
     struct team *t = pthread_getspecific(team_key);

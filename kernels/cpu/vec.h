@@ -1,9 +1,9 @@
-// Vectors of VEC floats: 16 where the compiler was told of AVX-512, else 8; GCC's vector extensions
-// with intrinsics only for what they cannot say (fused multiply-add, half precision).
+// Vectors of VEC floats: 16 if the compiler targets AVX-512, else 8. They use GCC's vector extensions, and
+// intrinsics only for what the extensions cannot express (fused multiply-add, half precision).
 //
-// No result depends on VEC (test_bits.py): sums over lanes are taken over SUM_WIDTH lanes, and sums that
-// leave out blocks of terms leave out the same ones (attention.h). STARRING_VEC overrides VEC, so that the
-// tests build both on one machine.
+// No result depends on VEC (test_bits.py): sums over lanes always use SUM_WIDTH lanes, and sums that omit
+// blocks of terms omit the same blocks (ops/attention.c). STARRING_VEC overrides VEC, so that tests can build
+// both on one machine.
 #ifndef STARRING_KERNELS_CPU_VEC_H
 #define STARRING_KERNELS_CPU_VEC_H
 
@@ -29,13 +29,13 @@ typedef uint32_t vecu __attribute__((vector_size(VEC * 4)));
 typedef uint16_t vech __attribute__((vector_size(VEC * 2)));
 
 #if !defined(__AVX__)
-// Every function that passes vectors is inlined, so no calling convention is at stake.
+// Every function that passes vectors is inlined, so the calling convention does not matter.
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
 #define VEC_INLINE static inline __attribute__((always_inline))
-// Elements of two vectors by constant numbers: GCC before 12 has the one builtin, clang the other. mask: GCC's type of
-// the numbers.
+// Selects elements of two vectors by constant numbers. GCC before 12 has only __builtin_shuffle, clang only the
+// other. mask: GCC's type of the numbers.
 #ifdef __clang__
 #define VEC_PICK(mask, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
@@ -44,7 +44,7 @@ typedef uint16_t vech __attribute__((vector_size(VEC * 2)));
 
 VEC_INLINE vecf vec_set(float x) { return x - (vecf){0}; }
 
-// *p in every lane, its bits untouched.
+// *p in every lane, with its bits unchanged.
 VEC_INLINE vecf vec_splat(const float *p) {
     int32_t bits;
     memcpy(&bits, p, sizeof bits);
@@ -71,8 +71,7 @@ VEC_INLINE vecf vec_select(veci mask, vecf a, vecf b) {
 #endif
 }
 
-// The larger and the smaller, lane by lane: b where one is NaN and where they are equal, as the instructions
-// do it.
+// The larger (smaller) of each lane. Returns b if one is NaN or both are equal, as the instructions do.
 VEC_INLINE vecf vec_max(vecf a, vecf b) {
 #if VEC == 16 && defined(__AVX512F__)
     return (vecf)_mm512_max_ps((__m512)a, (__m512)b);
@@ -93,7 +92,7 @@ VEC_INLINE vecf vec_min(vecf a, vecf b) {
 #endif
 }
 
-// y, but 0 where x > most; y where x is NaN.
+// Returns y, but 0 where x > most; y where x is NaN.
 VEC_INLINE vecf vec_zero_above(vecf x, float most, vecf y) {
 #if VEC == 16 && defined(__AVX512F__)
     __mmask16 kept = _mm512_cmp_ps_mask((__m512)x, (__m512)vec_set(most), _CMP_NGT_UQ);
@@ -103,9 +102,9 @@ VEC_INLINE vecf vec_zero_above(vecf x, float most, vecf y) {
 #endif
 }
 
-#define SUM_WIDTH 16  // lanes of a sum, whatever VEC is
+#define SUM_WIDTH 16  // lanes of a sum, for every VEC
 
-// Adds SUM_WIDTH lanes pairwise, a fixed order.
+// Adds SUM_WIDTH lanes pairwise, in a fixed order.
 VEC_INLINE float vec_sum(const vecf x[SUM_WIDTH / VEC]) {
     float lane[SUM_WIDTH];
     for (int i = 0; i < SUM_WIDTH / VEC; i++) memcpy(lane + i * VEC, &x[i], sizeof x[i]);
@@ -122,8 +121,7 @@ VEC_INLINE vecf vec_load_f32(const float *p) {
 
 VEC_INLINE void vec_store_f32(float *p, vecf v) { memcpy(p, &v, sizeof v); }
 
-// The lower halves of lanes below 2^16, and back. GCC 12 takes 15 and 4 instructions where AVX2 needs 2
-// and 1.
+// The lower halves of lanes below 2^16, and back. GCC 12 would use 15 and 4 instructions, AVX2 needs 2 and 1.
 VEC_INLINE vech vec_narrow(vecu u) {
 #if VEC == 8 && defined(__AVX2__)
     __m256i packed = _mm256_packus_epi32((__m256i)u, (__m256i)u);
@@ -158,7 +156,7 @@ VEC_INLINE vecf vec_load(enum dtype t, const void *p, int64_t i) {
 #endif
 }
 
-// bf16 in the upper halves, as f32_to_bf16 rounds what is no NaN; the lower halves are undefined.
+// bf16 in the upper halves, rounded as f32_to_bf16 does (not for NaN); the lower halves are undefined.
 VEC_INLINE vecu vec_round_bf16(vecu u) { return u + 0x7fffu + ((u >> 16) & 1u); }
 
 // Rounds once, as dtype_store does.
@@ -183,8 +181,8 @@ VEC_INLINE void vec_store(enum dtype t, void *p, int64_t i, vecf v) {
     memcpy((uint16_t *)p + i, &h, sizeof h);
 }
 
-// a at element i and b behind it, in fewer instructions than two stores. AVX512_BF16's takes numbers below 2^-126
-// for 0: where there is a 0 it is done again the long way.
+// Stores a at element i and b after it, in fewer instructions than two stores. AVX512_BF16's instruction turns
+// numbers below 2^-126 to 0, so if a result is 0, both are stored separately.
 VEC_INLINE void vec_store2(enum dtype t, void *p, int64_t i, vecf a, vecf b) {
 #if VEC == 16 && defined(__AVX512BF16__) && defined(__AVX512BW__)
     if (t == DT_BF16) {
@@ -195,7 +193,7 @@ VEC_INLINE void vec_store2(enum dtype t, void *p, int64_t i, vecf a, vecf b) {
         }
     }
 #elif VEC == 8 && defined(__AVX2__)
-    // One comparison finds a NaN in either.
+    // One comparison finds a NaN in either vector.
     int nan = t == DT_BF16 ? _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q)) : 1;
     if (__builtin_expect(!nan, 1)) {
         vecu low = vec_round_bf16((vecu)a) >> 16, high = vec_round_bf16((vecu)b) >> 16;
@@ -208,7 +206,7 @@ VEC_INLINE void vec_store2(enum dtype t, void *p, int64_t i, vecf a, vecf b) {
     vec_store(t, p, i + VEC, b);
 }
 
-// The first n < VEC elements; the other lanes are zero and not stored.
+// n < VEC elements from element i on; the other lanes are zero, and are not stored.
 VEC_INLINE vecf vec_load_part(enum dtype t, const void *p, int64_t i, int64_t n) {
     float lane[VEC] = {0};
     for (int64_t k = 0; k < n; k++) lane[k] = dtype_load(t, p, (size_t)(i + k));
@@ -221,9 +219,9 @@ VEC_INLINE void vec_store_part(enum dtype t, void *p, int64_t i, int64_t n, vecf
     for (int64_t k = 0; k < n; k++) dtype_store(t, p, (size_t)(i + k), lane[k]);
 }
 
-// e^x for x <= 88, within 2 units in the last place; below -87.3 the result is 0. Cody & Waite's
-// reduction x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial of degree 6 in r (Taylor's, whose error
-// there is 2e-8 of the value). NaN gives 0 or NaN: callers test for it where it matters.
+// e^x for x <= 88, within 2 units in the last digit; below -87 the result is 0. Cody & Waite's reduction x = n
+// ln 2 + r, |r| <= ln 2 / 2, and Taylor's polynomial of degree 6 in r, whose error there is 2e-8 of the value.
+// NaN gives 0 or NaN; callers check for it if it matters.
 VEC_INLINE vecf vec_exp(vecf x) {
     const vecf magic = vec_set(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
     vecf shifted = vec_fma(x, vec_set(1.44269504f), magic);
@@ -242,7 +240,7 @@ VEC_INLINE vecf vec_exp(vecf x) {
     return vec_select(x < -87.0f, (vecf){0}, y);
 }
 
-// fn(type, ...) with the type a constant, so that an inlined fn is compiled once for each and knows its conversions.
+// Calls fn(type, ...) with a constant type, so that an inlined fn is compiled once per type.
 #define WITH_DTYPE(t, fn, ...)        \
     do {                              \
         if ((t) == DT_F32)            \

@@ -1,11 +1,12 @@
-// Causal attention with grouped queries, the definition in double: softmax a row at a time.
+// Causal attention with grouped queries, defined in double: softmax one row at a time.
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "kernels/ref/ref.h"
 
-// Index of element d of row t of query head h (q), key head (k) or value head (v) in qkv(B,T,(H+2KV)*D).
+// Index of element d of position t of query head h (q_at), or of its key head (k_at) or value head (v_at), in
+// qkv(B,T,(H+2KV)*D).
 struct shape {
     int64_t seq, heads, kv_heads, size;
 };
@@ -23,7 +24,7 @@ static size_t out_at(const struct shape *s, int64_t b, int64_t t, int64_t h, int
     return (size_t)(((b * s->seq + t) * s->heads + h) * s->size + d);
 }
 
-// p[0..t] = softmax of row t of head h; returns its log-sum-exp.
+// p[0..t] = softmax of row t of head h. Returns the row's log-sum-exp.
 static double softmax_row(const struct shape *s, enum dtype dt, const void *qkv, double scale, int64_t b,
                           int64_t h, int64_t t, double *p) {
     double max = -INFINITY, sum = 0;
@@ -60,7 +61,7 @@ void ref_attn_fwd(const struct attn_fwd_args *a) {
     free(p);
 }
 
-// Adds row (b,h,t)'s share to the gradient dqkv in double. p, dp: (T) scratch.
+// Adds the contribution of row (b,h,t) to the gradient dqkv, in double. p, dp: (T) scratch.
 static void backward_row(const struct attn_bwd_args *a, const struct shape *s, int64_t b, int64_t h,
                          int64_t t, double *p, double *dp, double *dqkv) {
     softmax_row(s, a->dt, a->qkv, a->scale, b, h, t, p);

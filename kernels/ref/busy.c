@@ -1,4 +1,4 @@
-// Looks at the clock until a moment has come.
+// Polls the clock until the time is over.
 #include "kernels/queue/queue.h"
 #include "kernels/ref/ref.h"
 

@@ -1,4 +1,5 @@
-// The codes of gradients (kernels/codec.h) and 1-bit Adam's operations: bit for bit what every backend computes.
+// The codes of gradients (kernels/codec.h) and 1-bit Adam's operations, with the bits that every backend must
+// give.
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -6,12 +7,12 @@
 
 #include "kernels/ref/ref.h"
 
-// The value that a block says of its element i.
+// The value of element i of a block.
 static float onebit_said(const struct onebit_block *b, int64_t i) {
     return b->sign[i / 32] >> (i % 32) & 1 ? b->scale : -b->scale;
 }
 
-// The scale of a block of which so many elements count; the others are 0.
+// The scale of a block with `counted` unmasked elements; masked elements are 0.
 static float onebit_scale(const float *x, int counted) {
     double lane[ONEBIT_LANES] = {0};
     for (int i = 0; i < ONEBIT_BLOCK; i++) lane[i % ONEBIT_LANES] += (double)x[i] * (double)x[i];
@@ -114,7 +115,7 @@ void ref_code_add(const struct code_add_args *a) {
 }
 
 // ---------------------------------------------------------------- 1-bit Adam
-// x(256) becomes what *out does not say; v 0: masked.
+// Encodes x(256) in *out. x receives the error: x minus the value of *out. v 0: masked.
 static void encode_rest(struct onebit_block *out, float *x, const float *v) {
     int counted = 0;
     for (int i = 0; i < ONEBIT_BLOCK; i++) {

@@ -1,4 +1,4 @@
-// Token and position embeddings. Sums are fp32 in index order, as the contract says.
+// Token and position embeddings. Sums are fp32 in index order, as operations.h demands.
 #include "kernels/ref/ref.h"
 
 void ref_embed_fwd(const struct embed_fwd_args *a) {
@@ -17,7 +17,7 @@ static bool seen_before(const int32_t *tokens, int64_t r) {
     return false;
 }
 
-// The row of the token that first occurs at position `first`: all its occurrences.
+// Sums all positions of one token; `first` is the token's first position.
 static void embed_bwd_token(const struct embed_bwd_args *a, int64_t first) {
     int32_t token = a->tokens[first];
     for (int64_t c = 0; c < a->channels; c++) {

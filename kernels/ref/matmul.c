@@ -1,4 +1,4 @@
-// Matrix product: the definition in double; of bf16, in the order that kernels/bf16_product.h defines.
+// Matrix product: defined in double, but for bf16 in the order that kernels/bf16_product.h defines.
 #include <assert.h>
 
 #include "kernels/bf16_product.h"

@@ -1,4 +1,4 @@
-// The optimizer's operations: bit for bit what every backend computes.
+// The optimizer's operations, with the bits that every backend must give.
 #include <assert.h>
 #include <math.h>
 
@@ -22,7 +22,8 @@ void ref_sumsq(const struct sumsq_args *a) {
 
 void ref_decide(const struct decide_args *a) { *a->scalars = update_decide(a->sum, a->loss_scale, a->clip); }
 
-// ---------------------------------------------------------------- updates: one element each; returns the new p
+// ---------------------------------------------------------------- updates of one element; each returns the new
+// p
 static float adamw(const struct update_args *a, int64_t i, float decay) {
     float p = a->master[i], g = dtype_load(a->dt, a->grad, i) * a->scalars->grad_scale;
     if (a->l2_mode) g = fmaf(decay, p, g);

@@ -3,7 +3,7 @@
 
 #include "kernels/ref/ref.h"
 
-// Of floats, doubles and, apart, integers, which wrap instead of overflowing.
+// Joins floats or doubles; join_i64 joins integers, whose sums and products wrap.
 static double join(enum reduction how, double a, double b) {
     switch (how) {
         case REDUCTION_MIN:
@@ -25,7 +25,8 @@ static int64_t join_i64(enum reduction how, int64_t a, int64_t b) {
     return (int64_t)(how == REDUCTION_SUM ? x + y : x * y);
 }
 
-// Of floats a double holds every sum and product of two exactly enough: rounding it again gives that of fp32 (Figueroa 1995).
+// For fp32 inputs, joining two numbers in double and rounding to fp32 gives the bits of fp32 arithmetic
+// (Figueroa 1995).
 static void reduce_float(const struct reduce_args *a, int64_t i) {
     bool wide = a->dt == DT_F64;
     double total = 0.0;
@@ -54,7 +55,7 @@ void ref_reduce(const struct reduce_args *a) {
 }
 
 void ref_cast(const struct cast_args *a) {
-    if (a->from == a->to) {  // a copy: NaN payloads and all
+    if (a->from == a->to) {  // a copy keeps NaN payloads
         memcpy(a->out, a->in, (size_t)a->n * dtype_size(a->to));
         return;
     }

@@ -1,5 +1,5 @@
-// The ref backend's operations: the simplest scalar loops on one thread; the oracle of the tests. They cannot fail: one
-// that gets no memory asserts.
+// The ref backend's operations: the simplest scalar loops on one thread, the oracle of the tests. They cannot
+// fail; without memory they assert.
 #ifndef STARRING_KERNELS_REF_REF_H
 #define STARRING_KERNELS_REF_REF_H
 
@@ -9,7 +9,8 @@
 OPERATIONS(DECLARE_OPERATION)
 #undef DECLARE_OPERATION
 
-// The loop of every update: element i's new p, of a group with that decay; the function updates the states itself.
+// The loop of every elementwise update. element(a, i, decay) updates the states of element i and returns its
+// new p.
 typedef float ref_update_fn(const struct update_args *a, int64_t i, float decay);
 void ref_update(const struct update_args *a, ref_update_fn *element);
 

@@ -1,11 +1,12 @@
-// The way of AMX: tiles of 16 rows of 64 bytes in registers of their own; TDPBF16PS multiplies 16 rows of 32 values of k by 16
-// columns. 2 x 2 tiles of c are accumulated at a time, so that each tile that is loaded is used twice.
+// The way of AMX. Its tile registers hold 16 rows of 64 bytes; TDPBF16PS multiplies 16 rows of 32 values of k
+// by 16 columns. 2 x 2 tiles of c are accumulated together, so that each loaded tile is used twice.
 //
-//     a panel: for each 32 values of k, 2 tiles of 16 rows, each row its 32 values
-//     b panel: for each 32 values of k, 2 tiles of 16 columns; row j of a tile has the pairs (2j, 2j+1) of the 16 columns
+//     a panel: for each 32 values of k, 2 tiles of 16 rows; a row has its 32 values of k
+//     b panel: for each 32 values of k, 2 tiles of 16 columns; row j of a tile has k = (2j, 2j+1) of 16 columns
 //
-// The compiler has to know AMX but need not be told of it: the program finds out at run time. Linux lends the registers to a
-// process that asks for them (ARCH_REQ_XCOMP_PERM, Documentation/arch/x86/xstate.rst); where it refuses, another way takes over.
+// The compiler must support AMX but needs no flag: the program checks the processor at run time. Linux grants
+// the registers to a process that asks for them (ARCH_REQ_XCOMP_PERM, Documentation/arch/x86/xstate.rst). If it
+// refuses, another way is used.
 #if defined(__x86_64__) && (__GNUC__ >= 11 || (defined(__clang__) && __clang_major__ >= 12))
 #define TARGET_AMX __attribute__((target("amx-tile,amx-bf16")))
 #include <cpuid.h>
@@ -35,7 +36,7 @@ static bool amx_lent(void) {
 #define TILE_BYTES 1024
 #define SIDE       (2 * TILE_ROWS)  // rows and columns of c
 
-// As load_pairs gives them, the rows of a tile of b.
+// Stores the pairs of load_pairs as rows of a tile of b.
 VEC_INLINE void place_columns(const vecf pair[PAIRS], int width, int column, void *block) {
     float *tile = (float *)block + column / TILE_ROWS * (TILE_BYTES / 4) + column % TILE_ROWS;
     (void)width;
@@ -45,7 +46,7 @@ static void amx_pack_b(const struct operand *x, int64_t rows, int64_t depth, voi
     pack_bf16(x, rows, depth, SIDE, place_columns, 2 * TILE_BYTES, panel);
 }
 
-// .. and transposed, the rows of a tile of a.
+// Stores the transposed pairs as rows of a tile of a.
 VEC_INLINE void place_rows(const vecf pair[PAIRS], int width, int row, void *block) {
     float *tile = (float *)block + row * PAIRS;
     (void)width;
@@ -127,14 +128,15 @@ TARGET_AMX static void amx_tile(const void *a, const void *b, int64_t wanted, in
 }
 
 static bool lent;
-#ifdef STARRING_AMX  // tests give a file that computes the instructions of a processor without them
+#ifdef STARRING_AMX                 // tests name a file that emulates the instructions
 #include STARRING_AMX
 static void ask(void) { lent = amx_lent() || amx_trapped(); }
 #else
 static void ask(void) { lent = amx_lent(); }
 #endif
 
-// The panel of a that is in use and the one of b stay in a first level of 48 KiB, the others in a second one of 2 MiB.
+// The a panel in use and the b panel stay in a first-level cache of 48 KiB, the other panels in a second level
+// of 2 MiB.
 const struct product_way *bf16_amx_way(void) {
     static const struct product_way way = {.rows = SIDE,
                                            .columns = SIDE,

@@ -1,8 +1,8 @@
-// The ways whose tile is a grid of vector accumulators: fp32 and fp16 by one chain of fused multiply-adds, bf16 by two, of
-// fp32 or of pairs.
+// The ways whose tile is a grid of vector accumulators. fp32 and fp16 use one chain of fused multiply-adds;
+// bf16 uses two, of fp32 or of pairs.
 #include "kernels/cpu/gemm/panels.h"
 
-#if VEC == 16 && !defined(__AVX512F__)  // only tests build this: small code, for the compiler's sake
+#if VEC == 16 && !defined(__AVX512F__)  // built only by tests: small code compiles faster
 #define TILE_UNROLL
 #else
 #define TILE_UNROLL _Pragma("GCC unroll 12")
@@ -15,11 +15,12 @@
 
 // ---------------------------------------------------------------- packing
 
-// out[k*width + r] = element (r, k) of x for r < rows, zero up to width.
+// out[k*width + r] = element (r, k) of x for r < rows; zero for r in [rows, width).
 VEC_INLINE void pack_fp32_of(enum dtype t, const struct operand *x, int64_t rows, int64_t depth,
                              const int width, float *out) {
     if (x->row_stride == 1) {
-        // Vectors that reach past the panel's width take what follows in memory, which the next k's row covers again.
+        // A vector may reach past the panel's width and load what follows in memory. The next k's row
+        // overwrites the excess.
         int64_t whole = rows < width ? 0 : width % VEC ? depth - 1 : depth;
         for (int64_t k = 0; k < whole; k++)
             for (int r = 0; r < width; r += VEC)
@@ -69,7 +70,8 @@ VEC_INLINE void pack_fma(const struct operand *x, int64_t rows, int64_t depth, c
         pack_bf16(x, rows, depth, width, place_fma, (size_t)width * BF16_BLOCK * sizeof *out, out);
         return;
     }
-    // Rows lie side by side already. As in pack_fp32_of, a vector may reach past the width, but not behind the last k.
+    // The rows are adjacent in memory already. As in pack_fp32_of, a vector may reach past the width, but not
+    // past the last k.
     for (int64_t block = 0; block < depth; block += BF16_BLOCK)
         for (int i = 0; i < BF16_BLOCK; i++, out += width) {
             int64_t k = block + i % PAIRS * 2 + i / PAIRS, from = k * x->k_stride;
@@ -91,10 +93,11 @@ static void fma_pack_b(const struct operand *x, int64_t rows, int64_t depth, voi
 }
 
 // ---------------------------------------------------------------- tiles
-// In functions of their own: inlined into the surrounding loops, a tile would share its registers with their constants, and
-// GCC would reload b's vectors for each row: with 16 registers 18 loads to 12 multiply-adds, and half the speed.
+// Tiles are separate functions. If a tile were inlined into the loops, it would share its registers with the
+// loops' constants, and GCC would reload b's vectors for each row: with 16 registers 18 loads for 12
+// multiply-adds, and half the speed.
 
-// One chain of `steps` for each element, from acc on.
+// One chain of `steps` per element, starting from acc.
 VEC_INLINE void chain(const float *a, const float *b, int64_t steps, vecf acc[MR][2]) {
     for (int64_t p = 0; p < steps; p++, a += MR, b += NR) {
         vecf b0 = vec_load_f32(b), b1 = vec_load_f32(b + VEC);
@@ -128,8 +131,8 @@ static void chain_tile(const void *a, const void *b, int64_t wanted, int64_t dep
     }
 }
 
-// The even chains of a block wait in the first level of cache while the odd ones run: all accumulators work on one of them,
-// which costs fewer loads than half of them on each.
+// The sums of the even chains wait in the first-level cache while the odd chains run. All accumulators work on
+// one chain at a time, which needs fewer loads than half of them on each.
 VEC_INLINE void two_chains(const float *a, const float *b, int64_t depth, float *c, int64_t ldc,
                            bool goes_on) {
     _Alignas(64) float even[MR * NR];
@@ -157,7 +160,8 @@ VEC_INLINE void two_chains(const float *a, const float *b, int64_t depth, float 
 }
 
 #if defined(__FMA__) || HAS_PAIRS
-// The processor's modes DAZ (subnormal operands are zero) and FTZ (subnormal results become zero), while `tile` runs.
+// Runs `tile` with the processor's modes DAZ (subnormal operands are zero) and FTZ (subnormal results become
+// zero).
 typedef void tile_fn(const float *a, const float *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,
                      bool goes_on);
 static void flushed(tile_fn *tile, const void *a, const void *b, int64_t wanted, int64_t depth, float *c,
@@ -167,7 +171,7 @@ static void flushed(tile_fn *tile, const void *a, const void *b, int64_t wanted,
     tile(a, b, wanted, depth, c, ldc, goes_on);
     _mm_setcsr(modes);
 }
-// Never inlined, so that no arithmetic crosses the change of modes.
+// Never inlined, so that no arithmetic moves across the change of modes.
 static __attribute__((noinline)) void two_chains_fma(const float *a, const float *b, int64_t wanted,
                                                      int64_t depth, float *c, int64_t ldc, bool goes_on) {
     (void)wanted;
@@ -178,7 +182,7 @@ static void fma_tile(const void *a, const void *b, int64_t wanted, int64_t depth
     flushed(two_chains_fma, a, b, wanted, depth, c, ldc, goes_on);
 }
 #else
-// Without the instruction or without the modes: element by element, as the definition.
+// Without fma instructions or without the modes: element by element, as the definition.
 static void fma_tile(const void *a, const void *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,
                      bool goes_on) {
     const float *x = a, *y = b;
@@ -225,9 +229,9 @@ VEC_INLINE void place_pairs(const vecf pair[PAIRS], int width, int column, void 
         vec_store_f32(out + (PAIRS + j) / 2 * width,
                       (vecf)(((vecu)pair[j] & 0xffff0000u) | ((vecu)pair[j + 1] >> 16)));
 }
-// Rows of a panel, of which the tile takes 4 at a time: three accumulators for each of their 8 vectors, even and odd chains
-// and c, fit the registers, and nothing waits in memory. That is a fifth faster than two_chains would be here, where a chain
-// has but 8 steps.
+// Rows of a panel. The tile computes AT_ONCE of them together, which is 8 vectors. Three accumulators per
+// vector (even chain, odd chain, c) fit the registers, so no sum waits in memory. That is a fifth faster here
+// than two_chains, because a chain has only 8 steps.
 #define PAIR_ROWS 16
 #define AT_ONCE   4
 static void pairs_pack_a(const struct operand *x, int64_t rows, int64_t depth, void *panel) {

@@ -1,14 +1,14 @@
-// Blocked matrix product over packed panels (product_way.h), with the conversion of 16-bit operands folded into the packing,
-// and bias, accumulation and rounding into the last store.
+// Blocked matrix product on packed panels (product_way.h). Packing converts 16-bit operands; the last store
+// adds bias or c and rounds.
 //
-// One thread's region of c, cut so that each packed part stays in the cache its reader needs it in:
+// One thread's region of c is cut so that each packed block stays in a cache:
 //
 //     rows: superblocks of row_panels_max     columns: blocks of column_panels_max     k: passes of <= depth_max
-//     b block  (depth x column_panels_max) packed once a pass         second or third level
-//     a block  (row_panels x depth) packed once a column block        second level
-//     b panel  (depth x columns) stays while all a panels pass by     first or second level
+//     b block  (depth x column_panels_max) packed once per pass            second or third level
+//     a block  (row_panels x depth) packed once per column block           second level
+//     b panel  (depth x columns) used by all a panels of the block         first or second level
 //
-// Between passes the sums wait in `partial`, in fp32; each pass goes on from there.
+// Between passes the sums are kept in `partial`, in fp32, and the next pass adds to them.
 #include "kernels/cpu/gemm/gemm.h"
 
 #include <assert.h>
@@ -19,19 +19,19 @@
 #include "kernels/cpu/vec.h"
 
 #define TILE_MAX     32   // rows and columns of the largest tile
-#define DEPTH_TO_ASK 128  // a tile of less depth is finished before a prefetch could help
+#define DEPTH_TO_ASK 128  // below this depth a tile ends before a prefetch helps
 
 struct region {
     int64_t m0, m1, n0, n1;
 };
 
-// A product under way, of one thread.
+// A thread's product.
 struct product {
     const struct product_way *way;
     const struct matmul_args *g;
     struct operand a, b;
     char *a_block, *b_block;
-    float *partial;     // (row_panels_max * rows, ldp); NULL where one pass does it all
+    float *partial;     // (row_panels_max * rows, ldp); NULL if there is one pass
     int64_t ldp;        // column_panels_max * columns
     int64_t k0, depth;  // of this pass
     bool first, last;
@@ -40,14 +40,15 @@ struct product {
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t panels(int64_t n, int64_t width) { return (n + width - 1) / width; }
 
-// Element (r, k) of an operand, as an operand of its own.
+// The operand that begins at element (r, k) of x.
 static struct operand part_of(const struct operand *x, int64_t r, int64_t k) {
     struct operand part = *x;
     part.p = (const char *)x->p + (size_t)(r * x->row_stride + k * x->k_stride) * dtype_size(x->t);
     return part;
 }
 
-// The destination of finished tiles: a copy of g's fields, so that the compiler knows that no store of a result changes them.
+// The destination of finished tiles: copies of g's fields, so that the compiler knows that no store changes
+// them.
 struct finish {
     char *c;
     const void *bias;
@@ -55,7 +56,7 @@ struct finish {
     bool accumulate;
 };
 
-// c(rows, columns) at (i, j) = sums + bias or + c
+// c(rows, columns) at (i, j) = sums + bias, or sums + c.
 VEC_INLINE void finish_tile(enum dtype t, const struct finish f, const float *sums, int64_t lds, int64_t i,
                             int64_t j, int64_t rows, int64_t columns) {
     for (int64_t r = 0; r < rows; r++) {
@@ -75,8 +76,8 @@ VEC_INLINE void finish_tile(enum dtype t, const struct finish f, const float *su
     }
 }
 
-// Prefetches what the tile at (i, j) will read and write while it is still being computed: its rows lie so far apart that the
-// hardware's prefetchers do not follow.
+// Prefetches c and the sums of the tile at (i, j), which is computed next. Its rows are too far apart for the
+// hardware's prefetchers.
 static void ask_for_tile(const struct product *p, const float *sums, int64_t i, int64_t j, int64_t rows) {
     const struct matmul_args *g = p->g;
     int64_t size = (int64_t)dtype_size(g->dt), columns = p->way->columns;
@@ -89,7 +90,7 @@ static void ask_for_tile(const struct product *p, const float *sums, int64_t i, 
     }
 }
 
-// c rows [i0, i1), columns [j0, j1) against packed b: packs the a block and runs its tiles.
+// c rows [i0, i1), columns [j0, j1): packs the a block and runs its tiles against packed b.
 static void run_rows(const struct product *p, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
                      float *partial) {
     const struct product_way *w = p->way;
@@ -137,7 +138,7 @@ static void run_region(struct product *p, struct region r) {
         }
 }
 
-// A grid of regions, a thread each; columns of them.
+// A grid of regions, one per thread; `columns` is the number of its columns.
 struct grid {
     const struct product_way *way;
     const struct matmul_args *g;
@@ -145,7 +146,7 @@ struct grid {
     atomic_bool failed;
 };
 
-// Carves this thread's scratch and runs one region.
+// Carves the buffers of one region from this thread's scratch, and runs it.
 static int run_region_in_scratch(const struct grid *grid, struct region r) {
     const struct product_way *w = grid->way;
     const struct matmul_args *g = grid->g;
@@ -170,7 +171,8 @@ static int run_region_in_scratch(const struct grid *grid, struct region r) {
     return 0;
 }
 
-// Columns of a grid of `threads` regions that packs the fewest elements: each region packs its own rows of a and columns of b.
+// The number of columns for which a grid of `threads` regions packs the fewest elements. Each region packs its
+// own rows of a and columns of b.
 static int grid_columns(const struct product_way *w, const struct matmul_args *g, int threads) {
     int best = 1;
     double best_cost = 0;
@@ -206,7 +208,7 @@ int gemm(int threads, const struct product_way *way, const struct matmul_args *a
     g.ldb = matmul_ldb(args);
     g.ldc = matmul_ldc(args);
     assert(g.m > 0 && g.n > 0 && g.k > 0);
-    if ((double)g.m * (double)g.n * (double)g.k < 32768.0) threads = 1;  // less than a team's start costs
+    if ((double)g.m * (double)g.n * (double)g.k < 32768.0) threads = 1;  // cheaper than starting a team
     struct grid grid = {.way = way, .g = &g, .regions = threads, .columns = grid_columns(way, &g, threads)};
     team_run(threads, run_part, &grid);
     if (atomic_load(&grid.failed)) *why = "out of host memory for the blocks of a matrix product";

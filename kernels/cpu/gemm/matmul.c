@@ -4,7 +4,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm/gemm.h"
 
-// An epilogue is a pass of its own: it reads again what the product has just written or read.
+// An epilogue is a separate pass over what the product has just written or read.
 const char *cpu_matmul(int threads, enum cpu_kernel kernel, const struct matmul_args *g) {
     const char *why = NULL;
     struct matmul_args p = *g;

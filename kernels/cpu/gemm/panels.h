@@ -1,4 +1,4 @@
-// Packing: what the ways' panels have in common. `width` is a panel's, a constant; so is t.
+// Packing code that the ways share. `width` is the panel's width, a constant; so is t.
 #ifndef STARRING_KERNELS_CPU_GEMM_PANELS_H
 #define STARRING_KERNELS_CPU_GEMM_PANELS_H
 
@@ -6,7 +6,7 @@
 #include "kernels/cpu/gemm/product_way.h"
 #include "kernels/cpu/vec.h"
 
-// 2 * MR accumulators, 2 vectors of b and one broadcast of a fit the registers (32 or 16).
+// 2 * MR accumulators, 2 vectors of b and one broadcast of a fit in the registers (32 or 16).
 #define MR (VEC == 16 ? 12 : 6)
 #define NR (2 * VEC)
 
@@ -18,7 +18,7 @@
 #define VEC_HIGH 4, 12, 5, 13, 6, 14, 7, 15
 #endif
 
-// Transposes VEC vectors in place: log2(VEC) rounds of perfect shuffles.
+// Transposes VEC vectors in place: log2(VEC) steps of perfect shuffles.
 VEC_INLINE void vec_transpose(vecf v[VEC]) {
     vecf w[VEC];
     for (int round = VEC; round > 1; round /= 2) {
@@ -35,7 +35,8 @@ static inline int64_t panel_least(int64_t a, int64_t b) { return a < b ? a : b; 
 // ---------------------------------------------------------------- bf16: blocks of 32 values of k, in pairs
 #define PAIRS (BF16_BLOCK / 2)
 
-// pair[j] = (low: k = 2j, high: k = 2j + 1) of `lanes` <= VEC rows at src; rows and values of k that are missing are zero.
+// pair[j] = (low: k = 2j, high: k = 2j + 1) of `lanes` <= VEC rows at src. Missing rows and values of k are
+// zero.
 VEC_INLINE void load_pairs(const uint16_t *src, int64_t row_stride, int64_t k_stride, int64_t rows,
                            int64_t depth, const int lanes, vecf pair[PAIRS]) {
     uint16_t whole[BF16_BLOCK * VEC];
@@ -68,10 +69,10 @@ VEC_INLINE void load_pairs(const uint16_t *src, int64_t row_stride, int64_t k_st
     }
 }
 
-// Stores the pairs of VEC columns, from `column` on, in a block of a panel of `width` columns.
+// Stores the pairs of VEC columns, the first is `column`, in a block of a panel of `width` columns.
 typedef void place_fn(const vecf pair[PAIRS], int width, int column, void *block);
 
-// A panel of bf16: blocks of 32 values of k, block_bytes each.
+// Packs a panel of bf16: blocks of 32 values of k, block_bytes each.
 VEC_INLINE void pack_bf16(const struct operand *x, int64_t rows, int64_t depth, const int width,
                           place_fn *place, size_t block_bytes, void *panel) {
     const int lanes = width < VEC ? width : VEC;

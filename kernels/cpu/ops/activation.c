@@ -6,10 +6,10 @@
 
 #define GELU_2C   1.59576912f  // 2 sqrt(2/pi)
 #define GELU_A    0.044715f
-#define GELU_FLAT 9.8f  // beyond it gelu' is 1 to the last bit of a float, or under 1e-33 from 0
+#define GELU_FLAT 9.8f  // beyond it gelu' rounds to 1, or is within 1e-33 of 0
 
-// e = 2^t with 0.5 (1 + tanh(u)) = 1 / (1 + e), u = sqrt(2/pi) (x + GELU_A x^3), which keeps its relative precision
-// where tanh is near -1. From 2^GELU_END on e stays what it is.
+// e = 2^t with 0.5 (1 + tanh(u)) = 1 / (1 + e), u = sqrt(2/pi) (x + GELU_A x^3). This form keeps its relative
+// precision where tanh is near -1. t is limited to GELU_END.
 #define GELU_END 120.0f
 VEC_INLINE void gelu_power(enum dtype dt, const struct gelu_args *a, int64_t i, int64_t n, float *e) {
     const float c = -GELU_2C * LOG2_E;
@@ -42,7 +42,7 @@ VEC_INLINE void gelu_gradient(enum dtype dt, const struct gelu_args *a, int64_t 
     EACH d[k] = 1.0f + e[k];
     vec_inverse(dt, d, s);
     group_load(dt, a->x, i, n, 0, x);
-    EACH x[k] = vec_max(vec_set(-GELU_FLAT), vec_min(vec_set(GELU_FLAT), x[k]));  // no 0 * infinity
+    EACH x[k] = vec_max(vec_set(-GELU_FLAT), vec_min(vec_set(GELU_FLAT), x[k]));  // avoids 0 * infinity
     EACH slope[k] = x[k] * x[k];
     EACH slope[k] = vec_fma(vec_set(3.0f * GELU_A * GELU_2C), slope[k], vec_set(GELU_2C));
     EACH s[k] = vec_fma(x[k] * slope[k] * (e[k] * s[k]), s[k], s[k]);
@@ -51,9 +51,9 @@ VEC_INLINE void gelu_gradient(enum dtype dt, const struct gelu_args *a, int64_t 
     group_store(dt, a->y, i, n, s);
 }
 
-// In two loops over a chunk, since 16 registers are too few for the whole chain of four vectors: a third faster with AVX2,
-// within a tenth as fast with AVX-512.
-#define GELU_CHUNK 256  // short, so that reading goes on between the loops
+// Two loops over a chunk, because 16 registers are too few for the whole chain of four vectors. That is a third
+// faster with AVX2, and within a tenth with AVX-512.
+#define GELU_CHUNK 256  // short, so that memory is read without pauses between the loops
 VEC_INLINE void gelu_range(enum dtype dt, const struct gelu_args *a, int64_t begin, int64_t end,
                            bool gradient) {
     float e[GELU_CHUNK];
@@ -79,7 +79,7 @@ static void gelu_bwd_span(const void *args, int64_t begin, int64_t end) {
     WITH_DTYPE(a->dt, gelu_range, a, begin, end, true);
 }
 
-// Columns [i, i + n) of a row. s = sigmoid(gate).
+// Loads n columns of gate and up from element `at` on. s = sigmoid(gate).
 VEC_INLINE void swiglu_load(enum dtype dt, const struct swiglu_args *a, int64_t at, int64_t n, vecf *gate,
                             vecf *up, vecf *s) {
     vecf t[GROUP];

@@ -1,4 +1,5 @@
-// Causal attention, forward and backward, in blocks of BLOCK queries by BLOCK keys, packed as the product's way has it.
+// Causal attention, forward and backward, in blocks of BLOCK queries by BLOCK keys, packed for the product's
+// way.
 #include <assert.h>
 #include <stdatomic.h>
 
@@ -12,32 +13,32 @@
 #include "kernels/exact_math.h"
 #include "kernels/operations.h"
 
-#define BLOCK    96  // queries, keys: whole tiles of each way
+#define BLOCK    96  // queries or keys of a block: whole tiles of each way
 #define TILE_MAX 32  // rows and columns of the largest tile
 
-// A sum over keys or queries leaves out the times that causality makes zero, in groups of so many: blocks of bf16's product,
-// and rows that no tile crosses on the diagonal, so that the terms that are added do not depend on the way (zeros count: -0 +
-// 0 is not -0, 0 times infinity is NaN).
+// A sum over keys or queries omits positions that causality makes zero, in whole groups of GROUP positions. A
+// group is a block of the bf16 product, and on the diagonal no tile crosses a group's end. So all ways add the
+// same terms. (Added zeros matter: -0 + 0 is not -0, and 0 times infinity is NaN.)
 #define GROUP BF16_BLOCK
 _Static_assert(BLOCK % GROUP == 0, "a block holds whole groups");
 
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static inline int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Where one head's vectors lie in a (B,T,row) tensor: element d of time t is start + t*row + d.
+// One head's vectors in a (B,T,row) tensor: element d of position t is at start + t*row + d.
 struct head_view {
     const void *p;
     int64_t start, row;
 };
 
-// The product that attention multiplies by: packed panels of `way`, whose sizes depend on the head's size and on a block.
-// Probabilities and their gradients, which one product makes and the next one multiplies, are rounded to `inner`: bf16 where
-// the product is of bf16, as FlashAttention does on GPUs; else they stay fp32.
+// The way by which attention multiplies, and its panel sizes for the head's size and for a block. Probabilities
+// and their gradients are the result of one product and the operand of the next. They are rounded to `inner`:
+// bf16 for bf16 products, as in FlashAttention on GPUs, else fp32.
 struct means {
     const struct product_way *way;
     enum dtype inner;
-    size_t a_of_size, b_of_size;    // bytes of a panel over the head's size
-    size_t a_of_block, b_of_block;  // .. over a block of times
+    size_t a_of_size, b_of_size;    // bytes of a panel whose depth is the head's size
+    size_t a_of_block, b_of_block;  // bytes of a panel whose depth is a block of positions
 };
 
 static struct means means_of(enum dtype t, enum cpu_kernel kernel, int64_t size) {
@@ -53,7 +54,8 @@ static struct means means_of(enum dtype t, enum cpu_kernel kernel, int64_t size)
 
 static int64_t panels(int64_t n, int64_t width) { return (n + width - 1) / width; }
 
-// As an operand: times from t0 on are its rows, or its columns, and the head's elements k; or the other way round.
+// Operands that begin at position t0. times_of: positions are the rows (or columns), the head's elements are k.
+// sizes_of: the other way round.
 static struct operand times_of(enum dtype t, struct head_view v, int64_t t0) {
     return (struct operand){dtype_at(t, v.p, v.start + t0 * v.row), t, v.row, 1};
 }
@@ -61,7 +63,7 @@ static struct operand sizes_of(enum dtype t, struct head_view v, int64_t t0) {
     return (struct operand){dtype_at(t, v.p, v.start + t0 * v.row), t, 1, v.row};
 }
 
-// Packs `rows` of x in panels that lie `bytes` apart.
+// Packs `rows` rows of x in panels; the panels begin `bytes` apart.
 static void pack_panels(const struct means *m, bool is_a, struct operand x, int64_t rows, int64_t depth,
                         size_t bytes, char *out) {
     int64_t width = is_a ? m->way->rows : m->way->columns;
@@ -72,20 +74,20 @@ static void pack_panels(const struct means *m, bool is_a, struct operand x, int6
     }
 }
 
-// By block of times, b panels over its times of the head's elements.
+// For each block of positions: b panels over the block's positions, whose columns are the head's elements.
 static void pack_sizes(const struct means *m, enum dtype t, struct head_view v, int64_t seq, int64_t size,
                        char *out) {
     for (int64_t t0 = 0; t0 < seq; t0 += BLOCK, out += (size_t)panels(size, m->way->columns) * m->b_of_block)
         pack_panels(m, false, sizes_of(t, v, t0), size, lesser(BLOCK, seq - t0), m->b_of_block, out);
 }
 
-// Rows that a tile takes from row i of n on.
+// The number of rows that a tile computes, from row i of n on.
 static int64_t rows_from(const struct product_way *way, int64_t i, int64_t n, bool on_diagonal) {
     int64_t end = on_diagonal ? lesser(n, round_up(i + 1, GROUP)) : n;
     return lesser(way->rows, end - i);
 }
 
-// Scratch is carved from one piece, 64-byte aligned; base NULL only measures.
+// Carves scratch from one allocation, 64-byte aligned. base NULL: only counts the bytes.
 static inline void *carve(char *base, size_t *bytes, size_t n) {
     char *p = base ? base + *bytes : NULL;
     *bytes += (n + 63) / 64 * 64;
@@ -105,7 +107,7 @@ VEC_INLINE void store_rows(enum dtype t, void *y, int64_t start, int64_t row, co
     }
 }
 
-// Heads of sequences, each a task of one thread with that thread's scratch.
+// One task per head and sequence. A task runs on one thread with that thread's scratch.
 struct attention_tasks {
     void (*run)(const struct attention_tasks *t, int64_t i, char *scratch);
     const void *args;
@@ -125,18 +127,18 @@ static inline void attention_run_span(const void *arg, int64_t begin, int64_t en
     if (way->end) way->end();
 }
 
-// NULL, or why not.
+// Returns NULL, or the reason of the failure.
 static const char *attention_run(int threads, struct attention_tasks *t) {
     for_spans_dynamic(threads, t->count, 1, attention_run_span, t);
     return t->failed ? "out of host memory for the blocks of attention" : NULL;
 }
 
 // ---------------------------------------------------------------- forward
-// Causal attention forward after FlashAttention (Dao et al. 2022, algorithm 1; the online softmax is
-// Milakov & Gimelshein 2018), one (sequence, query head) a task.
+// Causal attention forward after FlashAttention (Dao et al. 2022, algorithm 1; the online softmax is Milakov &
+// Gimelshein 2018), one task per sequence and query head.
 //
-// Scores are kept transposed, S^T (keys, queries): the softmax runs down a column for VEC queries at
-// once without reductions across lanes, and the block already has the form of the a panels of out = P V.
+// Scores are stored transposed, S^T (keys, queries): the softmax then processes VEC queries per vector without
+// reductions across lanes, and the block already has the layout of the a panels of out = P V.
 //
 //     for each block of queries:  m = -inf, l = 0, o = 0
 //         for each block of keys up to the diagonal:
@@ -152,12 +154,12 @@ size_t attn_scratch_bytes(int64_t batch, int64_t seq, int32_t heads, int32_t kv_
 struct fwd_work {
     struct means m;
     int64_t padded_size;        // D rounded up to whole panels
-    char *keys;                 // a panels over D of all keys
-    char *values;               // by block of keys: b panels over the block's keys of D
-    char *queries;              // b panels over D of a block of queries
-    char *panel;                // an a panel over a block of keys
+    char *keys;                 // a panels of all keys, depth D
+    char *values;               // per block of keys: b panels, depth the block's keys, columns D
+    char *queries;              // b panels of a block of queries, depth D
+    char *panel;                // an a panel, depth a block of keys
     float *scores;              // (BLOCK keys, BLOCK queries)
-    void *p;                    // the same of probabilities, of type `inner`
+    void *p;                    // probabilities, the same shape, of type `inner`
     float *out;                 // (BLOCK, padded_size)
     float *max, *sum, *factor;  // (BLOCK)
 };
@@ -181,8 +183,8 @@ static struct fwd_work carve_fwd_work(const struct attn_fwd_args *a, const struc
     return w;
 }
 
-// scores = keys of [j0, j0+keys) times the block's queries; tiles wholly above the diagonal are skipped.
-// ahead = first query's time - j0 >= 0.
+// scores = keys [j0, j0+keys) times the block's queries; tiles wholly above the diagonal are skipped. ahead =
+// position of the first query - j0 >= 0.
 static void score_block(const struct fwd_work *w, int64_t size, int64_t j0, int64_t keys, int64_t queries,
                         int64_t ahead) {
     const struct product_way *way = w->m.way;
@@ -193,7 +195,7 @@ static void score_block(const struct fwd_work *w, int64_t size, int64_t j0, int6
                       size, w->scores + j * BLOCK + i, BLOCK, false);
 }
 
-// scores -> probabilities relative to the running maximum; updates max, sum, factor.
+// Turns scores into probabilities relative to the running maximum; updates max, sum, factor.
 VEC_INLINE void softmax_block_of(enum dtype inner, const struct fwd_work *w, float scale, int64_t keys,
                                  int64_t queries, int64_t ahead) {
     veci lane;
@@ -290,7 +292,7 @@ VEC_INLINE void run_head(enum dtype t, const struct attn_fwd_args *a, int64_t b,
     }
 }
 
-// One head of one sequence.
+// Forward of one query head of one sequence.
 static void fwd_task(const struct attention_tasks *t, int64_t i, char *scratch) {
     const struct attn_fwd_args *a = t->args;
     size_t bytes;
@@ -308,28 +310,28 @@ const char *cpu_attn_fwd(int threads, enum cpu_kernel kernel, const struct attn_
 }
 
 // ---------------------------------------------------------------- backward
-// Causal attention backward after FlashAttention (Dao et al. 2022, algorithm 4), one (sequence,
-// key/value head) a task, so that nobody else adds to its dk and dv; queries heads of the group and
-// blocks of queries are visited in order.
+// Causal attention backward after FlashAttention (Dao et al. 2022, algorithm 4), one task per sequence and
+// key/value head, so that no other thread adds to its dk and dv. The group's query heads and the blocks of
+// queries are processed in order.
 //
-//     delta_i = sum_d dout_id out_id                               (before, all rows)
+//     delta_i = sum_d dout_id out_id                               (first, for all rows)
 //     for each query head of the group, block of queries i:  dq = 0
 //         for each block of keys j up to the diagonal:
 //             p = exp(scale q k^T - lse) ; dp = dout v^T ; ds = scale p (dp - delta)
 //             dv_j += p^T dout ; dk_j += ds^T q ; dq += ds k
 //
-// p and ds are kept as (queries, keys), in fp32 and, where bf16 is multiplied, rounded beside it.
+// p and ds are stored as (queries, keys), in fp32, and for bf16 products also rounded.
 struct bwd_work {
     struct means m;
     int64_t padded_size;      // D rounded up to whole panels
     int64_t padded_seq;       // T rounded up to whole a panels
-    char *keys_t;             // b panels over D of all keys
-    char *values_t;           // the same of the values
-    char *keys;               // by block of keys: b panels over the block's keys of D
+    char *keys_t;             // b panels of all keys, depth D
+    char *values_t;           // the same for the values
+    char *keys;               // per block of keys: b panels, depth the block's keys, columns D
     float *dk, *dv;           // (padded_seq, padded_size)
-    char *query_a, *dout_a;   // a panels over D of a block of queries
-    char *query_b, *dout_b;   // b panels over a block of queries of D
-    char *panel;              // an a panel over a block of times
+    char *query_a, *dout_a;   // a panels of a block of queries, depth D
+    char *query_b, *dout_b;   // b panels, depth a block of queries, columns D
+    char *panel;              // an a panel, depth a block of positions
     float *scores, *dscores;  // (BLOCK queries, BLOCK keys)
     void *p, *ds;             // the same, of type `inner`
     float *dq;                // (BLOCK, padded_size)
@@ -415,7 +417,8 @@ static void bwd_softmax_block(const struct bwd_work *w, float scale, const struc
         bwd_softmax_block_of(DT_BF16, w, scale, b, lse, delta);
 }
 
-// out(rows, D) += x y, over `depth` times, for the first `rows` of x, which has `all`: y has b panels over a block.
+// out(rows, D) += x y, over `depth` positions, for the first `rows` of x's `all` rows. y: b panels over a
+// block.
 static void add_product(const struct bwd_work *w, const struct operand *x, int64_t all, int64_t rows,
                         int64_t depth, const char *y, float *out) {
     const struct product_way *way = w->m.way;
@@ -499,7 +502,7 @@ VEC_INLINE void run_kv_head(enum dtype t, const struct attn_bwd_args *a, int64_t
     store_rows(t, a->dqkv, v.start, row, w->dv, w->padded_size, a->seq, size);
 }
 
-// delta of row r of (B,T,H): scratch is (B,H,T).
+// delta of row r of (B,T,H); scratch is (B,H,T).
 VEC_INLINE void run_delta(enum dtype t, const struct attn_bwd_args *a, int64_t bt) {
     for (int64_t h = 0; h < a->heads; h++) {
         int64_t start = (bt * a->heads + h) * a->head_size, size = a->head_size, d = 0;
@@ -520,7 +523,7 @@ static void run_deltas(const void *args, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) WITH_DTYPE(a->dt, run_delta, a, i);
 }
 
-// One key/value head of one sequence.
+// Backward of one key/value head of one sequence.
 static void bwd_task(const struct attention_tasks *t, int64_t i, char *scratch) {
     const struct attn_bwd_args *a = t->args;
     size_t bytes;

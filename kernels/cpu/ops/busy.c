@@ -1,12 +1,12 @@
-// Multiply-adds until a moment has come.
+// Computes multiply-adds until the time is over.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/team.h"
 #include "kernels/spans.h"
 
-#define CHAINS 64   // independent: enough to hide the latency of any vector length
-#define STEPS  512  // between two looks at the clock: some microseconds
+#define CHAINS 64   // independent chains: enough to hide the latency for every vector length
+#define STEPS  512  // between two readings of the clock: some microseconds
 
-// Never inlined or analysed (noipa), so that the compiler can neither foresee nor leave out the results.
+// noipa: never inlined or analysed, so that the compiler can neither compute nor drop the results.
 static __attribute__((noipa)) void multiply_add(float x[CHAINS]) {
     for (int s = 0; s < STEPS; s++)
         for (int i = 0; i < CHAINS; i++) x[i] = x[i] * 0.5f + 1.0f;

@@ -1,6 +1,6 @@
-// The codes of gradients and 1-bit Adam's operations (kernels/codec.h), a block of 256 elements at a time, in loops that
-// compilers vectorise. Blocks go to all threads; top-k of a partition is one thread's: five passes over it, of which four
-// count (a radix selection, eight bits of the magnitude each).
+// The codes of gradients and 1-bit Adam's operations (kernels/codec.h), one block of 256 elements at a time, in
+// loops that compilers vectorise. Blocks are spread over all threads. The top-k of a partition runs on one
+// thread: four counting passes (a radix selection, eight bits of the magnitude each), then one that writes.
 #include <math.h>
 
 #include "kernels/codec.h"
@@ -9,7 +9,7 @@
 #include "kernels/cpu/spans.h"
 #include "kernels/dtype.h"
 
-// out[i] = what b says of element i.
+// out[i] = value of element i of b.
 static inline void onebit_decode(const struct onebit_block *b, float *restrict out) {
     uint32_t minus = f32_to_bits(-b->scale);
     for (int w = 0; w < ONEBIT_WORDS; w++) {
@@ -19,7 +19,7 @@ static inline void onebit_decode(const struct onebit_block *b, float *restrict o
     }
 }
 
-// The scale of a block of which so many elements count; the others are 0.
+// The scale of a block with `counted` unmasked elements; masked elements are 0.
 static inline float onebit_scale(const float *restrict x, int counted) {
     double lane[ONEBIT_LANES] = {0};
     for (int i = 0; i < ONEBIT_BLOCK; i += ONEBIT_LANES)
@@ -33,7 +33,7 @@ static inline float onebit_scale(const float *restrict x, int counted) {
 
 static uint32_t size_bits(float x) { return f32_to_bits(x) & 0x7fffffffu; }
 
-// x(CODE_BLOCK): the block of elements from `at` on, with what earlier codes did not say.
+// x(CODE_BLOCK) = error * factor + gradient, for the block of elements from `at` on.
 static void block_of(const struct code_encode_args *a, int64_t at, float *restrict x) {
     const float *restrict error = a->error + at;
     load_f32(a->dt, x, a->grad, at, chunk_min(CODE_BLOCK, a->n - at));
@@ -56,7 +56,7 @@ static void encode_int8(struct int8_block *out, const float *restrict x) {
     float scale = most < 0x7f800000u ? bits_to_f32(most) / 127.0f : INFINITY;
     bool some = scale > 0 && scale < INFINITY;
     out->scale = scale;
-    // A subnormal scale may have been rounded down by up to a half: more than 127 of it.
+    // A subnormal scale may have been rounded down by up to a half, so x / scale can exceed 127.
     for (int i = 0; i < CODE_BLOCK; i++) {
         float q = some ? rintf(x[i] / scale) : 0;
         out->q[i] = (int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
@@ -75,11 +75,11 @@ static void encode_span(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-// The magnitude of the kept-th largest of all, and in *equal how many of that very magnitude are kept.
+// Returns the kept-th largest magnitude. *equal receives how many elements of exactly that magnitude are kept.
 static uint32_t least_kept(const struct code_encode_args *a, int64_t kept, int64_t *equal) {
     float x[CODE_BLOCK];
     uint32_t found = 0, known = 0;
-    int64_t rest = kept;  // among those whose known bits are found's
+    int64_t rest = kept;  // how many more are needed from the elements whose known bits equal found's
     for (int shift = 24; shift >= 0; shift -= 8) {
         int64_t count[256] = {0};
         for (int64_t at = 0; at < a->n; at += CODE_BLOCK) {
@@ -142,7 +142,7 @@ const char *cpu_code_error(int threads, const struct code_error_args *a) {
     return NULL;
 }
 
-// ---------------------------------------------------------------- what a code says
+// ---------------------------------------------------------------- decoding
 static void use(float *restrict out, const float *restrict said, enum code_use how) {
     for (int i = 0; i < CODE_BLOCK; i++)
         out[i] = how == CODE_SET ? said[i] : how == CODE_PLUS ? out[i] + said[i] : out[i] - said[i];
@@ -190,7 +190,7 @@ const char *cpu_code_add(int threads, const struct code_add_args *a) {
 }
 
 // ---------------------------------------------------------------- 1-bit Adam
-// x(256) becomes what *out does not say; v 0: masked.
+// Encodes x(256) in *out. x receives the error: x minus the value of *out. v 0: masked.
 static void encode_rest(struct onebit_block *out, float *restrict x, const float *restrict v) {
     int32_t counted = 0;
     for (int i = 0; i < ONEBIT_BLOCK; i++) {

@@ -28,8 +28,8 @@ const char *cpu_embed_fwd(int threads, const struct embed_fwd_args *a) {
     return NULL;
 }
 
-// Positions by token, and within a token in their own order (a counting sort, stable):
-// token v was at order[ v ? ends[v-1] : 0 ] .. order[ ends[v] - 1 ].
+// Positions sorted by token, within a token in rising order (a stable counting sort). The positions of token v
+// are order[ v ? ends[v-1] : 0 ] .. order[ ends[v] - 1 ].
 struct grouped {
     int32_t *ends;   // (V)
     int32_t *order;  // (B*T)
@@ -57,7 +57,7 @@ static void group_positions(const struct embed_bwd_args *a) {
     for (int64_t r = 0; r < rows; r++) g.order[g.ends[a->tokens[r]]++] = (int32_t)r;
 }
 
-// A work item is one block of columns of one row of dwte: common tokens then spread over threads.
+// A work item is one block of columns of one row of dwte, so that common tokens spread over threads.
 #define EMBED_COLUMNS 256
 
 static int64_t column_blocks(const struct embed_bwd_args *a) {
@@ -124,7 +124,7 @@ const char *cpu_embed_bwd(int threads, const struct embed_bwd_args *a) {
     int64_t rows = a->batch * a->seq;
     group_positions(a);
     if (!a->zero_dwte && rows * a->channels < SPAN_ELEMENTS) threads = 1;
-    // A few hundred items a grain where the vocabulary is large and most rows are empty.
+    // At most 256 grains: with a large vocabulary most rows are empty.
     int64_t items = a->vocab * column_blocks(a), grain = items / 256 + 1;
     for_spans_dynamic(threads, items, grain, embed_bwd_items, a);
     if (!a->dwpe) return NULL;

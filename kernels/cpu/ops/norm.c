@@ -6,12 +6,13 @@
 #include "kernels/cpu/simd_math.h"
 #include "kernels/cpu/spans.h"
 
-// The backward's column sums are taken in NORM_PARTS blocks of consecutive rows, then over the
-// blocks in order, however many threads there are.
+// The backward's column sums are taken over NORM_PARTS blocks of consecutive rows, then over the blocks in
+// order. So they do not depend on the number of threads.
 #define NORM_PARTS   32
-#define NORM_COLUMNS 1024  // fewer are combined faster by one thread than by waking another
+#define NORM_COLUMNS 1024  // with fewer, one thread is faster than waking another
 
-// sum = x + residual, n elements of a row, rounded to the storage type: the norm and the backward see it so.
+// sum = x + residual, n elements of a row, rounded to the storage type; the norm and the backward use the
+// rounded sum.
 VEC_INLINE void norm_add_residual(enum dtype dt, const struct norm_fwd_args *a, int64_t at, int64_t n) {
     for (int64_t i = 0; i < n; i += GROUP * VEC) {
         vecf x[GROUP], res[GROUP];
@@ -22,8 +23,8 @@ VEC_INLINE void norm_add_residual(enum dtype dt, const struct norm_fwd_args *a, 
     }
 }
 
-// Sums over rows: fp32 lanes over a chunk, then double.
-// The sum of x(n) (LayerNorm) or of x^2 (RMSNorm).
+// Sums over a row: fp32 lanes over a chunk, then double.
+// This one: the sum of x(n) (LayerNorm) or of x^2 (RMSNorm).
 VEC_INLINE float norm_first_chunk(enum dtype dt, enum norm_kind kind, const void *in, int64_t at, int64_t n) {
     struct lanes sum = {0};
     EACH_GROUP(i, h, n) {
@@ -37,7 +38,7 @@ VEC_INLINE float norm_first_chunk(enum dtype dt, enum norm_kind kind, const void
     return lanes_sum(&sum);
 }
 
-// The sum of (x - mean)^2; what is behind the row counts as mean.
+// The sum of (x - mean)^2; elements after the end of the row count as the mean.
 VEC_INLINE float norm_variance_chunk(enum dtype dt, const void *in, int64_t at, int64_t n, float mean) {
     struct lanes sum = {0};
     EACH_GROUP(i, h, n) {
@@ -94,13 +95,14 @@ const char *cpu_norm_fwd(int threads, const struct norm_fwd_args *a) {
     return NULL;
 }
 
-// The statistics of a row.
+// The row number and its statistics.
 struct norm_row {
     int64_t row;
     float mean, rstd;
 };
 
-// A group of the row from channel c on: xhat, the normalised input, and dy, w, which are 0 behind its end.
+// A group of the row from channel c on: xhat, the normalised input, dy and w. dy and w are 0 after the row's
+// end.
 struct norm_group {
     vecf xhat[GROUP], dy[GROUP], w[GROUP];
 };
@@ -182,7 +184,7 @@ static void norm_bwd_parts(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-// Columns [c, c + n) of out: = or += the parts' sums, in order. offset 0: dweight, C: dbias.
+// Columns [c, c + n) of out: = or += the sums of the parts, in order. offset: 0 for dweight, C for dbias.
 static void norm_bwd_combine(const struct norm_bwd_args *a, void *out, int64_t offset, int64_t c, int64_t n) {
     float total[CHUNK], old[CHUNK];
     for (int64_t j = 0; j < n; j++) total[j] = 0.0f;

@@ -7,15 +7,15 @@
 #include "kernels/cpu/vec.h"
 
 // ---------------------------------------------------------------- sum of squares
-#define SUMSQ_WIDE  8  // blocks summed side by side in a vector: the order within each is the contract's
-#define SUMSQ_LANES (2 * SUMSQ_WIDE)  // two such vectors: one alone would wait for its own additions
+#define SUMSQ_WIDE  8                 // blocks summed in one vector, each in the order of operations.h
+#define SUMSQ_LANES (2 * SUMSQ_WIDE)  // two such vectors, so that additions of one do not wait
 
 typedef int32_t v8i __attribute__((vector_size(SUMSQ_WIDE * sizeof(int32_t))));
 typedef float v8f __attribute__((vector_size(SUMSQ_WIDE * sizeof(float))));
 typedef double vecd __attribute__((vector_size(sizeof(vecf))));
 #define SUMSQ_VECTORS (SUMSQ_WIDE / (VEC / 2))
 
-// Rows become columns: pairs of words, then of pairs, then halves change places.
+// Transposes 8 x 8 words: swaps single words, then pairs of words, then halves.
 VEC_INLINE void transpose(v8i r[SUMSQ_WIDE]) {
     v8i a[SUMSQ_WIDE], b[SUMSQ_WIDE];
     for (int i = 0; i < 8; i += 2) {
@@ -33,8 +33,8 @@ VEC_INLINE void transpose(v8i r[SUMSQ_WIDE]) {
     }
 }
 
-// The squares of one vector, an element of each block, join the blocks' sums. A square of a float is exact in
-// double, so that it does not matter whether this becomes a fused multiply-add.
+// Adds the squares of one vector, which holds one element of each block, to the blocks' sums. The square of a
+// float is exact in double, so a fused multiply-add gives the same result.
 VEC_INLINE void add_squares(vecd sum[SUMSQ_VECTORS], v8i bits) {
 #if VEC == 16 && defined(__AVX512F__)
     __m512d x = _mm512_cvtps_pd((__m256)bits);
@@ -52,8 +52,8 @@ VEC_INLINE void add_squares(vecd sum[SUMSQ_VECTORS], v8i bits) {
 #endif
 }
 
-// The sums of SUMSQ_LANES blocks from x on; what lies at next is read after them. A word of 32 bits is a float, or two bf16 of which each becomes a float where
-// it is.
+// Sums SUMSQ_LANES blocks from x on, and prefetches the blocks at `next`. A 32-bit word is one float, or two
+// bf16 elements, which are converted in place.
 VEC_INLINE void sum_lanes(const bool bf16, const char *x, const char *next, double lane[SUMSQ_LANES]) {
     const int bytes = SUMSQ_BLOCK * (bf16 ? 2 : 4);
     vecd low[SUMSQ_VECTORS] = {0}, high[SUMSQ_VECTORS] = {0};
@@ -98,7 +98,7 @@ static void sumsq_blocks(const struct sumsq_args *a, int64_t at, int64_t blocks,
     else
         sum_lanes(false, x, next, lane);
     for (int j = 0; j < blocks; j++) {
-        // Squares of finite floats never reach the end of double's range.
+        // Squares of finite floats never overflow a double.
         if (isfinite(lane[j]))
             exact_sum_add(sum, lane[j]);
         else
@@ -107,7 +107,7 @@ static void sumsq_blocks(const struct sumsq_args *a, int64_t at, int64_t blocks,
     }
 }
 
-// Blocks [begin, end). Merging is integer addition: the order of the threads does not matter.
+// Blocks [begin, end). Merging is integer addition, so the order of the threads does not matter.
 static void sumsq_span(const void *args, int64_t begin, int64_t end) {
     const struct sumsq_args *a = args;
     struct exact_sum sum = {0};
@@ -136,7 +136,8 @@ struct update {
     cpu_update_fn *block;
 };
 
-// Chunks that no group's end cuts, with their gradients in fp32; then the weights of the new masters.
+// Processes chunks that do not cross a group's end: loads the gradients as fp32, updates, then stores the
+// weights of the new masters.
 static void update_span(const void *update, int64_t begin, int64_t end) {
     const struct update *u = update;
     const struct update_args *a = u->a;
@@ -158,8 +159,8 @@ const char *cpu_update(int threads, const struct update_args *a, cpu_update_fn *
     return NULL;
 }
 
-// The order of operations is operations.h's, to the letter. Always inlined with a constant l2: GCC 12 does not vectorise a
-// loop that tests an invariant flag.
+// The order of operations is exactly that of operations.h. Always inlined with a constant l2, because GCC 12
+// does not vectorise a loop that tests an invariant flag.
 static inline __attribute__((always_inline)) void adamw(const struct update_args *a, const float *grad,
                                                         int64_t at, int64_t n, float decay, const bool l2) {
     const float scale = a->scalars->grad_scale, eps = a->eps;
@@ -193,7 +194,7 @@ const char *cpu_adamw(int threads, const struct update_args *a) {
 
 enum sgd_kind { SGD_PLAIN, SGD_MOMENTUM, SGD_NESTEROV };
 
-// As adamw.
+// Inlined with a constant kind, as adamw.
 static inline __attribute__((always_inline)) void sgd(const struct update_args *a, const float *grad,
                                                       int64_t at, int64_t n, float decay,
                                                       const enum sgd_kind kind) {

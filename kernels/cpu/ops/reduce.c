@@ -17,8 +17,8 @@ static void sum_span(const void *args, int64_t begin, int64_t end) {
                                   .to = a->dt});
 }
 
-// All others than sums of floats, for which there are the vectors of sum_block: total(n) is joined with x(n), elements of T;
-// of integers sums and products are those of U, which wraps.
+// All reductions but sums of floats, which use sum_block. Joins total(n), elements of T, with x(n). Sums and
+// products are computed in U, so that those of integers wrap.
 #define JOINED(value)                                                       \
     for (int64_t j = 0; j < n; j++) total[j] = (__typeof__(*total))(value); \
     break
@@ -57,7 +57,7 @@ static void join_span(const void *args, int64_t begin, int64_t end) {
             else
                 load_f32(a->dt, x.f32, a->inputs[k], i, n);
             if (k == 0) memcpy(&total, &x, (size_t)n * (wide ? sizeof *x.f64 : sizeof *x.f32));
-            // The first is joined with nothing; LOR, with itself, makes it 0 or 1.
+            // The first input is not joined, except by LOR with itself, which makes it 0 or 1.
             if (k == 0 && a->how != REDUCTION_LOR) continue;
             if (a->dt == DT_I64)
                 join_i64(a->how, total.i64, x.i64, n);
@@ -111,12 +111,12 @@ const char *cpu_fill_zero(int threads, const struct fill_zero_args *a) {
 }
 
 // ---------------------------------------------------------------- the gradient of a bias
-#define BIAS_COLUMNS 64  // a cut between threads: whole cache lines of 16-bit elements
-#define BIAS_ROWS    64  // summed by themselves before they join the total: shorter chains round less
-#define BIAS_PASS    4   // rows that are added in one pass over their sum
+#define BIAS_COLUMNS 64  // per cut between threads: whole cache lines of 16-bit elements
+#define BIAS_ROWS    64  // summed separately before they are added to the total: shorter chains round less
+#define BIAS_PASS    4   // rows added in one pass over their sum
 #define BIAS_CHUNK   4096
 
-// part(n) += each of `rows` rows of dy(.., stride), the first begins at element `at`.
+// part(n) += `rows` rows of dy, stride elements apart; the first begins at element `at`.
 VEC_INLINE void add_rows(enum dtype dt, float *part, const void *dy, int64_t at, int64_t stride, int64_t rows,
                          int64_t n) {
     for (int64_t i = 0; i < n; i += GROUP * VEC) {
@@ -130,8 +130,8 @@ VEC_INLINE void add_rows(enum dtype dt, float *part, const void *dy, int64_t at,
     }
 }
 
-// Columns [begin, end). The order of a column's additions depends on the row count alone, so blocks
-// of columns may be cut anywhere and no scratch is needed beyond two rows on the stack.
+// Columns [begin, end). The order of a column's additions depends only on the number of rows, so columns may be
+// cut anywhere, and two rows on the stack suffice as scratch.
 static void bias_grad_span(const void *args, int64_t begin, int64_t end) {
     const struct bias_grad_args *a = args;
     float total[BIAS_CHUNK], part[BIAS_CHUNK];

@@ -3,7 +3,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/spans.h"
 
-// Rotates pairs [i, i + n) of every q and k head of one row; they lie side by side, q first.
+// Rotates pairs [i, i + n) of every q and k head of one row. The heads are adjacent, q first.
 static void rope_row(const struct rope_args *a, int64_t row, int64_t i, int64_t n) {
     float cosine[CHUNK], sine[CHUNK], x[CHUNK], y[CHUNK], left[CHUNK], right[CHUNK];
     int64_t pairs = a->head_size / 2, heads = a->heads + a->kv_heads;

@@ -6,10 +6,10 @@
 #include "kernels/cpu/spans.h"
 #include "kernels/exact_math.h"
 
-#define XENT_CHUNK 2048  // logits whose exponentials have one largest: 8 KiB of floats
-#define XENT_ABOVE 8.0f  // e^8 times the largest may come before the row is scaled anew
+#define XENT_CHUNK 2048  // logits exponentiated with one maximum: 8 KiB of floats
+#define XENT_ABOVE 8.0f  // up to e^8 times the maximum is allowed before the row is rescaled
 
-// e(n) = x as fp32, -infinity behind it up to a whole group. Returns the largest; NaN is passed over.
+// e(n) = x as fp32, then -infinity up to a whole group. Returns the largest; NaN is ignored.
 VEC_INLINE float load_logits(enum dtype dt, const void *x, int64_t at, int64_t n, float *e) {
     vecf v[GROUP], most[GROUP];
     float lane[VEC], max = -INFINITY;
@@ -24,8 +24,8 @@ VEC_INLINE float load_logits(enum dtype dt, const void *x, int64_t at, int64_t n
     return max;
 }
 
-// e(n) = exp(e - from), below e^-87 0; their sum. 2^-126 is taken away again from what was raised to it. next: what is
-// read after this.
+// e(n) = exp(e - from), 0 below e^-87; returns their sum. The exponent is limited to -126, and the 2^-126 that
+// this adds is subtracted. next: prefetched, read after this.
 VEC_INLINE float exp_logits(enum dtype dt, float *e, int64_t n, float from, const void *next) {
     struct lanes sum = {0};
     EACH_GROUP(i, h, n) {
@@ -39,8 +39,9 @@ VEC_INLINE float exp_logits(enum dtype dt, float *e, int64_t n, float from, cons
     return lanes_sum(&sum);
 }
 
-// e(V) = exp(logit - *max) and their sum in one pass over the row: when a chunk brings a much larger logit, what was
-// computed is scaled to it (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax").
+// e(V) = exp(logit - *max), and returns their sum, in one pass over the row. If a chunk has a much larger
+// logit, the earlier results are rescaled to it (Milakov & Gimelshein 2018, "Online normalizer calculation for
+// softmax").
 VEC_INLINE double row_exps(enum dtype dt, const struct xent_args *a, int64_t row, float *e, float *max) {
     double total = 0.0;
     *max = -INFINITY;
@@ -77,7 +78,7 @@ static void zero_columns(const struct xent_args *a, int64_t row, int64_t from) {
            (size_t)(xent_written(a) - from) * dtype_size(a->dt));
 }
 
-// e: (V) and up to a whole group.
+// e: (V), rounded up to a whole group.
 VEC_INLINE void xent_row(enum dtype dt, const struct xent_args *a, int64_t row, float *e) {
     int64_t target = a->targets[row];
     assert(target < a->vocab);
@@ -113,7 +114,7 @@ const char *cpu_xent(int threads, const struct xent_args *a) {
     return failed ? "out of host memory for a row of logits" : NULL;
 }
 
-// In row order, on one thread: a few thousand additions, and the order is the contract.
+// On one thread, because operations.h demands the order of the rows; these are a few thousand additions.
 const char *cpu_loss_sum(int threads, const struct loss_sum_args *a) {
     double total = 0.0;
     (void)threads;

@@ -1,7 +1,7 @@
-// Loads the kernels before they are needed. CUDA loads a kernel when it is first launched, which may have to
-// wait for everything that the device is doing (CUDA C++ Programming Guide, "Lazy Loading"): for a collective
-// that waits for its peers as well, while a peer may be about to load likewise. Asking for a kernel's
-// attributes loads it; NCCL does the same with its own (ncclInitKernelsForDevice).
+// Loads the kernels before they are needed. CUDA loads a kernel at its first launch, and that may wait for all
+// work on the device (CUDA C++ Programming Guide, "Lazy Loading"). That work may be a collective which waits
+// for a peer, while the peer waits in the same way: a deadlock. Asking for a kernel's attributes loads it; NCCL
+// does the same with its own kernels (ncclInitKernelsForDevice).
 #include "kernels/cuda/common/platform.h"
 
 int cuda_kernels_load(const char **why) {

@@ -1,7 +1,7 @@
-// The second pass of column sums: partial sums of blocks of rows, in fp32 in the workspace, are added
-// in a fixed order. How the rows are cut depends on the shape alone, never on the device.
+// The second pass of column sums: adds the partial sums of blocks of rows, in fp32 in the workspace, in a fixed
+// order. How the rows are cut depends only on the shape, never on the device.
 //
-//     workspace   part 0 | first: n | second: n |     second is there when two sums go together
+//     workspace   part 0 | first: n | second: n |     second exists if two sums are computed together
 //                 part 1 | ...                        (a norm's weight and bias)
 #ifndef STARRING_KERNELS_CUDA_COMMON_COLUMNS_H
 #define STARRING_KERNELS_CUDA_COMMON_COLUMNS_H
@@ -9,17 +9,17 @@
 #include "kernels/cuda/common/platform.h"
 
 #define PARTS_MAX    512  // about four blocks for each multiprocessor of a large device
-#define PART_ROWS    4    // fewer rows are not worth a part
+#define PART_ROWS    4    // a part has at least this many rows
 #define PART_FLOATS  ((int64_t)CUDA_WORKSPACE_BYTES / (int64_t)sizeof(float))
 #define PART_COLUMNS 32
-#define PART_SLICES  32  // with PARTS_MAX parts 16 a thread, all of them in flight at once
+#define PART_SLICES  32  // with PARTS_MAX parts, 16 loads per thread, all in flight together
 
-// Parts for `rows` rows whose partial sums take `width` floats; 0 when not even one fits.
+// Number of parts for `rows` rows whose partial sums take `width` floats; 0 if not even one fits.
 static inline int64_t column_parts(int64_t rows, int64_t width) {
     return lesser(lesser((int64_t)PARTS_MAX, PART_FLOATS / width), divide_up(rows, (int64_t)PART_ROWS));
 }
 
-// A thread's V columns of a part; p is 16-byte aligned when V is a multiple of 4.
+// A thread's V columns of a part. p is 16-byte aligned if V is a multiple of 4.
 template <int V>
 __device__ static inline void store_sums(float *p, const float *sums) {
     constexpr int N = V % 4 ? 1 : 4;
@@ -42,8 +42,8 @@ struct combine_buffers {
     bool accumulate;
 };
 
-// A block adds PART_COLUMNS columns: slice s of its threads a run of parts, in order; then the slices,
-// in order. blockIdx.y: which of the two sums.
+// A block adds PART_COLUMNS columns. Slice s of its threads adds a run of parts in order; then the slices are
+// added in order. blockIdx.y: which of the two sums.
 template <typename T>
 __global__ void __launch_bounds__(PART_COLUMNS *PART_SLICES) combine_kernel(struct combine_buffers<T> p) {
     SHARED_ARRAY(float, sums, PART_SLICES *(PART_COLUMNS + 1));

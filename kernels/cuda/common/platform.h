@@ -1,8 +1,8 @@
-// The ground of the hand-written kernels: storage types, 16-byte vectors, reductions, launches. The same
-// sources run on a GPU and, in tests, in the host emulation (tests/emulation), whose headers stand in
-// for CUDA's; nothing here asks which of the two it is.
+// Shared by all hand-written kernels: storage types, 16-byte vectors, reductions, launches. The same sources run
+// on a GPU and, in tests, in the host emulation (tests/emulation), whose headers replace CUDA's. No code here
+// depends on which of the two it is.
 //
-// Storage types convert as kernels/dtype.h does, to the bit, but that every NaN becomes CUDA's own.
+// Storage types convert with the bits of kernels/dtype.h, except that every NaN becomes CUDA's own.
 #ifndef STARRING_KERNELS_CUDA_COMMON_PLATFORM_H
 #define STARRING_KERNELS_CUDA_COMMON_PLATFORM_H
 
@@ -11,7 +11,8 @@
 
 #include "kernels/cuda/kernels.h"
 
-// Block-shared memory. The emulation gives each its own allocation, so that a step over its end shows.
+// Block-shared memory. The emulation allocates each array separately, so that an access past its end is
+// detected.
 #ifndef SHARED_ARRAY
 #define SHARED_ARRAY(type, name, count) __shared__ type name[count]
 #define SHARED_DYNAMIC(type, name)                                  \
@@ -21,7 +22,7 @@
 
 #define WARP               32
 #define FULL_WARP          0xffffffffu
-#define PLAIN_SHARED_BYTES (40u << 10)  // of the 48 KB that need no consent, the rest is a kernel's static
+#define PLAIN_SHARED_BYTES (40u << 10)  // of the 48 KB for every kernel; the rest is for static arrays
 #define LARGEST_GRID       ((int64_t)1 << 31)
 
 // ---------------------------------------------------------------- storage types
@@ -59,7 +60,7 @@ __device__ inline void from_f32(float x, bf16 *out) {
 }
 __device__ inline void from_f32(float x, f16 *out) { out->bits = __half_as_ushort(__float2half_rn(x)); }
 
-// Two at a time: one instruction.
+// Two conversions in one instruction.
 __device__ inline void pair_from_f32(float a, float b, float *out) {
     out[0] = a;
     out[1] = b;
@@ -75,8 +76,8 @@ __device__ inline void pair_from_f32(float a, float b, f16 *out) {
     out[1].bits = __half_as_ushort(both.y);
 }
 
-// 2^x by the hardware's unit, one instruction: below 2^-126 it gives 0. (CUDA's __expf spends four more on
-// the numbers below.)
+// 2^x by the hardware unit, one instruction; below 2^-126 the result is 0. (CUDA's __expf uses four more
+// instructions for those numbers.)
 #ifndef HARDWARE_EXP2
 __device__ inline float hardware_exp2(float x) {
     float y;
@@ -86,10 +87,10 @@ __device__ inline float hardware_exp2(float x) {
 #define HARDWARE_EXP2(x) hardware_exp2(x)
 #endif
 
-// exp(x) by it: its error grows with |x| (x 2^-23 of the result).
+// exp(x) by the hardware unit. The relative error grows with |x|: |x| 2^-23.
 __device__ inline float fast_exp(float x) { return HARDWARE_EXP2(x * 1.44269504f); }
 
-// exp(x). Storage in 16 bits: the fast one, whose error stays far below what the store rounds off.
+// exp(x). For 16-bit storage, the fast one: its error is far below the rounding of the store.
 template <typename T>
 __device__ inline float exp_for(float x) {
     return sizeof(T) == sizeof(float) ? expf(x) : fast_exp(x);
@@ -117,7 +118,7 @@ struct lanes {
     static constexpr int count = 16 / (int)sizeof(T);
 };
 
-// The register type that is moved as one: the compiler splits structs of 16-bit elements at times.
+// The register type that is loaded and stored whole. The compiler sometimes splits structs of 16-bit elements.
 template <int BYTES>
 struct raw_of;
 template <>
@@ -149,13 +150,13 @@ __device__ inline vec<T, N> load_vec(const T *p) {
     return out;
 }
 
-// Ordinary stores, but the wide ones by CUDA's function: around branches the compiler takes them apart.
+// Ordinary stores, but wide ones by CUDA's function: near branches the compiler splits them.
 __device__ inline void store_raw(uint16_t *p, uint16_t x) { *p = x; }
 __device__ inline void store_raw(uint32_t *p, uint32_t x) { *p = x; }
 __device__ inline void store_raw(uint2 *p, uint2 x) { __stwb(p, x); }
 __device__ inline void store_raw(uint4 *p, uint4 x) { __stwb(p, x); }
 
-// p is in device memory, not shared.
+// p is in device memory, not in shared memory.
 template <typename T, int N>
 __device__ inline void store_vec(T *p, const vec<T, N> &x) {
     typename raw_of<(int)sizeof(vec<T, N>)>::type raw;
@@ -178,8 +179,8 @@ __device__ inline vec<T, N> pack(const float *x) {
     return out;
 }
 
-// N elements as the registers they were loaded into, for what is loaded long before it is needed: kept as vec
-// from one turn of a loop to the next, each 16-bit element would take a register of its own.
+// N elements kept in the registers they were loaded into, for data that is loaded long before it is used. Kept
+// as vec across iterations of a loop, each 16-bit element would take a register.
 template <typename T, int N>
 struct packed {
     typename raw_of<(int)sizeof(vec<T, N>)>::type raw;
@@ -225,8 +226,8 @@ __device__ inline T warp_reduce(T x, F f) {
     return x;
 }
 
-// x of every thread of a one-dimensional block combined in a fixed order; every thread gets it. slots
-// (WARP) are shared; they may be used again after one more barrier that every thread passes.
+// Combines x of all threads of a one-dimensional block in a fixed order; every thread gets the result. slots
+// (WARP) are shared memory. They may be reused after one more barrier of all threads.
 template <typename T, typename F>
 __device__ inline T block_reduce(T x, T *slots, T identity, F f) {
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
@@ -238,10 +239,10 @@ __device__ inline T block_reduce(T x, T *slots, T identity, F f) {
 }
 
 // ---------------------------------------------------------------- clusters
-// Blocks of a cluster run at the same time and read each other's shared memory: compute capability 9.0 and up
-// (CUDA C++ programming guide, thread block clusters; PTX ISA, barrier.cluster and mapa). All threads of a
-// cluster arrive and then wait; what was written before the arrival is seen behind the wait. A block that
-// others may still read from must not end: it arrives and waits once more.
+// Blocks of a cluster run at the same time and can read each other's shared memory: compute capability 9.0 and
+// up (CUDA C++ programming guide, thread block clusters; PTX ISA, barrier.cluster and mapa). All threads of a
+// cluster arrive and then wait. After the wait they see what was written before the arrival. A block whose
+// memory others may still read must not end: it arrives and waits once more.
 #ifndef CLUSTER_FUNCTIONS
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ inline void cluster_arrive(void) {
@@ -250,7 +251,7 @@ __device__ inline void cluster_arrive(void) {
 __device__ inline void cluster_wait(void) {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// The number that in block `rank` of the cluster is where *own is in this one.
+// The number at the address of *own, but in the shared memory of block `rank` of the cluster.
 __device__ inline float cluster_load(const float *own, unsigned rank) {
     uint32_t here = (uint32_t)__cvta_generic_to_shared(own), there;
     float x;
@@ -265,8 +266,8 @@ __device__ inline float cluster_load(const float *own, unsigned) { return *own; 
 #endif
 #endif
 
-// Whether blocks may form clusters: the device can, and the code that it runs was compiled for one that can
-// (an older one's, translated for it, cannot).
+// Whether blocks may form clusters: the device can, and its code was compiled for a device that can (code
+// translated from an older architecture cannot).
 static inline bool has_clusters(const struct cuda_ctx *ctx) {
     const int compiled[] = {__CUDA_ARCH_LIST__};
     for (int arch : compiled)
@@ -278,7 +279,7 @@ static inline bool has_clusters(const struct cuda_ctx *ctx) {
 struct launch_shape {
     dim3 grid, block;
     size_t shared_bytes;
-    unsigned cluster = 0;  // blocks, along x, that form one; 0: none
+    unsigned cluster = 0;  // blocks of one cluster, along x; 0: no clusters
 };
 
 static inline int cuda_refused(struct cuda_ctx *ctx, const char *why) {
@@ -290,8 +291,8 @@ static inline int cuda_checked(struct cuda_ctx *ctx, cudaError_t e) {
     return e == cudaSuccess ? 0 : cuda_refused(ctx, cudaGetErrorString(e));
 }
 
-// Every kernel that launch<> can launch, known before main: cuda_kernels_load (load.cu) goes through them. A
-// kernel that is launched otherwise would be loaded at its first launch, see there.
+// The list of all kernels that launch<> can launch, built before main. cuda_kernels_load (load.cu) loads them.
+// A kernel launched in another way would be loaded at its first launch, which load.cu avoids.
 struct kernel_link {
     const void *kernel;
     struct kernel_link *next;
@@ -332,13 +333,13 @@ static inline int launch(struct cuda_ctx *ctx, const struct launch_shape &shape,
     return kernel_of<KERNEL>::launch(ctx, shape, args...);
 }
 
-// A one-dimensional grid of blocks of `threads`; no more than LARGEST_GRID blocks.
+// A one-dimensional grid of blocks of `threads` threads; at most LARGEST_GRID blocks.
 static inline struct launch_shape flat_shape(int64_t blocks, unsigned threads) {
     struct launch_shape shape = {dim3((unsigned)blocks), dim3(threads), 0, 0};
     return shape;
 }
 
-// KERNEL(args...) by `count` threads, in blocks of `threads`; without any there is nothing to do.
+// Runs KERNEL(args...) on `count` threads, in blocks of `threads`. Does nothing if count is 0.
 template <auto KERNEL, typename... A>
 static inline int launch_over(struct cuda_ctx *ctx, int64_t count, unsigned threads, A... args) {
     int64_t blocks = divide_up(count, (int64_t)threads);
@@ -348,7 +349,7 @@ static inline int launch_over(struct cuda_ctx *ctx, int64_t count, unsigned thre
 
 static inline bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
-// f(zero of the storage type), for fp32, bf16, fp16.
+// Calls f with a zero of the storage type: fp32, bf16 or fp16.
 template <typename F>
 static inline int with_type(struct cuda_ctx *ctx, enum dtype dt, F f) {
     switch (dt) {
@@ -363,7 +364,7 @@ static inline int with_type(struct cuda_ctx *ctx, enum dtype dt, F f) {
     }
 }
 
-// f(integral constant): the number of elements a thread handles at a time, 16 bytes of them or one.
+// Calls f with a constant: the number of elements that a thread processes together, 16 bytes of them, or one.
 template <int N>
 struct width_tag {
     static constexpr int value = N;

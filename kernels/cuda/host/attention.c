@@ -1,12 +1,12 @@
-// Attention: cuDNN where it has an engine that repeats bit for bit, else our own kernels; cuda.attention
-// (kernels/cuda_choices.h) demands one of the two. Both give and take the same lse, so a forward of one goes
-// with a backward of the other.
+// Attention: cuDNN if it has an engine that repeats bit for bit, else our own kernels; cuda.attention
+// (kernels/cuda_choices.h) can demand one of the two. Both use the same lse, so the forward of one can be
+// followed by the backward of the other.
 //
-// Notes       Where cuDNN was expected to have a plan and has none, a note says for which shape and why. In
-//             fp32 cuDNN has no attention at all: no note is kept, device_work reports it.
-// Memory      cuDNN's repeatable backward wants B*H*T*T elements. The batch is cut into equal slices so that
-//             this stays within cuda.attention_slice (kernels/cuda_choices.h) where it can; what each
-//             sequence gets does not depend on it.
+// Notes       If cuDNN should have a plan but has none, a note tells for which shape and why. In fp32 cuDNN has
+//             no attention: there is no note, but device_work reports it.
+// Memory      cuDNN's repeatable backward needs B*H*T*T elements. The batch is cut into equal slices that fit
+//             in cuda.attention_slice (kernels/cuda_choices.h) where possible. A sequence's results do not
+//             depend on the slices.
 //                 workspace | sum of dout*out (slice,H,T) fp32 | cuDNN's |
 #include <float.h>
 #include <math.h>
@@ -19,13 +19,13 @@
 
 struct attention_plan {
     struct attention_plan *next;
-    struct attention_shape shape;  // batch: of the whole call
-    int64_t slice;                 // sequences an execution handles
-    bool own;                      // cuDNN has no engine for it
+    struct attention_shape shape;  // batch: that of the whole call
+    int64_t slice;                 // sequences per execution
+    bool own;                      // cuDNN has no engine: our own kernels run
     struct cudnn_plan plan;
 };
 
-// Sums of dout*out of a slice's backward.
+// Bytes of the sums of dout*out for one slice of the backward.
 static size_t dot_bytes(const struct attention_plan *p) {
     return dev_round((size_t)(p->slice * p->shape.heads * p->shape.seq) * sizeof(float));
 }
@@ -71,7 +71,7 @@ static bool cudnn_ready(struct cuda_stream *s, char why[WHY_TEXT]) {
     return false;
 }
 
-// Plans p->shape. Whether cuDNN has one, else why not; "" where it was not to be expected.
+// Plans p->shape. Returns whether cuDNN has a plan; else why receives the reason, or "" if none was expected.
 static bool plan_by_cudnn(struct cuda_stream *s, struct attention_plan *p, char why[WHY_TEXT]) {
     enum cuda_attention wanted = cuda_choices_of(s)->attention;
     struct cudnn_graph g;
@@ -90,11 +90,11 @@ static bool plan_by_cudnn(struct cuda_stream *s, struct attention_plan *p, char 
     bool has = graph_plan(&g, s->dnn, NULL, &p->plan) == 0;
     if (!has) graph_why(&g, why);
     graph_fini(&g);
-    cudaGetLastError();  // an engine that was tried and refused may have left something
+    cudaGetLastError();  // an engine that was tried and refused may have set an error
     return has;
 }
 
-// Says what became of the plan. -1 with ctx.why where cuDNN was demanded.
+// Reports the result of planning. Returns -1 with ctx.why if cuDNN was demanded but has no plan.
 static int tell(struct cuda_stream *s, const struct attention_plan *p, const char *why) {
     struct cuda_device *d = cuda_device_of(s);
     const struct attention_shape *a = &p->shape;
@@ -124,7 +124,7 @@ static int tell(struct cuda_stream *s, const struct attention_plan *p, const cha
     return 0;
 }
 
-// NULL with ctx.why set.
+// Returns NULL with ctx.why set.
 static struct attention_plan *plan_of(struct cuda_stream *s, const struct attention_shape *shape) {
     char why[WHY_TEXT];
     for (struct attention_plan *p = s->attentions; p; p = p->next)
@@ -185,8 +185,8 @@ static size_t stride_bytes(const struct attention_shape *s, int64_t heads) {
     return (size_t)(s->seq * heads * s->head_size) * dtype_size(s->dt);
 }
 
-// The value that masked scores become. Engines before 9.10 subtract it from itself where a tile is all masked, which
-// infinity does not survive (cuDNN's own front end makes the same difference).
+// The value of masked scores. Engines before 9.10 subtract it from itself if a tile is all masked, which gives
+// NaN for infinity (cuDNN's own front end distinguishes these versions too).
 static float masked_score(struct cuda_stream *s) {
     return cuda_device_of(s)->cudnn.version() < 91000 ? -FLT_MAX : -INFINITY;
 }
@@ -211,7 +211,7 @@ int cuda_attention_forward(struct cuda_stream *s, const struct attn_fwd_args *a)
                &(struct cudnn_run){.uids = uids, .pointers = pointers, .count = 7, .workspace = workspace});
 }
 
-// Sequences [begin, begin + slice).
+// Runs the backward of sequences [begin, begin + slice).
 static int backward_slice(struct cuda_stream *s, const struct attn_bwd_args *a,
                           const struct attention_plan *p, int64_t begin) {
     size_t head_bytes = (size_t)a->head_size * dtype_size(a->dt), k = (size_t)a->heads * head_bytes,

@@ -1,12 +1,12 @@
-// The graphs follow the pattern that cuDNN's fused attention engines match (cuDNN developer guide, "Fused
-// Flash Attention fprop" and "bprop"): any other order of the same operations finds no engine.
+// The graphs follow the pattern that cuDNN's fused attention engines match (cuDNN developer guide, "Fused Flash
+// Attention fprop" and "bprop"). With the same operations in another order, no engine is found.
 //
 //   forward    S = Q K^T * scale ; masked ; P = softmax(S) with lse = max + log(sum) ; out = P V
 //   backward   P = exp(S - lse), masked ; dV = P^T dO ; dP = dO V^T
 //              dS = P * (dP - rowsum(dO * out)) * scale ; dK = dS^T Q ; dQ = dS K
 //
-// dQ is written by the product itself, never accumulated by several blocks in fp32 memory: that is the
-// variant whose bits repeat. It costs a workspace of B*H*T*T elements; the caller cuts the batch.
+// The product writes dQ itself; blocks do not accumulate it in fp32 memory. Only this variant repeats bit for
+// bit. It needs a workspace of B*H*T*T elements, so the caller cuts the batch.
 #include "kernels/cuda/host/attention_graph.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ struct sizes {
 
 // ---------------------------------------------------------------- tensors
 
-// Strides in elements; uid 0: inside of the graph.
+// Strides in elements; uid 0: a tensor inside the graph.
 static graph_tensor tensor(struct cudnn_graph *g, cudnnDataType_t type, int64_t uid, const int64_t dims[4],
                            const int64_t strides[4]) {
     struct graph_tensor_spec spec = {.type = type, .uid = uid};
@@ -29,7 +29,7 @@ static graph_tensor tensor(struct cudnn_graph *g, cudnnDataType_t type, int64_t 
 }
 #define FOUR (const int64_t[4])
 
-// (B,heads,T,D) inside of qkv or dqkv; the caller's pointer says where its first head begins.
+// (B,heads,T,D) inside qkv or dqkv; the caller's pointer is that of its first head.
 static graph_tensor packed(struct cudnn_graph *g, const struct sizes *z, int64_t uid, int64_t heads) {
     return tensor(g, z->io, uid, FOUR{z->b, heads, z->t, z->d}, FOUR{z->t * z->row, z->d, z->row, 1});
 }
@@ -40,13 +40,13 @@ static graph_tensor packed_transposed(struct cudnn_graph *g, const struct sizes 
     return tensor(g, z->io, uid, FOUR{z->b, heads, z->d, z->t}, FOUR{z->t * z->row, z->d, 1, z->row});
 }
 
-// out and dout: (B,T,H*D) seen as (B,H,T,D).
+// out and dout: (B,T,H*D) viewed as (B,H,T,D).
 static graph_tensor heads_of(struct cudnn_graph *g, const struct sizes *z, int64_t uid) {
     return tensor(g, z->io, uid, FOUR{z->b, z->h, z->t, z->d},
                   FOUR{z->t * z->h * z->d, z->d, z->h * z->d, 1});
 }
 
-// Inside of the graph: (B,H,rows,columns), one row behind the other.
+// Inside the graph: (B,H,rows,columns), contiguous rows.
 static graph_tensor inner(struct cudnn_graph *g, const struct sizes *z, cudnnDataType_t type, int64_t rows,
                           int64_t columns) {
     return tensor(g, type, 0, FOUR{z->b, z->h, rows, columns},
@@ -83,7 +83,7 @@ static graph_tensor pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode, 
     return y;
 }
 
-// Keeps what lies on or below the diagonal: row >= column ? s : masked.
+// Keeps scores on or below the diagonal: row >= column ? s : masked.
 static graph_tensor causal(struct cudnn_graph *g, const struct sizes *z, graph_tensor s,
                            graph_tensor masked) {
     graph_tensor index[2];
@@ -134,7 +134,7 @@ static void forward(struct cudnn_graph *g, const struct sizes *z) {
     graph_matmul(g, p, v, out);
 }
 
-// grad(B,KV,T,D) = left(B,H,T,T) right(B,H,T,D); the heads of a group are added up.
+// grad(B,KV,T,D) = left(B,H,T,T) right(B,H,T,D), summed over the heads of a group.
 static void product_by_group(struct cudnn_graph *g, const struct sizes *z, graph_tensor left,
                              graph_tensor right, graph_tensor grad) {
     if (z->h == z->kv) {
@@ -178,7 +178,7 @@ static void backward(struct cudnn_graph *g, const struct sizes *z) {
     graph_reshape(g, ds, dst);
     product_by_group(g, z, dst, q, dk);
 
-    // The engines know this view of K, and dS, as fp32; they round when they load.
+    // The engines expect this view of K, and dS, as fp32; they round when they load.
     graph_tensor k =
         tensor(g, CUDNN_DATA_FLOAT, 0, FOUR{z->b, z->kv, z->t, z->d}, FOUR{z->t * z->row, z->d, z->row, 1});
     graph_reshape(g, kt, k);

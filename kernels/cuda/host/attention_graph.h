@@ -1,4 +1,4 @@
-// Causal grouped-query attention as cuDNN graphs over our packed qkv (B,T,(H+2KV)*D).
+// Causal grouped-query attention as cuDNN graphs on our packed qkv (B,T,(H+2KV)*D).
 #ifndef STARRING_KERNELS_CUDA_HOST_ATTENTION_GRAPH_H
 #define STARRING_KERNELS_CUDA_HOST_ATTENTION_GRAPH_H
 
@@ -12,15 +12,15 @@ struct attention_shape {
     bool backward;
 };
 
-// The tensors that are bound to memory at execution. Scalars are fp32 on the host.
+// The tensors that are bound to memory at execution. Scalars are fp32 in host memory.
 enum attention_uid {
     ATTENTION_Q = 1,
     ATTENTION_K,
     ATTENTION_V,
     ATTENTION_OUT,     // (B,H,T,D)
-    ATTENTION_LSE,     // (B,H,T) fp32: natural log-sum-exp of the scaled scores, as ours
+    ATTENTION_LSE,     // (B,H,T) fp32: natural log-sum-exp of the scaled scores, as our kernels'
     ATTENTION_SCALE,   // scalar
-    ATTENTION_MASKED,  // scalar: -infinity, or the least float
+    ATTENTION_MASKED,  // scalar: -infinity, or the lowest float
     ATTENTION_DOUT,
     ATTENTION_DQ,
     ATTENTION_DK,
@@ -30,7 +30,8 @@ enum attention_uid {
     ATTENTION_UIDS
 };
 
-// Builds the graph of a shape; graph->status tells. The caller plans it and ends it with graph_fini.
+// Builds the graph of a shape; graph->status holds the result. The caller plans it and frees it with
+// graph_fini.
 void attention_graph(struct cudnn_graph *g, const struct attention_shape *s);
 
 #endif

@@ -1,13 +1,13 @@
-// Times of a stream's phases and its trace, from pairs of events that are read late.
+// Times of a stream's phases and its trace, measured by pairs of events that are read later.
 //
-//     ring   | read .. closed, device not through .. | written: open or free .. |
+//     ring   | read .. closed, not yet passed .. | written: open or free .. |
 //
-// A span covers operations that follow each other without a gap; with a trace each operation has its own.
-// Gaps (nothing queued, waiting for another stream, host functions) lie between spans. A stamp ends a span.
+// A span covers operations that follow each other without a gap; with a trace each operation has its own span.
+// Gaps (nothing queued, waiting for another stream, host functions) are not in spans. A stamp ends a span.
 //
-// When a span began is known where somebody asks for it (a trace, a stream that notes its intervals). The two
-// clocks drift, and each event's time is rounded: begin and end are added up from span to span, but never lie
-// before the host gave the span to the device nor behind the moment at which the host saw that it had passed.
+// Begin times are computed only if they are needed (a trace, a stream that logs its intervals). The two clocks
+// drift, and each event's time is rounded. So times are added up from span to span, but limited: a span begins
+// not before the host gave it to the device, and ends not after the host saw that it had passed.
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@
 int cuda_clock_init(struct cuda_stream *s) {
     struct cuda_clock *c = &s->clock;
     pthread_mutex_init(&c->lock, NULL);
-    // All of them now: nothing is created once collectives run.
+    // All events are created now, because nothing may be created once collectives run.
     for (int i = 0; i < CUDA_SPANS; i++)
         if (cuda_check(s, cudaEventCreate(&c->ring[i].start), "cudaEventCreate") != 0 ||
             cuda_check(s, cudaEventCreate(&c->ring[i].end), "cudaEventCreate") != 0)
@@ -33,7 +33,7 @@ int cuda_clock_init(struct cuda_stream *s) {
     return s->queue.head.dev->trace ? cuda_clock_date(s) : 0;
 }
 
-// The device's side; what was measured stays for the trace.
+// Destroys the device's objects; the measured spans are kept for the trace.
 void cuda_clock_fini(struct cuda_stream *s) {
     struct cuda_clock *c = &s->clock;
     for (int i = 0; i < CUDA_SPANS; i++) {
@@ -49,8 +49,8 @@ void cuda_clock_fini(struct cuda_stream *s) {
 
 // ---------------------------------------------------------------- reading what has passed
 
-// When the next span to be read began, counted from the event before it: the anchor, or the end of the span read last.
-// Milliseconds are given in fp32: short intervals from span to span keep their digits.
+// Computes when the next span to be read began, from the event before it: the anchor, or the end of the span
+// read last. CUDA returns milliseconds in fp32, and short intervals keep their digits.
 static int date_span(struct cuda_stream *s, const struct cuda_span *p, int64_t length_ns, struct span *span) {
     struct cuda_clock *c = &s->clock;
     cudaEvent_t last = c->read > c->anchored ? c->ring[(c->read - 1) % CUDA_SPANS].end : c->anchor;
@@ -64,7 +64,7 @@ static int date_span(struct cuda_stream *s, const struct cuda_span *p, int64_t l
     return 0;
 }
 
-// With the lock held: one closed span that has passed.
+// With the lock held: reads one closed span that has passed.
 static int read_span(struct cuda_stream *s) {
     struct cuda_clock *c = &s->clock;
     const struct cuda_span *p = &c->ring[c->read % CUDA_SPANS];
@@ -84,7 +84,7 @@ static int read_span(struct cuda_stream *s) {
     return 0;
 }
 
-// With the lock held. wait: for the oldest span, because its place is needed.
+// With the lock held. wait: waits for the oldest span, because its slot is needed.
 static int read_passed(struct cuda_stream *s, bool wait) {
     struct cuda_clock *c = &s->clock;
     while (c->read < c->written) {
@@ -92,7 +92,7 @@ static int read_passed(struct cuda_stream *s, bool wait) {
         cudaError_t q = wait ? cudaEventSynchronize(end) : cudaEventQuery(end);
         wait = false;
         if (q == cudaErrorNotReady) {
-            cudaGetLastError();  // not an error, but kept as one
+            cudaGetLastError();  // not an error, but CUDA stores it as one
             return 0;
         }
         if (cuda_check(s, q, "the work of a span") != 0 || read_span(s) != 0) return -1;
@@ -120,23 +120,23 @@ static int close_span(struct cuda_stream *s) {
     return 0;
 }
 
-// With the lock held. Goes on with the span closed last, when the device is not through with it: no gap lies
-// between. Otherwise a thread that runs dry again and again, far ahead of the device, would fill the ring
-// with splinters and then wait for the device.
+// With the lock held. Continues the span closed last if the device has not finished it, because then there is
+// no gap. Otherwise a thread whose queue is often empty, but far ahead of the device, would fill the ring with
+// short spans and then wait for the device.
 static bool reopen_span(struct cuda_stream *s, bool wait) {
     struct cuda_clock *c = &s->clock;
     if (s->queue.head.dev->trace || wait || c->written == c->read) return false;
     const struct cuda_span *p = &c->ring[(c->written - 1) % CUDA_SPANS];
     if (p->wait || p->stamped || p->phase != s->queue.phase || cudaEventQuery(p->end) != cudaErrorNotReady)
         return false;
-    cudaGetLastError();  // not an error, but kept as one
+    cudaGetLastError();  // not an error, but CUDA stores it as one
     c->written--;
     c->open = true;
     return true;
 }
 
-// With the lock held. The place before the oldest unread span is kept: its end is where the trace goes on
-// from.
+// With the lock held. The slot before the oldest unread span is kept, because the next begin time is computed
+// from its end.
 static int open_span(struct cuda_stream *s, bool wait, const char *name, uint64_t tag) {
     struct cuda_clock *c = &s->clock;
     if (reopen_span(s, wait)) return 0;
@@ -171,7 +171,7 @@ int cuda_clock_begin_wait(struct cuda_stream *s, uint64_t tag) {
     return rc;
 }
 
-// The end of what ran so far; where nothing has run since the last span, of an empty one.
+// Stamps the end of what has run so far. If nothing has run since the last span, stamps an empty span.
 int cuda_clock_stamp(struct cuda_stream *s, uint64_t tag) {
     struct cuda_clock *c = &s->clock;
     pthread_mutex_lock(&c->lock);
@@ -186,8 +186,8 @@ int cuda_clock_stamp(struct cuda_stream *s, uint64_t tag) {
     return rc;
 }
 
-// Sets the anchor. With the lock held, on an idle stream: an event passes between two looks at the host's clock. The closest pair of
-// several is taken, for a thread may be kept from running in between.
+// Sets the anchor. With the lock held, on an idle stream: an event passes between two readings of the host's
+// clock. The closest of several pairs is used, because the thread may be preempted between the readings.
 static int set_anchor(struct cuda_stream *s) {
     struct cuda_clock *c = &s->clock;
     int64_t closest = INT64_MAX;

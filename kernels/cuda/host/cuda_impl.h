@@ -1,5 +1,6 @@
-// Inside of the CUDA backend: the objects behind kernels/backend.h's opaque ones. A stream is a queue with a
-// thread, as on CPUs, and a cudaStream_t behind it. Device errors are sticky in CUDA; each call is checked.
+// The CUDA backend's internal objects, behind the opaque ones of kernels/backend.h. A stream is a queue with a
+// thread, as on CPUs, and a cudaStream_t that the thread feeds. CUDA keeps device errors, so each call is
+// checked.
 #ifndef STARRING_KERNELS_CUDA_HOST_CUDA_IMPL_H
 #define STARRING_KERNELS_CUDA_HOST_CUDA_IMPL_H
 
@@ -14,32 +15,32 @@
 struct matmul_plan;
 struct attention_plan;
 
-// A place in a device's queue. Free when nobody holds it; then it waits in the device's pool.
+// A position in a device's queue. Without references it is free, and waits in its device's pool.
 struct mark {
     cudaEvent_t event;
-    struct cuda_device *owner;  // whose pool it comes from
-    int refs;                   // owner's head.lock
+    struct cuda_device *owner;  // the device whose pool it belongs to
+    int refs;                   // guarded by owner's head.lock
     struct mark *next;
 };
 
 struct cuda_device {
     struct device head;
     int index, sm_count, sm_version;
-    int shared_bytes;    // of a block at most
+    int shared_bytes;    // limit per block
     cudaStream_t setup;  // zeroes new memory
     cublasLtHandle_t blas;
     pthread_mutex_t matmul_lock;  // guards the list and the descriptors in it
     struct matmul_plan *matmuls;
     struct cudnn_api cudnn;
-    const char *cudnn_missing;  // NULL: cudnn is loaded
-    struct mark *idle;          // head.lock
-    int marks, marks_wanted;    // made in advance, and that could be held at once. head.lock
+    const char *cudnn_missing;  // NULL: cuDNN is loaded
+    struct mark *idle;          // pool of free marks; guarded by head.lock
+    int marks, marks_wanted;    // marks created, and marks that can be held at once; guarded by head.lock
     _Atomic size_t workspace_bytes;
     struct cuda_choices wanted;
     struct {  // enum device_by of what has run so far
         atomic_uint attention_forward, attention_backward, gelu, bias_grad;
     } did;
-    int64_t slice_sequences;  // of the largest slice of cuDNN's backward; head.lock
+    int64_t slice_sequences;  // of the largest slice of cuDNN's backward; guarded by head.lock
     size_t slice_workspace_bytes;
 };
 
@@ -53,21 +54,21 @@ struct cuda_span {
     const char *name;
 };
 
-// The measured side of a stream; guarded by lock. Spans lie in a ring: [read, written) are closed.
+// The time measurement of a stream; guarded by lock. Spans are in a ring: [read, written) are closed.
 #define CUDA_SPANS 512
 struct cuda_clock {
     pthread_mutex_t lock;
     struct cuda_span ring[CUDA_SPANS];
     uint64_t read, written;
     bool open;           // ring[written] has begun
-    bool dated;          // it is known when spans began, on the host's clock: traced, or noted
-    cudaEvent_t anchor;  // the last moment known on both clocks, until spans follow it
-    cudaEvent_t spare;   // takes the anchor's place, or not
-    uint64_t anchored;   // the span behind it
+    bool dated;          // begin times are known on the host's clock, for a trace or a log
+    cudaEvent_t anchor;  // the last time known on both clocks, until spans follow it
+    cudaEvent_t spare;   // may become the anchor
+    uint64_t anchored;   // the number of the first span after the anchor
     double anchor_ns;
 };
 
-// Scratch outside of the ledger.
+// Scratch outside the ledger.
 struct cuda_workspace {
     struct cuda_workspace *before;
     void *memory;
@@ -78,12 +79,12 @@ struct cuda_stream {
     struct queue queue;
     cudaStream_t stream;
     struct cuda_clock clock;
-    // Of the stream's thread alone:
+    // Used only by the stream's thread:
     struct cuda_ctx ctx;
-    struct cuda_workspace *workspaces;  // the one in use first, then those it has outgrown
+    struct cuda_workspace *workspaces;  // the one in use first, then the smaller ones before it
     cudnnHandle_t dnn;
     struct attention_plan *attentions;
-    char why[1024];  // a text of ctx.why that is made
+    char why[1024];  // for a text of ctx.why that is not constant
 };
 
 static inline struct cuda_device *cuda_device_of(const struct cuda_stream *s) {
@@ -93,17 +94,17 @@ static inline const struct cuda_choices *cuda_choices_of(const struct cuda_strea
     return &cuda_device_of(s)->wanted;
 }
 
-// workspace.c. The checks: 0, or -1 after device_fail.
+// workspace.c. The checks return 0, or -1 after device_fail.
 int cuda_check(struct cuda_stream *s, cudaError_t e, const char *what);
 int cuda_device_check(struct cuda_device *d, cudaError_t e, const char *what);
 
-// At least bytes of scratch for the stream's next operation; NULL after device_fail. The thread of
-// the stream.
+// Returns at least bytes of scratch for the stream's next operation, or NULL after device_fail. On the stream's
+// thread.
 void *cuda_workspace(struct cuda_stream *s, size_t bytes);
 void cuda_workspaces_free(struct cuda_stream *s);
 
-// mark.c: the marks of kernels/queue/queue.h, and events, which reserve theirs. cuda_marks_reserve creates what is
-// missing when `count` more (or fewer) marks can be held at once: 0, or -1 after device_fail.
+// mark.c: the marks of kernels/queue/queue.h, and events, which reserve theirs. cuda_marks_reserve: `count`
+// more (or fewer) marks can be held at once; creates the missing ones. Returns 0, or -1 after device_fail.
 int cuda_marks_reserve(struct cuda_device *d, int count);
 void cuda_marks_free(struct cuda_device *d);
 struct mark *cuda_mark_take(struct queue *q);
@@ -120,9 +121,9 @@ void cuda_clock_fini(struct cuda_stream *s);
 int cuda_clock_begin(struct cuda_stream *s, const char *name);
 int cuda_clock_begin_wait(struct cuda_stream *s, uint64_t tag);
 int cuda_clock_stamp(struct cuda_stream *s, uint64_t tag);
-int cuda_clock_date(struct cuda_stream *s);  // from here on spans are dated; the stream is idle
+int cuda_clock_date(struct cuda_stream *s);  // from here on spans have begin times; the stream is idle
 int cuda_clock_end(struct cuda_stream *s);
-int cuda_clock_read(struct cuda_stream *s);  // what the device is through with
+int cuda_clock_read(struct cuda_stream *s);  // reads the spans that have passed
 
 // matmul_plan.c
 void cuda_matmuls_free(struct cuda_device *d);

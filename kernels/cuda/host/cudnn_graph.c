@@ -15,7 +15,8 @@ static int find(void *library, const char *name, void *out) {
 
 int cudnn_api_open(struct cudnn_api *api, const char **why) {
     memset(api, 0, sizeof *api);
-    // It stays when the last device closes: libraries with kernels in them do not survive being unloaded.
+    // NODELETE: the library stays loaded when the last device closes, because libraries with kernels cannot be
+    // unloaded safely.
     void *l = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     *why = api->missing;
     if (!l) {
@@ -53,7 +54,7 @@ void cudnn_api_close(struct cudnn_api *api) {
     api->library = NULL;
 }
 
-// The usual cause where a part of the library is not there; NULL: the library's text will have to do.
+// The usual cause if a sublibrary is missing. NULL: only the library's text is known.
 static const char *hint(cudnnStatus_t status) {
     switch (status) {
         case CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED:
@@ -100,7 +101,7 @@ static void note(struct cudnn_graph *g, cudnnStatus_t status, const char *where)
     cudnn_why(g->api, status, g->why);
 }
 
-// The first engine that refuses is the one that would have been taken.
+// Keeps the text of the first engine that refuses, because that engine was preferred.
 static void note_refusal(struct cudnn_graph *g, cudnnStatus_t status) {
     if (!g->why[0]) cudnn_why(g->api, status, g->why);
 }
@@ -209,7 +210,7 @@ void graph_reshape(struct cudnn_graph *g, graph_tensor x, graph_tensor y) {
 
 #define ENGINES_MAX 16
 
-// Whether an engine's results may differ from run to run. An engine that cannot be asked counts as yes.
+// Whether an engine's results may differ from run to run. If the engine does not tell, they may.
 static bool differs(const struct cudnn_api *api, cudnnBackendDescriptor_t config) {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     cudnnBackendDescriptor_t engine = NULL;
@@ -261,8 +262,8 @@ static int plan_config(struct cudnn_graph *g, const struct planning *q, cudnnBac
     return -1;
 }
 
-// Asks one of the library's heuristics for at most ENGINES_MAX engines, best first. Their number; the caller
-// destroys the descriptors.
+// Asks one of the library's heuristics for at most ENGINES_MAX engines, best first. Returns their number; the
+// caller destroys the descriptors.
 static int engines_by(struct cudnn_graph *g, cudnnBackendHeurMode_t mode, const struct planning *q,
                       cudnnBackendDescriptor_t *configs) {
     const struct cudnn_api *api = g->api;

@@ -1,11 +1,12 @@
-// cuDNN's graph API (its C backend descriptors, cudnn_graph.h) as few functions: tensors, four kinds of
-// operations, a plan. cuDNN is loaded when it is first wanted, so that a machine without it runs on our
-// own attention.
+// cuDNN's graph API (its C backend descriptors, cudnn_graph.h) as a few functions: tensors, four kinds of
+// operations, a plan. cuDNN is loaded when it is first needed, so that a machine without it can use our own
+// attention.
 //
 // Ownership   A graph owns its descriptors until graph_fini; a plan outlives its graph.
 // Threads     One thread at a time for each object; the api is const once loaded.
-// Errors      The first failure sticks in graph->status and makes later calls do nothing; graph->failed_at
-//             says where. graph_plan returns -1 then, or when no engine takes the graph; graph_why tells.
+// Errors      The first failure stays in graph->status and makes later calls do nothing; graph->failed_at tells
+//             where. graph_plan then returns -1, as it does if no engine supports the graph; graph_why returns
+//             the reason.
 #ifndef STARRING_KERNELS_CUDA_HOST_CUDNN_GRAPH_H
 #define STARRING_KERNELS_CUDA_HOST_CUDNN_GRAPH_H
 
@@ -31,14 +32,14 @@ struct cudnn_api {
     cudnnStatus_t (*finalize)(cudnnBackendDescriptor_t d);
     cudnnStatus_t (*execute)(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                              cudnnBackendDescriptor_t variant_pack);
-    char missing[512];  // of cudnn_api_open
+    char missing[512];  // reason of a failed cudnn_api_open
 };
 
-// Loads libcudnn.so.9. -1 with *why (in api) when it is missing or too old (9.0 and later will do).
+// Loads libcudnn.so.9 (9.0 or later). Returns 0, or -1 with *why (stored in api) if it is missing or too old.
 int cudnn_api_open(struct cudnn_api *api, const char **why);
 void cudnn_api_close(struct cudnn_api *api);
-// "CUDNN_STATUS_NOT_SUPPORTED: what cuDNN said last on this thread", in one line, and what to look at where
-// that is known. Returns text.
+// Returns text: "CUDNN_STATUS_NOT_SUPPORTED: last message of cuDNN on this thread" in one line, and what to
+// check, if known.
 #define CUDNN_WHY_TEXT 448
 const char *cudnn_why(const struct cudnn_api *api, cudnnStatus_t status, char text[CUDNN_WHY_TEXT]);
 
@@ -51,19 +52,19 @@ struct cudnn_graph {
     int owned_count;
     cudnnBackendDescriptor_t ops[GRAPH_OPS_MAX];
     int op_count;
-    int64_t next_uid;  // of tensors that the caller does not name
+    int64_t next_uid;  // for tensors that the caller does not name
     cudnnStatus_t status;
     const char *failed_at;
-    // Of graph_plan: engines that the heuristics named, how many of them may differ from run to run, how many
-    // others refused.
+    // Of graph_plan: engines that the heuristics named, how many of them may differ from run to run, and how
+    // many others refused.
     int offered, differing, refused;
-    char why[CUDNN_WHY_TEXT];  // of status, else of the first that refused
+    char why[CUDNN_WHY_TEXT];  // of status, else of the first engine that refused
 };
 
 typedef cudnnBackendDescriptor_t graph_tensor;
 
-// A tensor of four dimensions. uid > 0: bound to memory at execution (a host scalar when by_value);
-// uid 0: it exists inside the graph only.
+// A tensor of four dimensions. uid > 0: bound to memory at execution (to a host scalar if by_value). uid 0:
+// exists only inside the graph.
 struct graph_tensor_spec {
     int64_t dims[4], strides[4];  // strides in elements
     cudnnDataType_t type;
@@ -91,24 +92,25 @@ struct cudnn_plan {
     int64_t workspace_bytes;
 };
 
-// The first engine that takes the graph and whose results repeat bit for bit. device: a finalized
-// CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR to plan for a device that is not there, else NULL with the handle.
+// Plans by the first engine that supports the graph and repeats bit for bit. device: a finalized
+// CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, to plan for a device that need not be present; else NULL with the
+// handle.
 int graph_plan(struct cudnn_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t device,
                struct cudnn_plan *out);
-// Why graph_plan failed, for people. Returns text.
+// Why graph_plan failed, to print. Returns text.
 #define GRAPH_WHY_TEXT (CUDNN_WHY_TEXT + 192)
 const char *graph_why(const struct cudnn_graph *g, char text[GRAPH_WHY_TEXT]);
-// How many engines the library's heuristic knows for the graph on a device that need not be there, and that
-// repeat.
+// How many engines the library's heuristic knows for the graph that repeat bit for bit. The device need not be
+// present.
 int graph_engines(struct cudnn_graph *g, cudnnBackendDescriptor_t device);
 void cudnn_plan_fini(const struct cudnn_api *api, struct cudnn_plan *p);
 
 struct cudnn_run {
     cudnnHandle_t handle;
     const int64_t *uids;
-    void *const *pointers;  // device memory, or host scalars where the tensor is by value
+    void *const *pointers;  // device memory, or host scalars for tensors by value
     int count;
-    void *workspace;  // at least plan->workspace_bytes, or NULL when that is 0
+    void *workspace;  // at least plan->workspace_bytes; NULL if that is 0
 };
 // Enqueues the plan on the handle's stream.
 cudnnStatus_t cudnn_plan_run(const struct cudnn_api *api, const struct cudnn_plan *p,

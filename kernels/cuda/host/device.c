@@ -1,4 +1,4 @@
-// The device: what is there, memory, the table of functions and what the shared object shows.
+// The device: finding it, memory, the table of functions and the interface of the shared object.
 #include <assert.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,10 +18,10 @@ static int sm_version_of(int index) {
     return 10 * major + minor;
 }
 
-// The driver and its libraries start threads of their own, which inherit the mask of the thread that calls them. A
-// signal to the process goes to any thread that does not block it: a supervisor waits for signals that it has
-// blocked in its own threads (SIGCHLD, what its ranks say), and a driver's thread that took one of them would end
-// the process, or swallow it (seen on an H100). So these threads block all.
+// The driver and its libraries start threads, which inherit the signal mask of the calling thread. A signal to
+// the process is delivered to any thread that does not block it. A supervisor blocks signals in its own threads
+// and waits for them (SIGCHLD, messages of its ranks). If a thread of the driver took one, the process would
+// end or the signal would be lost (seen on an H100). So these threads block all signals.
 static sigset_t block_signals(void) {
     sigset_t all, before;
     sigfillset(&all);
@@ -103,7 +103,7 @@ static int open_cudnn(struct cuda_device *d) {
     return -1;
 }
 
-// The caller gets no device to read an error from when this fails, so the text goes to stderr.
+// If this fails, the caller gets no device to read an error from, so the text is printed to stderr.
 static int open_on_device(struct cuda_device *d) {
     int count = 0;
     const char *why = "";
@@ -165,7 +165,7 @@ static int cuda_open(struct device **out, const struct device_options *opt) {
 
 // ---------------------------------------------------------------- memory
 
-// CUDA calls act on the calling thread's device. 0, or -1 after device_fail.
+// CUDA calls act on the calling thread's device. Returns 0, or -1 after device_fail.
 static int choose(struct cuda_device *d) {
     return cuda_device_check(d, cudaSetDevice(d->index), "choosing the device");
 }
@@ -176,7 +176,7 @@ static void *cuda_alloc(struct device *head, size_t bytes) {
     if (choose(d) != 0) return NULL;
     cudaError_t e = cudaMalloc(&p, bytes);
     if (e == cudaErrorMemoryAllocation) {
-        cudaGetLastError();  // the caller says what there was no room for
+        cudaGetLastError();  // the caller reports what there was no memory for
         return NULL;
     }
     if (cuda_device_check(d, e, "cudaMalloc") != 0) return NULL;
@@ -195,7 +195,7 @@ static void cuda_free(struct device *head, void *p, size_t bytes) {
     if (choose(d) == 0) cuda_device_check(d, cudaFree(p), "cudaFree");
 }
 
-// Portable: pinned for every device, whichever is current.
+// Portable: page-locked for every device, not only for the current one.
 static void *cuda_host_alloc(struct device *head, size_t bytes) {
     struct cuda_device *d = (struct cuda_device *)head;
     void *p = NULL;
@@ -216,7 +216,7 @@ static void cuda_host_free(struct device *head, void *p, size_t bytes) {
     if (choose(d) == 0) cuda_device_check(d, cudaFreeHost(p), "cudaFreeHost");
 }
 
-// Portable, likewise. A refusal leaves no error behind: the caller may have another way.
+// Portable, as above. A refusal is not stored as an error, because the caller may have another way.
 static int cuda_host_register(struct device *head, void *p, size_t bytes, const char **why) {
     struct cuda_device *d = (struct cuda_device *)head;
     cudaError_t e = cudaSetDevice(d->index);
@@ -232,7 +232,7 @@ static void cuda_host_unregister(struct device *head, void *p) {
     if (choose(d) == 0) cuda_device_check(d, cudaHostUnregister(p), "cudaHostUnregister");
 }
 
-// Peer access stays on until the process ends: other ranks' devices may use it as well.
+// Peer access is kept until the process ends, because other ranks' devices may use it.
 static int reach(struct device *head, struct device *peer_head) {
     struct cuda_device *d = (struct cuda_device *)head, *peer = (struct cuda_device *)peer_head;
     int can = 0;

@@ -1,7 +1,7 @@
-// Marks: CUDA events that tell how far the device is (kernels/queue/queue.h).
+// Marks: CUDA events that show how far the device is (kernels/queue/queue.h).
 //
-// Nothing is created once collectives run: a mark is held by an event (one at most) or by a slot of a queue, so
-// each event and each stream reserves its marks when it is created, and gives them back when it ends.
+// Nothing is created once collectives run. A mark is held by an event (at most one) or by a slot of a queue. So
+// each event and each stream reserves its marks when it is created, and returns them when it ends.
 #include <stdlib.h>
 
 #include "kernels/cuda/host/cuda_impl.h"
@@ -77,13 +77,14 @@ void cuda_mark_drop(struct mark *m) {
     pthread_mutex_unlock(&d->head.lock);
 }
 
-// The caller may be a thread new to CUDA: its device would be the first one, and get a context.
+// The caller may be a thread without a CUDA device. CUDA would then choose the first device and create a
+// context there.
 int cuda_mark_passed(struct queue *q, struct mark *m, bool wait) {
     struct cuda_stream *s = (struct cuda_stream *)q;
     if (cuda_check(s, cudaSetDevice(m->owner->index), "choosing the device") != 0) return -1;
     cudaError_t e = wait ? cudaEventSynchronize(m->event) : cudaEventQuery(m->event);
     if (e != cudaErrorNotReady) return cuda_check(s, e, "the work before an event") == 0 ? 1 : -1;
-    cudaGetLastError();  // not an error, but kept as one
+    cudaGetLastError();  // not an error, but CUDA stores it as one
     return 0;
 }
 

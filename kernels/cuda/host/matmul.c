@@ -1,7 +1,7 @@
-// Matrix products through cuBLASLt: fp32 accumulation, in fp32 without TF32, accumulation with beta = 1.
-// matmul_plan.c asks the library. This file decides what the library does as the epilogue of a product and what
-// a kernel of our own does after it. An epilogue that is demanded (kernels/cuda_choices.h) and that the library
-// does not have is reported in a note and done by our own kernel.
+// Matrix products by cuBLASLt: fp32 accumulation, in fp32 without TF32, accumulation into c with beta = 1.
+// matmul_plan.c queries the library. This file decides what the library computes as the epilogue of a product,
+// and what a kernel of our own computes after it. If a demanded epilogue (kernels/cuda_choices.h) is not
+// supported by the library, our own kernel computes it and a note reports this.
 #include <assert.h>
 #include <stdio.h>
 
@@ -20,9 +20,9 @@ static const char *shape_of(char text[SHAPE_TEXT], const struct matmul_args *m) 
 
 enum outcome { RUN_DONE, RUN_ABSENT, RUN_FAILED };
 
-// The product with its epilogue in one call of the library. RUN_ABSENT: it does not do the epilogue at this
-// shape, *status (constant) is what it says. RUN_FAILED: ctx.why is set. The plan's description carries the
-// pointers of the call, so one call at a time uses it.
+// Computes the product with its epilogue in one call of the library. RUN_ABSENT: the library does not support
+// the epilogue at this shape; *status receives its constant text. RUN_FAILED: ctx.why is set. The plan's
+// description contains the pointers of the call, so only one call at a time uses it.
 static enum outcome run(struct cuda_stream *s, const struct matmul_args *m, const char **status) {
     struct cuda_device *d = cuda_device_of(s);
     void *workspace = cuda_workspace(s, MATMUL_WORKSPACE_BYTES);
@@ -50,7 +50,7 @@ static enum outcome run(struct cuda_stream *s, const struct matmul_args *m, cons
 
 static void did(atomic_uint *what, unsigned by) { atomic_fetch_or_explicit(what, by, memory_order_relaxed); }
 
-// Once a shape: the device keeps a note once.
+// Once per shape, because the device stores equal notes once.
 static void tell(struct cuda_stream *s, const struct matmul_args *m, const char *epilogue,
                  const char *status) {
     char shape[SHAPE_TEXT];
@@ -63,7 +63,8 @@ static void tell(struct cuda_stream *s, const struct matmul_args *m, const char 
 
 // ---------------------------------------------------------------- a bias
 
-// Where the library adds no bias, it accumulates into rows of it: the same sum, rounded once.
+// If the library cannot add the bias, c is filled with it and the product accumulates: the same sum, rounded
+// once.
 static int biased(struct cuda_stream *s, const struct matmul_args *m) {
     const char *status = "";
     enum outcome o = run(s, m, &status);
@@ -78,19 +79,19 @@ static int biased(struct cuda_stream *s, const struct matmul_args *m) {
 
 // ---------------------------------------------------------------- GELU
 
-// auto: 16 bits on compute capability 9 to 11: a fused GELU saves passes over (M,N), on an H100 2.2 of 64.2 ms of a
-// step of gpt2-124m (`bench step` with --set cuda.gelu=fused and =apart). Others found: before 9 the
-// library puts a slow kernel of its own behind the product (llm.c's pull requests 338 and 591: slower on an
-// RTX 4090). For an H100 llm.c's pull request 653 brought the fusion of both directions as the default and
-// turned it off again before it was merged, "for now" and without a figure (commits 0f11a4e, 00247dc;
-// gelu_fusion is still 0 in its train_gpt2.cu). On 12 the library's fused kernel loses against two (SGLang's
-// pull request 34350).
+// auto: fused for 16-bit types on compute capability 9 to 11. A fused GELU saves passes over (M,N): on an H100
+// 2.2 of 64.2 ms per step of gpt2-124m (`bench step` with --set cuda.gelu=fused and =apart). Others report:
+// before 9 the library runs a slow kernel of its own after the product (llm.c's pull requests 338 and 591:
+// slower on an RTX 4090). For an H100 llm.c's pull request 653 made the fusion of both directions the default,
+// and disabled it before the merge, "for now" and without a figure (commits 0f11a4e, 00247dc; gelu_fusion is
+// still 0 in its train_gpt2.cu). On 12 the library's fused kernel is slower than two kernels (SGLang's pull
+// request 34350).
 static bool fuses(const struct cuda_device *d, const struct matmul_args *m) {
     if (d->wanted.gelu != CUDA_GELU_AUTO) return d->wanted.gelu == CUDA_GELU_FUSED;
     return m->dt != DT_F32 && d->sm_version >= 90 && d->sm_version < 120;
 }
 
-// The product, then our own GELU: as on the host backends.
+// The product, then our own GELU, as on the host backends.
 static int gelu_apart(struct cuda_stream *s, const struct matmul_args *m) {
     bool forward = m->epilogue == EPILOGUE_GELU;
     struct matmul_args product = *m;
@@ -129,9 +130,9 @@ static int bias_grad_apart(struct cuda_stream *s, const struct matmul_args *m) {
     return cuda_op_bias_grad(&s->ctx, &sums);
 }
 
-// auto: our own kernel, which reads dy once more (2 R N bytes); the epilogue takes 0.7 ms more of a step of 61.8 ms
-// (gpt2-124m on an H100, `bench step --set cuda.bias_grad=epilogue`). The epilogue
-// overwrites, so sums that accumulate are our own kernel's.
+// auto: our own kernel, which reads dy once more (2 R N bytes). The epilogue takes 0.7 ms more per step of 61.8
+// ms (gpt2-124m on an H100, `bench step --set cuda.bias_grad=epilogue`). The epilogue overwrites, so
+// accumulating sums always use our own kernel.
 static int bias_grad(struct cuda_stream *s, const struct matmul_args *m) {
     const char *status = "";
     if (cuda_choices_of(s)->bias_grad != CUDA_BIAS_GRAD_EPILOGUE) return bias_grad_apart(s, m);

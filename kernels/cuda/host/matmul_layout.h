@@ -1,6 +1,6 @@
-// Row-major products in cuBLASLt's column-major terms. A row-major (R,C) matrix whose rows lie ld elements
-// apart is the column-major (C,R) one with leading dimension ld, its transpose. So the library is not asked for
-// c = op(a) op(b) but for c^T(N,M) = op(b)^T(N,K) op(a)^T(K,M), and gets b as its A and a as its B:
+// Row-major products in cuBLASLt's column-major terms. A row-major (R,C) matrix with ld elements from row to
+// row is the column-major matrix (C,R) with leading dimension ld, its transpose. So the library computes not c
+// = op(a) op(b) but c^T(N,M) = op(b)^T(N,K) op(a)^T(K,M), and gets b as its A and a as its B:
 //
 //     ours                    stored      library's  rows  columns  ld            operation
 //     b (K,N)                 (K,N)       A          N     K        ldb, else N   none
@@ -9,9 +9,9 @@
 //     a transposed            (K,M)       B          M     K        lda, else M   transpose
 //     c (M,N)                 (M,N)       C, D       N     M        ldc, else N
 //
-// The bias has one value a column of ours, a row of the library's: what its bias epilogue adds. The aux
-// matrix of its GELU epilogues is laid out as D is. A bias gradient has one value a row of ours, a column of
-// the library's D, and sums our a, its B, over k: its epilogue BGRADB (cublasLt.h).
+// The bias has one value per column of our c, which is a row of the library's D: its bias epilogue adds that.
+// The aux matrix of its GELU epilogues has the layout of D. A bias gradient has one value per row of our c, a
+// column of D, and sums our a, which is the library's B, over k: its epilogue BGRADB (cublasLt.h).
 #ifndef STARRING_KERNELS_CUDA_HOST_MATMUL_LAYOUT_H
 #define STARRING_KERNELS_CUDA_HOST_MATMUL_LAYOUT_H
 
@@ -19,7 +19,7 @@
 
 struct matmul_operand {
     uint64_t rows, columns;
-    int64_t ld;  // of a column
+    int64_t ld;  // elements from column to column
     bool transpose;
 };
 
@@ -38,8 +38,8 @@ static inline struct matmul_layout matmul_layout_of(const struct matmul_args *m)
     return l;
 }
 
-// The alignment to promise for a pointer, in bytes: 16 is all that kernels want, and promising no more keeps
-// the choice of an algorithm, and so the bits, from depending on where a buffer happens to lie.
+// The alignment to promise for a pointer, in bytes. Kernels need at most 16. By never promising more, the
+// choice of an algorithm, and so the bits, do not depend on a buffer's address.
 static inline uint32_t matmul_alignment(const void *p) {
     uintptr_t low = (uintptr_t)p & 15u;
     return low ? (uint32_t)(low & -low) : 16u;

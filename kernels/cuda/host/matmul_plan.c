@@ -1,14 +1,14 @@
-// A product's description for cuBLASLt, and the algorithm it takes: the first that the library's heuristic names.
-// Asked once per shape.
+// A product's description for cuBLASLt and its algorithm: the first that the library's heuristic names. The
+// heuristic is called once per shape.
 //
-// Bits    Reductions of a split K are allowed in fp32 in the workspace only, added in a separate step: no
-//         atomics, no 16-bit partial sums. The same shape takes the same algorithm wherever it is called
-//         from: nothing is timed here.
+// Bits    A split K is reduced only in fp32 in the workspace, in a separate step: no atomics, no 16-bit partial
+//         sums. A shape always gets the same algorithm, because nothing is timed here.
 //
-// Plans   A model has about 25 shapes (GPT-2: 5 products forward, 10 backward, those of the logits twice when
-//         the last chunk is shorter, weight gradients twice when they accumulate; of whole documents for each of up to 16
-//         lengths), so a list is fast enough: most comparisons end at the first number, and all of them together take under a
-//         microsecond, a launch several. Each device has its own lock, and each rank its own device.
+// Plans   A model has about 25 shapes (GPT-2: 5 products forward, 10 backward; those of the logits twice if the
+//         last chunk is shorter, weight gradients twice if they accumulate; with whole documents, for each of
+//         up to 16 lengths). So a list is fast enough: most comparisons end at the first number, and all
+//         together take under a microsecond, while a launch takes several. Each device has its own lock, and
+//         each rank its own device.
 #include "kernels/cuda/host/matmul_plan.h"
 
 #include <stdlib.h>
@@ -70,7 +70,7 @@ static cublasStatus_t set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttribute
     return cublasLtMatmulDescSetAttribute(desc, name, value, bytes);
 }
 
-// The part that changes from call to call.
+// Sets what changes from call to call.
 static cublasStatus_t set_pointers(struct matmul_plan *p, const struct matmul_args *m) {
     cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
     const void *bias = bias_of(m);
@@ -129,7 +129,7 @@ static cublasStatus_t prefer(cublasLtMatmulPreference_t q, const struct matmul_k
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// The algorithm that the library's heuristic names first, with the workspace that it wants.
+// Takes the algorithm that the library's heuristic names first, and its workspace size.
 static cublasStatus_t choose(struct cuda_device *d, struct matmul_plan *p) {
     cublasLtMatmulPreference_t q;
     cublasLtMatmulHeuristicResult_t found;

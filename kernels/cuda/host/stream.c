@@ -1,14 +1,14 @@
-// Streams: a queue (kernels/queue/queue.h) in front of a cudaStream_t. The queue's thread takes what is queued
-// and enqueues it on the device, in order, without waiting for the device. Only a host function makes it wait:
-// for the device's work before it, then the thread runs the function itself. cudaLaunchHostFunc would not do:
-// its callbacks of all streams may share one thread, so that two functions that wait for each other (ranks as
+// Streams: a queue (kernels/queue/queue.h) in front of a cudaStream_t. The queue's thread enqueues the queue's
+// slots on the device, in order, without waiting for the device. Only for a host function it waits until the
+// device has finished the earlier work, and then runs the function itself. cudaLaunchHostFunc would not work:
+// its callbacks of all streams may share one thread, so two functions that wait for each other (ranks as
 // threads, two communicators) would hang.
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/host/cuda_impl.h"
 
-// A slot holds one mark; a thread that reads an event holds one for a moment.
+// One mark per slot, and some for threads that read an event and hold its mark for a short time.
 #define STREAM_MARKS (QUEUE_SLOTS + 16)
 
 // ---------------------------------------------------------------- operations
@@ -25,7 +25,8 @@ static int run_op(struct cuda_stream *s, enum op op, const void *args) {
              : op == OP_ATTN_FWD ? cuda_attention_forward(s, args)
              : op == OP_ATTN_BWD ? cuda_attention_backward(s, args)
                                  : own[op](&s->ctx, args);
-    // An error of an earlier launch that CUDA still holds would otherwise be blamed on a later operation.
+    // CUDA may still store an error of an earlier launch. It is read here, so that no later operation is blamed
+    // for it.
     cudaError_t e = cudaGetLastError();
     if (rc == 0) return cuda_check(s, e, op_name(op));
     device_fail(s->queue.head.dev, "stream %s: %s failed: %s%s%s%s", s->queue.name, op_name(op),
@@ -33,7 +34,7 @@ static int run_op(struct cuda_stream *s, enum op op, const void *args) {
     return -1;
 }
 
-// ---------------------------------------------------------------- what the queue asks of the device
+// ---------------------------------------------------------------- what the queue calls on the device
 
 static int call(struct cuda_stream *s, const struct slot *slot) {
     int rc = slot->kind == SLOT_NATIVE ? slot->call.native(slot->call.arg, s->stream)
@@ -86,7 +87,7 @@ static int drain_for_host(struct queue *q) {
     return choose_device(s) != 0 || drain(q, "the stream's work") != 0 || cuda_clock_read(s) != 0 ? -1 : 0;
 }
 
-// State that belongs to the thread ends on it, when the device no longer uses it.
+// Frees the state that belongs to the thread, on that thread, when the device no longer uses it.
 static void *stream_thread(void *queue) {
     struct cuda_stream *s = queue;
     choose_device(s);
@@ -109,9 +110,9 @@ static const struct queue_device device_behind = {
 static const struct queue_ops queue_ops = {
     .thread = stream_thread, .run = give_slot, .behind = &device_behind};
 
-// ---------------------------------------------------------------- what it notes of itself
+// ---------------------------------------------------------------- the log
 
-// Idle, the moment is known on both clocks: spans from here on have a beginning.
+// While the stream is idle, the time is known on both clocks: spans from here on have begin times.
 int cuda_stream_log(struct stream *head, size_t room, bool stamps_only) {
     struct cuda_stream *s = (struct cuda_stream *)head;
     if (queue_sync(head) != 0 || choose_device(s) != 0 || cuda_clock_date(s) != 0) return -1;
@@ -127,7 +128,7 @@ size_t cuda_stream_take_log(struct stream *head, struct span *out, size_t room, 
 
 // ---------------------------------------------------------------- creation and the end
 
-// Gives back everything that the device holds of a stream, whose thread has ended or never began.
+// Frees everything that the device holds for a stream whose thread has ended or was never started.
 static void release(struct cuda_stream *s) {
     cuda_clock_fini(s);
     cuda_workspaces_free(s);
@@ -135,8 +136,8 @@ static void release(struct cuda_stream *s) {
     cuda_marks_reserve(cuda_device_of(s), -STREAM_MARKS);
 }
 
-// All that a stream will need, but what its products and attention want beyond: that comes with their first
-// run.
+// Allocates all that a stream needs. Only larger workspaces, for products and attention, are allocated at their
+// first run.
 static int acquire(struct cuda_stream *s) {
     struct cuda_device *d = cuda_device_of(s);
     if (cuda_marks_reserve(d, STREAM_MARKS) != 0 || choose_device(s) != 0 ||

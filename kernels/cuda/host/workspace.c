@@ -1,5 +1,5 @@
-// The ground that the other files stand on: errors of the CUDA runtime, said once with the stream or device that they
-// belong to, and scratch of a stream's operations, outside of the ledger.
+// Error checks of CUDA calls, which report the stream or device, and scratch of a stream's operations, outside
+// the ledger.
 #include <stdlib.h>
 
 #include "kernels/cuda/host/cuda_impl.h"
@@ -17,8 +17,8 @@ int cuda_device_check(struct cuda_device *d, cudaError_t e, const char *what) {
     return -1;
 }
 
-// An outgrown workspace stays until the stream ends: what is queued still uses it. Freeing it would wait for the
-// whole device, hence for transfers of other streams that wait for peers, which may be about to free as well.
+// An outgrown workspace is kept until the stream ends, because queued work still uses it. Freeing it would wait
+// for the whole device, so also for transfers that wait for peers, and a peer may be waiting in the same way.
 void *cuda_workspace(struct cuda_stream *s, size_t bytes) {
     struct cuda_device *d = cuda_device_of(s);
     if (s->ctx.workspace_bytes >= bytes) return s->ctx.workspace;

@@ -2,11 +2,11 @@
 #include "kernels/cuda/common/platform.h"
 
 // ---------------------------------------------------------------- element by element
-// Operations over n elements: out[i] = f(a[i]) or f(a[i], b[i]), in fp32, rounded once. A block covers MAP_VECTORS *
-// MAP_THREADS vectors; all loads of a thread are issued before the first result is needed, and before its stores: out may
-// be one of the inputs.
+// Operations over n elements: out[i] = f(a[i]) or f(a[i], b[i]), in fp32, rounded once. A block covers
+// MAP_VECTORS * MAP_THREADS vectors. A thread issues all its loads before it needs the first result and before
+// its stores, so out may be one of the inputs.
 #define MAP_THREADS 256
-#define MAP_VECTORS 2  // a thread
+#define MAP_VECTORS 2  // per thread
 
 template <typename T>
 struct map_args {
@@ -56,15 +56,15 @@ static inline int map_launch(struct cuda_ctx *ctx, const struct map_args<T> &arg
 // ---------------------------------------------------------------- the activations
 #define GELU_2C   1.59576912f  // 2 sqrt(2/pi)
 #define GELU_A    0.044715f
-#define GELU_FLAT 10.0f  // beyond it gelu' is 1 to the last bit of a float, or under 1e-34 from 0
+#define GELU_FLAT 10.0f  // beyond it gelu' rounds to 1, or is within 1e-34 of 0
 
-// 1/(1 + exp(-x)). The fast division is within two units in the last place, and 0 once exp(-x) > 2^126.
+// 1/(1 + exp(-x)). The fast division is within two units in the last digit; it gives 0 if exp(-x) > 2^126.
 template <typename T>
 __device__ static inline float sigmoid(float x) {
     return __fdividef(1.0f, 1.0f + exp_for<T>(-x));
 }
 
-// 0.5 (1 + tanh(u)) = sigmoid(2u), which keeps its relative precision where tanh is near -1.
+// 0.5 (1 + tanh(u)) = sigmoid(2u). This form keeps its relative precision where tanh is near -1.
 template <typename T>
 struct gelu_fn {
     static constexpr int inputs = 1;
@@ -78,12 +78,12 @@ template <typename T>
 struct gelu_slope_fn {
     static constexpr int inputs = 2;
     __device__ float operator()(float x, float dy) const {
-        // Keeps e finite: no 0 * infinity. NaN passes both comparisons.
+        // Keeps e finite, which avoids 0 * infinity. NaN fails both comparisons and is kept.
         x = x > GELU_FLAT ? GELU_FLAT : x;
         x = x < -GELU_FLAT ? -GELU_FLAT : x;
         float x2 = x * x;
         float e = exp_for<T>(-GELU_2C * x * fmaf(GELU_A, x2, 1.0f));
-        float s = __fdiv_rn(1.0f, 1.0f + e);  // e reaches 1e37, where the fast division gives 0
+        float s = __fdiv_rn(1.0f, 1.0f + e);  // e is up to 1e37, where the fast division gives 0
         float du2 = GELU_2C * fmaf(3.0f * GELU_A, x2, 1.0f);
         return dy * fmaf(x * s * (e * s), du2, s);
     }
@@ -105,12 +105,12 @@ int cuda_op_gelu_bwd(struct cuda_ctx *ctx, const struct gelu_args *a) {
 }
 
 // ---------------------------------------------------------------- SwiGLU
-// A thread does V neighbouring columns of one row: gate and up lie `width` apart.
+// A thread computes V adjacent columns of one row. gate and up are `width` elements apart.
 template <typename T>
 struct swiglu_buffers {
     T *y;
     const T *gate_up, *dy;
-    uint32_t groups, row_groups;  // of V columns: in all, in a row
+    uint32_t groups, row_groups;  // groups of V columns: in all, and per row
 };
 
 template <typename T, int V>
@@ -187,12 +187,12 @@ int cuda_op_add(struct cuda_ctx *ctx, const struct add_args *a) {
 
 template <typename T>
 struct row_buffers {
-    T *c;           // (M,N), rows ld apart
+    T *c;  // (M,N), ld elements from row to row
     const T *bias;  // (N)
     int64_t n, ld;
 };
 
-// Block (x, row): MAP_THREADS elements of a row.
+// Block (row, x): MAP_THREADS elements of a row.
 template <typename T>
 __global__ void __launch_bounds__(MAP_THREADS) bias_rows_kernel(struct row_buffers<T> p) {
     int64_t j = (int64_t)blockIdx.y * MAP_THREADS + threadIdx.x;

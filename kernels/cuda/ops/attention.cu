@@ -1,20 +1,19 @@
-// Causal attention of our own, where cuDNN has no plan: forward and backward in fp32 arithmetic.
+// Our own causal attention, used if cuDNN has no plan: forward and backward in fp32 arithmetic.
 #include "kernels/cuda/common/platform.h"
 
 // ---------------------------------------------------------------- tiles of both directions
-// Both directions share tiles of TILE times in shared memory, in fp32,
-// and the two products of tiles. A block of 16 x 16 threads holds a 64 x 64 tile of scores, 4 x 4 in
-// each thread: thread (y, x) rows 4y .. 4y+3, columns x, x + 16, x + 32, x + 48. The 16 threads of a row are
-// half a warp, so a row's softmax is shuffles alone.
-#define TILE         64  // queries, keys
+// Both directions use tiles of TILE positions in shared memory, in fp32, and two products of tiles. A block of
+// 16 x 16 threads holds a 64 x 64 tile of scores, 4 x 4 per thread: thread (y, x) has rows 4y .. 4y+3, columns
+// x, x + 16, x + 32, x + 48. The 16 threads of a row are half a warp, so a row's softmax needs shuffles only.
+#define TILE         64  // queries or keys
 #define TILE_THREADS 256
-#define HALF         16  // threads of a row
-#define SIDE         4   // rows and columns of a thread
+#define HALF         16  // threads per row
+#define SIDE         4  // rows and columns per thread
 #define SCORE_PITCH  (TILE + 4)
 #define SCORE_FLOATS (TILE * SCORE_PITCH)
 #define HEAD_SIZES   "attention: the fallback does even head sizes up to 128"
 
-// Rows of DP elements, 16 bytes of gap: float4 reads down a column meet every bank once.
+// Rows of DP elements and a gap of 16 bytes: float4 reads down a column then use every bank once.
 template <int DP>
 struct tile {
     static constexpr int pitch = DP + 4, floats = TILE * pitch, columns = DP / HALF;
@@ -24,14 +23,14 @@ __device__ static inline int tile_x(void) { return (int)threadIdx.x % HALF; }
 __device__ static inline int tile_row(int i) { return (int)threadIdx.x / HALF * SIDE + i; }
 __device__ static inline int tile_column(int j) { return tile_x() + j * HALF; }
 
-// Where one head's vectors lie: element d of time t at p[t * stride + d].
+// One head's vectors: element d of position t is p[t * stride + d].
 template <typename T>
 struct head_view {
     T *p;
     int64_t stride;
 };
 
-// Times [t0, t0 + TILE) to shared memory; zero beyond the sequence and the head's size.
+// Loads positions [t0, t0 + TILE) to shared memory; zeros beyond the sequence and the head's size.
 template <typename T, int DP>
 __device__ static inline void load_tile(float *to, struct head_view<const T> from, int64_t t0, int64_t seq,
                                         int size) {
@@ -42,7 +41,7 @@ __device__ static inline void load_tile(float *to, struct head_view<const T> fro
     }
 }
 
-// y(times, D) = x scaled by rows.
+// y(positions, D) = x, each row scaled.
 template <typename T, int DP>
 __device__ static inline void store_tile(struct head_view<T> to, int64_t t0, int64_t seq, int size,
                                          const float (&x)[SIDE][tile<DP>::columns], const float *scale) {
@@ -79,7 +78,7 @@ __device__ static inline void product_nt(const float *a, const float *b, float (
     }
 }
 
-// acc(64,DP) += p(64,64) v(64,DP); p of SCORE_PITCH.
+// acc(64,DP) += p(64,64) v(64,DP); rows of p are SCORE_PITCH apart.
 template <int DP>
 __device__ static inline void product_nn(const float *p, const float *v,
                                          float (&acc)[SIDE][tile<DP>::columns]) {
@@ -98,7 +97,7 @@ __device__ static inline void product_nn(const float *p, const float *v,
     }
 }
 
-// A thread's scores to shared memory, where the threads of the same rows (and nobody else) read them.
+// Stores a thread's scores to shared memory. Only the threads of the same rows read them.
 __device__ static inline void share_scores(float *p, const float (&s)[SIDE][SIDE]) {
     __syncwarp();  // the rows' earlier contents have been read
 #pragma unroll
@@ -115,7 +114,7 @@ __device__ static inline float row_reduce(float x, F f) {
     return x;
 }
 
-// f(constant DP) for the smallest tile that holds a head; both directions do the same sizes.
+// Calls f with the smallest constant DP that holds a head. Both directions support the same sizes.
 template <typename F>
 static inline int with_head_size(struct cuda_ctx *ctx, int32_t size, F f) {
     if (size < 2 || size > 128 || size % 2) return cuda_refused(ctx, HEAD_SIZES);
@@ -124,8 +123,8 @@ static inline int with_head_size(struct cuda_ctx *ctx, int32_t size, F f) {
 }
 
 // ---------------------------------------------------------------- forward
-// After FlashAttention (Dao et al. 2022, algorithm 1; online softmax: Milakov & Gimelshein 2018). A block does TILE queries
-// of one head against all keys up to the diagonal.
+// After FlashAttention (Dao et al. 2022, algorithm 1; online softmax: Milakov & Gimelshein 2018). A block
+// processes TILE queries of one head and all keys up to the diagonal.
 template <typename T>
 struct attn_fwd_buffers {
     T *out;
@@ -136,8 +135,8 @@ struct attn_fwd_buffers {
     float scale;
 };
 
-// Masks and scales the scores of one tile, updates the rows' maximum and sum, and turns the scores
-// into probabilities relative to the maximum. factor: what the earlier sums are to be multiplied by.
+// Masks and scales the scores of one tile, updates the rows' maximum and sum, and turns the scores into
+// probabilities relative to the maximum. factor receives the number by which earlier sums must be multiplied.
 __device__ static inline void softmax_tile(float (&s)[SIDE][SIDE], int64_t query0, int64_t key0, float scale,
                                            float *max, float *sum, float *factor) {
 #pragma unroll
@@ -166,7 +165,7 @@ __global__ void __launch_bounds__(TILE_THREADS) attn_fwd_kernel(struct attn_fwd_
     SHARED_DYNAMIC(float, shared);
     float *queries = shared, *keys = queries + tile<DP>::floats, *values = keys + tile<DP>::floats;
     float *scores = values + tile<DP>::floats;
-    int64_t qtile = (int64_t)gridDim.x - 1 - blockIdx.x;  // the longest rows first
+    int64_t qtile = (int64_t)gridDim.x - 1 - blockIdx.x;  // the longest rows start first
     int64_t b = blockIdx.z, h = blockIdx.y, kv = h / (p.heads / p.kv_heads), query0 = qtile * TILE;
     int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * p.size, out_width = (int64_t)p.heads * p.size;
     const T *base = p.qkv + b * p.seq * width;
@@ -182,7 +181,7 @@ __global__ void __launch_bounds__(TILE_THREADS) attn_fwd_kernel(struct attn_fwd_
     load_tile<T, DP>(queries, q, query0, p.seq, p.size);
     for (int64_t key0 = 0; key0 <= query0; key0 += TILE) {
         float s[SIDE][SIDE];
-        __syncthreads();  // the last tiles have been read
+        __syncthreads();  // the previous tiles have been read
         load_tile<T, DP>(keys, k, key0, p.seq, p.size);
         load_tile<T, DP>(values, v, key0, p.seq, p.size);
         __syncthreads();
@@ -225,9 +224,9 @@ int cuda_op_attn_fwd(struct cuda_ctx *ctx, const struct attn_fwd_args *a) {
 }
 
 // ---------------------------------------------------------------- backward
-// Causal attention backward, the fallback where cuDNN has no plan, after FlashAttention (Dao et al.
-// 2022, appendix B), in fp32. Scores are computed again from the saved log-sum-exp. No atomics: one
-// kernel owns rows of queries, another rows of keys, and each sums in its own fixed order.
+// Causal attention backward, used if cuDNN has no plan, after FlashAttention (Dao et al. 2022, appendix B), in
+// fp32. Scores are computed again from the saved log-sum-exp. There are no atomics: one kernel sums per query
+// row, another per key row, each in a fixed order.
 //
 //     delta = rowsum(dout * out)                       p = exp(scale q k^T - lse)
 //     dp = dout v^T,  ds = scale p (dp - delta)        dq = ds k,  dk = ds^T q,  dv = p^T dout
@@ -257,7 +256,7 @@ __global__ void __launch_bounds__(TILE_THREADS) attn_delta_kernel(struct attn_bw
     p.delta[(bt / p.seq * p.heads + h) * p.seq + bt % p.seq] = sum;
 }
 
-// The views of one (sequence, key/value head); those of a query head lie h * size from q and dout.
+// The views of one (sequence, key/value head). A query head begins h * size elements after q and dout.
 template <typename T>
 struct attn_views {
     struct head_view<const T> q, k, v, dout;
@@ -276,7 +275,7 @@ __device__ static inline struct attn_views<T> views_of(const struct attn_bwd_buf
             {p.dqkv + at + v, width}};
 }
 
-// TILE queries of one head.
+// dq of TILE queries of one head.
 template <typename T, int DP>
 __global__ void __launch_bounds__(TILE_THREADS) attn_dq_kernel(struct attn_bwd_buffers<T> p) {
     SHARED_DYNAMIC(float, shared);
@@ -316,8 +315,8 @@ __global__ void __launch_bounds__(TILE_THREADS) attn_dq_kernel(struct attn_bwd_b
     store_tile<T, DP>({view.dq.p + h * p.size, view.dq.stride}, query0, p.seq, p.size, dq, one);
 }
 
-// TILE keys of one key/value head: all its query heads, all queries from the diagonal on. Scores are
-// transposed: rows are keys.
+// dk and dv of TILE keys of one key/value head, from all its query heads and all queries from the diagonal on.
+// Scores are transposed: rows are keys.
 template <typename T, int DP>
 __global__ void __launch_bounds__(TILE_THREADS) attn_dkv_kernel(struct attn_bwd_buffers<T> p) {
     SHARED_DYNAMIC(float, shared);

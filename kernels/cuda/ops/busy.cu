@@ -1,16 +1,16 @@
-// Multiply-adds on every multiprocessor until a moment of the device's clock has come. The moment is decided by
-// a kernel of its own, so that all blocks have the same one, whenever they begin.
+// Computes multiply-adds on every multiprocessor until an end time of the device's clock. A separate kernel
+// decides the end time, so that it is the same for all blocks, whenever they start.
 #include "kernels/cuda/common/platform.h"
 
 #define BUSY_THREADS 256
-#define BUSY_STEPS   1024  // between two looks at the clock: some microseconds
+#define BUSY_STEPS   1024  // between two readings of the clock: some microseconds
 
 __global__ void busy_begin_kernel(struct busy_args a) {
     int64_t now = DEVICE_NANOSECONDS(), since = a.clock[0] ? now - a.clock[0] : 0;
     a.clock[1] = now + a.ns + (int64_t)(a.factor * (double)since);
 }
 
-// x stays positive: the store never happens, which the compiler cannot know.
+// x is never negative, so the store never happens; the compiler cannot know that.
 __global__ void __launch_bounds__(BUSY_THREADS) busy_kernel(int64_t *clock) {
     int64_t until = clock[1];
     float x = (float)threadIdx.x;

@@ -1,6 +1,7 @@
-// The codes of gradients and 1-bit Adam's operations (kernels/codec.h). A block of 256 elements is a warp's: lane l has
-// elements l, l+32, .., so that loads are whole lines, a word of signs is one ballot, and the lanes are those of the
-// scale's sum. Every operation is written with its rounding: the bits are those of kernels/cpu/ops/codec.c.
+// The codes of gradients and 1-bit Adam's operations (kernels/codec.h). A warp processes a block of 256
+// elements: lane l has elements l, l+32, .. So loads are whole lines, a word of signs is one ballot, and the
+// lanes are those of the scale's sum. Every operation is written with its rounding: the bits are those of
+// kernels/cpu/ops/codec.c.
 #include "kernels/codec.h"
 #include "kernels/cuda/common/platform.h"
 
@@ -10,12 +11,12 @@
 #define TOPK_THREADS 1024
 #define DIGITS       256
 
-// The value that a block says of the lane's element of word w.
+// The value of the lane's element of word w of a block.
 __device__ static inline float said(const struct onebit_block *b, int w, int lane) {
     return b->sign[w] >> lane & 1 ? b->scale : -b->scale;
 }
 
-// Lane 0's sum is the contract's; every lane gets it.
+// Lane 0's sum is in the order that codec.h demands; every lane gets it.
 __device__ static inline double lanes_sum(double x) {
 #pragma unroll
     for (int d = ONEBIT_LANES / 2; d > 0; d /= 2) x = __dadd_rn(x, __shfl_down_sync(FULL_WARP, x, d));
@@ -75,17 +76,21 @@ __global__ void __launch_bounds__(CODE_THREADS) code_blocks_kernel(struct code_e
 }
 
 // ---------------------------------------------------------------- top-k
-// Radix selection (Alabi et al. 2012, "Fast k-Selection Algorithms for Graphics Processors"), eight bits of the magnitudes
-// a pass, the highest first. Blocks share the elements, a part each, in rows of TOPK_THREADS:
+// Radix selection (Alabi et al. 2012, "Fast k-Selection Algorithms for Graphics Processors"), eight bits of the
+// magnitudes per pass, the highest first. Each thread block has one part of the elements, in rows of
+// TOPK_THREADS:
 //
-//     pass 0..3   counts each value of the pass's digit among the elements whose digits so far are those of the kept-th
-//                 largest; which these are, every block finds for itself, from the counts of the pass before
-//     pass 4      counts each part's elements that are larger than the kept-th, and those equal to it
-//     writing     where a part's kept elements go follows from the counts of the parts before it
+//     pass 0..3   counts each value of the pass's digit, among the elements whose earlier digits equal those of
+//     the
+//                 kept-th largest; every block computes these digits itself, from the counts of the previous
+//                 pass
+//     pass 4      counts each part's elements that are larger than the kept-th largest, and those equal to it
+//     writing     a part's kept elements are written after those of the earlier parts, whose counts are known
 #define TOPK_PASSES 4
 #define TOPK_PARTS  256
 
-// Knowledge from the digits before a pass: those of the kept-th largest, and how many are kept among the elements that have them.
+// The state before a pass: the known digits of the kept-th largest, and how many of the elements with these
+// digits are kept.
 struct topk_known {
     uint32_t found, known;
     int64_t rest;
@@ -106,7 +111,7 @@ __device__ static inline struct topk_part part_of(int64_t n) {
     return {lesser((int64_t)blockIdx.x * each, n), lesser(((int64_t)blockIdx.x + 1) * each, n)};
 }
 
-// By every thread of the block: *known (shared) becomes what the digits before this pass say.
+// Called by every thread of the block: *known (shared) receives the state before this pass.
 __device__ static inline void find_digits(struct topk_work *w, int pass, int64_t kept, struct topk_known *known) {
     if (pass == 0) {
         if (threadIdx.x == 0) *known = {0, 0, kept};
@@ -165,8 +170,8 @@ __global__ void __launch_bounds__(TOPK_THREADS)
 
 // State that a thread block shares while it writes.
 struct topk_state {
-    uint32_t larger[WARP], equal[WARP];  // of each warp's elements of a row
-    int64_t done, equals;                // so far
+    uint32_t larger[WARP], equal[WARP];  // counts of each warp in a row
+    int64_t done, equals;  // counts so far
 };
 
 template <typename T>
@@ -202,7 +207,7 @@ __global__ void __launch_bounds__(TOPK_THREADS)
             equals += s->equal[other];
             at += s->larger[other];
         }
-        // Of those before it in the row, as many equal ones are kept as there is room for.
+        // Only the first k.rest equal elements are kept: counts the kept ones in front of this element.
         at += lesser(equals, k.rest) - lesser(s->equals, k.rest);
         if (is_larger || (is_equal && equals < k.rest)) {
             index[at] = (uint32_t)i;
@@ -238,7 +243,7 @@ static int refuse_ragged(struct cuda_ctx *ctx) {
     return cuda_refused(ctx, "codes: the count must be a multiple of 256");
 }
 
-// A warp for each block of n elements.
+// One warp per block of n elements.
 static int64_t threads_of(int64_t n) { return n / CODE_BLOCK * WARP; }
 
 int cuda_op_code_encode(struct cuda_ctx *ctx, const struct code_encode_args *a) {
@@ -261,12 +266,12 @@ int cuda_op_code_error(struct cuda_ctx *ctx, const struct code_error_args *a) {
     });
 }
 
-// ---------------------------------------------------------------- what a code says
+// ---------------------------------------------------------------- decoding
 __device__ static inline void use(float *out, float said, enum code_use how) {
     *out = how == CODE_SET ? said : how == CODE_PLUS ? __fadd_rn(*out, said) : __fadd_rn(*out, -said);
 }
 
-// V neighbours of a code's block a thread: 4 where out is aligned to 16 bytes, else 1.
+// A thread decodes V adjacent elements of a block: 4 if out is aligned to 16 bytes, else 1.
 template <int V>
 __global__ void __launch_bounds__(CODE_THREADS) code_add_kernel(struct code_add_args a) {
     int64_t i = ((int64_t)blockIdx.x * CODE_THREADS + threadIdx.x) * V, block = i / CODE_BLOCK;
@@ -289,7 +294,7 @@ __global__ void __launch_bounds__(CODE_THREADS) code_add_kernel(struct code_add_
     store_vec<float, V>(a.out + i, out);
 }
 
-// Of topk, = : what is not named.
+// For topk and CODE_SET: sets all elements to 0 first.
 __global__ void __launch_bounds__(CODE_THREADS) code_clear_kernel(struct code_add_args a) {
     int64_t i = (int64_t)blockIdx.x * CODE_THREADS + threadIdx.x;
     if (i < a.n) a.out[i] = 0.0f;
@@ -313,7 +318,7 @@ int cuda_op_code_add(struct cuda_ctx *ctx, const struct code_add_args *a) {
 }
 
 // ---------------------------------------------------------------- 1-bit Adam
-// x: the lane's elements; becomes what *out does not say. v 0: masked.
+// Encodes the lane's elements x. x receives the error: x minus the value of *out. v 0: masked.
 __device__ static inline void encode_rest(struct onebit_block *out, float x[ONEBIT_WORDS], const float v[ONEBIT_WORDS],
                                      int lane) {
     double sum = 0.0;

@@ -9,7 +9,7 @@ struct embed_fwd_buffers {
     T *out;
     const int32_t *tokens;
     const T *wte, *wpe;
-    uint32_t seq, groups, row_groups;  // groups of V channels: in all, in a row
+    uint32_t seq, groups, row_groups;  // groups of V channels: in all, and per row
 };
 
 template <typename T, int V>
@@ -47,26 +47,27 @@ int cuda_op_embed_fwd(struct cuda_ctx *ctx, const struct embed_fwd_args *a) {
 }
 
 // ---------------------------------------------------------------- the order of the tokens
-// The positions of a batch in the order of their tokens, equal tokens in the order of the positions: a radix
-// sort, ORDER_BITS bits of the token at a time from the lowest on, each pass stable (Knuth, The Art of
-// Computer Programming, volume 3, 5.2.5). No atomics: where a position goes follows from counts alone, so it
-// is the same in every run, and takes the same time when all tokens are equal as when all differ.
+// Sorts the positions of a batch by token, equal tokens by position: a radix sort, ORDER_BITS bits of the token
+// per pass from the lowest on, each pass stable (Knuth, The Art of Computer Programming, volume 3, 5.2.5).
+// There are no atomics: a position's new index depends only on counts. So it is the same in every run, and the
+// time does not depend on whether tokens are equal.
 //
 //     count    one block per tile of positions: how many have each digit    counts[tile][digit]
-//     place    one block per tile: its positions of digit d begin behind all those of smaller digits and behind
-//              those of d in earlier tiles; then warp by warp, 32 positions by 32, lane by lane
+//     place    one block per tile: its positions of digit d follow all those of smaller digits, and those of d
+//     in
+//              earlier tiles; within the tile, warp by warp, 32 positions at a time, lane by lane
 //
-// Bytes: a pass reads every tile's counts in every block, 2 KB each: with 32 tiles (32768 positions) 2 MB,
-// out of the L2 cache. A vocabulary of up to 2^18 takes two passes of two launches each.
+// Bytes: in a pass every block reads every tile's counts, 2 KB each. For 32 tiles (32768 positions) that is 2
+// MB, from the L2 cache. A vocabulary of up to 2^18 takes two passes of two launches each.
 #define ORDER_BITS      9
-#define ORDER_DIGITS    (1 << ORDER_BITS)  // the threads of a block as well: thread d does digit d
+#define ORDER_DIGITS    (1 << ORDER_BITS)  // also the threads of a block: thread d handles digit d
 #define ORDER_WARPS     (ORDER_DIGITS / WARP)
-#define ORDER_TILE      1024  // positions: two turns of each warp
-#define ORDER_TILES_MAX 128   // more positions take larger tiles
+#define ORDER_TILE      1024  // positions: two iterations of each warp
+#define ORDER_TILES_MAX 128  // for more positions the tiles are larger
 
 struct order_pass {
     const int32_t *tokens;  // (rows)
-    const int32_t *from;    // (rows) positions as the last pass left them; NULL: 0, 1, 2 ..
+    const int32_t *from;  // (rows) positions as the previous pass ordered them; NULL: 0, 1, 2 ..
     int32_t *to;            // (rows)
     int32_t *counts;        // (tiles, ORDER_DIGITS)
     uint32_t rows, tiles, tile_rows;
@@ -77,8 +78,8 @@ static inline uint32_t order_tile_rows(uint32_t rows) {
     return ORDER_TILE * divide_up(rows, (uint32_t)ORDER_TILE * ORDER_TILES_MAX);
 }
 
-// Of a warp's lanes that have the same digit, in lane order, behind those that `counts` (ORDER_DIGITS, the
-// warp's own) has counted: this lane's place; then counts them as well.
+// Returns this lane's index among the positions with its digit: after those in `counts` (ORDER_DIGITS, one per
+// warp), in lane order. Then adds the warp's lanes to `counts`.
 __device__ static inline int32_t order_place(int32_t *counts, int digit, bool there) {
     unsigned lane = threadIdx.x % WARP, same = __match_any_sync(FULL_WARP, there ? digit : -1);
     int leader = __ffs((int)same) - 1;
@@ -91,7 +92,7 @@ __device__ static inline int32_t order_place(int32_t *counts, int digit, bool th
     return begin + __popc(same & ((1u << lane) - 1));
 }
 
-// Calls at(place, position) for each of the warp's positions of this tile.
+// Calls at(place, position) for each position of this tile that the warp handles.
 template <typename F>
 __device__ static inline void order_warp(const struct order_pass &p, int32_t *counts, F at) {
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, share = p.tile_rows / ORDER_WARPS;
@@ -107,7 +108,7 @@ __device__ static inline void order_warp(const struct order_pass &p, int32_t *co
     }
 }
 
-// counts (ORDER_WARPS, ORDER_DIGITS), shared: the tile's, warp by warp.
+// counts (ORDER_WARPS, ORDER_DIGITS), shared: receives the counts of the tile's warps.
 __device__ static inline void order_count(const struct order_pass &p, int32_t *counts) {
     for (int i = (int)threadIdx.x; i < ORDER_WARPS * ORDER_DIGITS; i += ORDER_DIGITS) counts[i] = 0;
     __syncthreads();
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(ORDER_DIGITS) order_count_kernel(struct order_
     p.counts[blockIdx.x * ORDER_DIGITS + digit] = total;
 }
 
-// The sum of x over the block's threads before this one; slots (ORDER_WARPS) are shared.
+// Returns the sum of x over the block's threads before this one; slots (ORDER_WARPS) are shared memory.
 __device__ static inline int32_t sum_before(int32_t x, int32_t *slots) {
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     int32_t sum = x, before = 0;
@@ -163,12 +164,13 @@ __global__ void __launch_bounds__(ORDER_DIGITS) order_place_kernel(struct order_
     order_warp(p, counts, [&](int32_t place, int32_t position) { p.to[place] = position; });
 }
 
-// Integers that order_positions takes beside the order itself.
+// Integers that order_positions needs besides the order itself.
 static inline int64_t order_workspace(uint32_t rows) {
     return (int64_t)rows + (int64_t)divide_up(rows, order_tile_rows(rows)) * ORDER_DIGITS;
 }
 
-// order (rows) = the positions; rows > 0, tokens in [0, vocab). workspace (order_workspace(rows)).
+// order (rows) receives the sorted positions. rows > 0, tokens in [0, vocab). workspace
+// (order_workspace(rows)).
 static inline int order_positions(struct cuda_ctx *ctx, const int32_t *tokens, uint32_t rows, int64_t vocab,
                                   int32_t *order, int32_t *workspace) {
     struct order_pass p = {tokens, NULL, NULL, workspace + rows, rows, 0, order_tile_rows(rows), 0};
@@ -187,9 +189,9 @@ static inline int order_positions(struct cuda_ctx *ctx, const int32_t *tokens, u
 }
 
 // ---------------------------------------------------------------- backward
-// The backward of the embeddings: sums over the positions of each token, and over the batch at each position.
-#define EMBED_AHEAD   8   // rows a thread has in flight, and as many rows of dwte
-#define PIECE_ROWS    64  // of dout a block adds up, unless their sums exceed the workspace
+// The backward of the embeddings: sums over the positions of each token, and over the batch for each position.
+#define EMBED_AHEAD   8  // rows of dout, and of dwte, that a thread has in flight
+#define PIECE_ROWS    64  // rows of dout that a block sums, unless the sums exceed the workspace
 #define OPEN_SLICES   (EMBED_THREADS / WARP)
 
 template <typename T>
@@ -200,15 +202,15 @@ struct embed_bwd_buffers {
     bool zero_dwte, accumulate_dwpe;
 };
 
-// The rows of dout, in the order of their tokens, are cut into pieces of equal length for any tokens:
+// The rows of dout, sorted by token, are cut into pieces of equal length, whatever the tokens are:
 //
 //     tokens    3 3 3 7 | 7 7 7 7 | 7 7 9 9 | 9 12 ..
 //     piece        0         1         2         3
 //
-// A token that lies within one piece is added up in order and goes to dwte. A longer one leaves a sum in each
-// piece that it reaches: where it begins the piece's `tail`, elsewhere its `head`; embed_open_kernel adds
-// them in a tree that depends on their number. So the order of additions depends on the tokens (and on B*T
-// and C, which make the pieces' length), never on the device or on chance.
+// A token that lies within one piece is summed in order and stored to dwte. A longer one leaves one sum per
+// piece: the `tail` of the piece where it begins, and the `head` of each later piece. embed_open_kernel adds
+// these sums in a tree that depends on their number. So the order of additions depends on the tokens, on B*T
+// and on C (which set the pieces' length), never on the device or on timing.
 //
 //     workspace   | spare order: B*T | counts | first: pieces | last: pieces | sums: (pieces, 2, C) |
 //                                                                               2: head, tail
@@ -219,7 +221,8 @@ struct pieces {
     int32_t rows, piece_rows, count;
 };
 
-// The sum of one token that a block has added up in its piece.
+// Stores the sum of one token in the block's piece. slot: 0 head, 1 tail, -1: the token ends here, store to
+// dwte.
 template <typename T, int V>
 __device__ static inline void embed_flush(const struct embed_bwd_buffers<T> &p, const struct pieces &g,
                                           int64_t c, float *total, T *row, const packed<T, V> &old,
@@ -237,13 +240,13 @@ __device__ static inline void embed_flush(const struct embed_bwd_buffers<T> &p, 
     store_f32<T, V>(row, total);
 }
 
-// Block (piece, columns): thread t V columns, the piece's rows one after another. Every block does as much as
-// any other. A warp's lanes fetch 32 positions and tokens at once, and the next 32 ahead.
+// Block (piece, columns): thread t has V columns, and adds the piece's rows one after another. All blocks do
+// the same amount of work. A warp's lanes load 32 positions and tokens together, and the next 32 in advance.
 //
-// Bytes: dout once; the rows of dwte that change, read (unless zeroed, by a fill before) and written once; 8
-// C of sums a piece at most, beside 128 C of dout in 16 bits, written and read out of the L2 cache. In flight
-// on one of 132 multiprocessors at B*T = 32768, C = 768: four blocks of 96 threads with 128 bytes or more
-// each, 49 KB; 4.8 TB/s over 700 ns are 25 KB.
+// Bytes: dout once; the changed rows of dwte read (unless zeroed by an earlier fill) and written once; per
+// piece at most 8 C bytes of sums, besides 128 C of dout in 16 bits, written and read in the L2 cache. In
+// flight per multiprocessor (of 132, B*T = 32768, C = 768): four blocks of 96 threads with at least 128 bytes
+// each, 49 KB; 4.8 TB/s over 700 ns need 25 KB.
 template <typename T, int V>
 __global__ void __launch_bounds__(EMBED_THREADS)
     embed_pieces_kernel(struct embed_bwd_buffers<T> p, struct pieces g) {
@@ -253,7 +256,8 @@ __global__ void __launch_bounds__(EMBED_THREADS)
     int lane = (int)threadIdx.x % WARP;
     int32_t position = begin + lane < g.rows ? g.order[begin + lane] : 0;
     int32_t token = begin + lane < g.rows ? g.tokens[position] : -1;
-    // The token at hand began before this piece; its next row is its first one here.
+    // begun: the present token began before this piece. fresh: the next row is the first one of its token in
+    // this piece.
     bool begun = begin > 0 && g.tokens[g.order[begin - 1]] == __shfl_sync(FULL_WARP, token, 0), fresh = true;
     float total[V] = {};
     if (blockIdx.y == 0 && threadIdx.x == 0) {
@@ -285,7 +289,7 @@ __global__ void __launch_bounds__(EMBED_THREADS)
                 float term[V];
                 unpack<T, V>(x[k], term);
 #pragma unroll
-                for (int j = 0; j < V; j++)  // the first addend, not zero plus it: -0
+                for (int j = 0; j < V; j++)  // the sum starts as the first term: zero plus it would lose -0
                     total[j] = fresh ? term[j] : __fadd_rn(total[j], term[j]);
                 fresh = ended;
                 if (!ended && base + k0 + k < end - 1) continue;
@@ -301,8 +305,8 @@ __global__ void __launch_bounds__(EMBED_THREADS)
     }
 }
 
-// Block (columns, piece): where a token begins in the piece and goes on behind it, the sums of all pieces
-// that it reaches: each warp a run of them in order, then the warps in order.
+// Block (columns, piece): for the token that begins in the piece and continues after it, adds the sums of all
+// pieces that contain it. Each warp adds a run of them in order, then the warps' sums are added in order.
 template <typename T, int V>
 __global__ void __launch_bounds__(EMBED_THREADS)
     embed_open_kernel(struct embed_bwd_buffers<T> p, struct pieces g) {
@@ -335,7 +339,7 @@ __global__ void __launch_bounds__(EMBED_THREADS)
         for (int j = 0; j < V; j++) sums[(slice * V + j) * WARP + lane] = total[j];
     __syncthreads();
     if (slice != OPEN_SLICES - 1 || c >= p.channels) return;
-    // The last slice is never empty; the first that is not begins.
+    // The last slice is never empty. The sum starts with the first slice that is not empty.
     bool any = false;
     for (int s = 0; s < OPEN_SLICES; s++) {
         if ((int64_t)parts * s / OPEN_SLICES == (int64_t)parts * (s + 1) / OPEN_SLICES) continue;
@@ -355,7 +359,7 @@ __global__ void __launch_bounds__(EMBED_THREADS)
     store_f32<T, V>(out, total);
 }
 
-// A block does a row of dwpe: the sum over the batch, in order; zero behind the sequence.
+// A block computes a row of dwpe: the sum over the batch in order, or zero from the end of the sequence on.
 template <typename T, int V>
 __global__ void __launch_bounds__(EMBED_THREADS) embed_positions_kernel(struct embed_bwd_buffers<T> p) {
     int64_t t = blockIdx.x;
@@ -379,7 +383,8 @@ __global__ void __launch_bounds__(EMBED_THREADS) embed_positions_kernel(struct e
 }
 
 // ---------------------------------------------------------------- host side
-// The pieces in the workspace, behind what the order takes. False when not even one fits.
+// Lays out the pieces in the workspace, after the memory of order_positions. Returns false if not even one
+// fits.
 static bool lay_out_pieces(const struct cuda_ctx *ctx, const struct embed_bwd_args *a, struct pieces *g) {
     int64_t rows = a->batch * a->seq, ints = (int64_t)(ctx->workspace_bytes / sizeof(int32_t));
     if (rows > ints) return false;

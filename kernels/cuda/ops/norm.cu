@@ -2,11 +2,11 @@
 #include "kernels/cuda/common/columns.h"
 
 // ---------------------------------------------------------------- forward
-// The residual addition is fused in. A block does a row,
-// which its threads hold in registers: one read, one write. Rows too long or not a multiple of 16 bytes
-// take the *_any kernels, which read a row again for every pass.
+// The residual addition is fused. A block processes a row, which its threads hold in registers: one read, one
+// write. Rows that are too long or not a multiple of 16 bytes use the *_any kernels, which read a row again for
+// every pass.
 #define NORM_THREADS 256
-#define NORM_COLUMNS 32  // a thread holds, or owns, in registers, at most
+#define NORM_COLUMNS 32  // limit of the columns that a thread holds in registers
 
 template <typename T>
 struct norm_fwd_buffers {
@@ -17,7 +17,7 @@ struct norm_fwd_buffers {
     float eps;
 };
 
-// x(V) = the row's input at c, the residual added and rounded to T, which is what the norm then sees.
+// x(V) = the row's input at c, with the residual added and rounded to T; the norm uses the rounded value.
 template <typename T, int V>
 __device__ static inline void norm_input(const struct norm_fwd_buffers<T> &p, int64_t at, float *x) {
     load_f32<T, V>(p.x + at, x);
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_fwd_any_kernel(struct norm_
         mean += x;
     }
     mean = LAYER ? block_reduce(mean, slots + WARP, 0.0f, sum_of()) / (float)p.channels : 0.0f;
-    // Each thread reads what it wrote itself.
+    // Each thread reads what it has written itself.
     for (int64_t c = threadIdx.x; c < p.channels; c += NORM_THREADS) {
         float d = to_f32(in[at + c]) - mean;
         square = fmaf(d, d, square);
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_fwd_any_kernel(struct norm_
     }
 }
 
-// How a row is spread: the fewest vectors a thread that NORM_THREADS threads can hold, 0 for *_any.
+// The fewest vectors per thread with which NORM_THREADS threads hold a row; 0: use *_any.
 static int vectors_a_thread(int64_t channels, int lanes_count, bool aligned) {
     if (!aligned || channels % lanes_count) return 0;
     for (int per = 1; per * lanes_count <= NORM_COLUMNS; per *= 2)
@@ -164,17 +164,17 @@ int cuda_op_norm_fwd(struct cuda_ctx *ctx, const struct norm_fwd_args *a) {
 // The backward of RMSNorm and LayerNorm. With g = dy w and xhat the normalised input:
 //     dx = rstd (g - mean(g) - xhat mean(g xhat)) + dresidual        (RMSNorm has no mean(g))
 //     dweight = sum over rows of dy xhat,  dbias = sum over rows of dy
-// A block does a run of rows, one after another, the next rows' loads in flight while registers last;
-// a thread owns its columns in all of them, so the column sums stay in registers until the run ends
-// (columns.h goes on).
+// A block processes a run of rows, one after another, with the next rows' loads in flight as far as registers
+// suffice. A thread has the same columns in all rows, so the column sums stay in registers until the run ends
+// (columns.h then combines them).
 //
-// Bytes: x, dy, dresidual once, dx once; sums of 512 parts, 4 or 8 bytes a column, written and read. For
-// R = 32768, C = 768, LayerNorm, 16 bits: 201 MB and 6 MB. 512 parts are 4 blocks on each of 132
-// multiprocessors; with 96 threads a block and 48 bytes a thread and row, one row ahead is 18 KB in flight,
-// less than the latency asks for (22 KB), so narrow blocks fetch two rows ahead. Wider ones have enough with
-// one, and fewer of them would fit with the registers of a second.
-#define NORM_AHEAD   16   // columns of a thread up to which the next row waits in registers as well
-#define NORM_NARROW  128  // threads of a block up to which the row after it does too
+// Bytes: x, dy, dresidual once, dx once; sums of 512 parts, 4 or 8 bytes per column, written and read. For R =
+// 32768, C = 768, LayerNorm, 16 bits: 201 MB and 6 MB. 512 parts are 4 blocks on each of 132 multiprocessors.
+// With 96 threads per block and 48 bytes per thread and row, one row ahead is 18 KB in flight, less than the
+// latency needs (22 KB), so narrow blocks load two rows ahead. For wider blocks one row is enough, and a second
+// one would leave registers for fewer blocks.
+#define NORM_AHEAD   16  // up to this many columns per thread, the next row is in registers too
+#define NORM_NARROW  128  // up to this many threads per block, so is the row after it
 
 template <typename T>
 struct norm_bwd_buffers {
@@ -185,7 +185,7 @@ struct norm_bwd_buffers {
     int64_t rows, channels;
 };
 
-// The part of a row that a thread holds.
+// The elements of a row that a thread holds.
 template <typename T, int V, int PER>
 struct norm_row {
     packed<T, V> x[PER], dy[PER], dresidual[PER];
@@ -207,7 +207,7 @@ __device__ static inline void norm_row_load(const struct norm_bwd_buffers<T> &p,
     }
 }
 
-// Both sums over the block by one barrier. slots (2 WARP): as block_reduce's.
+// Sums both numbers over the block with one barrier. slots (2 WARP): as for block_reduce.
 __device__ static inline void block_sum_pair(float *a, float *b, float *slots) {
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
     *a = warp_reduce(*a, sum_of());
@@ -222,13 +222,13 @@ __device__ static inline void block_sum_pair(float *a, float *b, float *slots) {
     *b = warp_reduce(lane < warps ? slots[WARP + lane] : 0.0f, sum_of());
 }
 
-// A thread's columns of all rows of a run.
+// A thread's columns, for all rows of a run.
 template <int V, int PER>
 struct norm_columns {
     float w[PER][V], dweight[PER][V], dbias[PER][V];
 };
 
-// One row; slots (2 WARP).
+// The backward of one row; slots (2 WARP).
 template <typename T, int V, int PER, bool LAYER>
 __device__ static inline void norm_row_backward(const struct norm_bwd_buffers<T> &p, int64_t r,
                                                 const norm_row<T, V, PER> &row, norm_columns<V, PER> *cols,
@@ -268,11 +268,11 @@ __device__ static inline void norm_row_backward(const struct norm_bwd_buffers<T>
     }
 }
 
-// ROWS: of which registers hold a thread's share, the one at work and those ahead of it, each always in the
-// same place.
+// ROWS: rows of which a thread holds its columns in registers, the present one and those ahead of it. A row
+// stays in the same registers.
 template <typename T, int V, int PER, int ROWS, bool LAYER>
 __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_kernel(struct norm_bwd_buffers<T> p) {
-    SHARED_ARRAY(float, slots, 4 * WARP);  // two rows' worth: a row's sums are read while the next ones come
+    SHARED_ARRAY(float, slots, 4 * WARP);  // for two rows: one row's sums are read while the next are written
     int64_t part = blockIdx.x, begin = p.rows * part / gridDim.x, end = p.rows * (part + 1) / gridDim.x;
     norm_row<T, V, PER> row[ROWS] = {};
     norm_columns<V, PER> cols = {};
@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_kernel(struct norm_bwd_
     }
 }
 
-// Any width: the column sums live in the block's part of the workspace, each column its thread's own.
+// For any width: the column sums are in the block's part of the workspace; each thread has its own columns.
 template <typename T, bool LAYER>
 __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_any_kernel(struct norm_bwd_buffers<T> p) {
     SHARED_ARRAY(float, slots, 4 * WARP);

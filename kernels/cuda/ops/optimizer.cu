@@ -1,22 +1,22 @@
 // The optimizer's operations: exact sum of squares, the step's decision, AdamW, SGD, Lion. Every operation is
-// written with its rounding, so that the bits are those of kernels/cpu/ops/optimizer.c and
-// kernels/operations.c (update_decide).
+// written with its rounding, so that the bits are those of kernels/cpu/ops/optimizer.c and kernels/operations.c
+// (update_decide).
 #include "kernels/cuda/common/platform.h"
 
 // ---------------------------------------------------------------- sum of squares
-// The order within a block of SUMSQ_BLOCK elements is the contract's, so a block is one thread's. A
-// warp takes 32 blocks; it reads them in slices of 128 bytes a block, whole lines at a time, and turns
-// each slice around in shared memory:
+// operations.h demands index order within a block of SUMSQ_BLOCK elements, so one thread sums a block. A warp
+// processes 32 blocks. It reads them in slices of 128 bytes per block, whole lines at a time, and transposes
+// each slice in shared memory:
 //
 //     lanes read     block 0: | word 0 .. 31 |        and lane b then adds   block b, word 0, 1, ..
 //                    block 1: | word 0 .. 31 | ...
 //
-// Bytes: each element once. 4 KB are in flight a warp, 48 warps a multiprocessor (34 KB of shared memory a
-// block), far more than the latency asks for. The conversion to double, 16 a clock, takes 10 of every 16
-// clocks that the memory needs for 16-bit elements.
+// Bytes: each element once. 4 KB are in flight per warp, with 48 warps per multiprocessor (34 KB of shared
+// memory per block), far more than the latency needs. The conversion to double, 16 per clock, takes 10 of every
+// 16 clocks that the memory needs for 16-bit elements.
 #define SUMSQ_WARPS 8
 #define SLICE_WORDS 32                 // of 4 bytes
-#define SLICE_PITCH (SLICE_WORDS + 1)  // no two lanes of either access in one bank
+#define SLICE_PITCH (SLICE_WORDS + 1)  // no two lanes use the same bank, in either access
 
 template <typename T>
 struct sumsq_buffers {
@@ -29,7 +29,7 @@ __device__ static inline void add_limb(int64_t *limb, uint64_t x) {
     if (x) atomicAdd(reinterpret_cast<unsigned long long *>(limb), (unsigned long long)x);
 }
 
-// x summed over the warp.
+// Returns x summed over the warp.
 __device__ static inline uint64_t warp_add(uint32_t x) {
     return __reduce_add_sync(FULL_WARP, x & 0xffffu) +
            ((uint64_t)__reduce_add_sync(FULL_WARP, x >> 16) << 16);
@@ -40,9 +40,9 @@ struct min_of {
 };
 
 // exact_sum_add of kernels/exact_sum.h for every lane's x >= 0, from the number's bits: x = mantissa
-// 2^(exponent - 1075). Lanes whose digits begin at the same limb, most often all of them, are added up first:
-// integers, so the order is nothing to the result, and shared memory has no 64-bit addition of its own (256
-// threads that compare and swap the same limb would take longer than their loads).
+// 2^(exponent - 1075). Lanes whose digits begin at the same limb, usually all lanes, are first added together.
+// These are integers, so the order does not matter. Shared memory has no 64-bit addition of its own: 256
+// threads that compare and swap one limb would take longer than their loads.
 __device__ static inline void add_exact(struct exact_sum *s, double x) {
     uint64_t bits = (uint64_t)__double_as_longlong(x),
              mantissa = (bits & 0xfffffffffffffu) | (uint64_t)1 << 52;
@@ -67,7 +67,7 @@ __device__ static inline void add_exact(struct exact_sum *s, double x) {
     }
 }
 
-// The elements of one word: T is 4 or 2 bytes.
+// Adds the squares of the elements in one word; T is 4 or 2 bytes.
 template <typename T>
 __device__ static inline void add_squares(uint32_t word, double *total, int *bad) {
     constexpr int COUNT = 4 / (int)sizeof(T);
@@ -80,7 +80,7 @@ __device__ static inline void add_squares(uint32_t word, double *total, int *bad
     for (int k = 0; k < COUNT; k++) {
         float x = to_f32(u.v[k]);
         *bad += !is_finite(x);
-        *total = __fma_rn((double)x, (double)x, *total);  // the square is exact: one rounding, the sum's
+        *total = __fma_rn((double)x, (double)x, *total);  // the square is exact, so only the sum rounds
     }
 }
 
@@ -176,20 +176,20 @@ int cuda_op_decide(struct cuda_ctx *ctx, const struct decide_args *a) {
 #define UPDATE_THREADS 256
 #define UPDATE_VECTOR  4
 
-// The values that differ between elements: the group's decay, the gradient's scale.
+// Values that differ between elements: the group's decay. And the gradient's scale.
 struct update_factors {
     float decay, scale;
 };
 
-// Groups are few and their ends lie in the kernel's parameters, which a warp reads at once: a search costs a
-// fraction of the time in which a warp's loads, issued before it, come from memory.
+// Groups are few, and their ends are kernel parameters, which a warp reads together. A search costs a fraction
+// of the latency of the warp's loads, which are issued before it.
 __device__ static inline float group_decay(const struct update_args &a, int64_t i) {
     int g = 0;
     while (a.ends[g] <= i) g++;
     return a.weight_decay[g];
 }
 
-// An update is a rule: how many states it has, and one element, in operations.h's order of operations.
+// An update is a rule: the number of its states, and the update of one element in the order of operations.h.
 template <bool L2>
 struct adamw_rule {
     static constexpr int STATES = 2;
@@ -232,7 +232,7 @@ struct lion_rule {
     }
 };
 
-// V elements a thread, all of one group: 16 bytes of each fp32 array.
+// A thread updates V elements of one group: 16 bytes of each fp32 array.
 template <typename R, typename T, int V>
 __global__ void __launch_bounds__(UPDATE_THREADS) update_kernel(struct update_args a) {
     if (a.scalars->skip) return;
@@ -269,7 +269,8 @@ int cuda_update_refused(struct cuda_ctx *ctx, const struct update_args *a) {
     return cuda_refused(ctx, "an update: 1 to 24 groups, the last of which ends with the elements");
 }
 
-// No group may end within a vector; tensors begin at multiples of 128 elements, so a model's do not.
+// Wide vectors need groups that do not end within a vector. A model's tensors begin at multiples of 128
+// elements, so its groups do not.
 template <typename R>
 static int update(struct cuda_ctx *ctx, const struct update_args *a) {
     bool wide = aligned16(a->master) && aligned16(a->m) && aligned16(a->v) && aligned16(a->weight) &&

@@ -1,11 +1,11 @@
-// Ordered reductions of several buffers, casts and zero fill, to the bit as on a CPU.
+// Ordered reductions of several buffers, casts and zero fill, with the bits of a CPU.
 #include "kernels/cuda/common/columns.h"
 #include "kernels/cuda/common/platform.h"
 
 #define REDUCE_THREADS 256
 
-// The pointers travel as a kernel argument (2 KiB of the 4 KiB that every device takes): nothing to
-// copy, nothing to keep alive, and a captured graph holds them.
+// The pointers are in a kernel argument (2 KiB of the 4 KiB that every device allows). So nothing must be
+// copied or kept alive, and a captured graph contains them.
 template <typename T>
 struct reduce_inputs {
     T *out;
@@ -15,7 +15,7 @@ struct reduce_inputs {
     const T *in[REDUCE_GPU_MAX];
 };
 
-// How a sum of T is kept. It starts as the first input (not as zero plus it: -0 stays -0).
+// The type in which a sum of T is computed. The sum starts as the first input (zero plus it would lose -0).
 template <typename T>
 struct sum_type {
     using type = float;
@@ -38,7 +38,7 @@ struct sum_type<uint64_t> {
     __device__ static void store(uint64_t x, uint64_t *out) { *out = x; }
 };
 
-// Integers are compared as signed ones.
+// Integers are compared as signed.
 template <typename A>
 __device__ static bool at_most(A a, A b) {
     return a <= b;
@@ -48,7 +48,7 @@ __device__ bool at_most(uint64_t a, uint64_t b) {
     return (int64_t)a <= (int64_t)b;
 }
 
-// SUM: the only reduction of the kernel, which then asks nothing; else it is `how`.
+// SUM: the kernel only adds, without testing `how`; else `how` selects the reduction.
 template <typename T, bool SUM>
 __device__ static typename sum_type<T>::type join(enum reduction how, typename sum_type<T>::type a,
                                                   typename sum_type<T>::type b) {
@@ -60,13 +60,13 @@ __device__ static typename sum_type<T>::type join(enum reduction how, typename s
     return a != A(0) || b != A(0) ? A(1) : A(0);
 }
 
-// What the inputs begin with: LOR makes 0 or 1 of a single one too.
+// The start value of a reduction. LOR turns even a single input into 0 or 1.
 template <typename T, bool SUM>
 __device__ static typename sum_type<T>::type join_first(enum reduction how, typename sum_type<T>::type a) {
     return SUM || how != REDUCTION_LOR ? a : join<T, SUM>(how, a, a);
 }
 
-// Inputs are loaded REDUCE_AHEAD at a time before they are joined, in order.
+// REDUCE_AHEAD inputs are loaded together before they are joined, in order.
 #define REDUCE_AHEAD 4
 
 template <typename T, int V, bool SUM>
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_kernel(struct reduce_in
     store_vec<T, V>(p.out + i, x);
 }
 
-// Elements at any byte address, from element `first` on: tails, and buffers that start anywhere.
+// Elements at any byte address, from element `first` on: for tails, and for buffers that are not aligned.
 template <typename T, bool SUM>
 __global__ void __launch_bounds__(REDUCE_THREADS)
     reduce_bytes_kernel(struct reduce_inputs<T> p, int64_t first) {
@@ -116,8 +116,9 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
         total = k == 0 ? join_first<T, SUM>(p.how, sum::load(x.value)) : join<T, SUM>(p.how, total, sum::load(x.value));
     }
     sum::store(total, &x.value);
-    // Each byte is picked by PRMT. Where it is just stored, ptxas 13.0 takes the lower byte of what cvt.rn.bf16.f32
-    // and cvt.rn.f16.f32 leave for a number that is to be converted (F2I.U8.F16, sm_80 and sm_90): wrong on an H100.
+    // Each byte is selected by PRMT. With plain stores ptxas 13.0 takes the lower byte of the result of
+    // cvt.rn.bf16.f32 and cvt.rn.f16.f32 as a number to convert (F2I.U8.F16, sm_80 and sm_90), which is wrong
+    // (seen on an H100).
     uint32_t words[2] = {};
     memcpy(words, &x.value, sizeof(T));
     unsigned char *to = reinterpret_cast<unsigned char *>(p.out) + i * (int64_t)sizeof(T);
@@ -164,7 +165,7 @@ struct cast_buffers {
     int64_t n;
 };
 
-// The conversions of kernels/dtype.h to the bit, NaN payloads included; CUDA's own give one NaN.
+// The conversions of kernels/dtype.h with the same bits, NaN payloads included; CUDA's own give a single NaN.
 __device__ static inline float exact_to_f32(float x) { return x; }
 __device__ static inline float exact_to_f32(bf16 x) { return to_f32(x); }
 __device__ static inline float exact_to_f32(f16 x) {
@@ -183,7 +184,7 @@ __device__ static inline void exact_from_f32(float x, f16 *out) {
     if (is_nan(x)) out->bits = (uint16_t)((u >> 16 & 0x8000u) | 0x7e00u | (u >> 13 & 0x3ffu));
 }
 
-// V elements a thread: 16 bytes of the narrower type.
+// A thread converts V elements: 16 bytes of the narrower type.
 template <typename To, typename From, int V>
 __global__ void __launch_bounds__(REDUCE_THREADS) cast_kernel(struct cast_buffers<To, From> p) {
     constexpr int IN = lesser(V, lanes<From>::count), OUT = lesser(V, lanes<To>::count);
@@ -231,13 +232,13 @@ int cuda_op_fill_zero(struct cuda_ctx *ctx, const struct fill_zero_args *a) {
 }
 
 // ---------------------------------------------------------------- the gradient of a bias
-#define BIAS_LANES 32  // vectors of columns side by side
-#define BIAS_DEEP  8   // rows read side by side
-#define BIAS_AHEAD 4   // rows a thread has in flight: 16 KB a block
+#define BIAS_LANES 32  // vectors of columns per block
+#define BIAS_DEEP  8  // rows read in parallel
+#define BIAS_AHEAD 4  // rows that a thread has in flight: 16 KB per block
 
-// Bytes: dy once, and each part's N sums in fp32 written and read. Blocks enough for 7 to 8 on each of the
-// 132 multiprocessors of a large device, and no more, keep the sums within 1/20 of dy: R = 32768, N = 3072 in
-// 16 bits is 201 MB of dy, and 85 parts are 2 MB of sums (512 would be 13).
+// Bytes: dy once, and each part's N sums in fp32 written and read. This many blocks give 7 to 8 per
+// multiprocessor of a large device (132), and keep the sums within 1/20 of dy: for R = 32768, N = 3072 in 16
+// bits dy is 201 MB, and 85 parts are 2 MB of sums (512 would be 13).
 #define BIAS_BLOCKS 1024
 
 template <typename T>
@@ -247,8 +248,8 @@ struct bias_buffers {
     int64_t rows, n;
 };
 
-// Block (x, part): BIAS_LANES vectors of columns, the part's rows; thread (lane, deep) every BIAS_DEEP-th
-// row in order, then the threads' sums in order.
+// Block (x, part): BIAS_LANES vectors of columns, the rows of the part. Thread (lane, deep) adds every
+// BIAS_DEEP-th row in order; then the threads' sums are added in order.
 template <typename T, int V>
 __global__ void __launch_bounds__(BIAS_LANES *BIAS_DEEP) bias_parts_kernel(struct bias_buffers<T> p) {
     SHARED_ARRAY(float, sums, BIAS_DEEP *BIAS_LANES *V);

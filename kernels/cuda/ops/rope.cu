@@ -1,21 +1,21 @@
-// Rotary position embedding, in place on the query and key heads of qkv; backward, with the sums that are the
-// gradient of qkv's bias.
+// Rotary position embedding, in place on the query and key heads of qkv; in the backward also the gradient of
+// qkv's bias.
 #include "kernels/cuda/common/columns.h"
 
 #define ROPE_THREADS 256
-#define ROPE_HEADS   4  // heads a thread rotates by the angles it has loaded, at least
+#define ROPE_HEADS   4  // a thread loads angles once for at least this many heads
 
 template <typename T>
 struct rope_buffers {
     T *qkv;
     const float *cos_sin;
-    uint32_t items, seq, pair_groups;  // groups of V pairs in a head
-    uint32_t head_groups, heads;       // threads that share the heads of a row; heads to rotate
+    uint32_t items, seq, pair_groups;  // groups of V pairs per head
+    uint32_t head_groups, heads;  // threads that share the heads of a row; heads to rotate
     int64_t width;                     // of a row of qkv
     float sign;
 };
 
-// Thread (row, head group, pair group), the last fastest: its V pairs in heads group, group +
+// Thread (row, head group, pair group), the last fastest: rotates its V pairs in heads group, group +
 // head_groups, ...
 template <typename T, int V>
 __global__ void __launch_bounds__(ROPE_THREADS) rope_kernel(struct rope_buffers<T> p) {
@@ -49,24 +49,24 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kernel(struct rope_buffers<
 
 // ---------------------------------------------------------------- with the gradient of a bias
 #define SUM_LANES  32  // items side by side
-#define SUM_DEEP   8   // rows side by side
-#define SUM_AHEAD  2   // rows a thread has in flight: 64 bytes, 16 KB a block
+#define SUM_DEEP   8  // rows side by side
+#define SUM_AHEAD  2  // rows that a thread has in flight: 64 bytes, 16 KB per block
 #define SUM_BLOCKS 1024
 
-// Bytes: qkv read once, queries and keys written once: for 32768 rows of Qwen2.5 1.5B's 2048 columns, of
-// which 1792 turn, 252 MB in 16 bits; the rotation and then the sums would move 369.
+// Bytes: qkv read once, queries and keys written once. For 32768 rows of Qwen2.5 1.5B's 2048 columns, of which
+// 1792 are rotated, that is 252 MB in 16 bits; a rotation and a separate sum would move 369 MB.
 template <typename T>
 struct rope_sums_buffers {
     T *qkv;
     const float *cos_sin;
     float *parts;  // (count, width)
     int64_t rows, width;
-    uint32_t seq, pair_groups, items, rotated;  // items: groups of V pairs in a row, the first turn
+    uint32_t seq, pair_groups, items, rotated;  // items: groups of V pairs per row; the first are rotated
     float sign;
 };
 
-// Block (items, part): the part's rows; thread (lane, deep) every SUM_DEEP-th row in order, then the threads'
-// sums in order. Sums are of what is stored.
+// Block (items, part): the rows of the part. Thread (lane, deep) adds every SUM_DEEP-th row in order; then the
+// threads' sums are added in order. The stored (rounded) values are summed.
 template <typename T, int V>
 __global__ void __launch_bounds__(SUM_LANES *SUM_DEEP) rope_sums_kernel(struct rope_sums_buffers<T> p) {
     SHARED_ARRAY(float, sums, SUM_DEEP *SUM_LANES * 2 * V);

@@ -1,27 +1,27 @@
 // Cross-entropy with its gradient in place.
 #include "kernels/cuda/common/platform.h"
 
-// Bytes, a row of V 16-bit logits, want_grad: 2V read once, 2V written once. At 4.8 TB/s over 132
-// multiprocessors that is 5.5 us for V = 50257 and 16.7 us for 151936; the two exponentials an element, at 16
-// a clock, take two thirds of it. So the row is kept in shared memory between the two passes, and a block
-// keeps to what lets two of it live on a multiprocessor: one loads while the other computes or stores.
+// Bytes per row of V 16-bit logits with want_grad: 2V read once, 2V written once. At 4.8 TB/s over 132
+// multiprocessors that is 5.5 us for V = 50257 and 16.7 us for 151936. The two exponentials per element, 16 per
+// clock, take two thirds of that time. So the row is kept in shared memory between the two passes, and a block
+// uses so little that two fit on a multiprocessor: one loads while the other computes or stores.
 //
-// A row longer than SHARED_EVERYWHERE is cut into 2 or 4 slices, by its length alone. On compute
-// capability 9.0 a cluster of as many blocks takes it, a slice each: V = 151936 in 16 bits is 297 KB, 74 KB a
-// slice, so that a multiprocessor with 227 KB has two under way and nothing is read twice. One block of the
-// whole row would be alone there with 1024 threads, read 70 KB again from the L2 cache, and load and store in
-// turn. The blocks meet once, for the maxima and sums of the slices: 8 numbers out of each other's shared
-// memory. On 8.0 one block takes the slices one after another, keeps what it may in shared memory, and reads
-// the rest again from the L2 cache, the last first: of 108 rows under way (33 MB at V = 151936) 137 KB each.
+// A row longer than SHARED_EVERYWHERE is cut into 2 or 4 slices, by its length only. On compute capability 9.0
+// a cluster of as many blocks processes it, one slice per block. V = 151936 in 16 bits is 297 KB, 74 KB per
+// slice, so a multiprocessor with 227 KB holds two, and nothing is read twice. One block for the whole row
+// would run alone with 1024 threads, read 70 KB again from the L2 cache, and alternate loads and stores. The
+// blocks synchronise once, for the maxima and sums of the slices: 8 numbers from each other's shared memory. On
+// 8.0 one block processes the slices one after another, keeps what fits in shared memory, and reads the rest
+// again from the L2 cache, the last first: 137 KB for each of 108 rows in progress (33 MB at V = 151936).
 //
-// Bits: each slice's threads add up what they would in a cluster, and slices join in their order: a row's
-// bits are the same on every device.
+// Bits: each slice is summed by threads as in a cluster, and slices are combined in order, so a row's bits are
+// the same on every device.
 #define XENT_THREADS      512
 #define XENT_WARPS        (XENT_THREADS / WARP)
 #define XENT_SLICES       4
-#define XENT_AHEAD        7           // vectors a thread has in flight: 57 KB a block
-#define SHARED_EVERYWHERE (99 << 10)  // a block's on compute capability 8.6, the least of 8.0 and up
-// Of which the maxima and sums of warps and slices take
+#define XENT_AHEAD        7  // vectors that a thread has in flight: 57 KB per block
+#define SHARED_EVERYWHERE (99 << 10)  // limit per block on compute capability 8.6, the smallest of 8.0 and up
+// The maxima and sums of warps and slices take a part of SHARED_EVERYWHERE.
 #define XENT_SLOTS      (2 * XENT_WARPS * XENT_SLICES)
 #define XENT_HELD_BYTES (SHARED_EVERYWHERE - (XENT_SLOTS + 2) * (int)sizeof(float) - 16)
 
@@ -31,19 +31,19 @@ struct xent_buffers {
     float *loss;
     const int32_t *targets;
     int64_t vocab, padded, stride;  // padded: columns of a gradient row that are written
-    int slices;                     // of a row
+    int slices;  // per row
     int held;                       // vectors that a block's shared memory keeps
     float grad_scale;
     bool want_grad;
 };
 
-// A row starts anywhere: | head: up to V - 1 elements | whole vectors | tail: up to V - 1 elements |.
-// Element by element the ends belong to the first threads: thread t to head[t] and tail[t].
+// A row may begin at any element: | head: up to V - 1 elements | whole vectors | tail: up to V - 1 elements |.
+// The first threads process head and tail, one element each: thread t has head[t] and tail[t].
 template <typename T>
 struct xent_row {
     T *row, *body;            // the first element, the first vector
-    int head, vectors, tail;  // elements, vectors, elements
-    // This thread's element of the head (end 0) or the tail (end 1); NULL: it has none.
+    int head, vectors, tail;  // counts of elements, vectors, elements
+    // This thread's element of the head (end 0) or the tail (end 1); NULL if it has none.
     __device__ T *end(int which) const {
         if ((int)threadIdx.x >= (which ? tail : head)) return NULL;
         return which ? body + (int64_t)vectors * lanes<T>::count + threadIdx.x : row + threadIdx.x;
@@ -63,13 +63,13 @@ __device__ static inline struct xent_row<T> xent_split(T *row, int vocab) {
     return r;
 }
 
-// Running maximum and sum of exp(x - max): a larger maximum scales what was summed before (Milakov &
-// Gimelshein 2018, "Online normalizer calculation for softmax").
+// Running maximum and sum of exp(x - max). A larger maximum rescales the earlier sum (Milakov & Gimelshein
+// 2018, "Online normalizer calculation for softmax").
 struct softmax_sum {
     float max, total;
 };
 
-// N more logits. While all were -infinity the maximum is too, and is not subtracted.
+// Adds N more logits. If all so far are -infinity, so is the maximum, and it is not subtracted.
 template <typename T, int N>
 __device__ static inline void softmax_add(struct softmax_sum *s, const T *x) {
     float max = s->max, total = 0.0f;
@@ -83,13 +83,13 @@ __device__ static inline void softmax_add(struct softmax_sum *s, const T *x) {
     s->total += total;
 }
 
-// Two of the same row.
+// Returns s relative to another maximum of the same row.
 __device__ static inline struct softmax_sum softmax_scaled(struct softmax_sum s, float max) {
     return {max, s.max == max ? s.total : s.total * fast_exp(s.max - max)};
 }
 
-// Over a warp, then of the block's warps: slots (2, XENT_WARPS) as softmax_leave wrote them, behind a
-// barrier.
+// Combines a warp (softmax_leave), then the block's warps (softmax_of_warps). slots (2, XENT_WARPS): written by
+// softmax_leave, read after a barrier.
 __device__ static inline void softmax_leave(struct softmax_sum s, float *slots) {
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     s = softmax_scaled(s, warp_reduce(s.max, max_of()));
@@ -106,7 +106,7 @@ __device__ static inline struct softmax_sum softmax_of_warps(const float *slots)
     return s;
 }
 
-// Of the slices, in their order.
+// Combines the slices, in their order.
 __device__ static inline struct softmax_sum softmax_of_slices(const struct softmax_sum *part, int slices) {
     struct softmax_sum all = part[0];
 #pragma unroll
@@ -119,14 +119,14 @@ __device__ static inline struct softmax_sum softmax_of_slices(const struct softm
     return all;
 }
 
-// The value that a logit turns into. The fast exponential's error, (max - x) 2^-23 of the result, stays within
-// 2^-24 of the row's sum, as the result shrinks faster than the error grows.
+// A logit's gradient, without the target's term. The fast exponential's error, (max - x) 2^-23 of the result,
+// stays within 2^-24 of the row's sum, because the result shrinks faster than the error grows.
 struct xent_gradient {
     float max, scale;
     __device__ float operator()(float x) const { return fast_exp(x - max) * scale; }
 };
 
-// Vectors [begin, end) of a slice; whether it has the row's head and tail.
+// Vectors [begin, end) of a slice, and whether the slice has the row's head and tail.
 struct xent_slice {
     int begin, end;
     bool has[2];
@@ -137,7 +137,7 @@ __device__ static inline struct xent_slice xent_slice_of(int vectors, int slices
     return {lesser(s * each, vectors), lesser((s + 1) * each, vectors), {s == 0, s == slices - 1}};
 }
 
-// This thread's maximum and sum of a slice. Vector i goes to held[i - from] where there is room.
+// Returns this thread's maximum and sum of a slice. Vector i is kept in held[i - from] if there is room.
 template <typename T>
 __device__ static inline struct softmax_sum xent_read(const struct xent_buffers<T> &p,
                                                       const struct xent_row<T> &r,
@@ -166,7 +166,8 @@ __device__ static inline struct softmax_sum xent_read(const struct xent_buffers<
     return s;
 }
 
-// The gradient in the place of a slice: what was read last comes first, as it is the likeliest in the cache.
+// Writes the gradient of a slice in place. What was read last is processed first, because it is most likely in
+// the cache.
 template <typename T>
 __device__ static inline void xent_write(const struct xent_buffers<T> &p, const struct xent_row<T> &r,
                                          const struct xent_slice &slice, const uint4 *held,
@@ -197,13 +198,13 @@ __device__ static inline void xent_write(const struct xent_buffers<T> &p, const 
     }
 }
 
-// Zeros in the columns behind the vocabulary, which nobody reads here: at most a few dozen.
+// Writes zeros to the columns after the vocabulary: at most a few dozen, which no one reads here.
 template <typename T>
 __device__ static inline void xent_pad(const struct xent_buffers<T> &p, T *row) {
     for (int64_t i = p.vocab + threadIdx.x; i < p.padded; i += blockDim.x) from_f32(0.0f, row + i);
 }
 
-// The gradient of a row that is ignored.
+// Writes the gradient of an ignored row: zeros.
 template <typename T>
 __device__ static inline void xent_ignore(const struct xent_row<T> &r, const struct xent_slice &slice) {
     constexpr int V = lanes<T>::count;
@@ -216,17 +217,18 @@ __device__ static inline void xent_ignore(const struct xent_row<T> &r, const str
     }
 }
 
-// CLUSTER: block (row, slice), the slices of a row a cluster. Else a block does all slices of its row.
+// CLUSTER: block (row, slice); the slices of a row form a cluster. Else a block processes all slices of its
+// row.
 template <typename T, bool CLUSTER>
 __global__ void __launch_bounds__(XENT_THREADS) xent_kernel(struct xent_buffers<T> p) {
     SHARED_ARRAY(float, slots, XENT_SLOTS);
     SHARED_ARRAY(float, joined, 2);
     SHARED_DYNAMIC(uint4, held);
-    int slices = CLUSTER ? p.slices : 1;  // that blocks share
+    int slices = CLUSTER ? p.slices : 1;  // shared between blocks
     int64_t row = blockIdx.x / slices;
     int rank = (int)(blockIdx.x % slices), target = p.targets[row];
     struct xent_row<T> r = xent_split(p.logits + row * p.stride, (int)p.vocab);
-    // The part that this block writes and keeps in shared memory.
+    // The slice that this block writes and keeps in shared memory.
     struct xent_slice own = xent_slice_of(r.vectors, slices, rank);
     if (p.want_grad && own.has[1]) xent_pad(p, r.row);
     if (target < 0) {
@@ -257,12 +259,12 @@ __global__ void __launch_bounds__(XENT_THREADS) xent_kernel(struct xent_buffers<
         for (int k = 0; k < XENT_SLICES; k++)
             if (k < p.slices) part[k] = softmax_of_warps(slots + k * 2 * XENT_WARPS);
     }
-    // Barriers stand between every read of the row above and the writes below.
+    // Barriers lie between every read of the row above and the writes below.
     struct softmax_sum s = softmax_of_slices(part, p.slices);
     if (rank == 0 && threadIdx.x == 0) p.loss[row] = logf(s.total) + (s.max - logit);
     struct xent_gradient grad = {s.max, __fdiv_rn(p.grad_scale, s.total)};
     if (p.want_grad) xent_write(p, r, own, held, grad, target);
-    if (CLUSTER) cluster_wait();  // until the others have read `joined`
+    if (CLUSTER) cluster_wait();  // until the other blocks have read `joined`
 }
 
 template <typename T>
@@ -273,7 +275,8 @@ static int xent_launch(struct cuda_ctx *ctx, const struct xent_args *a) {
     bool cluster = slices > 1 && has_clusters(ctx) && a->rows * slices < LARGEST_GRID;
     int64_t threads = divide_up(divide_up(vectors, (int64_t)XENT_AHEAD), (int64_t)WARP) * WARP;
     threads = greater(lesser(threads, (int64_t)XENT_THREADS), (int64_t)WARP);
-    // Two blocks with a slice each on a multiprocessor; a whole row that does not fit has one to itself.
+    // Two blocks with one slice each per multiprocessor. A whole row that does not fit has a multiprocessor to
+    // itself.
     int64_t most = XENT_HELD_BYTES / 16 * 16, spare = ctx->shared_bytes - (SHARED_EVERYWHERE - most);
     if (slices > 1 && !cluster) most = greater(most, spare / 16 * 16);
     int64_t bytes = cluster ? divide_up(vectors, (int64_t)slices) * 16 : row_bytes;
@@ -297,10 +300,11 @@ int cuda_op_xent(struct cuda_ctx *ctx, const struct xent_args *a) {
 }
 
 // ---------------------------------------------------------------- the sum of the losses
-// One block, whose threads take every LOSS_THREADS-th row and then add up in pairs. Its size is a constant, so the order of additions depends on the number of rows alone. A step has one such
-// sum over some ten thousand rows, which more blocks would not make noticeably shorter.
+// One block: its threads add every LOSS_THREADS-th row, then their sums are added in pairs. The block's size is
+// a constant, so the order of additions depends only on the number of rows. A step has one such sum over some
+// ten thousand rows; more blocks would hardly be faster.
 #define LOSS_THREADS 1024
-#define LOSS_AHEAD   8  // loads of a thread under way
+#define LOSS_AHEAD   8  // loads that a thread has in flight
 
 __global__ void __launch_bounds__(LOSS_THREADS) loss_sum_kernel(struct loss_sum_args a) {
     SHARED_ARRAY(double, slots, WARP);
@@ -312,7 +316,7 @@ __global__ void __launch_bounds__(LOSS_THREADS) loss_sum_kernel(struct loss_sum_
             int64_t row = first + (int64_t)k * LOSS_THREADS;
             loss[k] = row < a.rows ? a.loss[row] : 0.0f;
         }
-        // Zeros behind the last row change nothing: the total is never -0.
+        // Zeros after the last row change nothing, because the total is never -0.
 #pragma unroll
         for (int k = 0; k < LOSS_AHEAD; k++) total = __dadd_rn(total, (double)loss[k]);
     }

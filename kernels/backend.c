@@ -1,4 +1,4 @@
-// What every backend shares: thin wrappers over its table, the ledger, and names.
+// Shared by all backends: thin wrappers over its table, the ledger, and names.
 #include "kernels/backend_impl.h"
 
 #include <assert.h>

@@ -8,7 +8,7 @@
 //             enqueued by one thread at a time.
 // Blocking    dev_launch, dev_copy, stream_host, event_record, stream_wait_event only enqueue (they
 //             block only while the stream's queue is full). event_sync, stream_sync block the host.
-// Order       Operations of one stream run in order; those of two streams are ordered by events alone.
+// Order       Operations of one stream run in order; only events order those of two streams.
 //             A CPU stream is a real queue with its own thread, so a missing event is a real race.
 // Inside      A function that a stream runs (stream_host, stream_submit) may call dev_launch, dev_copy,
 //             event_record, stream_wait_event and stream_sync on that same stream. These calls take effect at

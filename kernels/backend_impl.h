@@ -1,4 +1,4 @@
-// What backend.c and the backends share: the first members of the opaque objects. A backend embeds struct
+// Shared by backend.c and the backends: the first members of the opaque objects. A backend embeds struct
 // device, struct stream and struct event as the FIRST member of its own structs. Only kernels/ includes this
 // file.
 #ifndef STARRING_KERNELS_BACKEND_IMPL_H

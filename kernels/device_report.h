@@ -17,7 +17,7 @@ int dev_notes(struct device *d);  // so far
 // The i-th remark, i < dev_notes. The device owns it until it closes. kind may be NULL.
 const char *dev_note(struct device *d, int i, enum dev_note_kind *kind);
 
-// Who has computed an operation so far: both bits if shapes differ, 0 if it has not run.
+// The code that has computed an operation so far: both bits if shapes differ, 0 if it has not run.
 enum device_by {
     DEVICE_BY_LIBRARY = 1,  // cuDNN, or an epilogue of cuBLASLt
     DEVICE_BY_OWN = 2       // a kernel of our own

@@ -15,7 +15,8 @@ static void carve_norm(struct model *m, struct norm *n) {
     n->rstd = take(m, MEM_ACTIVATION, m->R, 1, 4);
 }
 
-// Block i, what it has alone and what it shares with block 0 (recompute.h). Its x is there where it keeps nothing else.
+// Carves block i: its own buffers, and those it shares with block 0 (recompute.h). If the block keeps only its
+// input, its x is set already.
 static void carve_block(struct model *m, int i) {
     struct block *b = &m->blocks[i], *first = &m->blocks[0];
     size_t e = dtype_size(m->dt);
@@ -28,7 +29,7 @@ static void carve_block(struct model *m, int i) {
         return;
     }
     if (i >= m->inputs.blocks) b->norm1.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
-    // What the backward needs and does not compute again from up and the residual stream.
+    // Needed by the backward, and not recomputed from up and the residual stream.
     b->qkv = take(m, MEM_ACTIVATION, m->R, m->QKV, e);
     b->att = take(m, MEM_ACTIVATION, m->R, m->A, e);
     b->norm2.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
@@ -41,7 +42,7 @@ static void carve_block(struct model *m, int i) {
     if (!shares_cheap || m->keeps_act) b->act = take(m, MEM_ACTIVATION, m->R, m->F, e);
 }
 
-// Takes the memory of the inputs of blocks that keep nothing else, and points the blocks' x there.
+// Takes the memory for the inputs of the blocks that keep only their input, and sets these blocks' x.
 static void carve_inputs(struct model *m) {
     size_t bytes = size_bytes(m->R, m->C, dtype_size(m->dt));
     struct kept_inputs *in = &m->inputs;
@@ -63,7 +64,7 @@ static void carve_gradients(struct model *m) {
     m->d_c = take(m, MEM_ACTIVATION, m->R, m->C, e);
     m->d_qkv = take(m, MEM_ACTIVATION, m->R, m->QKV, e);
     m->d_att = take(m, MEM_ACTIVATION, m->R, m->A, e);
-    // The blocks' backward is the first to use it, so the head's backward may add its chunks there before.
+    // d_mlp is first used by the blocks' backward, so before that the head's backward may sum its chunks in it.
     int64_t of_mlp = size_times(m->R, m->F), of_head = m->apart ? size_times(m->VP, m->C) : 0;
     m->d_mlp = take(m, MEM_ACTIVATION, of_mlp > of_head ? of_mlp : of_head, 1, e);
     if (m->apart) m->head_share = m->d_mlp;
@@ -74,7 +75,7 @@ static void carve_gradients(struct model *m) {
 
 static size_t scratch_bytes(const struct model *m) {
     const struct model_spec *s = &m->spec;
-    // Attention keeps a number for each head of each position.
+    // Attention's scratch has a number for each head and position.
     if (size_is_too_large(size_bytes(m->R, s->heads, sizeof(double)))) return (size_t)SIZE_TOP;
     size_t scratch = attn_scratch_bytes(m->B, m->T, s->heads, s->kv_heads, s->head_size);
     if (m->forward_only) return scratch;
@@ -126,7 +127,7 @@ void kept_inputs_close(struct model *m) {
     }
 }
 
-// Between the slot of x[i] and the host, behind what compute has been given so far.
+// Copies x[i] between its slot and the host, after the work that compute has been given so far.
 static void copy(struct model *m, int i, bool out) {
     struct kept_inputs *in = &m->inputs;
     int slot = i & 1;
@@ -150,7 +151,7 @@ void kept_input_needed(struct model *m, int i) {
     if (is_copied(&m->inputs, i)) stream_wait_event(m->s, m->inputs.copied[i & 1]);
 }
 
-// The slot is free: for the block that is two below.
+// The slot is free for the block two below.
 void kept_input_done(struct model *m, int i) {
     if (i >= 2 && i < m->inputs.blocks && is_copied(&m->inputs, i - 2)) copy(m, i - 2, false);
 }

@@ -1,4 +1,5 @@
-// Inside of the model: the memory of one micro-batch, and the layers that work on it. For shared/model alone.
+// Inside the model: the memory of one micro-batch, and the layers that work on it. Only shared/model includes
+// this file.
 //
 // R = B*T rows, QKV = (H+2KV)*D, A = H*D, U = 2F (SwiGLU) or F (GELU):
 //
@@ -7,11 +8,11 @@
 //                 mid  -> n2 -> up -> act -> (mlp)   ; x[i+1] = mid + mlp, added by the next norm
 //     head        x[L] -> nf -> logits, in chunks of rows
 //
-// Values in brackets pass through `pass`; everything else is kept for the backward, unless that computes it
-// again (recompute.h). `carry` is the gradient of the residual stream on its way down.
+// Values in parentheses pass through `pass`. All others are kept for the backward, unless the backward
+// recomputes them (recompute.h). `carry` is the gradient of the residual stream during the backward.
 //
-// forward_only keeps nothing for a backward: all blocks' buffers are the same. A block reads the previous
-// one's mid into its x before it writes its own.
+// forward_only keeps nothing for a backward: all blocks use the same buffers. A block reads the previous
+// block's mid to compute its x before it writes its own mid.
 #ifndef STARRING_SHARED_MODEL_ACTIVATIONS_H
 #define STARRING_SHARED_MODEL_ACTIVATIONS_H
 
@@ -20,14 +21,14 @@
 #include "shared/model/recompute.h"
 #include "shared/model/spec.h"
 
-// A norm, its tensors by their offsets in the unit (elements; -1: none), and what it keeps.
+// A norm: the offsets of its tensors in the unit (elements; -1: none), and what it keeps.
 struct norm {
     int64_t weight, bias;
     void *x, *y;         // (R,C) input, output
     float *mean, *rstd;  // (R); mean: LayerNorm
 };
 
-// y(R,out) = x(R,in) w(out,in)^T + b; w and b by their offsets.
+// y(R,out) = x(R,in) w(out,in)^T + b; w and b are offsets.
 struct linear {
     int64_t weight, bias, in, out;
 };
@@ -39,14 +40,14 @@ struct block {
     float *lse;                  // (B,H,T)
 };
 
-// Where the inputs of the blocks that keep nothing else lie.
+// The inputs of the blocks that keep only their input.
 struct kept_inputs {
-    int blocks;      // k: how many they are; 0: not RECOMPUTE_BLOCK
-    bool on_host;    // the rest is of that alone (kept_inputs_open)
+    int blocks;      // k, the number of these blocks; 0: not RECOMPUTE_BLOCK
+    bool on_host;    // the members below are used only then (kept_inputs_open)
     void *slots[2];  // (R,C) each
     char *host;      // (k-2,R,C)
     struct stream *copies;
-    struct event *used[2], *copied[2];  // compute is through with the slot; so are the copies
+    struct event *used[2], *copied[2];  // compute has finished with the slot; its copy is done
 };
 
 struct model {
@@ -55,38 +56,38 @@ struct model {
     struct stream *s;
     enum dtype dt;
     int64_t B, T, R, C, QKV, A, F, U, V;
-    int64_t most_seq;  // what memory was taken for, the largest T
+    int64_t most_seq;  // the largest T, for which memory was taken
     struct arena arena;
-    int64_t wte, wpe, projection;  // offsets in unit 0, and of the head's matrix in its owner
+    int64_t wte, wpe, projection;  // offsets in unit 0; projection: of the head's matrix in its unit
     struct block *blocks;          // (L)
     struct norm final;             // x[L] -> nf
     struct recompute_options recompute;
     struct kept_inputs inputs;
-    bool keeps_act;             // RECOMPUTE_CHEAP: act too is each block's own
+    bool keeps_act;             // RECOMPUTE_CHEAP: each block keeps its own act too
     int32_t *tokens, *targets;  // (B,T)
     float *rope;                // (T,D/2,2); NULL: no rotary positions
     float *loss;                // (R)
     double *loss_sum;           // (1)
-    bool watches;               // takes the counts of grad_watch.h:
+    bool watches;               // keeps the counts of grad_watch.h:
     struct exact_sum *watch;    // (tensors)
-    void *watch_rest;           // (tensors, SUMSQ_BLOCK) behind a tensor's last whole block, then zeros
-    void *logits;               // (chunk,VP) in rows of VS elements
-    int64_t VS;                 // V and the classes reserved behind it
-    int64_t VP;                 // what the head's products run over: V on CPUs, VS on GPUs
-    int64_t chunk;              // rows of logits at a time
-    void *head_share;           // (VP,C): where a micro-batch adds its chunks; NULL: in the gradient itself
-    void *pass;                 // (R,C): proj and mlp on their way to the next norm
-    void *carry, *d_c;          // (R,C): gradients of the residual stream, and of a norm's output
+    void *watch_rest;   // (tensors, SUMSQ_BLOCK) the rest after a tensor's last whole block, then zeros
+    void *logits;       // (chunk,VP) in rows of VS elements
+    int64_t VS;         // V and the reserved classes after it
+    int64_t VP;         // columns of the head's products: V on CPUs, VS on GPUs
+    int64_t chunk;      // rows of logits per chunk
+    void *head_share;   // (VP,C): where a micro-batch sums its chunks; NULL: in the gradient itself
+    void *pass;         // (R,C): proj or mlp, until the next norm adds it
+    void *carry, *d_c;  // (R,C): gradient of the residual stream, and of a norm's output
     void *d_qkv, *d_att;
-    void *d_mlp;       // (R,F): gradient of act (SwiGLU, whose up takes its own gradient) or of up (GELU)
-    void *scratch;     // of operations
-    float grad_scale;  // of the summed loss
+    void *d_mlp;       // (R,F): gradient of act (SwiGLU; that of up is stored in up) or of up (GELU)
+    void *scratch;     // for operations
+    float grad_scale;  // factor of the summed loss's gradient
     bool zero_loss;
-    bool apart;  // of the head's plan
+    bool apart;  // from the head's plan
     bool forward_only;
 };
 
-// A tensor's place in a view; NULL where it has none (offset -1).
+// Address of a tensor in a view; NULL if there is no tensor (offset -1).
 static inline const void *weight_at(const struct model *m, const struct unit_view *v, int64_t offset) {
     return offset < 0 ? NULL : (const char *)v->weights + (size_t)offset * dtype_size(m->dt);
 }
@@ -95,17 +96,16 @@ static inline void *grad_at(const struct model *m, const struct unit_view *v, in
 }
 
 // ---------------------------------------------------------------- layers (layers.c)
-// The block (attention, then feed-forward, each on a norm of the residual stream that it adds to) and the head. Functions
-// only enqueue on the model's stream. `v` is the view of the unit that the tensors lie in.
-// Reads the residual stream as block i-1 left it (mid and m->pass; for block 0 its own x) and leaves it
-// likewise.
+// The block (attention, then feed-forward; each reads a norm of the residual stream and adds to the stream) and
+// the head. Functions only enqueue on the model's stream. `v` is the view of the unit that holds the tensors.
+// Reads the residual stream from block i-1 (its mid and m->pass; block 0: its own x), and leaves it in the same
+// form.
 void block_forward(struct model *m, int i, const struct unit_view *v);
-// The gradient of the residual stream comes in and leaves in m->carry.
+// m->carry holds the gradient of the residual stream, before and after.
 void block_backward(struct model *m, int i, const struct unit_view *v);
 
-// The head: final norm, output projection and cross-entropy, in chunks of rows so that the logits of the
-// whole batch never exist at once. v: the head's own unit; tied: unit 0 where the projection is the
-// embedding.
+// The head: final norm, output projection and cross-entropy, in chunks of rows, so that the logits of the whole
+// batch never exist together. v: the head's own unit; tied: unit 0 if the projection is the embedding.
 void head_forward(struct model *m, const struct unit_view *v, const struct unit_view *tied, bool want_loss);
 void head_backward(struct model *m, const struct unit_view *v, const struct unit_view *tied);
 // As model_row_logits.
@@ -113,28 +113,28 @@ int head_row_logits(struct model *m, const struct unit_view *v, const struct uni
                     float *out);
 
 // ---------------------------------------------------------------- memory (activations.c)
-// Takes the memory of a model whose sizes are set: from its arena, which measures when it has no device.
+// Takes the memory of a model whose sizes are set, from its arena. Without a device the arena only counts.
 void activations_carve(struct model *m);
 
 // ---------------------------------------------------------------- inputs on the host
-// The inputs of blocks that keep nothing else (recompute.h), where they lie on the host.
+// The inputs of blocks that keep only their input (recompute.h), if they are kept on the host.
 //
-// Only two are on the device, by parity of the block. A stream of the model's own copies; events
-// order it, and the host never waits:
+// Only two are on the device, in slots by the parity of the block. The model has a stream for the copies.
+// Events order the streams, and the host never waits:
 //
 //     compute   | x0 .. block 0 | x1 .. block 1 | x2 .. block 2 |    ..    | back 3 | back 2 | back 1 |
 //     copies         | x0 out       | x1 out                                        | x1 in  | x0 in  |
 //                                                 ^ x0 is out                                ^ x1 is in
 //
-// The last two need no copy: they are still there.
-// The stream and the events; nothing where inputs stay on the device. 0, or -1 after fail().
+// The last two need no copy, because they are still in the slots.
+// Creates the stream and the events; does nothing if inputs stay on the device. Returns 0, or -1 after fail().
 int kept_inputs_open(struct model *m);
 void kept_inputs_close(struct model *m);
 
-// Around the writing of x[i] in the forward: before it is written, and behind it.
+// Called before and after x[i] is written in the forward.
 void kept_input_begins(struct model *m, int i);
 void kept_input_ends(struct model *m, int i);
-// Around the use of x[i] in the backward.
+// Called before and after x[i] is used in the backward.
 void kept_input_needed(struct model *m, int i);
 void kept_input_done(struct model *m, int i);
 

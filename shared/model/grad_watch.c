@@ -7,8 +7,8 @@
 #include "shared/core/error.h"
 #include "shared/model/activations.h"
 
-// The sum takes whole blocks. The rest of a tensor behind its last one is copied in front of zeros: the elements
-// behind it in the unit are the next tensor's.
+// op_sumsq takes whole blocks. A tensor's last partial block is copied to a block of zeros, because the unit's
+// next elements belong to the next tensor.
 void grad_watch_unit(struct model *m, int u, const void *grad, int micro) {
     const struct unit *unit = &m->layout->units[u];
     size_t e = dtype_size(m->dt);

@@ -2,12 +2,12 @@
 
 #include "shared/model/layout.h"
 
-// Bytes of a chunk on a CPU: enough for full speed, and little beside the activations of models that need
+// Bytes of a chunk on a CPU: enough for full speed, and small compared with the activations of models that need
 // chunks.
 #define HOST_BYTES ((int64_t)128 << 20)
-#define HOST_ROWS  64                  // at least, unless bytes are given
-#define GPU_BYTES  ((int64_t)5 << 28)  // 1.25 GiB, at least
-#define GPU_ROWS   1024                // chunks of more rows have a multiple of this many on GPUs
+#define HOST_ROWS  64                  // minimum, unless logits_bytes is given
+#define GPU_BYTES  ((int64_t)5 << 28)  // 1.25 GiB, minimum
+#define GPU_ROWS   1024                // on GPUs, chunks of more rows than this are a multiple of it
 
 static int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -15,7 +15,7 @@ static int64_t whole_rows(const struct head_question *q, int64_t rows) {
     return q->gpu && rows > GPU_ROWS ? divide_up(rows, GPU_ROWS) * GPU_ROWS : rows;
 }
 
-// Rows of a chunk by its bytes alone.
+// Rows of a chunk by its bytes only.
 static int64_t wanted_rows(const struct head_question *q) {
     int64_t element = (int64_t)dtype_size(q->dtype);
     int64_t row_bytes = (q->gpu ? model_classes_padded(q->vocab) : q->vocab) * element;

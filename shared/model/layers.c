@@ -8,7 +8,7 @@
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- norms and linear layers
-// n->y = norm(n->x), n->x = x + m->pass first. x NULL: n->x is there already.
+// n->y = norm(n->x), after n->x = x + m->pass. x NULL: n->x is set already.
 static void norm_forward(struct model *m, const struct norm *n, const struct unit_view *v, const void *x) {
     op_norm_fwd(m->s, &(struct norm_fwd_args){.y = n->y,
                                               .sum = x ? n->x : NULL,
@@ -25,7 +25,7 @@ static void norm_forward(struct model *m, const struct norm *n, const struct uni
                                               .dt = m->dt});
 }
 
-// m->carry = gradient of n->x from m->d_c, that of n->y, + residual (NULL: nothing; m->carry is allowed).
+// m->carry = gradient of n->x, from m->d_c (the gradient of n->y), + residual (NULL: none; may be m->carry).
 static void norm_backward(struct model *m, const struct norm *n, const struct unit_view *v,
                           const void *residual) {
     op_norm_bwd(m->s, &(struct norm_bwd_args){.dx = m->carry,
@@ -45,7 +45,7 @@ static void norm_backward(struct model *m, const struct norm *n, const struct un
                                               .dt = m->dt});
 }
 
-// y(R,out) = x(R,in) w^T + b. pre_gelu not NULL: that goes there (R,out), and y is its GELU.
+// y(R,out) = x(R,in) w^T + b. If pre_gelu is not NULL, it receives that value (R,out), and y its GELU.
 struct linear_io {
     void *y;
     const void *x;
@@ -66,8 +66,8 @@ static void linear_forward(struct model *m, const struct linear *l, const struct
                                           .dt = m->dt});
 }
 
-// dx(R,in) = dy w ; gradient of w (+)= dy^T x ; of b (+)= column sums of dy, unless no_bias. gelu_of not
-// NULL: x is gelu(gelu_of(R,in)), and dx becomes the gradient of gelu_of.
+// dx(R,in) = dy w; gradient of w (+)= dy^T x; gradient of b (+)= column sums of dy, unless no_bias. If gelu_of
+// is not NULL, x is gelu(gelu_of(R,in)), and dx receives the gradient of gelu_of.
 struct linear_grad {
     void *dx;
     const void *dy, *x;
@@ -100,8 +100,8 @@ static void linear_backward(struct model *m, const struct linear *l, const struc
 }
 
 // ---------------------------------------------------------------- a block
-// Rotates q and k in place; nothing without rotary positions. In the backward pass it rotates back, and
-// writes the gradient of qkv's bias to dbias (NULL: there is no bias).
+// Rotates q and k in place; does nothing without rotary positions. In the backward it rotates back, and writes
+// the gradient of qkv's bias to dbias (NULL: there is no bias).
 static void rotate(struct model *m, void *qkv, const struct unit_view *backward, void *dbias) {
     if (!m->rope) return;
     op_rope(m->s, &(struct rope_args){.qkv = qkv,
@@ -171,8 +171,8 @@ void block_forward(struct model *m, int i, const struct unit_view *v) {
     linear_forward(m, &b->w_down, v, &(struct linear_io){.y = m->pass, .x = b->act});
 }
 
-// Fills the buffers that block i shares with others (recompute.h). Those of the last one that shares them have not been
-// overwritten since its forward.
+// Fills the buffers that block i shares with others (recompute.h). The last block that shares them needs
+// nothing, because they have not been overwritten since its forward.
 static void compute_again(struct model *m, int i, const struct unit_view *v) {
     const struct block *b = &m->blocks[i];
     bool gelu = m->spec.traits.mlp == MLP_GELU;
@@ -198,12 +198,11 @@ void block_backward(struct model *m, int i, const struct unit_view *v) {
     bool gelu = m->spec.traits.mlp == MLP_GELU;
     void *d_up = gelu ? m->d_mlp : b->up;
     compute_again(m, i, v);
-    // 1. Down projection, from carry (R,C): gradient of act (R,F); with GELU, which is part of the product,
-    //    of up.
+    // 1. Down projection, from carry (R,C): gradient of act (R,F), or, with GELU as part of the product, of up.
     linear_backward(
         m, &b->w_down, v,
         &(struct linear_grad){.dx = m->d_mlp, .dy = m->carry, .x = b->act, .gelu_of = gelu ? b->up : NULL});
-    // 2. SwiGLU: gradient of gate and up (R,2F), in their place.
+    // 2. SwiGLU: gradient of gate and up (R,2F), in place.
     if (!gelu)
         op_swiglu_bwd(
             m->s, &(struct swiglu_args){
@@ -241,7 +240,7 @@ void block_backward(struct model *m, int i, const struct unit_view *v) {
 
 // ---------------------------------------------------------------- the head
 // The output projection: in the head's own unit, or in unit 0 if tied. Rows from V on are reserved zeros. The
-// loss ignores their logits and makes the gradient of these zero, so the rows stay zero.
+// loss ignores their logits and sets the gradient of these to zero, so the rows stay zero.
 struct projection {
     const void *w;  // (VP,C)
     void *dw;       // (VP,C) or NULL
@@ -304,8 +303,8 @@ void head_forward(struct model *m, const struct unit_view *v, const struct unit_
     sum_losses(m);
 }
 
-// From the gradient of a chunk's logits: the gradient of its rows of nf, and its share of dw, which is added
-// to dw (accumulate) or replaces it.
+// From the gradient of a chunk's logits, computes the gradient of its rows of nf and its contribution to dw,
+// which is added to dw (accumulate) or replaces it.
 static void chunk_backward(struct model *m, const struct projection *p, int64_t row, int64_t rows, void *dw,
                            bool accumulate) {
     op_matmul(m->s, &(struct matmul_args){.c = row_at(m, m->d_c, row, m->C),
@@ -328,8 +327,8 @@ static void chunk_backward(struct model *m, const struct projection *p, int64_t 
                                           .dt = m->dt});
 }
 
-// The logits are computed here and not in the forward, but their time counts as the backward's: on a GPU,
-// measuring it apart would put a timestamp between the products.
+// The logits are computed here, not in the forward, but their time counts as backward: on a GPU, measuring it
+// separately would put a timestamp between the products.
 void head_backward(struct model *m, const struct unit_view *v, const struct unit_view *tied) {
     struct projection p = projection_of(m, v, tied);
     bool apart = p.accumulate && m->head_share;
@@ -350,7 +349,7 @@ int head_row_logits(struct model *m, const struct unit_view *v, const struct uni
                     float *out) {
     struct projection p = projection_of(m, v, tied);
     size_t bytes = (size_t)m->VS * dtype_size(m->dt);
-    void *host = xcalloc(bytes, 1);  // logits may lie in device memory
+    void *host = xcalloc(bytes, 1);  // logits may be in device memory
     logits_of(m, &p, row, 1);
     dev_copy(m->s, host, m->logits, bytes);
     int rc = stream_sync(m->s);

@@ -14,16 +14,16 @@
 #include "shared/core/processors.h"
 #include "shared/core/rng.h"
 
-// Keeps the stream of initial values apart from other uses of the same seed.
+// Separates the random stream of initial values from other uses of the same seed.
 #define INIT_KEY UINT64_C(0x696e69745f773031)
 
-// With padding: exact as a number of JSON, and 512 bytes for each can still be counted.
+// Limit with padding: exact as a JSON number, and 512 bytes per element can still be counted.
 #define ELEMENTS_MAX ((int64_t)1 << 53)
 
 static struct tensor *add(struct unit *u, const char *name) {
     assert(u->count < UNIT_MAX_TENSORS);
     struct tensor *t = &u->tensors[u->count++];
-    char unit_name[sizeof u->name];  // a copy: the compiler cannot see that the two names never overlap
+    char unit_name[sizeof u->name];  // a copy, because the compiler cannot see that the names do not overlap
     memcpy(unit_name, u->name, sizeof unit_name);
     snprintf(t->name, sizeof t->name, "%s.%s", unit_name, name);
     return t;
@@ -41,9 +41,8 @@ static void add_matrix(struct unit *u, const char *name, int64_t rows, int64_t c
     t->init_std = std;
 }
 
-// Reserves room behind the unit's last tensor, the one that the head multiplies with. The room is a multiple
-// of the global norm's block, so that the blocks of the tensors behind it, and with them the norm's last bit,
-// do not change.
+// Reserves space after the unit's last tensor, the one that the head multiplies with. The space is a multiple
+// of the global norm's block, so the blocks of later tensors, and the norm's last bit, do not change.
 static void reserve_classes(struct unit *u) {
     struct tensor *t = &u->tensors[u->count - 1];
     int64_t n = (model_classes_padded(t->shape[0]) - t->shape[0]) * t->shape[1];

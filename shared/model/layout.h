@@ -1,4 +1,5 @@
-// Units of the model, padded for world ranks. Tensors (ours), in logical order; those in brackets by trait:
+// Units of the model, padded for `world` ranks. Tensors (ours), in logical order; those in brackets depend on
+// traits:
 //
 //     embedding   wte (V,C) [wpe (P,C)]
 //     block.i     norm1 (C) [norm1_b]  wqkv ((H+2KV)D,C) [bqkv]  wo (C,H*D) [bo]
@@ -9,12 +10,11 @@
 //
 // Full names are "<unit>.<tensor>": "block.3.wqkv". Matrices are (out, in), as torch.nn.Linear stores them.
 //
-// Behind the tensor that the head multiplies with (wte when tied, else lm_head) zeros are reserved for the
-// rows up to a multiple of HEAD_CLASSES_ALIGN: with 50257 rows none of the head's three products meets the
-// alignment that a GPU's tensor cores want (m, n and k multiples of 8 in 16 bits: NVIDIA's Matrix
-// Multiplication Background User's Guide; nanoGPT pads GPT-2's 50257 to 50304 for the same reason). The
-// layout is the same on every device, since a server on a CPU may serve a worker on a GPU; CPUs do not
-// multiply over the reserved rows.
+// After the tensor that the head multiplies with (wte if tied, else lm_head), zeros are reserved for the rows
+// up to a multiple of HEAD_CLASSES_ALIGN. With 50257 rows none of the head's three products has the alignment
+// that a GPU's tensor cores need (m, n and k multiples of 8 in 16 bits: NVIDIA's Matrix Multiplication
+// Background User's Guide; nanoGPT pads GPT-2's 50257 to 50304 for the same reason). The layout is the same on
+// every device, because a server on a CPU may serve a worker on a GPU. CPUs do not multiply the reserved rows.
 #ifndef STARRING_SHARED_MODEL_LAYOUT_H
 #define STARRING_SHARED_MODEL_LAYOUT_H
 
@@ -26,10 +26,10 @@ static inline int64_t model_classes_padded(int64_t vocab) {
     return (vocab + HEAD_CLASSES_ALIGN - 1) / HEAD_CLASSES_ALIGN * HEAD_CLASSES_ALIGN;
 }
 
-// Padded for `world` ranks. NULL after logging: it has more parameters than can be counted.
+// Padded for `world` ranks. Returns NULL after logging if there are more parameters than can be counted.
 struct layout *model_layout_create(const struct model_spec *s, int world);
 
-// Counter-based initial fp32 values of unit u (n_pad, zeros in gaps), keyed by (seed, logical index):
+// Counter-based initial fp32 values of unit u (n_pad, zeros in gaps), keyed by (seed, logical index): they are
 // the same for every world size.
 void model_init_unit(const struct layout *l, int u, uint64_t seed, float *out);
 

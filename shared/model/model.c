@@ -10,7 +10,7 @@
 #include "shared/core/error.h"
 #include "shared/model/activations.h"
 
-// Tensor "<unit>.<name>"; NULL: the unit has none.
+// Returns the tensor "<unit>.<name>", or NULL if the unit has none.
 static const struct tensor *tensor_of(const struct unit *u, const char *name) {
     for (int i = 0; i < u->count; i++)
         if (!strcmp(strrchr(u->tensors[i].name, '.') + 1, name)) return &u->tensors[i];
@@ -42,7 +42,7 @@ struct head_plan model_head_plan(const struct model_options *o) {
                                                 .dtype = o->dtype});
 }
 
-// Sizes and places, no memory.
+// Sets sizes and offsets; takes no memory.
 static struct model *model_shell(const struct model_options *o) {
     struct model *m = xcalloc(1, sizeof *m);
     const struct model_spec *s = o->spec;
@@ -69,7 +69,7 @@ static struct model *model_shell(const struct model_options *o) {
     m->VP = on_gpu(o) ? m->VS : m->V;
     m->chunk = o->forward_only ? 1 : p.rows;
     m->apart = p.apart;
-    // Where the tensors lie. Every block has the same ones at the same offsets.
+    // Offsets of the tensors. Every block has the same tensors at the same offsets.
     const struct unit *first = &m->layout->units[0], *block = &m->layout->units[1];
     const struct unit *head = &m->layout->units[m->layout->count - 1];
     bool gated = s->traits.mlp == MLP_SWIGLU;
@@ -88,8 +88,8 @@ static struct model *model_shell(const struct model_options *o) {
     return m;
 }
 
-// Frequencies of LLaMA 3's rope (Hugging Face modeling_rope_utils, "llama3"): long wavelengths are
-// stretched by `factor`, short ones kept, those between blended.
+// Frequencies of LLaMA 3's rope (Hugging Face modeling_rope_utils, "llama3"): long wavelengths are divided by
+// `factor`, short ones are kept, those between are blended.
 static double scaled_frequency(const struct model_spec *s, double f) {
     if (s->rope_scaling == ROPE_LINEAR) return f / s->rope_factor;
     if (s->rope_scaling != ROPE_LLAMA3) return f;
@@ -101,7 +101,7 @@ static double scaled_frequency(const struct model_spec *s, double f) {
     return (1.0 - smooth) * f / s->rope_factor + smooth * f;
 }
 
-#define ROPE_POSITIONS 4096  // whose angles are on the host at once
+#define ROPE_POSITIONS 4096  // positions whose angles are on the host together
 
 static int fill_rope(struct model *m) {
     int64_t half = m->spec.head_size / 2, piece = m->T < ROPE_POSITIONS ? m->T : ROPE_POSITIONS;

@@ -11,8 +11,8 @@
 
 static_assert(UNIT_MAX_TENSORS <= UPDATE_GROUPS_MAX, "a unit's tensors may all be groups of their own");
 
-// Does the element at `at` decay? *end = where the answer may change: the start of the next tensor of
-// the other group. A gap has the answer of the tensor before it.
+// Whether the element at `at` decays. *end receives the position where this may change: the start of the next
+// tensor of the other group. A gap belongs to the tensor before it.
 static bool decay_run(const struct unit *unit, int64_t at, int64_t *end) {
     int i = 0;
     while (i + 1 < unit->count && unit->tensors[i + 1].offset <= at) i++;
@@ -23,7 +23,7 @@ static bool decay_run(const struct unit *unit, int64_t at, int64_t *end) {
     return decay;
 }
 
-// The range's runs of equal decay, as elements of the range; returns how many there are.
+// The range's runs of equal decay, in elements of the range. Returns their number.
 static int32_t find_groups(const struct optimizer_config *c, const struct update_range *r, int64_t *ends,
                            float *weight_decay) {
     int32_t groups = 0;
@@ -65,7 +65,7 @@ static void describe_lion(char *text, size_t size, const struct optimizer_config
     .params = {{"lr", "1e-3"}, {"betas", "[0.9,0.999]"}, {"eps", "1e-8"}, {"weight_decay", "0"},    \
                {"adam_w_mode", "true"}, {"bias_correction", "true"}, {"torch_adam", "false"}},      \
     .op = OP_ADAMW, .describe = describe_adamw
-// Those of torch.optim.SGD, which DeepSpeed takes; without momentum it has no state.
+// Keys and defaults of torch.optim.SGD, which DeepSpeed uses. Without momentum it has no state.
 #define SGD                                                                                         \
     .name = "SGD", .textbook = "SGD",                                                               \
     .params = {{"lr", "1e-3"}, {"momentum", "0"}, {"dampening", "0"}, {"weight_decay", "0"},        \
@@ -86,7 +86,7 @@ const struct optimizer optimizers[] = {
      .params = {{"lr", "1e-3"}, {"betas", "[0.9,0.999]"}, {"weight_decay", "0"}},
      .op = OP_LION,
      .describe = describe_lion},
-    // Of its OnebitAdam.
+    // Keys and defaults of DeepSpeed's OnebitAdam.
     {.name = "OneBitAdam",
      .textbook = "Adam",
      .states = 2,
@@ -121,7 +121,8 @@ const char *optimizer_default(const struct optimizer *o, const char *key) {
     return NULL;
 }
 
-// The operation, which reads those arguments that it needs; OP_COUNT: the range is empty.
+// Sets the operation's arguments. Returns the operation, which reads the arguments it needs, or OP_COUNT if the
+// range is empty.
 static enum op set_args(struct update_args *a, const struct optimizer_config *c, const struct update_range *r,
                         const struct update_step *step) {
     assert(step->t >= 1 && r->begin >= 0 && r->begin <= r->end && r->end <= r->unit->n_pad);
@@ -149,7 +150,7 @@ static enum op set_args(struct update_args *a, const struct optimizer_config *c,
     };
     a->groups = find_groups(c, r, a->ends, a->weight_decay);
     if (c->freeze_step && step->t > c->freeze_step) return OP_ADAM_FROZEN;
-    // Of 1-bit Adam DeepSpeed corrects no bias.
+    // DeepSpeed's 1-bit Adam corrects no bias.
     if (c->row->op == OP_ADAMW && !c->row->onebit && !c->no_bias_correction) {
         a->inv_bc1 = (float)(1 / (1 - exact_pow(a->beta1, (double)step->t)));
         a->inv_sqrt_bc2 = (float)(1 / sqrt(1 - exact_pow(a->beta2, (double)step->t)));

@@ -1,14 +1,14 @@
 // The update, shared by every topology: an optimizer over any range of a unit. No rank, no message.
 //
-// An optimizer is a row of `optimizers` in optimizer.c. The holder of its states (the local topology, the
-// ring's ranks, the star's servers) holds `state[]` and asks the row how many there are:
+// An optimizer is a row of `optimizers` in optimizer.c. The owner of its states (the local topology, the ring's
+// ranks, the star's servers) has `state[]`; the row tells how many there are:
 //
 //     optimizer_carve      takes row->states arrays of fp32
-//     optimizer_bytes      what the predictions' formulas count of them
-//     optimizer_launch     the update on a stream; optimizer_apply: at once, on the host
+//     optimizer_bytes      their bytes per parameter, for predictions
+//     optimizer_launch     the update on a stream; optimizer_apply: now, on the host
 //
-// A new optimizer takes its operation (kernels/), its row here, a member of optimizer_config for each setting
-// that no other has, and that setting's row in shared/config/config_keys.c.
+// A new optimizer needs its operation (kernels/), its row here, a member of optimizer_config for each setting
+// that no other optimizer has, and that setting's row in shared/config/config_keys.c.
 #ifndef STARRING_SHARED_MODEL_OPTIMIZER_H
 #define STARRING_SHARED_MODEL_OPTIMIZER_H
 
@@ -22,7 +22,7 @@
 
 struct optimizer;
 
-// The settings; a row reads those that it names in `params`, the others are zero.
+// The settings. A row reads those that it names in `params`; the others are zero.
 struct optimizer_config {
     const struct optimizer *row;
     float lr, beta1, beta2, eps, weight_decay;
@@ -30,66 +30,66 @@ struct optimizer_config {
     bool no_bias_correction;  // "bias_correction": false
     float momentum, dampening;
     bool nesterov;
-    struct schedule_config
-        cycle;            // OneCycle with cycle_momentum: the betas of each update; type NONE: they stand
-    int64_t freeze_step;  // updates before the variance is frozen; 0: it never is
+    struct schedule_config cycle;  // OneCycle with cycle_momentum: sets the betas; else NONE
+    int64_t freeze_step;           // updates before the variance is frozen; 0: never
 };
 
-// Range [begin, end) of a unit, with buffers that hold only that range (element 0 = begin).
+// Range [begin, end) of a unit, with buffers that hold only this range (element 0 = begin).
 struct update_range {
     const struct unit *unit;
     int64_t begin, end;                  // elements of the unit, pads allowed
     float *master;                       // (end - begin)
-    float *state[OPTIMIZER_STATES_MAX];  // (end - begin) each; the row has row->states of them
+    float *state[OPTIMIZER_STATES_MAX];  // (end - begin) each; row->states of them are used
     void *weight;                        // (end - begin) of dtype, or NULL
     const void *grad;                    // (end - begin) of dtype
-    // Behind freeze_step: the code of the momentum that all ranks agreed on; NULL: it is made of grad.
+    // After freeze_step: the code of the momentum on which all ranks agreed; NULL: computed from grad.
     const struct onebit_block *momentum;
     enum dtype dtype;
 };
 
 struct update_step {
     float lr;
-    int64_t t;  // 1-based number of this update
+    int64_t t;  // number of this update, from 1
     const struct update_scalars *scalars;
 };
 
 struct optimizer {
     const char *name;      // "optimizer.type"
-    const char *textbook;  // what the legends of memory formulas call it
-    int states;            // fp32 values per parameter, beside the master
+    const char *textbook;  // its name in the legends of memory formulas
+    int states;            // fp32 values per parameter, besides the master
     struct {
         const char *key, *value;
     } params[OPTIMIZER_PARAMS_MAX];  // its keys below "optimizer.params", and their defaults as JSON
     bool decoupled;                  // "adam_w_mode" is always true
-    const struct optimizer *moving;  // the row that it becomes with a momentum above 0; NULL: stays
-    bool onebit;  // behind freeze_step ranks exchange their momenta in one bit (decentral/zero)
+    const struct optimizer *moving;  // the row used with a momentum above 0; NULL: this one
+    bool onebit;  // after freeze_step, ranks exchange their momenta in one bit (decentral/zero)
     enum op op;   // the update
-    void (*describe)(char *text, size_t size, const struct optimizer_config *c);  // the settings in words
+    void (*describe)(char *text, size_t size, const struct optimizer_config *c);  // prints the settings
 };
 extern const struct optimizer optimizers[];                                 // ends with a row without a name
-const struct optimizer *optimizer_find(const char *name);                   // any case; NULL: there is none
-const char *optimizer_names(char text[128]);                                // "A, B": fills and returns text
+const struct optimizer *optimizer_find(const char *name);                   // any case; NULL: unknown name
+const char *optimizer_names(char text[128]);                                // "A, B"; fills and returns text
 const char *optimizer_default(const struct optimizer *o, const char *key);  // NULL: not one of its keys
 
-// Of the update at hand: the configured one, or OneCycle's.
+// beta1 of this update: the configured one, or OneCycle's.
 float optimizer_beta1(const struct optimizer_config *c, const struct update_step *step);
 
-// One operation for the whole range, its runs of equal weight decay as groups; a range may begin and end
-// anywhere, also inside a tensor, a gap or the pad. Gaps belong to the run before them: they are zero and
-// stay zero whatever the decay. An empty range launches nothing.
+// Launches one operation for the whole range, whose runs of equal weight decay are its groups. A range may
+// begin and end anywhere, also inside a tensor, a gap or the padding. Gaps belong to the run before them; they
+// are zero, and stay zero with any decay. An empty range launches nothing.
 void optimizer_launch(struct stream *s, const struct optimizer_config *c, const struct update_range *r,
                       const struct update_step *step);
-// The same, at once, on `threads` threads of the host (servers). 0, or -1 after fail().
+// The same, now, on `threads` threads of the host (servers). Returns 0, or -1 after fail().
 int optimizer_apply(const struct optimizer_config *c, const struct update_range *r,
                     const struct update_step *step, int threads);
 
 // Takes the states of n elements.
 void optimizer_carve(struct arena *a, const struct optimizer *o, int64_t n, float **state);
-// Bytes per parameter of the states and, where the weights are not the fp32 masters, of the master.
+// Bytes per parameter: of the states, and of the master if the weights are not the fp32 masters (own_master).
 size_t optimizer_bytes(const struct optimizer *o, bool own_master);
 
-// p[i] += factor * x[i] in fp32, i < n: a step of plain SGD. scalars: of the device, which say that nothing is scaled or skipped.
+// p[i] += factor * x[i] in fp32, i < n: a step of plain SGD. scalars: in device memory, with scale 1 and no
+// skip.
 void optimizer_add_scaled(struct stream *s, const struct update_scalars *scalars, float *p, float factor,
                           const float *x, int64_t n);
 

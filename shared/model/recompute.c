@@ -10,8 +10,8 @@ int recompute_blocks(const struct recompute_options *o, const struct model_spec 
     return o->blocks > 0 && o->blocks < s->layers ? (int)o->blocks : s->layers;
 }
 
-// 2 flops a parameter of a product, which is what its forward takes. Of w_down nothing is computed again: the backward
-// does not need what it makes.
+// A product takes 2 flops per parameter in the forward. w_down is not recomputed, because the backward does not
+// need its result.
 struct token_flops recompute_flops_per_token(const struct recompute_options *o, const struct model_spec *s,
                                              double seq) {
     int kept = recompute_blocks(o, s);
@@ -23,7 +23,7 @@ struct token_flops recompute_flops_per_token(const struct recompute_options *o, 
                                 .causal = again * (2.0 * products + 0.5 * attention)};
 }
 
-// Of each block: two norms, C read and C written, and the activation function, U read and F written.
+// Per block: two norms, C read and C written each, and the activation function, U read and F written.
 double recompute_elements_per_token(const struct recompute_options *o, const struct model_spec *s) {
     int kept = o->kind == RECOMPUTE_CHEAP ? s->layers : recompute_blocks(o, s);
     return kept ? (double)(kept - 1) * (4.0 * s->channels + (double)model_up_width(s) + s->ffn) : 0;

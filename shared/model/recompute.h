@@ -1,17 +1,20 @@
-// Recomputation: activations that the backward computes again instead of keeping them (DeepSpeed's activation_checkpointing; docs/ring.md).
+// Recomputation: activations that the backward recomputes instead of keeping them (DeepSpeed's
+// activation_checkpointing; docs/ring.md).
 //
 //     kept of a block      x    n1   qkv  att  mid  n2   up   act       n1, n2: outputs of the norms
 //     RECOMPUTE_NONE       own  own  own  own  own  own  own  own
 //     RECOMPUTE_CHEAP      own  -    own  own  own  -    own  -         no product is computed twice
-//     RECOMPUTE_BLOCK      own  -    -    -    -    -    -    -         the block's forward, less its last product
+//     RECOMPUTE_BLOCK      own  -    -    -    -    -    -    -         recomputes all but the block's last
+//     product
 //
-// "-": one buffer for all blocks. The block's backward fills it again from what is kept, by the same operations on the
-// same values, hence to the same bits; the last block's is still there. So k blocks that keep their input alone have k-1
-// recomputed. The buffers are those of block 0, which the others point to.
+// "-": one buffer for all blocks (that of block 0). The block's backward fills it again from the kept values,
+// by the same operations, so with the same bits. For the last block the buffer is still filled. So if k blocks
+// keep only their input, k-1 blocks are recomputed.
 //
-// Chen et al. 2016 (Training Deep Nets with Sublinear Memory Cost) keep one input for each segment of several blocks. A
-// segment here is one block: recomputing a longer one needs the weights of all its blocks at once, of which ring stage 3
-// holds two, and its blocks' buffers, one set each, which saves memory in models of more than 32 blocks alone.
+// Chen et al. 2016 (Training Deep Nets with Sublinear Memory Cost) keep one input per segment of several
+// blocks. Here a segment is one block. Recomputing a longer segment needs the weights of all its blocks
+// together, while ring stage 3 holds two, and one set of buffers per block; it saves memory only in models of
+// more than 32 blocks.
 #ifndef STARRING_SHARED_MODEL_RECOMPUTE_H
 #define STARRING_SHARED_MODEL_RECOMPUTE_H
 
@@ -22,23 +25,24 @@ const char *recompute_name(enum recompute_kind k);  // "none", "cheap", "block"
 
 struct recompute_options {
     enum recompute_kind kind;
-    // RECOMPUTE_BLOCK: how many blocks keep their input alone, counted from the first; 0, or more than there are: all.
+    // RECOMPUTE_BLOCK: how many blocks keep only their input, counted from the first; 0 or more than exist:
+    // all.
     int64_t blocks;
     bool inputs_on_host;  // RECOMPUTE_BLOCK: in host memory (MEM_HOST)
-    // RECOMPUTE_CHEAP on GPUs: GELU is an operation of its own behind its product (cuda.gelu: apart). A fused one may round
-    // otherwise than OP_GELU_FWD, so its output is kept where it may be fused.
+    // RECOMPUTE_CHEAP on GPUs: GELU is a separate operation after its product (cuda.gelu: apart). A fused GELU
+    // may round differently from OP_GELU_FWD, so where it may be fused its output is kept.
     bool gelu_apart;
 };
 
-// Flops of products and attention that a token costs again, in the two countings of model_flops_per_token. Norms and
-// activation functions count nothing, there as here.
+// Flops per token of recomputed products and attention, counted in both ways of model_flops_per_token. As
+// there, norms and activation functions count nothing.
 struct token_flops recompute_flops_per_token(const struct recompute_options *o, const struct model_spec *s,
                                              double seq);
 
-// Elements, of the run's type, that a token costs again in norms and activation functions: read and written.
+// Elements per token, of the run's type, that recomputed norms and activation functions read and write.
 double recompute_elements_per_token(const struct recompute_options *o, const struct model_spec *s);
 
-// k: how many blocks keep their input alone, of RECOMPUTE_BLOCK; else 0.
+// k: how many blocks keep only their input with RECOMPUTE_BLOCK; else 0.
 int recompute_blocks(const struct recompute_options *o, const struct model_spec *s);
 
 #endif

@@ -4,15 +4,15 @@
 
 #include "kernels/exact_math.h"
 
-// Each function is a type's learning rate of the update behind i + 1 applied ones: i is DeepSpeed's
-// last_batch_iteration, -1 before the first.
+// Each function returns a type's learning rate of the update after i + 1 applied ones. i is DeepSpeed's
+// last_batch_iteration, -1 before the first update.
 typedef double rate_fn(const struct schedule_config *c, double base_lr, double i);
 
 static double warmup_length(const struct schedule_config *c) {
     return c->warmup_steps > 2 ? (double)c->warmup_steps : 2;
 }
 
-// Share of the way from the lowest to the highest learning rate, i steps into a warm-up of w.
+// The fraction between the lowest and the highest learning rate, i steps into a warm-up of w steps.
 static double ramp(const struct schedule_config *c, double i, double w) {
     return c->warmup == WARMUP_LOG ? 1.0 / exact_log(w) * exact_log(i + 1) : i / w;
 }
@@ -42,13 +42,13 @@ static double warmup_cosine(const struct schedule_config *c, double base_lr, dou
     double w = warmup_length(c);
     if (i < 0) return 0;
     if (i < w) return base_lr * (c->warmup_min_ratio + ramp(c, i, w) * (1.0 - c->warmup_min_ratio));
-    // Past its end the schedule stays at the floor; the cosine alone would climb again.
+    // After its end the schedule stays at the minimum; the cosine would rise again.
     double progress = fmin(1.0, (i - w + 1) / fmax(1.0, (double)c->total_steps - w));
     double wave = (1 + exact_cosine(M_PI * progress)) / 2;
     return base_lr * fmax(0.0, c->cos_min_ratio + (1.0 - c->cos_min_ratio) * wave);
 }
 
-// How far up the cycle is at update n of it: 0 at both ends, 1 between the halves.
+// The height of the cycle at its update n: 0 at both ends, 1 between the halves.
 static double height(const struct schedule_config *c, int64_t n) {
     int64_t first = c->cycle_first, total = first + c->cycle_second;
     n %= total;
@@ -59,7 +59,7 @@ static double height(const struct schedule_config *c, int64_t n) {
     return stairs ? floor((double)climbed * (double)stairs / (double)length) / (double)stairs : part;
 }
 
-// Intervals of decay behind the cycle; below 0: the cycle still runs.
+// Intervals of decay after the cycle; below 0: the cycle is not over.
 static double decay_intervals(const struct schedule_config *c, double i) {
     double behind = i - (double)(c->cycle_first + c->cycle_second);
     if (behind < 0) return -1;
@@ -92,8 +92,7 @@ float schedule_lr(const struct schedule_config *c, float base_lr, int64_t update
 
 float schedule_beta1(const struct schedule_config *c, int64_t updates) {
     double i = (double)updates - 1, decay = decay_intervals(c, i);
-    if (updates == 0)
-        return (float)c->min_mom;  // the scheduler's constructor has set it, and no step moved it
+    if (updates == 0) return (float)c->min_mom;  // set by the scheduler's constructor; no step has changed it
     if (decay < 0) return (float)(c->max_mom - (c->max_mom - c->min_mom) * height(c, updates));
     return (float)(c->max_mom * (1 + c->decay_mom_rate * decay));
 }

@@ -1,4 +1,4 @@
-// Plausibility and arithmetic of model descriptions.
+// Checks and arithmetic of model descriptions.
 #include "shared/model/spec.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-// The description of a model: its sizes, and the traits that its layers are chosen by. Plain data; no name of a family
-// decides anything. shared/hf makes one of a preset or of a Hugging Face directory.
+// The description of a model: its sizes, and the traits that select its layers. Plain data; no name of a model
+// family decides anything. shared/hf makes a description from a preset or a Hugging Face directory.
 #ifndef STARRING_SHARED_MODEL_SPEC_H
 #define STARRING_SHARED_MODEL_SPEC_H
 
@@ -12,8 +12,8 @@ enum model_positions { POSITIONS_ROTARY, POSITIONS_LEARNED };
 enum model_mlp { MLP_SWIGLU, MLP_GELU };
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
 
-// Any combination computes. A trait that is not here yet is a field here, its tensors in layout.c and its
-// operations in layers.c.
+// All combinations work. A new trait needs a field here, its tensors in layout.c and its operations in
+// layers.c.
 struct model_traits {
     enum norm_kind norm;             // LayerNorm has a bias, RMSNorm has none
     enum model_positions positions;  // learned: wpe (P,C)
@@ -25,7 +25,7 @@ struct model_traits {
 
 struct model_spec {
     char name[64];
-    char hf_type[32];  // Hugging Face's model_type: the row of shared/hf/families.c that it came from
+    char hf_type[32];  // Hugging Face's model_type: its row of shared/hf/families.c
     struct model_traits traits;
     int32_t vocab;           // V
     int32_t channels;        // C
@@ -34,8 +34,8 @@ struct model_spec {
     int32_t kv_heads;        // KV
     int32_t head_size;       // D
     int32_t ffn;             // F: width of the feed-forward's activation
-    int32_t max_positions;   // P: rows of wpe; with rotary positions what the model was trained for
-    int32_t sliding_window;  // 0: none. A token sees so many: sequences up to it see everything
+    int32_t max_positions;   // P: rows of wpe; with rotary positions, the length it was trained for
+    int32_t sliding_window;  // how many tokens a token sees; shorter sequences see all. 0: no window
     bool tied;               // the head multiplies with wte
     float norm_eps;
     float rope_theta;
@@ -46,28 +46,29 @@ struct model_spec {
     int32_t bos_token, eos_token;  // -1: none; kept for the written config.json
 };
 
-int model_spec_check(const struct model_spec *s);  // -1 after naming what is impossible
-// Tokens of the longest sequence that the model takes; 0: any number.
+int model_spec_check(const struct model_spec *s);  // 0, or -1 after naming what is impossible
+// Tokens of the longest sequence that the model supports; 0: any length.
 int64_t model_longest_seq(const struct model_spec *s);
-// Whether the model takes sequences of seq tokens. 0, or -1 after fail() named --seq and the longest.
+// Whether the model supports sequences of seq tokens. Returns 0, or -1 after fail() with --seq and the longest.
 int model_spec_check_seq(const struct model_spec *s, int64_t seq);
-// U, rows of the product before the activation: gate and up (2F) of SwiGLU, up (F) of GELU.
+// U, rows of the product before the activation: gate and up (2F) for SwiGLU, up (F) for GELU.
 static inline int64_t model_up_width(const struct model_spec *s) {
     return s->traits.mlp == MLP_SWIGLU ? 2 * (int64_t)s->ffn : s->ffn;
 }
 
-// Flops of forward and backward of one token, nothing recomputed counted: 6 x the parameters that are in
-// matrix products (a lookup is none), and for attention
+// Flops of forward and backward per token, without recomputation: 6 x the parameters in matrix products (a
+// lookup is none), and for attention
 //     in full   12 L T H D   every position sees all T (PaLM, appendix B; nanoGPT)
-//     causal     6 L T H D   position t sees t of them, half on the average, which is all that is computed.
-//               llm.c counts so (gpt2_estimate_mfu, commit f1e2ace; its 6N takes all parameters, padding
-//               too), and LLM.Q (get_transformer_ops, commit b77d969)
+//     causal     6 L T H D   position t sees t of them, on average half; only these are computed.
+//               llm.c counts this way (gpt2_estimate_mfu, commit f1e2ace; its 6N takes all parameters, padding
+//               too), and so does LLM.Q (get_transformer_ops, commit b77d969)
 struct token_flops {
     double full, causal;
 };
-// seq: T; of sequences of several lengths the mean of T over their tokens, a token of a longer one costs more.
+// seq: T. For sequences of several lengths, the mean of T over their tokens: a token of a longer sequence costs
+// more.
 struct token_flops model_flops_per_token(const struct model_spec *s, double seq);
-// The two countings in words, for tables and documents.
+// The two countings as text, for tables and documents.
 #define FLOPS_FULL   "6 x parameters in matrix products + 12 L T H D"
 #define FLOPS_CAUSAL "6 x parameters in matrix products + 6 L T H D"
 

@@ -4,7 +4,7 @@
 
 #include "shared/core/error.h"
 
-// Units that may be gathered when `next` is used next, going by `way`.
+// Units that may be gathered if `next` is the next one used, in direction `way` (1 or -1).
 static int reach(const struct unit_schedule *s, int next, int way) {
     const struct layout *l = s->layout;
     int64_t budget = s->prefetch.bounded ? s->prefetch.elements : 1, before = 0;
@@ -86,7 +86,8 @@ static void count_gather(struct unit_schedule *s, int u, enum pass pass, struct 
     *(pass == PASS_BACKWARD ? &out[u].backward : &out[u].forward) += 1;
 }
 
-// A use as shared/core/topology.h has it: acquire(u), of the last unit's backward also the tied one, prefetch(next).
+// One use, as shared/core/topology.h defines it: acquire(u), in the last unit's backward also the tied unit,
+// then prefetch(next).
 static void count_use(struct unit_schedule *s, int u, enum pass pass, struct unit_gathers *out) {
     int next = pass == PASS_BACKWARD ? u - 1 : u + 1;
     count_gather(s, u, pass, out);
@@ -99,7 +100,7 @@ static void count_micro_batch(struct unit_schedule *s, struct unit_gathers *out)
     for (int u = s->layout->count - 1; u >= 0; u--) count_use(s, u, PASS_BACKWARD, out);
 }
 
-// All micro-batches behind the first begin with the same slots: the second stands for them.
+// All micro-batches after the first begin with the same slots, so each counts as the second.
 void unit_schedule_step(const struct layout *l, const struct unit_prefetch *p, int64_t micro,
                         struct unit_gathers *out) {
     struct unit_schedule s;

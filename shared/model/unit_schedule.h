@@ -1,7 +1,8 @@
-// Which unit's weights a rank that has slots alone gathers when, and into which slot: pure, without ranks and streams. Stage 3
-// of a ring and the resident units of a star do so. The run asks it at every use, and the prediction for every use of a step.
+// Which unit's weights a rank gathers when, and into which slot, if the rank has only slots for weights. Pure,
+// without ranks and streams. Stage 3 of a ring and the resident units of a star use it: the run at every use,
+// and the prediction for every use of a step.
 //
-//     units     u0 u1 u2 u3 u4 u5     forward | backward, K = 2 slots: unit u has slot u mod K
+//     units     u0 u1 u2 u3 u4 u5     forward | backward, K = 2 slots: unit u uses slot u mod K
 //
 //     gathered  u0 u1 u2 u3 u4 u5 |       u3 u2 u1 u0 |       u2 ..     the next micro-batch of the step
 //     in use    u0 u1 u2 u3 u4 u5 | u5 u4 u3 u2 u1 u0 | u0 u1 u2 ..
@@ -9,30 +10,30 @@
 //     slot 1    .. u1 .. u3 .. u5 | ..    u3 .. u1 .. | .. u1 ..
 //
 // Invariants
-// - A slot's contents are valid until the weights change (unit_schedule_forget), whatever the pass. So what the slots
-//   hold at a turn is not gathered again: the last K units behind the forward pass, the first K behind the backward.
-// - What PASS_EVAL has gathered counts as control and serves PASS_EVAL alone, so that a step's bytes do not depend on
-//   evaluations.
-// - Any K neighbouring units lie in different slots, so up to K-1 may be gathered ahead of the one in use.
-// - A tied unit 0 has a slot of its own behind the K: it is gathered once between two changes.
+// - A slot's contents are valid until the weights change (unit_schedule_forget), in every pass. So units still
+// in the slots are not gathered again: the last K units after the forward, the first K after the backward.
+// - What PASS_EVAL has gathered counts as control traffic and serves only PASS_EVAL, so that a step's bytes do
+// not depend on evaluations.
+// - Any K neighbouring units are in different slots, so up to K-1 may be gathered ahead of the one in use.
+// - A tied unit 0 has a slot of its own after the K: it is gathered once between two changes of the weights.
 #ifndef STARRING_SHARED_MODEL_UNIT_SCHEDULE_H
 #define STARRING_SHARED_MODEL_UNIT_SCHEDULE_H
 
 #include "shared/core/topology.h"
 
-// How far ahead of use weights may be gathered. Zero: one unit.
+// How far ahead of their use weights may be gathered. Zero: one unit.
 struct unit_prefetch {
-    bool bounded;      // by elements; else one unit
-    int64_t elements;  // units are taken while those before them are fewer; 0: nothing ahead
-    int64_t live;      // elements that all slots may hold; 0: any. One slot there always is.
+    bool bounded;      // limited by elements; else to one unit
+    int64_t elements;  // a unit is gathered if the units before it have fewer; 0: none ahead
+    int64_t live;      // limit of the elements in all slots; 0: none. There is always one slot
 };
 
 struct unit_schedule {
     const struct layout *layout;
     struct unit_prefetch prefetch;
     int slots;    // K
-    int *unit;    // (K + 1) whose weights the slot holds, or -1; the last is a tied unit 0's
-    bool *aside;  // (K + 1) they were gathered by PASS_EVAL
+    int *unit;    // (K + 1) the unit whose weights the slot holds, or -1; the last is the tied unit 0's
+    bool *aside;  // (K + 1) gathered by PASS_EVAL
     bool *known;  // (units) gathered by a training pass since the weights changed
 };
 
@@ -43,25 +44,26 @@ static inline int unit_schedule_count(const struct unit_schedule *s) { return s-
 static inline int unit_schedule_slot(const struct unit_schedule *s, int u) {
     return s->layout->tied && u == 0 ? s->slots : u % s->slots;
 }
-// Elements of a slot: of the largest unit that uses it.
+// Elements of a slot: those of the largest unit that uses it.
 int64_t unit_schedule_elements(const struct unit_schedule *s, int slot);
 
-// Whether u's slot holds u's weights for a use in that pass.
+// Whether u's slot holds u's weights for a use in this pass.
 bool unit_schedule_there(const struct unit_schedule *s, int u, enum pass pass);
-// From now on it does.
+// Records that from now on it does.
 void unit_schedule_gathered(struct unit_schedule *s, int u, enum pass pass);
-// Whether a gather of u now is one behind the first since the weights changed. hpZ (zero_hpz_partition_size) makes it within
-// the group, from the secondary shards that the first one left. PASS_EVAL's leaves none, and takes none.
+// Whether a gather of u now is a repeated one since the weights changed. hpZ (zero_hpz_partition_size) runs a
+// repeated gather within the group, from the secondary shards that the first one left. A gather of PASS_EVAL
+// leaves none and uses none.
 bool unit_schedule_again(const struct unit_schedule *s, int u, enum pass pass);
-// The weights change: no slot holds any.
+// The weights change: no slot holds valid ones.
 void unit_schedule_forget(struct unit_schedule *s);
-// The k-th unit (0, 1, ..) to be gathered when `next` is what the pass uses next, or -1 when that is too far ahead.
+// Returns the k-th unit (0, 1, ..) to gather if the pass uses `next` next, or -1 if it is too far ahead.
 int unit_schedule_ahead(const struct unit_schedule *s, int next, enum pass pass, int k);
 
 // Gathers of each unit in a step of `micro` micro-batches.
 struct unit_gathers {
     int64_t forward, backward;
-    int64_t again;  // of both, those behind the first
+    int64_t again;  // of both, the repeated ones
 };
 // out: (units)
 void unit_schedule_step(const struct layout *l, const struct unit_prefetch *p, int64_t micro,

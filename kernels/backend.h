@@ -11,9 +11,9 @@
 // Order       Operations of one stream run in order; only events order those of two streams.
 //             A CPU stream is a real queue with its own thread, so a missing event is a real race.
 // Inside      A function that a stream runs (stream_host, stream_submit) may call dev_launch, dev_copy,
-//             event_record, stream_wait_event and stream_sync on that same stream. These calls take effect at
-//             once, before everything that was enqueued after the function. A failure of one of them fails the
-//             function's slot.
+//             event_record, stream_wait_event and stream_sync on that same stream. These calls act at the
+//             function's position in the queue, before everything that was enqueued after it. If one of them
+//             fails, the function's slot fails.
 // Errors      Shapes that break the contract are programmer errors (assert). A failure at run time (an error of
 //             a library, a host function that returns non-zero) stops the stream's later work. It is permanent:
 //             stream_sync returns -1 from then on, and dev_error() returns the text.

@@ -31,7 +31,7 @@
 //
 // The scale is the root of the block's mean square, as in DeepSpeed, which has one scale per tensor and
 // destination. The blocks are those of the gradient's norm (SUMSQ_BLOCK): every shard is whole blocks, so no
-// code crosses a boundary, and a row of small numbers does not share the scale of a matrix of large ones.
+// code crosses a boundary. A row of small numbers does not share the scale of a matrix of large ones.
 //
 // Order of the sum of squares, in double: lane l = 0..31 adds x[l], x[l+32], .. x[l+224]. Then lane l adds lane
 // l+16, l+8, l+4, l+2, l+1, each for all l below that distance. The square of a float is exact in double.

@@ -1,5 +1,5 @@
 // log, exp, power, sine and cosine in double with the same bits on every machine: straight-line code of + - * /
-// in a fixed order. libm does not promise this: glibc selects a variant by processor at program start, and
+// in a fixed order. libm does not promise this: glibc selects a variant by processor, and
 // releases differ. Numbers that enter weights use these functions; numbers that are only reported may use libm.
 //
 // Errors are a few units in the last digit of the result (test_kernels_exact_math.c); for sine and cosine, a

@@ -377,9 +377,8 @@ struct onebit_encode_args {
     float beta1;
     enum dtype dt;
 };
-// Encodes the mean of the blocks of `ranks` ranks:
-//     x = error + (sum over r = 0..ranks-1 of the values of in[r]) * (1/ranks)   in fp32, in that order;
-//     masked: 0
+// Encodes the mean of the blocks of `ranks` ranks, computed in fp32:
+//     x = error + (sum over r = 0..ranks-1 of the values of in[r]) * (1/ranks)   in this order; masked: 0
 //     out = blocks of x        error = x - value of out                  masked: 0
 // in: (ranks) runs of n / ONEBIT_BLOCK blocks, one after the other. out must not overlap in.
 struct onebit_sum_args {
@@ -392,8 +391,7 @@ struct onebit_sum_args {
     int32_t ranks;
 };
 // Adam with a frozen variance:
-//     m = the values of `codes`; without codes fma(beta1, m, (1-beta1) * (grad * scalars->grad_scale)); masked:
-//     0
+//     m = codes ? their values : fma(beta1, m, (1-beta1) * (grad * scalars->grad_scale))        masked: 0
 //     u = m / (sqrt(v) + eps)        u = fma(weight_decay, p, u)
 //     p = fma(-lr, u, p)             weight = round(p)
 // codes encode the momentum on which all ranks agreed. Without codes n may be any number. v is only read.
@@ -460,9 +458,9 @@ struct fill_zero_args {
 };
 
 // Only takes time: computes for ns + factor * (now - clock[0]) nanoseconds of the device's clock, then sets
-// clock[0] = now. Multiply-adds keep all of the device's threads busy (ref: one), so that it costs other
-// programs what a longer computation would; a sleep would leave them the cores. clock[1] is scratch. ns =
-// factor = 0: only sets clock[0]. clock[0] = 0: was never set, and counts as now.
+// clock[0] = now. Multiply-adds keep all of the device's threads busy (ref: one). So it costs other programs
+// what a longer computation would; a sleep would leave them the cores. clock[1] is scratch.
+// ns = factor = 0: only sets clock[0]. clock[0] = 0: was never set, and counts as now.
 struct busy_args {
     int64_t *clock;  // (2)
     int64_t ns;

@@ -33,8 +33,8 @@ extern "C" {
 #include "kernels/backend.h"
 
 // Scratch that operations need beyond the scratch in their args: partial column sums (norm_bwd, bias_grad), and
-// the order and sums of embed_bwd, which fails if B*T + B*T/16 + 2C nearly reaches the 2,097,152 numbers that
-// fit in CUDA_WORKSPACE_BYTES. It is used in stream order only, so a stream's matrix products may share it.
+// the order and sums of embed_bwd. embed_bwd fails if B*T + B*T/16 + 2C nearly reaches the 2,097,152 numbers
+// that fit here. The scratch is used in stream order only, so a stream's matrix products may share it.
 #define CUDA_WORKSPACE_BYTES ((size_t)8 << 20)
 
 struct cuda_ctx {

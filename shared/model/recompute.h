@@ -4,8 +4,7 @@
 //     kept of a block      x    n1   qkv  att  mid  n2   up   act       n1, n2: outputs of the norms
 //     RECOMPUTE_NONE       own  own  own  own  own  own  own  own
 //     RECOMPUTE_CHEAP      own  -    own  own  own  -    own  -         no product is computed twice
-//     RECOMPUTE_BLOCK      own  -    -    -    -    -    -    -         recomputes all but the block's last
-//     product
+//     RECOMPUTE_BLOCK      own  -    -    -    -    -    -    -         recomputes all but the last product
 //
 // "-": one buffer for all blocks (that of block 0). The block's backward fills it again from the kept values,
 // by the same operations, so with the same bits. For the last block the buffer is still filled. So if k blocks
@@ -13,8 +12,8 @@
 //
 // Chen et al. 2016 (Training Deep Nets with Sublinear Memory Cost) keep one input per segment of several
 // blocks. Here a segment is one block. Recomputing a longer segment needs the weights of all its blocks
-// together, while ring stage 3 holds two, and one set of buffers per block; it saves memory only in models of
-// more than 32 blocks.
+// together, while ring stage 3 holds two. It also needs one set of buffers per block, so it saves memory only
+// in models of more than 32 blocks.
 #ifndef STARRING_SHARED_MODEL_RECOMPUTE_H
 #define STARRING_SHARED_MODEL_RECOMPUTE_H
 

@@ -46,9 +46,9 @@ struct schedule_config {
 //     COSINE    base_lr times   i < W: r + (1-r) ramp(i), r = warmup_min_ratio;        updates = 0: 0
 //                               then c + (1-c) (1 + cos(pi p)) / 2, c = cos_min_ratio,
 //                                    p = min(1, (i-W+1) / max(1, total-W))
-//     CYCLE     min, max are cycle_min_lr, cycle_max_lr. i < first+second: min + (max-min) s(i+1), where s
-//     rises
-//               from 0 to 1 in `first` updates and falls to 0 in `second`, in stairs if the half has any; then
+//     CYCLE     min, max are cycle_min_lr, cycle_max_lr. i < first+second: min + (max-min) s(i+1), where
+//               s rises from 0 to 1 in `first` updates and falls to 0 in `second`, in stairs if the half has
+//               any; then
 //               min / (1 + decay_lr_rate d), d = (i - first - second + 1) / decay_step; without decay: min
 //     RANGE     range_min_lr (1 + range_rate (i+1)/range_step), the quotient rounded down with range_staircase
 // (Smith 2018, "A disciplined approach to neural network hyper-parameters", for the last two.)

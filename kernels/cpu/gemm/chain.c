@@ -93,9 +93,9 @@ static void fma_pack_b(const struct operand *x, int64_t rows, int64_t depth, voi
 }
 
 // ---------------------------------------------------------------- tiles
-// Tiles are separate functions. If a tile were inlined into the loops, it would share its registers with the
-// loops' constants, and GCC would reload b's vectors for each row: with 16 registers 18 loads for 12
-// multiply-adds, and half the speed.
+// Tiles are separate functions. A tile that is inlined into the loops shares its registers with the loops'
+// constants. GCC then reloads b's vectors for each row: with 16 registers 18 loads for 12 multiply-adds, and
+// half the speed.
 
 // One chain of `steps` per element, starting from acc.
 VEC_INLINE void chain(const float *a, const float *b, int64_t steps, vecf acc[MR][2]) {

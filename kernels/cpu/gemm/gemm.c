@@ -76,8 +76,8 @@ VEC_INLINE void finish_tile(enum dtype t, const struct finish f, const float *su
     }
 }
 
-// Prefetches c and the sums of the tile at (i, j), which is computed next. Its rows are too far apart for the
-// hardware's prefetchers.
+// Prefetches c and the sums of the tile at (i, j), just before its product runs. Its rows are too far apart for
+// the hardware's prefetchers.
 static void ask_for_tile(const struct product *p, const float *sums, int64_t i, int64_t j, int64_t rows) {
     const struct matmul_args *g = p->g;
     int64_t size = (int64_t)dtype_size(g->dt), columns = p->way->columns;

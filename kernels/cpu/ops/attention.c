@@ -137,8 +137,8 @@ static const char *attention_run(int threads, struct attention_tasks *t) {
 // Causal attention forward after FlashAttention (Dao et al. 2022, algorithm 1; the online softmax is Milakov &
 // Gimelshein 2018), one task per sequence and query head.
 //
-// Scores are stored transposed, S^T (keys, queries): the softmax then processes VEC queries per vector without
-// reductions across lanes, and the block already has the layout of the a panels of out = P V.
+// Scores are stored transposed, S^T (keys, queries). So the softmax processes VEC queries per vector without
+// reductions across lanes. The block already has the layout of the a panels of out = P V.
 //
 //     for each block of queries:  m = -inf, l = 0, o = 0
 //         for each block of keys up to the diagonal:

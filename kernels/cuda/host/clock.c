@@ -6,8 +6,8 @@
 // Gaps (nothing queued, waiting for another stream, host functions) are not in spans. A stamp ends a span.
 //
 // Begin times are computed only if they are needed (a trace, a stream that logs its intervals). The two clocks
-// drift, and each event's time is rounded. So times are added up from span to span, but limited: a span begins
-// not before the host gave it to the device, and ends not after the host saw that it had passed.
+// drift, and each event's time is rounded. So times are added up from span to span, within limits. A span does
+// not begin before the host gave it to the device, nor end after the host saw that it had passed.
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>

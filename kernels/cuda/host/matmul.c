@@ -83,8 +83,8 @@ static int biased(struct cuda_stream *s, const struct matmul_args *m) {
 // 2.2 of 64.2 ms per step of gpt2-124m (`bench step` with --set cuda.gelu=fused and =apart). Others report:
 // before 9 the library runs a slow kernel of its own after the product (llm.c's pull requests 338 and 591:
 // slower on an RTX 4090). For an H100 llm.c's pull request 653 made the fusion of both directions the default,
-// and disabled it before the merge, "for now" and without a figure (commits 0f11a4e, 00247dc; gelu_fusion is
-// still 0 in its train_gpt2.cu). On 12 the library's fused kernel is slower than two kernels (SGLang's pull
+// but disabled it before the merge, "for now" and without a figure (commits 0f11a4e, 00247dc). gelu_fusion is
+// still 0 in its train_gpt2.cu. On 12 the library's fused kernel is slower than two kernels (SGLang's pull
 // request 34350).
 static bool fuses(const struct cuda_device *d, const struct matmul_args *m) {
     if (d->wanted.gelu != CUDA_GELU_AUTO) return d->wanted.gelu == CUDA_GELU_FUSED;

@@ -187,7 +187,7 @@ int cuda_op_add(struct cuda_ctx *ctx, const struct add_args *a) {
 
 template <typename T>
 struct row_buffers {
-    T *c;  // (M,N), ld elements from row to row
+    T *c;           // (M,N), ld elements from row to row
     const T *bias;  // (N)
     int64_t n, ld;
 };

@@ -8,7 +8,7 @@
 #define TILE         64  // queries or keys
 #define TILE_THREADS 256
 #define HALF         16  // threads per row
-#define SIDE         4  // rows and columns per thread
+#define SIDE         4   // rows and columns per thread
 #define SCORE_PITCH  (TILE + 4)
 #define SCORE_FLOATS (TILE * SCORE_PITCH)
 #define HEAD_SIZES   "attention: the fallback does even head sizes up to 128"

@@ -80,10 +80,8 @@ __global__ void __launch_bounds__(CODE_THREADS) code_blocks_kernel(struct code_e
 // magnitudes per pass, the highest first. Each thread block has one part of the elements, in rows of
 // TOPK_THREADS:
 //
-//     pass 0..3   counts each value of the pass's digit, among the elements whose earlier digits equal those of
-//     the
-//                 kept-th largest; every block computes these digits itself, from the counts of the previous
-//                 pass
+//     pass 0..3   counts each value of the pass's digit, among the elements whose earlier digits equal those
+//                 of the kept-th largest; every block computes these digits from the previous pass's counts
 //     pass 4      counts each part's elements that are larger than the kept-th largest, and those equal to it
 //     writing     a part's kept elements are written after those of the earlier parts, whose counts are known
 #define TOPK_PASSES 4
@@ -107,12 +105,14 @@ struct topk_part {
 };
 
 __device__ static inline struct topk_part part_of(int64_t n) {
-    int64_t rows = divide_up(n, (int64_t)TOPK_THREADS), each = divide_up(rows, (int64_t)gridDim.x) * TOPK_THREADS;
+    int64_t rows = divide_up(n, (int64_t)TOPK_THREADS),
+            each = divide_up(rows, (int64_t)gridDim.x) * TOPK_THREADS;
     return {lesser((int64_t)blockIdx.x * each, n), lesser(((int64_t)blockIdx.x + 1) * each, n)};
 }
 
 // Called by every thread of the block: *known (shared) receives the state before this pass.
-__device__ static inline void find_digits(struct topk_work *w, int pass, int64_t kept, struct topk_known *known) {
+__device__ static inline void find_digits(struct topk_work *w, int pass, int64_t kept,
+                                          struct topk_known *known) {
     if (pass == 0) {
         if (threadIdx.x == 0) *known = {0, 0, kept};
     } else if (threadIdx.x < DIGITS) {
@@ -123,7 +123,8 @@ __device__ static inline void find_digits(struct topk_work *w, int pass, int64_t
 #pragma unroll 8
         for (int d = 1; d < DIGITS; d++) above += d > (int)threadIdx.x ? count[d] : 0;
         if (above < before.rest && before.rest <= above + count[threadIdx.x])
-            *known = {before.found | (uint32_t)threadIdx.x << shift, before.known | 255u << shift, before.rest - above};
+            *known = {before.found | (uint32_t)threadIdx.x << shift, before.known | 255u << shift,
+                      before.rest - above};
     }
     __syncthreads();
     if (blockIdx.x == 0 && threadIdx.x == 0) w->before[pass] = *known;
@@ -143,7 +144,8 @@ __global__ void __launch_bounds__(TOPK_THREADS)
         if ((size & known->known) == known->found) atomicAdd(&count[size >> shift & 255u], 1u);
     }
     __syncthreads();
-    if (threadIdx.x < DIGITS && count[threadIdx.x]) atomicAdd(&w->count[pass][threadIdx.x], count[threadIdx.x]);
+    if (threadIdx.x < DIGITS && count[threadIdx.x])
+        atomicAdd(&w->count[pass][threadIdx.x], count[threadIdx.x]);
 }
 
 template <typename T>
@@ -171,7 +173,7 @@ __global__ void __launch_bounds__(TOPK_THREADS)
 // State that a thread block shares while it writes.
 struct topk_state {
     uint32_t larger[WARP], equal[WARP];  // counts of each warp in a row
-    int64_t done, equals;  // counts so far
+    int64_t done, equals;                // counts so far
 };
 
 template <typename T>
@@ -195,7 +197,8 @@ __global__ void __launch_bounds__(TOPK_THREADS)
     for (int64_t row = part.begin; row < part.end; row += TOPK_THREADS) {
         int64_t i = row + threadIdx.x;
         float x = i < part.end ? element_of<T>(a, i) : 0.0f;
-        bool is_larger = i < part.end && size_bits(x) > k.found, is_equal = i < part.end && size_bits(x) == k.found;
+        bool is_larger = i < part.end && size_bits(x) > k.found,
+             is_equal = i < part.end && size_bits(x) == k.found;
         uint32_t larger = __ballot_sync(FULL_WARP, is_larger), equal = __ballot_sync(FULL_WARP, is_equal);
         if (lane == 0) {
             s->larger[warp] = (uint32_t)__popc(larger);
@@ -319,8 +322,8 @@ int cuda_op_code_add(struct cuda_ctx *ctx, const struct code_add_args *a) {
 
 // ---------------------------------------------------------------- 1-bit Adam
 // Encodes the lane's elements x. x receives the error: x minus the value of *out. v 0: masked.
-__device__ static inline void encode_rest(struct onebit_block *out, float x[ONEBIT_WORDS], const float v[ONEBIT_WORDS],
-                                     int lane) {
+__device__ static inline void encode_rest(struct onebit_block *out, float x[ONEBIT_WORDS],
+                                          const float v[ONEBIT_WORDS], int lane) {
     double sum = 0.0;
     int counted = 0;
 #pragma unroll

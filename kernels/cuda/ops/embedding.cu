@@ -53,9 +53,8 @@ int cuda_op_embed_fwd(struct cuda_ctx *ctx, const struct embed_fwd_args *a) {
 // time does not depend on whether tokens are equal.
 //
 //     count    one block per tile of positions: how many have each digit    counts[tile][digit]
-//     place    one block per tile: its positions of digit d follow all those of smaller digits, and those of d
-//     in
-//              earlier tiles; within the tile, warp by warp, 32 positions at a time, lane by lane
+//     place    one block per tile: its positions of digit d follow all those of smaller digits, and those of
+//              d in earlier tiles; within the tile, warp by warp, 32 positions at a time, lane by lane
 //
 // Bytes: in a pass every block reads every tile's counts, 2 KB each. For 32 tiles (32768 positions) that is 2
 // MB, from the L2 cache. A vocabulary of up to 2^18 takes two passes of two launches each.
@@ -63,11 +62,11 @@ int cuda_op_embed_fwd(struct cuda_ctx *ctx, const struct embed_fwd_args *a) {
 #define ORDER_DIGITS    (1 << ORDER_BITS)  // also the threads of a block: thread d handles digit d
 #define ORDER_WARPS     (ORDER_DIGITS / WARP)
 #define ORDER_TILE      1024  // positions: two iterations of each warp
-#define ORDER_TILES_MAX 128  // for more positions the tiles are larger
+#define ORDER_TILES_MAX 128   // for more positions the tiles are larger
 
 struct order_pass {
     const int32_t *tokens;  // (rows)
-    const int32_t *from;  // (rows) positions as the previous pass ordered them; NULL: 0, 1, 2 ..
+    const int32_t *from;    // (rows) positions as the previous pass ordered them; NULL: 0, 1, 2 ..
     int32_t *to;            // (rows)
     int32_t *counts;        // (tiles, ORDER_DIGITS)
     uint32_t rows, tiles, tile_rows;
@@ -190,9 +189,9 @@ static inline int order_positions(struct cuda_ctx *ctx, const int32_t *tokens, u
 
 // ---------------------------------------------------------------- backward
 // The backward of the embeddings: sums over the positions of each token, and over the batch for each position.
-#define EMBED_AHEAD   8  // rows of dout, and of dwte, that a thread has in flight
-#define PIECE_ROWS    64  // rows of dout that a block sums, unless the sums exceed the workspace
-#define OPEN_SLICES   (EMBED_THREADS / WARP)
+#define EMBED_AHEAD 8   // rows of dout, and of dwte, that a thread has in flight
+#define PIECE_ROWS  64  // rows of dout that a block sums, unless the sums exceed the workspace
+#define OPEN_SLICES (EMBED_THREADS / WARP)
 
 template <typename T>
 struct embed_bwd_buffers {
@@ -244,7 +243,7 @@ __device__ static inline void embed_flush(const struct embed_bwd_buffers<T> &p, 
 // the same amount of work. A warp's lanes load 32 positions and tokens together, and the next 32 in advance.
 //
 // Bytes: dout once; the changed rows of dwte read (unless zeroed by an earlier fill) and written once; per
-// piece at most 8 C bytes of sums, besides 128 C of dout in 16 bits, written and read in the L2 cache. In
+// piece at most 8 C bytes of sums, written and read in the L2 cache (its dout is 128 C bytes in 16 bits). In
 // flight per multiprocessor (of 132, B*T = 32768, C = 768): four blocks of 96 threads with at least 128 bytes
 // each, 49 KB; 4.8 TB/s over 700 ns need 25 KB.
 template <typename T, int V>

@@ -173,8 +173,8 @@ int cuda_op_norm_fwd(struct cuda_ctx *ctx, const struct norm_fwd_args *a) {
 // With 96 threads per block and 48 bytes per thread and row, one row ahead is 18 KB in flight, less than the
 // latency needs (22 KB), so narrow blocks load two rows ahead. For wider blocks one row is enough, and a second
 // one would leave registers for fewer blocks.
-#define NORM_AHEAD   16  // up to this many columns per thread, the next row is in registers too
-#define NORM_NARROW  128  // up to this many threads per block, so is the row after it
+#define NORM_AHEAD  16   // up to this many columns per thread, the next row is in registers too
+#define NORM_NARROW 128  // up to this many threads per block, so is the row after it
 
 template <typename T>
 struct norm_bwd_buffers {

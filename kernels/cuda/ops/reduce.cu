@@ -113,12 +113,13 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     for (int32_t k = 0; k < p.count; k++) {
         const unsigned char *from = reinterpret_cast<const unsigned char *>(p.in[k]) + i * (int64_t)sizeof(T);
         for (int b = 0; b < (int)sizeof(T); b++) x.byte[b] = from[b];
-        total = k == 0 ? join_first<T, SUM>(p.how, sum::load(x.value)) : join<T, SUM>(p.how, total, sum::load(x.value));
+        total = k == 0 ? join_first<T, SUM>(p.how, sum::load(x.value))
+                       : join<T, SUM>(p.how, total, sum::load(x.value));
     }
     sum::store(total, &x.value);
-    // Each byte is selected by PRMT. With plain stores ptxas 13.0 takes the lower byte of the result of
-    // cvt.rn.bf16.f32 and cvt.rn.f16.f32 as a number to convert (F2I.U8.F16, sm_80 and sm_90), which is wrong
-    // (seen on an H100).
+    // Each byte is selected by PRMT, because plain stores give wrong bytes (seen on an H100): ptxas 13.0 takes
+    // the lower byte of the result of cvt.rn.bf16.f32 and cvt.rn.f16.f32 as a number to convert (F2I.U8.F16,
+    // sm_80 and sm_90).
     uint32_t words[2] = {};
     memcpy(words, &x.value, sizeof(T));
     unsigned char *to = reinterpret_cast<unsigned char *>(p.out) + i * (int64_t)sizeof(T);
@@ -151,7 +152,8 @@ static int reduce_launch(struct cuda_ctx *ctx, const struct reduce_args *a) {
 }
 
 int cuda_op_reduce(struct cuda_ctx *ctx, const struct reduce_args *a) {
-    if (a->count < 1 || a->count > REDUCE_GPU_MAX) return cuda_refused(ctx, "a reduction takes 1 to 256 inputs");
+    if (a->count < 1 || a->count > REDUCE_GPU_MAX)
+        return cuda_refused(ctx, "a reduction takes 1 to 256 inputs");
     if (a->dt == DT_F64) return reduce_launch<double>(ctx, a);
     if (a->dt == DT_I64) return reduce_launch<uint64_t>(ctx, a);
     return with_type(ctx, a->dt, [&](auto type) { return reduce_launch<decltype(type)>(ctx, a); });
@@ -233,11 +235,11 @@ int cuda_op_fill_zero(struct cuda_ctx *ctx, const struct fill_zero_args *a) {
 
 // ---------------------------------------------------------------- the gradient of a bias
 #define BIAS_LANES 32  // vectors of columns per block
-#define BIAS_DEEP  8  // rows read in parallel
-#define BIAS_AHEAD 4  // rows that a thread has in flight: 16 KB per block
+#define BIAS_DEEP  8   // rows read in parallel
+#define BIAS_AHEAD 4   // rows that a thread has in flight: 16 KB per block
 
 // Bytes: dy once, and each part's N sums in fp32 written and read. This many blocks give 7 to 8 per
-// multiprocessor of a large device (132), and keep the sums within 1/20 of dy: for R = 32768, N = 3072 in 16
+// multiprocessor of a large device (132), and keep the sums within 1/20 of dy. For R = 32768, N = 3072 in 16
 // bits dy is 201 MB, and 85 parts are 2 MB of sums (512 would be 13).
 #define BIAS_BLOCKS 1024
 

@@ -10,7 +10,7 @@ struct rope_buffers {
     T *qkv;
     const float *cos_sin;
     uint32_t items, seq, pair_groups;  // groups of V pairs per head
-    uint32_t head_groups, heads;  // threads that share the heads of a row; heads to rotate
+    uint32_t head_groups, heads;       // threads that share the heads of a row; heads to rotate
     int64_t width;                     // of a row of qkv
     float sign;
 };
@@ -49,8 +49,8 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kernel(struct rope_buffers<
 
 // ---------------------------------------------------------------- with the gradient of a bias
 #define SUM_LANES  32  // items side by side
-#define SUM_DEEP   8  // rows side by side
-#define SUM_AHEAD  2  // rows that a thread has in flight: 64 bytes, 16 KB per block
+#define SUM_DEEP   8   // rows side by side
+#define SUM_AHEAD  2   // rows that a thread has in flight: 64 bytes, 16 KB per block
 #define SUM_BLOCKS 1024
 
 // Bytes: qkv read once, queries and keys written once. For 32768 rows of Qwen2.5 1.5B's 2048 columns, of which

@@ -3,15 +3,15 @@
 
 // Bytes per row of V 16-bit logits with want_grad: 2V read once, 2V written once. At 4.8 TB/s over 132
 // multiprocessors that is 5.5 us for V = 50257 and 16.7 us for 151936. The two exponentials per element, 16 per
-// clock, take two thirds of that time. So the row is kept in shared memory between the two passes, and a block
-// uses so little that two fit on a multiprocessor: one loads while the other computes or stores.
+// clock, take two thirds of that time. So the row is kept in shared memory between the two passes. A block
+// uses so little of it that two blocks fit on a multiprocessor: one loads while the other computes or stores.
 //
 // A row longer than SHARED_EVERYWHERE is cut into 2 or 4 slices, by its length only. On compute capability 9.0
 // a cluster of as many blocks processes it, one slice per block. V = 151936 in 16 bits is 297 KB, 74 KB per
 // slice, so a multiprocessor with 227 KB holds two, and nothing is read twice. One block for the whole row
 // would run alone with 1024 threads, read 70 KB again from the L2 cache, and alternate loads and stores. The
 // blocks synchronise once, for the maxima and sums of the slices: 8 numbers from each other's shared memory. On
-// 8.0 one block processes the slices one after another, keeps what fits in shared memory, and reads the rest
+// 8.0 one block processes the slices one after another and keeps what fits in shared memory. It reads the rest
 // again from the L2 cache, the last first: 137 KB for each of 108 rows in progress (33 MB at V = 151936).
 //
 // Bits: each slice is summed by threads as in a cluster, and slices are combined in order, so a row's bits are
@@ -19,7 +19,7 @@
 #define XENT_THREADS      512
 #define XENT_WARPS        (XENT_THREADS / WARP)
 #define XENT_SLICES       4
-#define XENT_AHEAD        7  // vectors that a thread has in flight: 57 KB per block
+#define XENT_AHEAD        7           // vectors that a thread has in flight: 57 KB per block
 #define SHARED_EVERYWHERE (99 << 10)  // limit per block on compute capability 8.6, the smallest of 8.0 and up
 // The maxima and sums of warps and slices take a part of SHARED_EVERYWHERE.
 #define XENT_SLOTS      (2 * XENT_WARPS * XENT_SLICES)
@@ -31,7 +31,7 @@ struct xent_buffers {
     float *loss;
     const int32_t *targets;
     int64_t vocab, padded, stride;  // padded: columns of a gradient row that are written
-    int slices;  // per row
+    int slices;                     // per row
     int held;                       // vectors that a block's shared memory keeps
     float grad_scale;
     bool want_grad;

@@ -15,28 +15,28 @@
 #include "shared/data/documents.h"
 #include "shared/data/vocabulary.h"
 
-// Keeps the draws of positions apart from other uses of the same seed.
+// Keys that separate these draws from other uses of the same seed.
 #define BATCH_KEY    UINT64_C(0x62617463685f3031)
 #define DOCUMENT_KEY UINT64_C(0x646f63756d5f3031)
 #define SCAN_TOKENS  65536
-#define FEW_BYTES    10000  // a text of fewer is described in bytes: it would be 0.00 MiB
+#define FEW_BYTES    10000  // a shorter text is described in bytes: it would be 0.00 MiB
 
 struct token_source {
-    struct token_stream stream, val_stream;  // val_stream is empty when the tail is held out
+    struct token_stream stream, val_stream;  // val_stream is empty if the end of `stream` is held out
     int64_t train_tokens, val_tokens;
-    int64_t val_first;  // of the stream they are in
+    int64_t val_first;  // offset in their stream
     char *description;
     double entropy;
     struct data_identity identity;
-    struct documents documents;  // whole
+    struct documents documents;  // only for whole documents
 };
 
-// One pass over a stream: its tokens [0, counted) are trained on, the others held out.
+// One pass over a stream: its tokens [0, counted) are for training, the others are held out.
 struct scan {
     int32_t vocab;
     int64_t counted;
-    int64_t *
-        counts;  // (room) of those that are trained on: a table as large as the largest of them, not as the vocabulary
+    // (room) counts of the training tokens. The table grows with the largest of them, not with the vocabulary.
+    int64_t *counts;
     int64_t room;
     XXH64_state_t *train, *held_out;
 };
@@ -77,7 +77,7 @@ static int scan(const struct token_stream *s, struct scan *x) {
     return rc;
 }
 
-// documents: NULL: of no concern.
+// d: documents that are hashed, too; NULL: none.
 static void identify(char text[64], int64_t tokens, const struct documents *d, XXH64_state_t *hash) {
     if (d && d->count) XXH64_update(hash, d->all, (size_t)d->count * sizeof *d->all);
     snprintf(text, 64, "%lld tokens, xxh64 %016llx", (long long)tokens,
@@ -116,7 +116,7 @@ static int read_all(struct token_source *s, const struct data_options *o) {
     return rc;
 }
 
-// Two parts have tokens of one kind: else a loss on the one says nothing of the other.
+// Both streams must have tokens of one kind. Otherwise the held-out loss has no meaning for the training data.
 static int check_same_tokens(const struct token_stream *train, const struct token_stream *held) {
     const struct token_stream *both[] = {train, held};
     struct sidecar_summary side[2];
@@ -143,7 +143,7 @@ static int check_same_tokens(const struct token_stream *train, const struct toke
     return same ? 0 : -1;
 }
 
-// The first file of both parts, or NULL.
+// Returns the first file that is in both streams, or NULL.
 static const char *in_both(const struct token_stream *train, const struct token_stream *held) {
     for (int i = 0; i < held->count; i++)
         for (int k = 0; k < train->count; k++)
@@ -251,7 +251,7 @@ int64_t data_bucket(int64_t tokens, int64_t seq) {
     return bucket < seq ? bucket : seq;
 }
 
-// A document, and padding behind it.
+// Fetches a document, and padding after it.
 static void fetch_document(const struct token_source *s, const struct document *d, int64_t seq,
                            int32_t *tokens, int32_t *targets) {
     assert(d->count <= seq);

@@ -14,7 +14,7 @@
 #define DEMO_MAX_BYTES  ((size_t)64 << 20)
 #define GENERATED_KEY   UINT64_C(0x67656e6572617465)
 
-// The whole of a gzip file; NULL after naming it.
+// Returns the content of a gzip file, or NULL after logging its name.
 static char *read_gzip(const char *path, size_t *bytes) {
     gzFile f = gzopen(path, "rb");
     if (!f) {
@@ -29,7 +29,7 @@ static char *read_gzip(const char *path, size_t *bytes) {
         if (n == DEMO_MAX_BYTES) break;
         if (n == room) text = xrealloc(text, room *= 2);
     }
-    // In a truncated file gzread ends without a negative count; gzclose reports it.
+    // For a truncated file gzread returns no negative count; gzclose reports the error.
     int closed = gzclose(f);
     if (got != 0 || closed != Z_OK || n == 0) {
         fail("data %s: damaged or not gzip; install the package jargon-text again", path);
@@ -40,7 +40,7 @@ static char *read_gzip(const char *path, size_t *bytes) {
     return text;
 }
 
-// "4.4.7" from the title page, "(version 4.4.7)".
+// Returns the name with the version of the title page, "4.4.7" from "(version 4.4.7)".
 static char *demo_name(const char *text, size_t bytes) {
     char head[1024] = "", version[16] = "";
     memcpy(head, text, bytes < sizeof head - 1 ? bytes : sizeof head - 1);
@@ -61,8 +61,8 @@ char *demo_text(const char *path, size_t *bytes, char **name) {
 }
 
 // ---------------------------------------------------------------- the generated text
-// Sentences from a grammar whose words are drawn with falling frequency; each paragraph keeps to a few
-// nouns, so that there is something to learn at every distance from a letter to a paragraph.
+// Sentences from a grammar whose words are drawn with falling frequency. Each paragraph repeats a few nouns, so
+// that there is something to learn at every distance from a letter to a paragraph.
 
 static const char *const nouns[] = {
     "machine", "program", "network", "signal",   "river",   "teacher",  "garden",  "letter",
@@ -96,7 +96,7 @@ struct pen {
 
 static int pick(struct pen *p, int n) { return (int)rng_below(GENERATED_KEY, p->draws++, 0, (uint64_t)n); }
 
-// The smaller of two draws: earlier words are more frequent.
+// Takes the smaller of two draws, so that earlier words are more frequent.
 static const char *choose(struct pen *p, const char *const *words, int n) {
     int a = pick(p, n), b = pick(p, n);
     return words[a < b ? a : b];

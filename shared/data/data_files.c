@@ -13,19 +13,19 @@
 #include "shared/core/file_kind.h"
 #include "shared/core/path.h"
 
-// The endings of a directory's files that are read, as text or as tokens; others are left alone.
+// Extensions of a directory's files that are read, as text or as tokens; other files are ignored.
 static const struct {
     const char *ending;
     bool tokens;
 } endings[] = {{".txt", false}, {".tokens", false}, {".raw", false}, {".bin", true}};
 #define ENDINGS (sizeof endings / sizeof *endings)
 
-// Data in a form that is not read: beside files that are, nobody knows which are meant.
+// Extensions of data that is not read. If both kinds are in a directory, it is unclear which are meant.
 static const char *const unread[] = {".jsonl",   ".parquet", ".arrow",    ".npy",      ".txt.gz",
                                      ".txt.zst", ".txt.xz",  ".txt.bz2",  ".bin.gz",   ".bin.zst",
                                      ".bin.xz",  ".bin.bz2", ".jsonl.gz", ".jsonl.zst"};
 
-// Words of a name, between anything but letters, that say what a file is for.
+// Words of a name, separated by anything but letters, that state a file's purpose.
 enum purpose { FOR_ANYTHING, FOR_TRAINING, FOR_EVALUATION, FOR_TEST };
 static const struct {
     const char *word;
@@ -46,14 +46,14 @@ static enum purpose purpose_of_name(const char *name, size_t length) {
         for (n = 0; at + n < length && isalpha((unsigned char)name[at + n]);) n++;
         for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
             if (strlen(words[i].word) != n || strncasecmp(words[i].word, name + at, n) != 0) continue;
-            if (found && found != words[i].purpose) return FOR_ANYTHING;  // it says two things
+            if (found && found != words[i].purpose) return FOR_ANYTHING;  // the name has two purposes
             found = words[i].purpose;
         }
     }
     return found;
 }
 
-// By the file's name, or else by that of its folder, which a pattern may leave open.
+// Decides by the file's name, or else by its directory's, which a pattern may leave open.
 static enum purpose purpose_of(const char *path) {
     const char *base = base_of(path), *folder = base > path ? base - 1 : path;
     enum purpose p = purpose_of_name(base, strlen(base));
@@ -80,7 +80,7 @@ static bool has(const struct data_files *f, const char *path) {
     return false;
 }
 
-// True for a file that says more about a file beside it that is read: a sidecar, or an index.
+// True for a file that describes another one that is read: a sidecar, or an index.
 static bool is_beside(const struct data_files *f, const char *path) {
     const char *dot = strrchr(path, '.');
     if (!dot || (strcmp(dot, ".json") && strcmp(dot, ".idx"))) return false;
@@ -90,7 +90,8 @@ static bool is_beside(const struct data_files *f, const char *path) {
     return yes;
 }
 
-// Where the alternative at `at` of a brace ends: at its comma or the brace's end; NULL: the brace has none.
+// Returns where the brace's alternative at `at` ends: its comma or the closing brace. NULL: the brace is not
+// closed.
 static const char *alternative_end(const char *at) {
     for (int depth = 0; *at; at++) {
         if (*at == '\\' && at[1])
@@ -103,7 +104,8 @@ static const char *alternative_end(const char *at) {
     return NULL;
 }
 
-// glob(3) leaves out in silence what a brace names and is not there, so each of its alternatives is looked for by itself.
+// glob(3) silently omits an alternative of a brace that matches no file, so each alternative is searched
+// separately.
 static int find_each(struct data_files *f, const char *pattern, const char *path) {
     const char *brace = pattern, *end;
     while (*brace && *brace != '{') brace += *brace == '\\' && brace[1] ? 2 : 1;
@@ -165,7 +167,7 @@ static int ending_of(const char *path) {
     return -1;
 }
 
-// A directory without a file that is read.
+// Refuses a directory without a file that is read.
 static int refuse_all(const struct data_files *f, const char *path, const char *tokenizer) {
     const char *kind = tokenizer && !strcmp(tokenizer, "bin") ? ".bin" : ".txt or .bin", *train = NULL,
                *held = NULL;
@@ -189,7 +191,7 @@ static int refuse_all(const struct data_files *f, const char *path, const char *
     return fail("data %s: the directory has no %s file", path, kind);
 }
 
-// Whether the same data lies there in a form that is read: unpacked or converted beside what it came from.
+// Whether the same data is there in a form that is read: unpacked or converted in the same directory.
 static bool has_twin(const struct data_files *f, const char *path) {
     static const char *const twins[] = {"", ".txt", ".bin", ".tokens.bin"};
     const char *dot = strrchr(base_of(path), '.');
@@ -203,8 +205,8 @@ static bool has_twin(const struct data_files *f, const char *path) {
     return yes;
 }
 
-// Held-out data that would not be read, in a directory whose files are otherwise all trained on: a folder, or a text with another
-// ending than the others.
+// Refuses held-out data that would not be read, in a directory whose other files are all for training: a directory,
+// or a text with another extension.
 static int refuse_held(const struct data_files *f, const char *path, const char *one_ending) {
     static const char *const texts[] = {".md",  ".text", ".csv",  ".tsv",    ".html", ".xml", ".log",
                                         ".tex", ".rst",  ".data", ".ndjson", ".gz",   ".zst"};
@@ -216,7 +218,7 @@ static int refuse_held(const struct data_files *f, const char *path, const char 
         enum purpose p = purpose_of_name(base, strlen(base));
         struct stat st;
         bool text = !strchr(base, '.'), folder = !stat(f->paths[i], &st) && S_ISDIR(st.st_mode);
-        // A .json beside texts may be settings, unless it is called like its part alone.
+        // A .json next to texts may be settings, unless its whole name is a purpose, as val.json.
         size_t letters = 0;
         while (isalpha((unsigned char)base[letters])) letters++;
         text = text || !strcasecmp(base + letters, ".json");
@@ -230,7 +232,7 @@ static int refuse_held(const struct data_files *f, const char *path, const char 
     return 0;
 }
 
-// Leaves the files of one kind. Those that names tell apart count alone where there are such.
+// Keeps the files of one kind. If names distinguish training and held-out files, only these decide the kind.
 static int choose_kind(struct data_files *f, const char *path, const char *tokenizer, bool split) {
     const char *text = NULL, *tokens = NULL, *other = NULL;
     for (int i = 0; i < f->count; i++) {
@@ -262,7 +264,8 @@ static int choose_kind(struct data_files *f, const char *path, const char *token
     return 0;
 }
 
-// Whether some names say training, and others evaluation, or else test: then that is held out.
+// Whether some names mark training files, and others evaluation files or else test files. *held receives which of
+// the two.
 static bool is_split(const struct data_files *f, bool a_directory, enum purpose *held) {
     int of[4] = {0};
     for (int i = 0; i < f->count; i++)

@@ -26,10 +26,11 @@ static struct segment *add_segment(struct token_stream *s, const char *path) {
     return g;
 }
 
-#define SAMPLE 65536  // bytes of a file that are looked at
+#define SAMPLE 65536  // bytes of a file that are examined
 
-// Whether values may be bare tokens: few of their bytes are printed, as those of texts are that another format packs, and some
-// value is frequent, as in every language, or all are below the largest that 16 bits have; neither holds of compressed bytes.
+// Whether values may be bare tokens. Few of their bytes are printable; packed texts have many. Some value is
+// frequent, as in every language, or all values are well below the largest 16-bit number; compressed bytes have
+// neither property.
 static bool may_be_tokens(const struct segment *g, size_t width) {
     const unsigned char *p = g->map.base;
     size_t n = (g->map.bytes < SAMPLE ? g->map.bytes : SAMPLE) / width, printed = 0, most = 0, largest = 0;
@@ -39,7 +40,7 @@ static bool may_be_tokens(const struct segment *g, size_t width) {
         uint32_t value = 0;
         memcpy(&value, p + i * width, width);
         for (size_t k = 0; k < width; k++) printed += p[i * width + k] >= ' ' && p[i * width + k] <= '~';
-        may = value < 1 << 20;  // a larger vocabulary than any
+        may = value < 1 << 20;  // larger than any vocabulary
         if (may && ++counts[value] > most) most = counts[value];
         if (value > largest) largest = value;
     }
@@ -48,7 +49,7 @@ static bool may_be_tokens(const struct segment *g, size_t width) {
            (n < 512 || width == 4 || most > n / 128 || largest < 0xf000);
 }
 
-// Advice for bytes that no row of file_kind.c knows (malloc'd).
+// Returns advice for bytes that no row of file_kind.c recognizes (malloc'd).
 static char *unknown_bytes(const struct segment *g) {
     char program[PROGRAM_WORD], *path = shell_word(g->path);
     const char *type = may_be_tokens(g, 4) ? "uint32" : may_be_tokens(g, 2) ? "uint16" : NULL;
@@ -64,7 +65,7 @@ static char *unknown_bytes(const struct segment *g) {
     return text;
 }
 
-// Finds width and tokens behind the header of a mapped llm.c file.
+// Reads the width and finds the tokens after the header of a mapped llm.c file.
 static int read_bin_header(struct segment *g, int *width) {
     int32_t head[3] = {0};
     if (g->map.bytes >= sizeof head) memcpy(head, g->map.base, sizeof head);
@@ -96,14 +97,14 @@ static int read_bin_header(struct segment *g, int *width) {
     return 0;
 }
 
-// Megatron-LM, megatron/core/datasets/indexed_dataset.py: X.idx beside X.bin says the type of bare tokens, and how many a
-// sequence has:
+// Megatron-LM, megatron/core/datasets/indexed_dataset.py: X.idx next to X.bin has the type of the bare tokens, and
+// the length of each sequence:
 //     | "MMIDIDX\0\0" | u64 version 1 | u8 type | u64 sequences | u64 documents |
-//     | int32 length of each sequence | int64 its place in bytes | int64 the first sequence of each document, and the end | ..
+//     | int32 length of each sequence | int64 its byte offset | int64 first sequence of each document, and the end | ..
 #define MEGATRON_HEADER 34
 static const struct {
     const char *name;
-    int width;  // 0: not read
+    int width;  // 0: not supported
 } megatron_types[] = {{"?", 0},     {"uint8", 0},   {"int8", 0},    {"int16", 0}, {"int32", 4},
                       {"int64", 0}, {"float64", 0}, {"float32", 0}, {"uint16", 2}};
 
@@ -157,7 +158,7 @@ static int read_index(struct segment *g, const char *path, const struct mapped_f
     return 0;
 }
 
-// 1: there is no index.
+// Returns 0, or 1 if there is no index, or -1 after logging.
 static int read_megatron(struct segment *g, int *width) {
     char why[FILE_WHY_MAX], *path = xasprintf("%.*s.idx", (int)(strlen(g->path) - strlen(".bin")), g->path);
     struct mapped_file index;
@@ -172,9 +173,9 @@ static int read_megatron(struct segment *g, int *width) {
 }
 
 // ---------------------------------------------------------------- text
-#define MOST_BAD 30  // percent of them that are no UTF-8, in a text that is taken for one
+#define MOST_BAD 30  // percent of bytes that are no UTF-8, in a sample that still counts as text
 
-// The bytes of a sample that are part of no character of UTF-8; the last one may go on behind it.
+// Counts the bytes of a sample that are in no UTF-8 character. The last character may continue after the sample.
 static size_t bad_bytes(const unsigned char *p, size_t n) {
     size_t bad = 0;
     for (size_t i = 0, length; i + 3 < n; i += length ? length : 1)
@@ -182,7 +183,7 @@ static size_t bad_bytes(const unsigned char *p, size_t n) {
     return bad;
 }
 
-// Whether the bytes are a text, where nobody said that bytes are meant. known: what its name says that it is else, or NULL.
+// Checks that the bytes are text, if the user did not ask for bytes. known: what the file is by its name, or NULL.
 static int check_text(const struct segment *g, const char *known) {
     const unsigned char *p = g->map.base;
     size_t n = g->map.bytes < SAMPLE ? g->map.bytes : SAMPLE, zeros[2] = {0}, bad = bad_bytes(p, n);
@@ -212,7 +213,7 @@ static int check_text(const struct segment *g, const char *known) {
     return rc;
 }
 
-// Refuses what is known to be no text, and says what a text with more in it is.
+// Refuses what is known to be no text, and warns about text with markup or fields.
 static int check_kind(const struct token_stream *s, const struct segment *g, const char *tokenizer) {
     const struct file_kind *k = file_kind_of_bytes(FILE_AS_DATA, g->map.base, g->map.bytes);
     bool by_bytes = k;
@@ -237,7 +238,7 @@ static int add_file(struct token_stream *s, const char *path, const char *tokeni
     if (mapped_file_open(&g->map, "data ", g->path, why)) return fail("data %s: %s", g->path, why);
     if (!g->map.base)
         return fail("data %s: the file is empty; put text or tokens into it, or name another", g->path);
-    // An llm.c file is one by its first bytes, which no text has, else by `tokenizer`, else by its name.
+    // A file is llm.c's by its first bytes, which no text has; else by `tokenizer`, else by its name.
     int32_t magic = 0;
     if (g->map.bytes >= sizeof magic) memcpy(&magic, g->map.base, sizeof magic);
     bool known = bin_format_of(magic), named = ends_like(g->path, ".bin"),

@@ -8,13 +8,13 @@
 #include "shared/data/vocabulary.h"
 
 #define SCAN_TOKENS 65536
-// A document's beginning where no token marks it: a line behind a blank one; a place that the file's index has; nothing that
-// is known.
+// How a document begins if no token marks it: after a blank line; at an offset in the file's index; unknown.
 #define BYTES   (-1)
 #define INDEXED (-2)
 #define UNKNOWN (-3)
 
-// Documents of llm.c's files, by the bytes of a token: dev/data/data_common.py and its callers for gpt-2 and llama-3.
+// Documents of llm.c's files, by the width of a token: dev/data/data_common.py and its callers for gpt-2 and
+// llama-3.
 static const struct { int32_t width, start, vocab; } known[] = {{2, 50256, 50257}, {4, 128000, 128256}};
 
 static const char *const text_help = "put one behind each document",
@@ -28,7 +28,7 @@ static int none(const struct documents_options *o, const char *why, const char *
         o->path, why, help);
 }
 
-// The token that begins a document of one file, or one of the above.
+// Returns the token that begins a document of one file, or one of the constants above.
 static int32_t start_of(const struct token_stream *s, const struct segment *g, int32_t vocab) {
     if (s->width == 1) return BYTES;
     if (g->document_count) return INDEXED;
@@ -48,15 +48,16 @@ struct search {
     struct documents *d;
     const struct documents_options *o;
     int64_t room;
-    int64_t first;  // of the document under way
-    int64_t parts;  // places between documents, and beginnings that were marked
-    // Of bytes.
-    bool any;       // the document under way has more than white space
-    int64_t lines;  // ends of lines behind the last byte that is no white space
-    int64_t line;   // where the line under way begins
+    int64_t first;  // of the current document
+    int64_t parts;  // boundaries between documents, or start tokens, so far
+    // For bytes.
+    bool any;       // the current document has more than white space
+    int64_t lines;  // newlines after the last byte that is no white space
+    int64_t line;   // where the current line begins
 };
 
-// The inputs are all tokens but the last: [first, end) and, of tokens, the one that begins the next document.
+// Inputs are [first, end - 1), targets [first + 1, end). For tokens, the token that begins the next document is the
+// last target.
 static void add(struct search *x, int64_t end) {
     struct documents *d = x->d;
     int64_t count = end - 1 - x->first, most = x->o->seq ? x->o->seq : INT64_MAX;
@@ -109,7 +110,7 @@ int documents_find(struct documents *d, const struct token_stream *s, const stru
     if (start == UNKNOWN) return none(o, "nothing says which token begins a document", tokens_help);
     int32_t *buf = xcalloc(SCAN_TOKENS, sizeof *buf);
     int segment = 0;
-    int64_t next = 0;  // document of the segment's index
+    int64_t next = 0;  // the next document in the segment's index
     for (int64_t at = 0; at < o->tokens; at += SCAN_TOKENS) {
         int64_t n = o->tokens - at < SCAN_TOKENS ? o->tokens - at : SCAN_TOKENS;
         stream_fetch(s, at, n, buf);

@@ -28,7 +28,7 @@
 
 char *sidecar_path(const char *bin_path) { return xasprintf("%s.json", bin_path); }
 
-// A whole number from `low` to 2^53, or -1: missing, or something else.
+// Returns a whole number from `low` to 2^53, or -1 if it is missing or something else.
 static int64_t sidecar_count(const cJSON *object, const char *key, int64_t low) {
     double x = json_number(object, key);
     bool whole = x >= (double)low && x <= 9007199254740992.0 && x == (double)(int64_t)x;
@@ -81,7 +81,7 @@ int sidecar_write_bytes(const struct byte_sidecar *b) {
 }
 
 // ---------------------------------------------------------------- the tokenizer's files
-// The first TEXT_TO_TOKENS say how text becomes tokens; the others are about special tokens and use.
+// The first TEXT_TO_TOKENS define how text becomes tokens; the others are about special tokens and usage.
 #define TEXT_TO_TOKENS 7
 static const char *const names[] = {"tokenizer.json",
                                     "vocab.json",
@@ -97,7 +97,7 @@ static const char *const names[] = {"tokenizer.json",
                                     "generation_config.json"};
 #define NAMES (sizeof names / sizeof *names)
 
-// A byte vocabulary's file has a few kB; a larger file is none and is not read.
+// The file of a byte vocabulary has a few kB; a larger file is not read.
 #define BYTES_FILE_MAX  (1 << 20)
 #define BYTES_VOCAB_MAX 512
 
@@ -123,7 +123,7 @@ bool tokenizer_present(const char *folder) {
 }
 
 // ---------------------------------------------------------------- byte vocabularies
-// The one code point of a text of one character, below U+0800; -1: something else.
+// Returns the code point of a text of one character below U+0800, or -1.
 static int code_point(const char *s) {
     const unsigned char *u = (const unsigned char *)s;
     if (u[0] && u[0] < 0x80 && !u[1]) return u[0];
@@ -131,13 +131,13 @@ static int code_point(const char *s) {
     return -1;
 }
 
-// GPT-2's alphabet (encoder.py, bytes_to_unicode): bytes that print stand for themselves, the others are
-// U+0100 and up, in order.
+// GPT-2's alphabet (encoder.py, bytes_to_unicode): printable bytes represent themselves, the others are U+0100 and
+// up, in order.
 static bool prints(int byte) {
     return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
 }
 
-// The byte that an entry of the vocabulary stands for, or -1.
+// Returns the byte that an entry of the vocabulary represents, or -1.
 static int byte_of(const char *entry) {
     unsigned value;
     if (strlen(entry) == 6 && sscanf(entry, "<0x%2X>", &value) == 1 && entry[5] == '>') return (int)value;
@@ -148,7 +148,7 @@ static int byte_of(const char *entry) {
     return -1;
 }
 
-// {"model": {"vocab": {"!": 33, ..}, "merges": []}}: are its entries below 256 the bytes in order?
+// {"model": {"vocab": {"!": 33, ..}, "merges": []}}: whether its entries below 256 are the bytes in order.
 static bool entries_are_bytes(const cJSON *root) {
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(root, "model"), *entry;
     const cJSON *vocab = cJSON_GetObjectItemCaseSensitive(model, "vocab");
@@ -215,7 +215,7 @@ int tokenizer_copy(const char *from, const char *to) {
 }
 
 // ---------------------------------------------------------------- checking a stream
-// One check of a stream, with what is found out once for all of its files.
+// One check of a stream, with what is computed once for all of its files.
 struct checking {
     const struct vocabulary *v;
     char *folder;  // of the model's tokenizer, or NULL
@@ -238,8 +238,8 @@ static char *token_path(const char *path) {
     return xasprintf("%.*s.bin", (int)n, path);
 }
 
-// The commands that make tokens of the text at `path` (NULL: of some text) for the model, and the one to
-// train with.
+// Returns the commands that make the model's tokens from the text at `path` (NULL: from some text), and the command
+// to train with them.
 static char *advice(const struct checking *k, const char *path) {
     const char *repository = model_preset_repository(k->v->model), *from = path ? path : "TEXT.txt";
     const char *folder = repository ? strchr(repository, '/') + 1 : k->folder;
@@ -270,7 +270,7 @@ static int refuse_bytes(const struct checking *k, const char *data, const char *
 }
 
 // ---------------------------------------------------------------- sidecars
-// The fingerprint of the folder's file, computed once; NULL: there is none, or after fail().
+// Returns the SHA-256 of the folder's file, computed once. Returns NULL if there is none; *rc is -1 after fail().
 static const char *known_sha256(struct checking *k, const char *name, int *rc) {
     for (int i = 0; i < k->known_count; i++)
         if (!strcmp(k->known[i].name, name)) return k->known[i].sha256;
@@ -286,8 +286,8 @@ static const char *known_sha256(struct checking *k, const char *name, int *rc) {
     return found;
 }
 
-// Whether the files that the sidecar names are those of the model's directory. 1: yes; 0: the directory has
-// none of them; -1: no, after fail().
+// Compares the files that the sidecar names with those of the model's directory. Returns 1 if they are equal, 0 if
+// the directory has none of them, -1 after fail() if they differ.
 static int compare_files(struct checking *k, const char *side, const cJSON *tokenizer) {
     const cJSON *file;
     int same = 0, rc = 0;
@@ -309,7 +309,7 @@ static int compare_files(struct checking *k, const char *side, const cJSON *toke
     return same;
 }
 
-// An object, which may be empty, with the SHA-256 of each tokenizer file that it names.
+// Whether it is an object, which may be empty, with the SHA-256 of each tokenizer file that it names.
 static bool files_are_valid(const cJSON *files) {
     const cJSON *file;
     if (!cJSON_IsObject(files)) return false;

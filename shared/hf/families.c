@@ -8,12 +8,12 @@
 #define FIELD(name) offsetof(struct model_spec, name)
 #define LENGTH(a)   ((int)(sizeof(a) / sizeof *(a)))
 
-// ---------------------------------------------------------------- LLaMA and what is built like it
+// ---------------------------------------------------------------- LLaMA and models like it
 #define NO_WINDOW     "sliding-window attention is not implemented"
 #define NO_OUT_BIAS   "a bias on o_proj is not implemented; q/k/v biases alone are model_type qwen2"
 #define NO_MLP_BIAS   "biases in the LLaMA feed-forward are not implemented"
 #define HEADS_DIVIDE  "does not divide hidden_size, and there is no head_dim"
-#define MISTRAL_WIDTH 4096  // of the window where the file does not say
+#define MISTRAL_WIDTH 4096  // of the window if the file has no width
 
 static const char *const silu[] = {"silu", "swish", NULL};
 
@@ -134,7 +134,7 @@ static const struct hf_family families[] = {
 };
 // clang-format on
 
-// The missing features that some neighbours would need.
+// Models without a row, and the missing features that they need.
 static const struct {
     const char *type, *architecture, *needs;
 } neighbours[] = {
@@ -161,7 +161,7 @@ static const struct {
 };
 
 // ---------------------------------------------------------------- finding one
-// Whether a row is the one that type names, or architecture where the config has no model_type.
+// Whether a row matches type, or architecture if the config has no model_type.
 static bool is_row(const char *row_type, const char *row_architecture, const char *type,
                    const char *architecture) {
     return type ? !strcmp(type, row_type) : architecture && !strcmp(architecture, row_architecture);

@@ -1,4 +1,4 @@
-// The kinds of keys that a row of families.c may have: how each is read and how it is written.
+// The kinds of keys in the rows of families.c: how each is read and how it is written.
 #include "shared/hf/hf_config.h"
 
 #include <assert.h>
@@ -14,8 +14,8 @@
 #include "shared/core/text.h"
 #include "shared/hf/families.h"
 
-// One file as it is read. Only the first error is reported, so the readers below need no checks in between;
-// after an error a size reads as 1, so that divisions by it stay defined.
+// One file that is being read. Only the first error is logged, so the readers below need no checks in between.
+// After an error a size reads as 1, so that divisions by it stay defined.
 struct parse {
     const char *path;
     const cJSON *root;
@@ -23,7 +23,7 @@ struct parse {
     int failed;
 };
 
-// The value, or NULL when the key is missing or null.
+// Returns the value, or NULL if the key is missing or null.
 static const cJSON *find(const cJSON *object, const char *key) {
     const cJSON *j = cJSON_GetObjectItemCaseSensitive(object, key);
     return j && !cJSON_IsNull(j) ? j : NULL;
@@ -71,8 +71,8 @@ static bool get_bool(struct parse *p, const char *key, bool missing) {
     return cJSON_IsTrue(j);
 }
 
-// eos_token_id may be a list (LLaMA 3 Instruct): its first element is taken. null is none. The family's own counts where the
-// file has no such key and the vocabulary has it.
+// eos_token_id may be a list (LLaMA 3 Instruct): its first element is used. null means none. Without the key the
+// family's token is used, if the vocabulary has it.
 static int32_t get_token(struct parse *p, const char *key, int32_t missing) {
     const cJSON *j = cJSON_GetObjectItemCaseSensitive(p->root, key);
     if (!j) return missing < p->spec->vocab ? missing : -1;
@@ -118,7 +118,7 @@ static void read_dropout(struct parse *p, const struct hf_key *k) {
         warn("%s: \"%s\" is %g; training here applies no dropout", p->path, k->key, j->valuedouble);
 }
 
-// If the key is absent, transformers' default holds; null means no window.
+// Without the key transformers' default is used; null means no window.
 static void read_window(struct parse *p, const struct hf_key *k) {
     const cJSON *j = cJSON_GetObjectItemCaseSensitive(p->root, k->key);
     *FIELD_OF(p->spec, k, int32_t) = !j ? (int32_t)k->missing : cJSON_IsNull(j) ? 0 : need_size(p, k->key);
@@ -133,8 +133,8 @@ static void read_full_layers(struct parse *p, const struct hf_key *k) {
     }
 }
 
-// "rope_scaling" (transformers 4) or "rope_parameters" (5, which also holds rope_theta). Where a file has both, the former
-// counts, and a type that is not named is the default, as in transformers 5.
+// Reads "rope_scaling" (transformers 4) or "rope_parameters" (5, which also has rope_theta). If a file has both,
+// "rope_scaling" is used. A type without a name is the default, as in transformers 5.
 static void read_rope(struct parse *p, const struct hf_key *k) {
     struct model_spec *s = p->spec;
     s->rope_theta = get_float(p, p->root, "rope_theta", 10000.0);
@@ -229,7 +229,7 @@ static void write_rope(cJSON *j, const struct hf_key *k, const struct model_spec
 
 static const struct {
     void (*read)(struct parse *p, const struct hf_key *k);
-    void (*write)(cJSON *j, const struct hf_key *k, const struct model_spec *s);  // NULL: it is never written
+    void (*write)(cJSON *j, const struct hf_key *k, const struct model_spec *s);  // NULL: never written
 } kinds[HF_KEY_KINDS] = {
     [HF_SIZE] = {read_size, write_size},
     [HF_FLOAT] = {read_float, write_float},
@@ -243,7 +243,7 @@ static const struct {
 };
 
 // ---------------------------------------------------------------- a file
-// The model's row, or NULL after rejecting the key that names the model.
+// Returns the model's row, or NULL after rejecting the key that names the model.
 static const struct hf_family *read_type(struct parse *p) {
     const cJSON *type = find(p->root, "model_type");
     const cJSON *list = find(p->root, "architectures"), *first = type ? NULL : cJSON_GetArrayItem(list, 0);
@@ -265,7 +265,7 @@ static const struct hf_family *read_type(struct parse *p) {
     return NULL;
 }
 
-// A class that computes something else than the next token has another head.
+// A class that does not compute the next token has another head.
 static void check_architecture(struct parse *p) {
     static const char *const same[] = {"ForCausalLM", "LMHeadModel", "Model"};
     const cJSON *list = find(p->root, "architectures");
@@ -282,7 +282,7 @@ static void read_keys(struct parse *p, const struct hf_key *k) {
 
 static void read_model(struct parse *p, const struct hf_family *row) {
     struct model_spec *s = p->spec;
-    // 1. What the file says: keys that all models have, those of the row, and the row's own.
+    // 1. What the file has: keys of all models, the row's common keys, and the row's own.
     snprintf(s->hf_type, sizeof s->hf_type, "%s", row->type);
     s->traits = row->traits;
     check_architecture(p);
@@ -298,7 +298,7 @@ static void read_model(struct parse *p, const struct hf_family *row) {
     read_keys(p, row->keys);
     s->tied = get_bool(p, "tie_word_embeddings", row->tied);
     read_keys(p, row->extra);
-    // 2. The sizes that it leaves out, of keys marked `follows`.
+    // 2. The sizes that the file omits: keys marked `follows`.
     const struct hf_key *heads = row->keys;
     while (heads->field != offsetof(struct model_spec, heads)) heads++;
     if (!s->head_size && s->channels % s->heads && !p->failed)

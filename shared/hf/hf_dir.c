@@ -67,10 +67,10 @@ int hf_parts(const struct model_spec *s, const struct layout *l, int u, int t,
 #define INDEX_NAME "model.safetensors.index.json"
 #define TILE       32  // of a transposition: 4 KiB of each side in the first-level cache
 
-// One tensor of any shard.
+// One tensor of a shard.
 struct found {
-    const char
-        *name;  // within the model, without any prefix: "layers.3.mlp.up_proj.weight", "lm_head.weight"
+    // The name within the model, without any prefix: "layers.3.mlp.up_proj.weight", "lm_head.weight".
+    const char *name;
     const struct st_tensor *tensor;
     const struct st_file *file;
     bool used;
@@ -83,11 +83,11 @@ struct hf_reader {
     struct st_file **files;
     int file_count;
     struct found *all;  // sorted by name
-    char *names;        // of all
+    char *names;        // the texts of all names
     int count;
 };
 
-// Not the files of an adapter, nor those in Mistral's own names, which lie beside the others on the hub.
+// Excludes an adapter's files, and files in Mistral's own names, which are next to the others on the hub.
 static bool is_weights(const char *name) {
     return ends_with(name, ".safetensors") && strncmp(name, "adapter_model", strlen("adapter_model")) != 0 &&
            strncmp(name, "consolidated", strlen("consolidated")) != 0;
@@ -113,7 +113,8 @@ static int open_shard(struct hf_reader *r, const char *name) {
     return 0;
 }
 
-// The directory's files of weights in the order of their names; the caller frees each and the list.
+// Lists the directory's weight files in the order of their names. Returns their number, or -1. The caller frees
+// each entry and the list.
 static int list_weights(const char *dir, struct dirent ***names) {
     int n = scandir(dir, names, NULL, alphasort), kept = 0;
     if (n < 0) return fail("%s: %s", dir, strerror(errno));
@@ -125,8 +126,8 @@ static int list_weights(const char *dir, struct dirent ***names) {
     return kept;
 }
 
-// A shard that the index names is not there. Where files are there that the index does not name, the two are of different
-// builds; else something did not arrive.
+// Reports a missing shard that the index names. If there are files that the index does not name, the two are of
+// different builds; otherwise the download is incomplete.
 static int missing_shard(const struct hf_reader *r, const struct name_map *shards, const char *name) {
     struct dirent **names = NULL;
     int n = list_weights(r->dir, &names), here = 0;
@@ -152,7 +153,8 @@ static int missing_shard(const struct hf_reader *r, const struct name_map *shard
     return -1;
 }
 
-// A shard's name may have folders, as transformers joins it to the directory's, and leads nowhere else.
+// Whether a shard's name stays below the directory. It may contain folders, which transformers joins to the
+// directory's name.
 static bool is_below(const char *name) {
     for (const char *at = name; at; at = strchr(at, '/') ? strchr(at, '/') + 1 : NULL) {
         size_t n = strcspn(at, "/");
@@ -161,12 +163,12 @@ static bool is_below(const char *name) {
     return true;
 }
 
-// The index names the shard of each tensor; the shards must hold what it names.
+// The index names the shard of each tensor. The shards must contain the tensors that it names.
 static int open_indexed(struct hf_reader *r) {
     char *path = xasprintf("%s/%s", r->dir, INDEX_NAME);
     cJSON *root = relaxed_json_load(path);
     const cJSON *map = cJSON_GetObjectItemCaseSensitive(root, "weight_map"), *j;
-    struct name_map shards = {0};  // their place in r->files
+    struct name_map shards = {0};  // their index in r->files
     int shard_count = 0, rc = 0;
     bool is_new;
     if (!root)
@@ -198,7 +200,7 @@ static int open_indexed(struct hf_reader *r) {
     return rc;
 }
 
-// Names of shards, "model-00002-of-00003.safetensors", say how many there are.
+// Checks the numbers in the names of shards: "model-00002-of-00003.safetensors" states how many there are.
 static int check_numbers(const struct hf_reader *r, struct dirent **names, int n) {
     int here = 0, of = 0, shard, all;
     int64_t sum = 0;
@@ -242,7 +244,7 @@ static int open_listed(struct hf_reader *r) {
 }
 
 // ---- names
-// Words that wrappers of modules put before the names of their tensors, or, with `anywhere`, into the names.
+// Prefixes that wrapper modules put in front of tensor names, or, with `anywhere`, inside the names.
 static const struct {
     const char *text;
     bool anywhere;
@@ -255,7 +257,7 @@ static const struct {
     {"model.", false},                      // a module that has the model as a member
 };
 
-// Where the text behind one of the wrappers of that kind begins, or NULL.
+// Returns the text after a wrapper of that kind at `at`, or NULL.
 static const char *behind_wrapper(const char *at, bool anywhere) {
     for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
         if (wrappers[i].anywhere == anywhere && !strncmp(at, wrappers[i].text, strlen(wrappers[i].text)))
@@ -263,10 +265,11 @@ static const char *behind_wrapper(const char *at, bool anywhere) {
     return NULL;
 }
 
-// Writes the name without wrappers and the family's prefix to out, which has room for it. Linear: names may be a stranger's.
+// Writes the name without wrappers and without the family's prefix to out, which must be large enough. Linear,
+// because names may come from a stranger.
 static void bare_name(const char *name, const char *prefix, char *out) {
     char *to = out;
-    bool begins = true;  // nothing of the name itself has come
+    bool begins = true;  // the name itself has not begun
     while (*name) {
         const char *behind = behind_wrapper(name, true);
         if (!behind && begins) behind = behind_wrapper(name, false);
@@ -307,7 +310,7 @@ static int collect(struct hf_reader *r) {
     return 0;
 }
 
-// An adapter beside the weights changes what the model computes: it is not left out in silence.
+// An adapter in the weights changes what the model computes: it is refused, not silently ignored.
 static int check_adapters(const struct hf_reader *r) {
     static const char *const parts[] = {".lora_", ".base_layer.", ".lora_magnitude_vector",
                                         ".hada_", ".ia3_",        ".oft_"};
@@ -328,7 +331,7 @@ static struct found *lookup_bare(const struct hf_reader *r, const char *name) {
 
 #define HEAD_NAME "lm_head.weight"
 
-// Finds one part of a tensor of ours by its whole name. A tied model's one matrix may be there under the head's name.
+// Finds one part of a tensor of ours by its full name. The single matrix of a tied model may have the head's name.
 static struct found *lookup(const struct hf_reader *r, const char *name) {
     const struct hf_family *family = hf_family_of(&r->spec);
     const char *bare =
@@ -348,7 +351,7 @@ static void shape_text(char *out, size_t bytes, int dims, const int64_t *shape) 
     if (at < bytes) snprintf(out + at, bytes - at, ")");
 }
 
-// How many blocks the files have, by the numbers in their names.
+// Returns how many blocks the files have, from the numbers in the names.
 static int blocks_of(const struct hf_reader *r) {
     const char *layers = hf_family_of(&r->spec)->layers;
     int most = 0, block;
@@ -359,7 +362,7 @@ static int blocks_of(const struct hf_reader *r) {
     return most;
 }
 
-// Why a tensor that the model needs is not there, as far as the other names tell.
+// Reports why a tensor that the model needs is missing, as far as the other names show.
 static int missing_tensor(const struct hf_reader *r, const char *name) {
     const struct hf_family *family = hf_family_of(&r->spec);
     const char *embedding = family->tensors[0].theirs[0];
@@ -416,7 +419,7 @@ static int check_part(struct hf_reader *r, const struct hf_part *p) {
 static int check_all(struct hf_reader *r) {
     struct hf_part parts[HF_MAX_PARTS];
     struct found *head = r->spec.tied ? lookup_bare(r, HEAD_NAME) : NULL;
-    if (head) head->used = true;  // equal to the embedding (hf_settle), or in its place
+    if (head) head->used = true;  // equal to the embedding (hf_settle), or stored instead of it
     for (int u = 0; u < r->layout->count; u++)
         for (int t = 0; t < r->layout->units[u].count; t++) {
             int n = hf_parts(&r->spec, r->layout, u, t, parts);
@@ -426,13 +429,13 @@ static int check_all(struct hf_reader *r) {
     return 0;
 }
 
-// The files, and what is in them. NULL after fail(); s need not be settled.
+// Opens the files and lists their tensors. Returns NULL after fail(). s need not be settled.
 static struct hf_reader *open_files(const char *dir, const struct model_spec *s) {
     struct hf_reader *r = xcalloc(1, sizeof *r);
     r->dir = without_slashes(dir);
     r->spec = *s;
     int rc;
-    // transformers looks in this order.
+    // transformers searches in this order.
     if (has_file(dir, "model.safetensors"))
         rc = open_shard(r, "model.safetensors");
     else if (has_file(dir, INDEX_NAME))
@@ -496,7 +499,8 @@ static void read_transposed(const struct st_tensor *t, int64_t rows, int64_t col
         }
 }
 
-// The values of a part, (rows, columns) as ours, are numbers: one that is none makes every later loss none. The place is that in the file.
+// Checks that all values of a part, (rows, columns) as ours, are finite: one NaN makes every later loss NaN. The
+// reported position is the one in the file.
 static int check_finite(const struct found *f, const struct hf_part *p, const float *at) {
     int64_t n = f->tensor->numel, bad = 0, k = 0;
     for (int64_t i = 0; i < n; i++) bad += !(fabsf(at[i]) <= FLT_MAX);
@@ -549,12 +553,13 @@ struct hf_writer {
     struct model_spec spec;
     const struct layout *layout;  // the caller's; outlives the writer
     enum dtype dtype;
-    int next;  // unit
+    int next;  // number of the next unit
     struct st_writer *file;
     char *scratch;  // a transposed matrix
 };
 
-// The entries of the file in the order in which units are written; *largest_bytes: of a transposed one.
+// Returns the entries of the file in the order in which units are written. *largest_bytes receives the size of the
+// largest transposed one.
 static struct st_entry *list_entries(const struct hf_writer *w, int *count, char (**names)[HF_NAME_MAX],
                                      size_t *largest_bytes) {
     int room = 0, n = 0;
@@ -660,7 +665,7 @@ void hf_writer_discard(struct hf_writer **w) {
     *w = NULL;
 }
 
-// ---------------------------------------------------------------- whether two machines have the same files
+// ---------------------------------------------------------------- the identity of the files
 #define SAMPLE  (64 << 10)  // bytes
 #define SAMPLES 256
 
@@ -700,7 +705,7 @@ char *hf_files_identity(const char *dir) {
         free(names[i]);
     }
     free(names);
-    // Shards of an index that lie in folders.
+    // Shards of an index that are in folders.
     char *path = xasprintf("%s/%s", dir, INDEX_NAME);
     cJSON *root = has_file(dir, INDEX_NAME) ? relaxed_json_load(path) : NULL;
     struct name_map seen = {0};

@@ -12,7 +12,7 @@
 #include "shared/core/path.h"
 #include "shared/hf/hf_dir.h"
 
-// more: behind what the row says.
+// more: text after the row's advice.
 static int say_kind(const struct file_kind *k, const char *path, const char *more) {
     char *text = file_kind_text(FILE_AS_MODEL, k, path);
     if (text) fail("--model %s%s", text, more);
@@ -20,7 +20,8 @@ static int say_kind(const struct file_kind *k, const char *path, const char *mor
     return text ? -1 : 0;
 }
 
-// How far below the directory is looked at: `hf download` keeps what has not arrived in .cache/huggingface/download/.
+// How many levels of directories are searched. `hf download` keeps incomplete files in
+// .cache/huggingface/download/.
 #define LEVELS       5
 #define MOST_ENTRIES 4096
 
@@ -47,8 +48,9 @@ static void free_entries(struct entries *e) {
     free(e->paths);
 }
 
-// The nearest entry at or below the directory that says where its weights are: one of a known kind, or a folder with weights
-// (*kind: NULL). Its path, or NULL. Kinds of entries below are of concern where the directory is meant as a model's.
+// Returns the path of the nearest entry in or below the directory that shows where its weights are, or NULL. It is
+// an entry of a known kind, or a folder with weights (*kind: NULL). Below the directory, kinds count only if the
+// directory is meant as a model's.
 static const char *find_trace(struct entries *e, const char *dir, bool a_model,
                               const struct file_kind **kind) {
     int which;
@@ -66,7 +68,7 @@ static const char *find_trace(struct entries *e, const char *dir, bool a_model,
     return NULL;
 }
 
-// A directory without weights that are read: it is never a model of random ones.
+// Refuses a directory without readable weights: it is never a model with random ones.
 static int refuse_dir(const char *dir, bool config) {
     struct entries e = {0};
     const struct file_kind *kind = NULL;
@@ -74,7 +76,7 @@ static int refuse_dir(const char *dir, bool config) {
     char *more =
         config ? xasprintf("\nTo train from random weights on purpose, give --model %s/config.json", dir)
                : xstrdup("");
-    // It may be a pointer to what it is called.
+    // The file's first bytes are read, because it may be only a pointer to the file of its name.
     if (trace && kind)
         say_kind(file_kind_at(FILE_AS_MODEL, trace), trace, more);
     else if (trace)
@@ -96,7 +98,7 @@ static int look_at_dir(const char *dir) {
     bool is_run = !access(run, F_OK), config = has_file(dir, "config.json");
     free(run);
     if (hf_has_weights(dir)) {
-        // aria2 gives a file its whole size at once, and a second one for as long as parts of it are missing.
+        // aria2 gives a file its full size at once, and keeps a second file while some of its bytes are missing.
         struct entries e = {0};
         int rc = 0;
         add_entries(&e, dir);

@@ -1,5 +1,5 @@
-// Presets: shapes are those of the published checkpoints' config.json files on Hugging Face;
-// tests/model/test_shared_spec.c holds their parameter counts.
+// Presets: their shapes are those of the published checkpoints' config.json files on Hugging Face.
+// tests/model/test_shared_spec.c checks their parameter counts.
 #include "shared/hf/presets.h"
 
 #include <stdio.h>
@@ -30,7 +30,7 @@
 // clang-format off
 static const struct {
     struct model_spec spec;
-    const char *repository;  // on Hugging Face, where its vocabulary is published; NULL: its tokens are bytes
+    const char *repository;  // on Hugging Face, with its vocabulary; NULL: its tokens are bytes
 } presets[] = {
     // Byte vocabulary, for tests: small, untied, grouped queries.
     {{.name = "tiny", .hf_type = "llama", SIZES(256, 64, 2, 4, 2, 16, 176, 2048),
@@ -61,7 +61,7 @@ const char *model_preset_repository(const char *name) {
     return NULL;
 }
 
-// A name that is no preset and no path: of the hub, or misspelt.
+// Reports a name that is no preset and no path: it may be on the hub, or misspelt.
 static int unknown(const char *given) {
     const char *slash = strrchr(given, '/'), *base = slash ? slash + 1 : given, *near = NULL;
     char names[512] = "";

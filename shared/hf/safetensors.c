@@ -18,9 +18,9 @@
 #include "shared/core/mapped_file.h"
 
 #define MAX_HEADER_BYTES 100000000u          // the reference implementation's limit
-#define MAX_EXACT        9007199254740992.0  // 2^53: JSON numbers arrive as doubles
+#define MAX_EXACT        9007199254740992.0  // 2^53: JSON numbers are read as doubles
 #define HASH_BYTES       ((size_t)1 << 20)
-// The bytes that the kernel is asked to read at once, and how far ahead of the hash.
+// Bytes that the kernel is asked to read at once, and how far in front of the hash.
 #define SLICE_BYTES ((size_t)4 << 20)
 #define AHEAD_BYTES ((size_t)32 << 20)
 
@@ -31,7 +31,7 @@ struct st_file {
     int count;
 };
 
-// Those that this program has come first, as enum dtype numbers them.
+// The types of enum dtype are first, in its order.
 static const struct {
     const char *name;
     int dtype;
@@ -42,7 +42,7 @@ static const struct {
              {"BOOL", -1, 1},    {"F8_E4M3", -1, 1},   {"F8_E5M2", -1, 1}};
 #define TYPES (sizeof types / sizeof *types)
 
-// A number that is whole, not negative and exactly representable; -1 otherwise.
+// Returns a number that is whole, not negative and exactly representable, or -1.
 static int64_t whole(const cJSON *j) {
     if (!cJSON_IsNumber(j) || !(j->valuedouble >= 0.0 && j->valuedouble <= MAX_EXACT)) return -1;
     return j->valuedouble == floor(j->valuedouble) ? (int64_t)j->valuedouble : -1;
@@ -65,7 +65,7 @@ static int read_shape(const char *path, struct st_tensor *t, const cJSON *shape)
     return 0;
 }
 
-// One member of the header. data, data_bytes: the file behind the header.
+// Parses one member of the header. data, data_bytes: the file's bytes after the header.
 static int read_tensor(const char *path, struct st_tensor *t, const cJSON *j, const char *data,
                        int64_t data_bytes) {
     t->name = xstrdup(j->string);
@@ -108,7 +108,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const struct st_tensor *)a)->name, ((const struct st_tensor *)b)->name);
 }
 
-// Every byte of the data belongs to exactly one tensor, and every name occurs once.
+// Checks that every byte of the data belongs to exactly one tensor, and that every name occurs once.
 static int check_whole(struct st_file *f, const char *data, size_t data_bytes) {
     qsort(f->tensors, (size_t)f->count, sizeof *f->tensors, by_offset);
     const char *at = data;
@@ -201,7 +201,7 @@ void st_close(struct st_file **f) {
 
 const char *st_path(const struct st_file *f) { return f->path; }
 
-// The kernel reads ahead of us: page faults alone would have the disk wait for the hash, and the hash for the disk.
+// Asks the kernel to read in front of the hash. With page faults only, disk and hash would wait for each other.
 uint64_t st_hash(const struct st_file *f) {
     XXH64_state_t *h = XXH64_createState();
     XXH64_reset(h, 0);
@@ -236,7 +236,7 @@ int st_to_f32(const struct st_tensor *t, int64_t first, int64_t count, float *ou
         return 0;
     }
     for (int64_t i = 0; i < count; i++, p += size) {
-        // memcpy: a header's length need not be a multiple of the element's.
+        // memcpy, because the header's length need not be a multiple of the element's.
         if (t->dtype == DT_F64) {
             double x;
             memcpy(&x, p, sizeof x);
@@ -252,10 +252,10 @@ int st_to_f32(const struct st_tensor *t, int64_t first, int64_t count, float *ou
 
 // ---------------------------------------------------------------- writing
 
-// Small tensors are gathered to writes of a reasonable size; of large ones a piece is hashed while it is in the cache.
+// Small tensors are collected in a buffer. Large ones are hashed in blocks that fit the cache.
 #define BUFFER_BYTES ((size_t)1 << 20)
-// The disk is given each slice as soon as it is there, and has at most so many bytes before it that are not yet written:
-// it is never idle, and closing a large file does not wait for all of it.
+// Each slice is given to the disk as soon as it is complete, and at most so many bytes in front of it are not yet
+// written. So the disk is never idle, and closing a large file does not wait for all of it.
 #define WRITE_SLICE_BYTES ((off_t)16 << 20)
 #define WRITE_AHEAD_BYTES ((off_t)64 << 20)
 
@@ -264,14 +264,14 @@ struct st_writer {
     enum new_file_end how;
     char *error;
     XXH64_state_t *hash;
-    int64_t header_bytes;                    // with its length
+    int64_t header_bytes;                    // with its length field
     uint64_t expected_bytes, written_bytes;  // of data
-    off_t at, started, settled;  // of the file: handed to the kernel; on their way to the disk; there
+    off_t at, started, settled;              // offsets: given to the kernel; write-back started; on disk
     char *buffer;
     size_t buffered;
 };
 
-// The header as the reference writes it: compact JSON, padded with spaces to a multiple of 8.
+// Returns the header as the reference writes it: compact JSON, padded with spaces to a multiple of 8.
 static char *header_text(const struct st_entry *entries, int count, uint64_t *data_bytes) {
     cJSON *root = cJSON_CreateObject();
     cJSON_AddStringToObject(cJSON_AddObjectToObject(root, "__metadata__"), "format", "pt");
@@ -300,7 +300,8 @@ static char *header_text(const struct st_entry *entries, int count, uint64_t *da
     return text;
 }
 
-// Beginning to write back and waiting for it, in turns. Where the file system cannot do that piece by piece, all of it.
+// Starts to write a slice back, then waits for an earlier one. If the file system cannot do that by slices, syncs
+// the whole file.
 static int settle(struct st_writer *w) {
     if (w->how != NEW_FILE_ON_DISK || w->at - w->started < WRITE_SLICE_BYTES) return 0;
     int rc = sync_file_range(w->file.fd, w->started, w->at - w->started, SYNC_FILE_RANGE_WRITE);
@@ -319,7 +320,7 @@ static int settle(struct st_writer *w) {
     return rc == 0 ? 0 : disk_error(&w->error, "%s: cannot write: %s", w->file.path, strerror(errno));
 }
 
-// All of it, past the buffer.
+// Writes all of it, without the buffer.
 static int put_through(struct st_writer *w, const char *data, size_t bytes) {
     while (bytes > 0) {
         size_t n = bytes < BUFFER_BYTES ? bytes : BUFFER_BYTES;
@@ -357,7 +358,8 @@ static int begin(struct st_writer *w, const char *path, const struct st_entry *e
     w->header_bytes = (int64_t)(sizeof length + n);
     w->buffer = xcalloc(BUFFER_BYTES, 1);
     int rc = 0;
-    // A disk that has no room for the whole file says so now, if it can tell. The file's size stays that of what is written.
+    // A disk without space for the whole file fails here, if it detects this. The file's size stays that of what is
+    // written.
     if (disk()->reserve(w->file.fd, (off_t)st_writer_bytes(w)) != 0 &&
         (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
         rc = disk_error(&w->error, "%s: no room for its %lld bytes: %s", w->file.path,

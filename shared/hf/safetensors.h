@@ -4,12 +4,12 @@
 //     header = {"name": {"dtype": "F32", "shape": [2,3], "data_offsets": [begin, end]}, ..,
 //               "__metadata__": {"key": "text"}}         offsets in bytes, relative to data
 //
-// A reader checks everything: a header beyond the file, sizes that are negative, huge or not what shape and
-// dtype say, ranges outside the file, that overlap or leave holes, and names that occur twice are errors
-// that name the file and the tensor.
+// A reader checks everything. These are errors that name the file and the tensor: a header beyond the file; sizes
+// that are negative, huge or inconsistent with shape and dtype; ranges outside the file, that overlap or leave
+// holes; names that occur twice.
 //
-// Ownership  st_open maps the file; tensors and names belong to it until st_close.
-// Threads    A reader is read-only once open: any thread. A writer belongs to one thread.
+// Ownership  st_open maps the file. Tensors and names belong to it until st_close.
+// Threads    A reader is read-only once open: any thread may use it. A writer belongs to one thread.
 #ifndef STARRING_SHARED_HF_SAFETENSORS_H
 #define STARRING_SHARED_HF_SAFETENSORS_H
 
@@ -24,8 +24,8 @@
 
 struct st_tensor {
     char *name;
-    char type_name[12];  // as the file says it: "BF16"
-    int dtype;           // enum dtype, or -1: a type of the format that this program does not compute with
+    char type_name[12];  // as in the file: "BF16"
+    int dtype;           // enum dtype, or -1: a type that this program does not compute with
     int dims;            // 0: a scalar
     int64_t shape[ST_MAX_DIMS];
     int64_t numel;
@@ -34,7 +34,7 @@ struct st_tensor {
 };
 
 struct st_file;
-struct st_file *st_open(const char *path);  // NULL after naming file, tensor and what is wrong
+struct st_file *st_open(const char *path);  // NULL after logging file, tensor and what is wrong
 void st_close(struct st_file **f);
 const char *st_path(const struct st_file *f);
 uint64_t st_hash(const struct st_file *f);  // xxh64 of all its bytes
@@ -42,11 +42,11 @@ int st_count(const struct st_file *f);
 const struct st_tensor *st_at(const struct st_file *f, int i);               // in the order of their names
 const struct st_tensor *st_find(const struct st_file *f, const char *name);  // NULL: no such tensor
 
-// Elements [first, first + count) as fp32 (fp64: rounded once). Types F32, F16, BF16 and F64; 0, or -1 for another
-// type (nothing logged).
+// Converts elements [first, first + count) to fp32 (fp64: rounded once). Types F32, F16, BF16 and F64. Returns 0,
+// or -1 for another type (nothing is logged).
 int st_to_f32(const struct st_tensor *t, int64_t first, int64_t count, float *out);
 
-// A tensor to be written; names and order are the caller's, data follows in the same order.
+// A tensor to be written. The caller owns the names and chooses the order; data is appended in the same order.
 struct st_entry {
     const char *name;
     enum dtype dtype;
@@ -54,21 +54,22 @@ struct st_entry {
     int64_t shape[ST_MAX_DIMS];
 };
 
-// A file that is written from its beginning to its end while it is hashed. Metadata is {"format": "pt"}, which transformers
-// asks for. Nothing is logged: a reason goes to *error (malloc'd; an earlier one is kept).
+// A file that is written from start to end, and hashed on the way. Its metadata is {"format": "pt"}, which
+// transformers requires. Nothing is logged: *error receives the reason (malloc'd; an earlier text is kept).
 struct st_written {
     int64_t bytes;   // of the file
     uint64_t xxh64;  // of all its bytes
 };
 struct st_writer;
-// how: as st_writer_end leaves it, NEW_FILE_WHOLE or NEW_FILE_ON_DISK.
+// how: NEW_FILE_WHOLE or NEW_FILE_ON_DISK, for st_writer_end.
 struct st_writer *st_writer_begin(const char *path, const struct st_entry *entries, int count,
                                   enum new_file_end how, char **error);
 int st_writer_append(struct st_writer *w, const void *data, size_t bytes);  // 0, or -1: st_writer_error
-const char *st_writer_error(const struct st_writer *w);  // why append says -1; NULL: it has not
-int64_t st_writer_bytes(const struct st_writer *w);      // that the whole file will have
-// Exactly the announced bytes have come: the file has its name. -1: the file is removed. Frees w. out may be NULL.
+const char *st_writer_error(const struct st_writer *w);  // why append returned -1; NULL: no error
+int64_t st_writer_bytes(const struct st_writer *w);      // of the complete file
+// Gives the file its name if exactly the announced bytes were appended. Returns 0, or -1 with the file removed.
+// Frees w. out may be NULL.
 int st_writer_end(struct st_writer **w, struct st_written *out, char **error);
-void st_writer_discard(struct st_writer **w);  // the file is removed; NULL is allowed
+void st_writer_discard(struct st_writer **w);  // removes the file; *w may be NULL
 
 #endif

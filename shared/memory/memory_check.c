@@ -9,7 +9,7 @@
 #include "shared/core/unit.h"
 #include "shared/device/device_choice.h"
 
-// ---------------------------------------------------------------- what is left, beside what a run needs
+// ---------------------------------------------------------------- what is left, and whether a need exceeds it
 void memory_room_read(const char *root, const struct config *c, int gpus, struct memory_room *out) {
     const char *why;
     const struct backend *b = gpus ? backend_find(config_device(c)->name, &why) : NULL;
@@ -48,17 +48,17 @@ struct memory_short memory_compare(const struct memory_need *need, const struct 
     return (struct memory_short){0};
 }
 
-// ---------------------------------------------------------------- what to change about a run that does not fit
-// The most counts of workers that are tried one by one; beyond, each half of the one before.
+// ---------------------------------------------------------------- what to change in a run that does not fit
+// Up to this number, fewer workers are tried one by one; above it, each try has half of the workers.
 #define WORKERS_MAX 64
 
 struct proposal {
-    struct config c;  // texts are the original's
+    struct config c;  // the texts are the original's
     char flags[320];
-    double bytes;  // of a worker where that is limited, else on the first GPU, or without one on the host
+    double bytes;  // of a worker if its device is limited, else on the first GPU, or without one on the host
 };
 
-// One advice being made.
+// One search for advice.
 struct search {
     const struct job *job;
     const struct memory_part *part;
@@ -99,10 +99,10 @@ static void add_flag(struct proposal *p, const char *flag) {
     snprintf(p->flags + n, sizeof p->flags - n, "%s%s", n ? " " : "", flag);
 }
 
-// Each: the mildest change of its kind that makes p fit, or the strongest one. Whether it fits.
+// Each function tries one kind of change: the mildest that makes p fit, or the strongest. Returns whether p fits.
 static bool with_workers(struct search *q, struct proposal *p) {
     char flag[32];
-    // Under mpirun, and for a role alone, how many ranks there are is decided elsewhere.
+    // Under mpirun, and for a single role, the number of ranks is decided elsewhere.
     if (q->part->role || p->c.workers == 1) return false;
     struct proposal before = *p;
     bool ok = false;
@@ -155,7 +155,7 @@ static bool with_bf16(struct search *q, struct proposal *p) {
     return fits(q, p);
 }
 
-// The same bits, for more time.
+// The same bits, in more time.
 static bool with_recomputation(struct search *q, struct proposal *p) {
     if (p->c.recompute.kind != RECOMPUTE_NONE) return false;
     p->c.recompute.kind = RECOMPUTE_CHEAP;
@@ -168,7 +168,7 @@ static bool with_recomputation(struct search *q, struct proposal *p) {
     return ok;
 }
 
-// Likewise. A disk is not proposed: which, only the user knows.
+// The same bits, in more time. A disk is not proposed: only the user knows which one.
 static bool with_offload(struct search *q, struct proposal *p) {
     if (!p->c.row->takes_stage || p->c.variant == 0 || p->c.offload_optimizer.device) return false;
     p->c.offload_optimizer.device = OFFLOAD_CPU;
@@ -180,7 +180,7 @@ static bool with_offload(struct search *q, struct proposal *p) {
     return fits(q, p);
 }
 
-// Workers last: fewer of them is a different experiment.
+// Workers are last: fewer of them are a different experiment.
 static bool (*const changes[])(struct search *, struct proposal *) = {
     with_stage, with_recomputation, with_offload, with_batch, with_bf16, with_workers};
 #define CHANGES (sizeof changes / sizeof *changes)
@@ -192,8 +192,8 @@ static void say(char **text, const struct proposal *p) {
     *text = more;
 }
 
-// Lines (malloc'd), each with a newline: what fits with one change, else with several, else that none does. Each proposal has
-// been predicted.
+// Returns lines (malloc'd), each with a newline: what fits with one change, else with several, else that nothing
+// does. Each proposal has been predicted.
 static char *advice_for(const struct job *j, const struct memory_part *part, const struct memory_room *room) {
     char *text = xstrdup("  What would fit, by prediction:\n");
     struct search search = {.job = j, .part = part, .room = room};
@@ -222,7 +222,7 @@ static char *advice_for(const struct job *j, const struct memory_part *part, con
     return whole;
 }
 
-// ---------------------------------------------------------------- words
+// ---------------------------------------------------------------- texts
 static char *figures(const struct memory_short *s, const char *what) {
     char all[24], predicted[24], allowed[24], left[24];
     format_bytes(all, s->wanted.predicted_bytes + s->wanted.allowed_bytes);
@@ -291,9 +291,9 @@ int memory_check(const struct config *c, const struct memory_need *need, const c
     return answer(c, &s, what, "");
 }
 
-// The needs of a part of the job, beside what this machine has for it.
+// The needs of some ranks of the job, and what this machine has for them.
 struct outlook {
-    struct memory_part here;  // the part, with this machine's GPUs counted
+    struct memory_part here;  // the ranks, with the number of this machine's GPUs
     struct memory_need need;
     struct memory_room room;
 };

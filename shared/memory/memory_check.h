@@ -1,9 +1,10 @@
-// Memory is compared before it is taken: what a run needs (memory_need.h) with what this machine and its GPUs
-// have left (memory_limits.h, cudaMemGetInfo). A run that does not fit ends here with both figures, the limit
-// it meets and what would fit instead, and not by the system's out-of-memory killer.
+// Compares a run's memory with what is left, before it is allocated. It compares the needs (memory_need.h) with
+// what this machine and its GPUs have left (memory_limits.h, cudaMemGetInfo). A run that does not fit ends here
+// with both numbers, the limit that it exceeds and what would fit instead. Otherwise the system's out-of-memory
+// killer would end it.
 //
 // Threads    The caller's, before any other is started.
-// Blocking   Opens each GPU it asks, and closes it.
+// Blocking   Opens each GPU that it queries, and closes it.
 #ifndef STARRING_SHARED_MEMORY_MEMORY_CHECK_H
 #define STARRING_SHARED_MEMORY_MEMORY_CHECK_H
 
@@ -20,29 +21,31 @@ struct memory_room {
     struct memory_limit host;
     int gpus;
     struct memory_limit gpu[MEMORY_GPUS_MAX];  // free_bytes < 0: unknown
-    struct memory_limit device;                // of each worker, as configured; free_bytes < 0: not limited
+    struct memory_limit device;                // of each worker, as configured; free_bytes < 0: no limit
 };
-// Reads the room below root ("": this machine) and on the first `gpus` devices of c.
+// Reads what is left below root ("": this machine) and on the first `gpus` devices of c.
 void memory_room_read(const char *root, const struct config *c, int gpus, struct memory_room *out);
 
-// Whether the limit is known and is less than predicted and allowed bytes together.
+// Whether the limit is known and is less than the sum of predicted and allowed bytes.
 bool memory_exceeds(const struct memory_sum *wanted, const struct memory_limit *limit);
 
-// The first limit that need exceeds, with what was wanted of it, or NULL: it fits as far as is known. Pure.
+// Returns the first limit that need exceeds, with the bytes that need has of it. limit NULL: it fits as far as is
+// known. Pure.
 struct memory_short {
     const struct memory_limit *limit;
     struct memory_sum wanted;
 };
 struct memory_short memory_compare(const struct memory_need *need, const struct memory_room *room);
 
-// For a caller that knows its bytes itself. 0: it fits, or memory.check is "off" (warned about where it does not
-// fit); -1 after saying what does not fit. what: "the run", "sampling".
+// For a caller that knows its needs. Returns 0 if they fit, or if memory.check is "off" (with a warning if they do
+// not). Returns -1 after logging what does not fit. what: "the run", "sampling".
 int memory_check(const struct config *c, const struct memory_need *need, const char *what);
 
-// A run's ranks on this machine; names what would fit instead. As memory_check.
+// Checks a run's ranks on this machine, and logs what would fit instead. Returns as memory_check.
 int memory_check_run(const struct job *j, const struct memory_part *part);
 
-// The comparison for --dry-run: added to doc as "here", and as lines for people, below a heading of the caller.
+// The comparison for --dry-run. memory_check_put adds it to doc as "here"; memory_check_print prints it as lines,
+// below a heading of the caller.
 int memory_check_put(struct cJSON *doc, const struct job *j, const struct memory_part *part);
 void memory_check_print(FILE *f, const struct cJSON *doc);
 

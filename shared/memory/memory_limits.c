@@ -9,11 +9,11 @@
 
 #include "shared/core/control_groups.h"
 
-// Version 1 says "no limit" as a number: LONG_MAX rounded down to a page.
+// Version 1 writes "no limit" as a number: LONG_MAX rounded down to a page.
 #define NO_LIMIT 9.0e18
 
-// The files of one version of control groups. Both count file cache as in use; the kernel gives it up before
-// it kills. (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of the kernel.)
+// The files of one version of control groups. Both versions count file cache as used; the kernel frees it before it
+// kills. (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of the kernel.)
 struct version {
     const char *limit, *used;
     const char *cache[3];  // lines of memory.stat
@@ -23,7 +23,7 @@ static const struct version v1 = {
 static const struct version v2 = {
     "memory.max", "memory.current", {"inactive_file ", "active_file ", "slab_reclaimable "}};
 
-// A count of bytes and nothing else; -1 for anything else.
+// Parses a count of bytes and nothing else. Returns -1 for anything else.
 static double count_of(const char *text) {
     char *end;
     if (*text < '0' || *text > '9') return -1;

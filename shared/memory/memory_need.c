@@ -23,7 +23,7 @@
 #define CONTEXT_BYTES   (768 * MIB)
 #define WORKSPACE_BYTES (96 * MIB)
 
-// Beyond what can be counted: no machine has it.
+// Refuses sizes beyond what can be counted: no machine has so much memory.
 static int check_sizes(const struct job *j, const char *role, int rank, const struct prediction *p) {
     const struct config *c = j->config;
     bool fits = !size_is_too_large((size_t)p->wire.sent_per_step) &&
@@ -48,13 +48,13 @@ int prediction_of_rank(const struct job *j, const char *role, int rank, struct p
     slowdown_predict(j->config, model_bytes);
     bool gpu = config_device(j->config)->gpu;
     struct saver_bytes kept = saver_predict(j->config, j->layout, rank, out->state_bytes, gpu);
-    size_t alone = 0;  // worker 0's, which makes it unlike the others
+    size_t alone = 0;  // only worker 0's, which makes it unlike the others
     for (int c = 0; c < MEM_CLASSES; c++) {
         model_bytes[c] += kept.checkpoints[c] + kept.snapshots[c];
         alone += kept.snapshots[c];
     }
     for (int c = 0; c < MEM_CLASSES; c++) out->memory.predicted_bytes[c] += model_bytes[c];
-    // Units are padded for the number of workers: each worker's share is as large as any other's.
+    // Units are padded for the number of workers, so all workers have equal shares.
     if (alone)
         out->alike = 1;
     else if (!out->alike)
@@ -80,19 +80,19 @@ static double worker_allowance(const struct job *j, const struct prediction *p) 
     double loading = 4 * unit + element * unit * topology.loading_units;
     double bytes = fmax(fmax(loading, element * (unit + tensor)), topology.frame_bytes);
     bytes += (double)timeline_bytes(j->layout, c->accumulation) + (double)p->record_bytes;
-    if (config_device(c)->gpu) return bytes;  // batches are page-locked there, in the prediction
+    if (config_device(c)->gpu) return bytes;  // batches are page-locked there, and in the prediction
     bytes += 4.0 * sizeof(int32_t) * (double)(c->accumulation * c->micro_batch * c->seq);
     return bytes + job_threads(j) *
                        (GEMM_THREAD_BYTES + ATTENTION_BYTES * (double)c->seq * (double)j->spec.head_size);
 }
 
-// The score matrices of a slice of attention's backward, as kernels/cuda/host/attention.c cuts the batch: at
-// most the bytes of the configuration, but never less than a sequence's.
+// Bytes of the score matrices of a slice of attention's backward, cut as in kernels/cuda/host/attention.c: at most
+// the bytes of the configuration, but at least one sequence's.
 static double score_bytes(const struct job *j) {
     const struct config *c = j->config;
     double padded = 128 * ceil((double)c->seq / 128), of_one = 2 * j->spec.heads * padded * padded;
     double whole = of_one * (double)c->micro_batch, most = (double)c->cuda.attention_slice_bytes;
-    if (c->dtype == DT_F32 || c->cuda.attention == CUDA_ATTENTION_OWN) return 0;  // cuDNN is not asked
+    if (c->dtype == DT_F32 || c->cuda.attention == CUDA_ATTENTION_OWN) return 0;  // cuDNN is not used
     if (most == CUDA_SLICE_WHOLE) return whole;
     if (most == CUDA_SLICE_AUTO) most = (double)CUDA_SLICE_AUTO_BYTES;
     return fmin(whole, fmax(of_one, most));
@@ -105,7 +105,7 @@ static double process_bytes(const struct config *c, bool computes) {
     return bytes;
 }
 
-// `count` workers, like `first`.
+// Adds `count` workers like `first`.
 static int add_workers(const struct job *j, const struct memory_part *part, int first, int count,
                        struct memory_need *n) {
     const struct config *c = j->config;
@@ -125,7 +125,8 @@ static int add_workers(const struct job *j, const struct memory_part *part, int 
         n->device_rank = first;
         memcpy(n->device_classes, predicted, sizeof n->device_classes);
     }
-    // 3. The GPUs, which ranks take in turn. The process that asks is one of a role's, and has its context on the first.
+    // 3. The GPUs, which ranks use in turn. The process that asks belongs to a role, and has its context on the
+    //    first GPU.
     int gpus = !gpu ? 0 : part->gpus < MEMORY_GPUS_MAX ? part->gpus : MEMORY_GPUS_MAX;
     double engine = engine_rows[c->collective].device_mib * MIB;
     for (int g = 0; g < gpus && g < count; g++) {
@@ -139,7 +140,7 @@ static int add_workers(const struct job *j, const struct memory_part *part, int 
     return 0;
 }
 
-// Ranks that compute nothing: each is a process on the host.
+// Adds ranks that compute nothing: each is a process on the host.
 static int add_others(const struct job *j, const char *role, int first, int count, struct memory_need *n) {
     for (int i = first, alike; i < first + count; i += alike) {
         struct prediction p;
@@ -173,7 +174,7 @@ int memory_need_of(const struct job *j, const struct memory_part *part, struct m
     if (!part->role) {
         for (const struct topology_role *r = c->row->roles; r->name && !rc; r++)
             rc = add_ranks(j, part, r->name, 0, config_ranks(c, r->name), out);
-        // The process that starts the others or holds all ranks.
+        // The process that starts the others, or holds all ranks.
         out->host.allowed_bytes += process_bytes(c, !part->processes);
     } else {
         rc = add_ranks(j, part, part->role, rank, part->count, out);

@@ -23,7 +23,7 @@ void device_resolve(struct config *c) {
     }
 }
 
-// Products of fp32 and fp16 have one way, so that a choice would do nothing.
+// Products of fp32 and fp16 have only one kernel, so a choice would have no effect.
 static int cpu_kernel_check(const struct config *c) {
     enum cpu_kernel taken;
     const char *why, *asked = cpu_kernel_name(c->cpu_kernel);

@@ -9,7 +9,7 @@
 #include "shared/core/json.h"
 #include "shared/core/text.h"
 
-// CUDA's 1000 * major + 10 * minor.
+// Formats CUDA's 1000 * major + 10 * minor.
 static const char *cuda_version(char text[16], int version) {
     snprintf(text, 16, "%d.%d", version / 1000, version % 1000 / 10);
     return text;
@@ -124,12 +124,12 @@ void device_memory_print(FILE *f, double used_bytes, double total_bytes, double 
 }
 
 // ---------------------------------------------------------------- datasheets
-// Dense figures: NVIDIA prints most of them with 2:4 sparsity, which is twice as much. Boards of one name
-// differ in clocks and power (PCIe, NVL, laptops), and a MIG slice is a part of one: a name counts only where
-// it says which board it is.
+// Dense rates: NVIDIA prints most of them with 2:4 sparsity, which is twice as much. Boards of one name differ in
+// clocks and power (PCIe, NVL, laptops), and a MIG slice is less than a board. A name counts only if it identifies
+// the board.
 static const struct peak {
     const char *name;
-    bool begins;  // or more follows the name, which changes nothing
+    bool begins;  // any suffix of the name is accepted
     double flops;
     const char *source;
 } peaks[] = {

@@ -7,7 +7,7 @@
 #include "shared/core/path.h"
 #include "shared/core/processors.h"
 
-// x86 says "model name"; other processors have no line that means the same everywhere: the first of these.
+// x86 has "model name". Other processors have no line with the same meaning everywhere; the first of these is used.
 static void processor_name(char *out, size_t size) {
     static const char *const names[] = {"model name", "Model", "cpu model", "Hardware"};
     char line[512];

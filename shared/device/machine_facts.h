@@ -1,5 +1,5 @@
-// The machine and the process that a rank runs in, for reports: runs of two machines are no comparison of two
-// topologies, and ranks that are threads share one process's memory and CPU time.
+// Facts about a rank's machine and process, for reports. Runs on two machines do not compare two topologies, and
+// ranks that are threads share one process's memory and CPU time.
 #ifndef STARRING_SHARED_DEVICE_MACHINE_FACTS_H
 #define STARRING_SHARED_DEVICE_MACHINE_FACTS_H
 
@@ -8,13 +8,13 @@
 
 struct machine_facts {
     char host[256];
-    char boot_id[64];     // tells two machines of one name apart; "" where the kernel does not say
-    char processor[128];  // as /proc/cpuinfo names it; "" where it does not
-    int cores;            // that are online
-    int processors;       // of these, what this process may use (shared/core/processors.h)
-    int numa_nodes;       // 0: not known
-    int numa_node;        // 1 + the one that all it may use lie in; 0: in several
-    size_t memory_bytes;  // 0: not known
+    char boot_id[64];     // distinguishes two machines of one name; "": unknown
+    char processor[128];  // the name in /proc/cpuinfo; "": none
+    int cores;            // online ones
+    int processors;       // those that this process may use (shared/core/processors.h)
+    int numa_nodes;       // 0: unknown
+    int numa_node;        // 1 + the node of all processors that it may use; 0: several nodes
+    size_t memory_bytes;  // 0: unknown
     int64_t pid;
 };
 

@@ -1,5 +1,5 @@
-// The two ways of a lane: io_uring, which is given the pieces of a call together, and threads, each of which moves a piece at
-// a time, for kernels that forbid io_uring.
+// The two implementations of a lane. io_uring receives the pieces of a call together. Threads, for kernels that
+// forbid io_uring, move one piece each at a time.
 #include "shared/offload/disk_lane.h"
 
 #include <errno.h>
@@ -14,15 +14,15 @@
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- pieces
-// A piece, on its way.
+// A piece in flight.
 struct disk_piece {
-    size_t at, bytes;  // of the transfer, still to be moved
+    size_t at, bytes;  // offset in the transfer, and bytes still to be moved
 };
 
 static const struct disk_trouble no_trouble = {SIZE_MAX, 0};
 
-// The effect of a system call's answer (a count, or -errno) on a piece: it moves on. 1: there is more of it to do, 0: it is
-// done, -1: *why, unless it is of an earlier byte already.
+// Applies the result of a system call (a count, or -errno) to a piece. Returns 1 if more of the piece remains, 0 if
+// it is done, or -1 with *why, unless *why is already of an earlier byte.
 static int piece_done(struct disk_piece *p, const struct disk_transfer *t, long answer,
                       struct disk_trouble *why) {
     if (answer == -EINTR || answer == -EAGAIN) return 1;
@@ -30,24 +30,24 @@ static int piece_done(struct disk_piece *p, const struct disk_transfer *t, long 
         p->at += (size_t)answer;
         p->bytes -= (size_t)answer;
         if (!p->bytes) return 0;
-        // O_DIRECT takes no less than a block, so what ends within one has met the end of the file.
+        // O_DIRECT moves whole blocks, so a count that ends within a block has reached the end of the file.
         if (!t->direct || (size_t)answer % DISK_ALIGN == 0) return 1;
         answer = 0;
     }
-    // Nothing written, though nothing is wrong: nobody promises that trying again would end.
+    // Nothing was written, although there is no error: a retry might never end.
     if (t->offset + p->at < why->offset)
         *why = (struct disk_trouble){t->offset + p->at, answer ? (int)-answer : t->write ? EIO : 0};
     return -1;
 }
 
 // ---------------------------------------------------------------- io_uring
-// Each completion makes room for the next piece.
+// Each completion frees a slot for the next piece.
 struct uring {
     struct io_uring ring;
     size_t block_bytes;
-    int depth, spare;           // places without a piece on its way
-    int broken;                 // errno of a ring that takes no calls any more
-    int *places;                // (depth): the first `spare` of them
+    int depth, spare;           // slots, and those without a piece in flight
+    int broken;                 // errno of a ring that accepts no more calls
+    int *places;                // (depth) free slots: the first `spare`
     struct disk_piece *pieces;  // (depth)
 };
 
@@ -77,7 +77,7 @@ static void uring_close(struct disk_lane *lane) {
 
 static void uring_prepare(struct uring *l, const struct disk_transfer *t, int place) {
     struct disk_piece *p = &l->pieces[place];
-    struct io_uring_sqe *e = io_uring_get_sqe(&l->ring);  // there are as many as places
+    struct io_uring_sqe *e = io_uring_get_sqe(&l->ring);  // there are as many as slots
     if (t->write)
         io_uring_prep_write(e, t->fd, t->buf + p->at, (unsigned)p->bytes, t->offset + p->at);
     else
@@ -85,7 +85,7 @@ static void uring_prepare(struct uring *l, const struct disk_transfer *t, int pl
     io_uring_sqe_set_data64(e, (unsigned long long)place);
 }
 
-// Takes what is complete. 0, or -1: *why of the first byte that failed.
+// Handles the completed pieces. Returns 0, or -1 with *why of the first byte that failed.
 static int uring_reap(struct uring *l, const struct disk_transfer *t, bool go_on, struct disk_trouble *why) {
     struct io_uring_cqe *e;
     int rc = 0;
@@ -102,7 +102,7 @@ static int uring_reap(struct uring *l, const struct disk_transfer *t, bool go_on
     return rc;
 }
 
-// Until nothing is under way that the kernel has taken: its memory is the caller's, who may free it.
+// Waits until the kernel has no piece in flight: the memory is the caller's, who may free it.
 static void uring_drain(struct uring *l, const struct disk_transfer *t, struct disk_trouble *why) {
     while (l->spare + (int)io_uring_sq_ready(&l->ring) < l->depth) {
         uring_reap(l, t, false, why);
@@ -128,7 +128,7 @@ static int uring_run(struct disk_lane *lane, const struct disk_transfer *t, stru
             uring_prepare(l, t, place);
         }
         int sent = io_uring_submit_and_wait(&l->ring, 1);
-        // Out of memory for a moment, or interrupted: what is under way still completes.
+        // Temporarily out of memory, or interrupted: pieces in flight still complete.
         if (sent < 0 && sent != -EINTR && sent != -EAGAIN && sent != -EBUSY) {
             uring_drain(l, t, why);
             *why = (struct disk_trouble){t->offset, l->broken = -sent};
@@ -211,13 +211,13 @@ static struct disk_lane *threads_open(size_t block_bytes, int depth) {
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->work, NULL);
     pthread_cond_init(&l->done, NULL);
-    // Signals belong to the threads that wait for them.
+    // These threads block all signals, which are for the threads that wait for them.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (!rc && l->count < depth && l->count < THREADS_MAX)
         if (!(rc = pthread_create(&l->threads[l->count], NULL, work, l))) l->count++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (l->count) return (struct disk_lane *)l;  // fewer are slower, and do
+    if (l->count) return (struct disk_lane *)l;  // fewer threads are slower, but suffice
     threads_close((struct disk_lane *)l);
     errno = rc;
     return NULL;

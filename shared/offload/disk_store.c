@@ -17,10 +17,11 @@
 #include "shared/core/text.h"
 #include "shared/offload/disk_lane.h"
 
-// Transfers at the same time: a stream that reads and one that writes, of masters and of weights. More wait.
+// Transfers at the same time: one stream that reads and one that writes, for masters and for weights. Further ones
+// wait.
 #define LANES 4
 
-// A call on its way through a stream. They are kept and used again: after the first step none is made.
+// A call in a stream. Requests are reused: after the first step none is allocated.
 struct request {
     struct request *next_free, *next;
     struct disk_store *owner;
@@ -36,9 +37,9 @@ struct disk_store {
     bool direct;
     char *dir, *key, *label, *remark;
     const struct disk_way *way;
-    pthread_mutex_t lock;  // of what follows
+    pthread_mutex_t lock;  // guards the fields below
     pthread_cond_t freed;
-    struct disk_lane *lanes[LANES];  // the first `spare` are at rest
+    struct disk_lane *lanes[LANES];  // the first `spare` are idle
     int lane_count, spare;
     struct request *all, *free;
     atomic_uint_fast64_t read_bytes, written_bytes;
@@ -51,7 +52,7 @@ static void lanes_close(struct disk_store *s) {
     s->spare = 0;
 }
 
-// All lanes of one way. 0, or -1 with errno.
+// Opens all lanes of one implementation. Returns 0, or -1 with errno.
 static int lanes_open(struct disk_store *s, const struct disk_way *way, const struct disk_store_options *o) {
     s->way = way;
     while (s->lane_count < LANES) {
@@ -91,7 +92,8 @@ static int say_failed(const struct disk_store *s, const struct request *r, const
         *s->key ? " with " : "", s->key);
 }
 
-// A write behind the end would make a cut file whole again, with zeros for what was lost. The file has no name.
+// Whether the file has been truncated. A write would make it long again, with zeros in place of the lost bytes. The
+// file has no name.
 static bool is_cut(const struct disk_store *s, struct disk_trouble *why) {
     struct stat st;
     if (fstat(s->fd, &st) || st.st_nlink || (size_t)st.st_size >= s->bytes) return false;
@@ -143,7 +145,7 @@ static int request_run(void *arg) {
 static void enqueue(struct disk_store *s, struct stream *stream, bool write, void *buf,
                     const struct disk_range *range) {
     if (!range->bytes) return;
-    // A failed stream does not run what is left in it: those requests stay away until the store goes.
+    // A failed stream does not run its remaining calls: their requests are freed only with the store.
     pthread_mutex_lock(&s->lock);
     struct request *r = s->free;
     if (r) {
@@ -183,14 +185,14 @@ int disk_store_save(struct disk_store *s, const void *from, struct disk_range ra
     return at_once(s, true, (void *)from, &range);
 }
 
-// ---------------------------------------------------------------- the file: without a name, with all of its room
-// "name another directory with KEY"
+// ---------------------------------------------------------------- the file: without a name, with all of its space
+// Writes "name another directory with KEY".
 static const char *elsewhere(const struct disk_store_options *o, char text[160]) {
     snprintf(text, 160, "name another directory%s%s", o->key ? " with " : "", o->key ? o->key : "");
     return text;
 }
 
-// A file that nobody else can open: without a name, or with one for a moment only.
+// Opens a file that no other program can open: without a name, or with one for a short time only.
 static int open_nameless(const char *dir) {
     int fd = open(dir, O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL && errno != ENOENT)) return fd;
@@ -201,8 +203,8 @@ static int open_nameless(const char *dir) {
     return fd;
 }
 
-// The descriptor of a new file, or -1 after logging directory, bytes wanted and free. *why_cached: NULL, or why it is not
-// O_DIRECT.
+// Creates the file. Returns its descriptor, or -1 after logging directory, bytes wanted and free. *why_cached
+// receives NULL, or why the file is not O_DIRECT.
 static int file_create(const struct disk_store_options *o, const char **why_cached) {
     size_t bytes = disk_round(o->bytes);
     struct statvfs at;
@@ -224,7 +226,8 @@ static int file_create(const struct disk_store_options *o, const char **why_cach
     if (fd < 0)
         return fail("offload to disk: cannot make a file in %s: %s; %s", o->dir, strerror(errno),
                     elsewhere(o, text));
-    // 3. Its room. A disk that is too small is found before it is filled: fallocate would take all there is and then fail.
+    // 3. Its space. The free space is checked first: on a disk that is too small, fallocate would fill it and then
+    //    fail.
     double free_bytes = 0;
     if (statvfs(o->dir, &at)) {
         rc = fail("offload to disk: %s: %s", o->dir, strerror(errno));
@@ -251,7 +254,7 @@ static int file_create(const struct disk_store_options *o, const char **why_cach
     return fd;
 }
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- creation and destruction
 int disk_store_create(struct disk_store **out, const struct disk_store_options *o) {
     const char *why_cached, *why_threads = NULL;
     assert(o->bytes && o->bytes <= SIZE_MAX / 2 && o->block_bytes % DISK_ALIGN == 0 &&

@@ -19,17 +19,17 @@
 #include "kernels/spans.h"
 #include "shared/core/error.h"
 
-#define LOOK_NS INT64_C(200000000)  // a rank that stands looks around so often: was it asked to leave?
+#define LOOK_NS INT64_C(200000000)  // a standing rank checks this often whether it was asked to stop
 
 static_assert(sizeof(struct gate_head) == 128 && sizeof(struct gate_seat) == 128, "the file's layout");
 
 static struct {
     pthread_once_t once;
-    struct gate_head *head;  // NULL: there is no gate
-    char why[160];           // there is to be one, and it cannot be used
+    struct gate_head *head;  // NULL: no gate
+    char why[160];           // why the gate cannot be used; "": it can
 } own = {.once = PTHREAD_ONCE_INIT};
 
-// NULL, or why the file is no gate.
+// Maps the file. Returns NULL, or why the file is no gate.
 static const char *map_file(const char *path) {
     struct stat st;
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -108,7 +108,7 @@ int gate_stand(struct gate_rank *g, int64_t place) {
         int64_t limit = atomic_load(&h->limit);
         if (place < limit) break;
         atomic_store(&s->stands, limit + 1);
-        // All ranks of a run that was asked to leave must come to the step in which they tell each other.
+        // All ranks of a run that was asked to stop must reach the step in which they tell each other.
         if (g->facts.stop && *g->facts.stop) {
             atomic_store(&h->limit, INT64_MAX);
             atomic_fetch_add(&h->bell, 1);
@@ -140,7 +140,7 @@ void gate_step(struct gate_rank *g, int64_t tokens, int64_t ended_ns) {
     atomic_fetch_add(&s->done, g->facts.own);
 }
 
-// ---------------------------------------------------------------- what else runs in a process of the job
+// ---------------------------------------------------------------- other code in a process of the job
 int64_t gate_stood_ns(void) {
     struct gate_head *h = head();
     if (!h) return 0;

@@ -67,7 +67,7 @@ void moments_free(struct moments **moments) {
 }
 
 // ---------------------------------------------------------------- the blame
-// Moments that may be another rank's doing, in order. peer: the index of the worker that they were waited for; -1: none.
+// Times that may be another rank's doing, in order. peer: index of the worker that they were waited for; -1: none.
 struct suspects {
     struct spans list;
     size_t at, of;
@@ -90,7 +90,7 @@ static void blame_one(void *ctx, const struct span *g) {
     for (size_t i = s->at; i < count && spans_at(&s->list, i)->begin < g->end; i++) {
         const struct span *m = spans_at(&s->list, i);
         int64_t begin = later(m->begin, g->begin), end = earlier(m->end, g->end);
-        if (m->peer >= 0 && g->peer == (int)s->of) continue;  // it would have waited all the same
+        if (m->peer >= 0 && g->peer == (int)s->of) continue;  // it would have waited anyway
         if (end <= begin) continue;
         if (s->blamed == s->blame_room) {
             s->blame_room = s->blame_room ? 2 * s->blame_room : 64;
@@ -100,10 +100,10 @@ static void blame_one(void *ctx, const struct span *g) {
     }
 }
 
-// The parts of a wait in which the worker that was waited for stood still for something itself.
+// Adds the times of a wait in which the worker that was waited for was blocked itself.
 static void suspect_wait(struct suspects *s, const struct span *w, const struct spans *idle, int index) {
     size_t low = 0, high = spans_count(idle);
-    while (low < high) {  // the first that ends behind the wait's begin
+    while (low < high) {  // the first that ends after the wait's begin
         size_t middle = (low + high) / 2;
         if (spans_at(idle, middle)->end <= w->begin)
             low = middle + 1;
@@ -140,8 +140,8 @@ static int by_begin(const void *a, const void *b) {
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-// The suspects are laid out as the gaps of a step, the stalls as the transfers that blocked it: the split says which stall each
-// moment belongs to.
+// Treats the suspects as the gaps of a step, and the stalls as the transfers that blocked it. The split then
+// assigns a stall to each time.
 struct blame *moments_blame(struct moments *const *ranks, size_t count, size_t of, size_t *n) {
     const struct moments *m = ranks[of];
     size_t stalls = 0;
@@ -160,7 +160,7 @@ struct blame *moments_blame(struct moments *const *ranks, size_t count, size_t o
     }
     in.blocked = xcalloc(stalls, sizeof *in.blocked);
     for (size_t r = 0; r < count; r++) {
-        // A worker that waits for no other one's part waits for servers: those that leave no exposed moments.
+        // A worker that waits for no other worker waits for servers, which have no exposed moments.
         if (!ranks[r] || (r != of && m->alone && ranks[r]->exposed.ring)) continue;
         for (int k = 0; k < STALL_KINDS; k++)
             for (size_t i = 0; i < spans_count(&ranks[r]->stalls[k]); i++) {
@@ -195,7 +195,7 @@ void moments_settle(const struct blame *blame, size_t n, size_t *at, const struc
 // ---------------------------------------------------------------- in a report
 static const char *const stall_names[STALL_KINDS] = {"stalls", "without_core"};
 
-// Lists of [begin, end], of waits [begin, end, peer].
+// Lists of [begin, end]; for waits [begin, end, peer].
 static void put_list(cJSON *o, const char *name, const struct spans *list, int numbers) {
     cJSON *all = cJSON_AddArrayToObject(o, name);
     for (size_t i = 0; i < spans_count(list); i++) {

@@ -4,7 +4,7 @@
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Nearly sorted as they come: insertion costs a pass, and allocates nothing.
+// The arrays are nearly sorted: insertion takes about one pass, and allocates nothing.
 #define SORT_BY_BEGIN(type, all, n)                                                   \
     for (size_t i = 1; i < (n); i++) {                                                \
         type one = (all)[i];                                                          \
@@ -13,7 +13,7 @@ static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
         (all)[j] = one;                                                               \
     }
 
-// Cuts spans to [begin, end) and to what no earlier span covers. How many are left.
+// Cuts spans to [begin, end) and to what no earlier span covers. Returns how many are left.
 static size_t cut_spans(struct span *s, size_t n, int64_t begin, int64_t end) {
     size_t kept = 0;
     int64_t at = begin;
@@ -29,9 +29,9 @@ static size_t cut_spans(struct span *s, size_t n, int64_t begin, int64_t end) {
     return kept;
 }
 
-// The same of blocked intervals, but for their ends, which say which transfer ends a gap, behind the step too. A moment belongs
-// to the interval that ends last: the one with the latest end so far keeps the moments up to its end, so that an interval
-// inside of another one vanishes.
+// The same for blocked intervals, but their ends stay, even after the step's end: they show which transfer ends a
+// gap. A moment belongs to the interval that ends last: the one with the latest end so far keeps the moments up to
+// its end, so an interval inside another one vanishes.
 static size_t cut_blocks(struct split_block *b, size_t n, int64_t begin, int64_t end) {
     size_t kept = 0;
     SORT_BY_BEGIN(struct split_block, b, n);
@@ -55,7 +55,7 @@ static size_t cut_blocks(struct split_block *b, size_t n, int64_t begin, int64_t
 // ---------------------------------------------------------------- seconds
 static double seconds(int64_t ns) { return (double)ns * 1e-9; }
 
-// How much of [begin, end) the disjoint spans cover; *from: the first that may, moved on.
+// Returns how much of [begin, end) the disjoint spans cover. *from is the first span that may; it is advanced.
 static int64_t covered(const struct span *s, size_t n, size_t *from, int64_t begin, int64_t end) {
     int64_t sum = 0;
     while (*from < n && s[*from].end <= begin) ++*from;
@@ -83,7 +83,7 @@ static double *part_of(struct time_split *t, enum phase p) {
     return &t->host;
 }
 
-// Idle and blocked.
+// Adds time that is idle and blocked.
 static void add_blocked(struct time_split *t, const struct split_input *in, const struct split_block *b,
                         int64_t begin, int64_t end) {
     int64_t from = earlier(later(b->own_ready, begin), end);
@@ -105,7 +105,7 @@ struct cursor {
     size_t block, data;
 };
 
-// Idle and not blocked.
+// Adds time that is idle and not blocked.
 static void add_free(struct time_split *t, const struct split_input *in, struct cursor *at, int64_t begin,
                      int64_t end) {
     int64_t data = covered(in->data, in->data_count, &at->data, begin, end);
@@ -113,7 +113,7 @@ static void add_free(struct time_split *t, const struct split_input *in, struct 
     t->host += seconds(end - begin - data);
 }
 
-// A gap between two busy spans.
+// Adds a gap between two busy spans.
 static void add_gap(struct time_split *t, const struct split_input *in, struct cursor *at, int64_t begin,
                     int64_t end) {
     while (at->block < in->blocked_count && in->blocked[at->block].end <= begin) at->block++;

@@ -18,7 +18,7 @@ bool stall_look(struct stall_looks *s, int64_t now, int64_t cpu, struct span *ou
     *s = (struct stall_looks){now, cpu};
     int64_t late = now - last.now, got = cpu - last.cpu;
     if (!last.now || late < STALL_LEAST_NS || got > late / 2) return false;
-    // It was at work when it was stopped, rather than when it went on.
+    // The processor time counts as before the stop.
     *out = (struct span){.begin = last.now + got, .end = now};
     return span_length(out) >= STALL_LEAST_NS;
 }
@@ -48,9 +48,9 @@ struct part {
 struct stall_watch {
     pthread_t thread;
     atomic_bool quit;
-    pthread_mutex_t lock;  // guards what follows
+    pthread_mutex_t lock;  // guards the fields below
     struct stall_looks looks;
-    int64_t stood;  // at a gate, by the last look
+    int64_t stood;  // time at a gate, by the last reading
     struct part parts[STALL_PARTS];
     int part_count;
     struct kept kept[STALL_KINDS];
@@ -62,11 +62,11 @@ static void keep(struct kept *k, struct span one, const void *owner) {
     spans_add(&k->longest, &one);
 }
 
-// With the lock held, so that two threads look in the order of their clocks.
+// Called with the lock held, so that threads read their clocks in order.
 static void look(struct stall_watch *w) {
     struct span one;
     int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID), now = now_ns(), stood = gate_stood_ns();
-    if (stood != w->stood) w->looks = (struct stall_looks){0};  // it stood because it was told to
+    if (stood != w->stood) w->looks = (struct stall_looks){0};  // the gate made it stand: no stall
     w->stood = stood;
     for (int i = 0; i < w->part_count; i++) {
         struct part *p = &w->parts[i];
@@ -115,7 +115,7 @@ static struct stall_watch *begin(void) {
     return NULL;
 }
 
-// The process's, and how many have it open. Standing still is the process's, so it has one watch.
+// The process's watch, and the number of its users. A stall concerns the whole process, so there is one watch.
 static struct {
     pthread_mutex_t lock;
     struct stall_watch *watch;

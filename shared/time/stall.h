@@ -1,22 +1,24 @@
-// The moments at which this process stood still: it was stopped (SIGSTOP, a debugger, a computer that slept), or its host gave the cores to
-// others. Its peers were not silent then, since nobody listened; and a transfer that it takes part in waited for it.
+// The times at which this process was stalled. It was stopped (SIGSTOP, a debugger, a sleeping computer), or its
+// host gave the cores to others. Its peers were not silent then, because this process did not listen; and its
+// transfers waited for it.
 //
 //     looks        |  |  |  |                  |  |  |
 //     cpu clock      +1 +1 +1        +1          +1 +1
 //     stalls                 >-----------------<
 //
-// A thread of its own looks at two clocks every STALL_TICK_NS. Where a look comes late, and the process got less than half of
-// that time as processor time, it stood still for what it did not get.
+// A thread of its own reads two clocks every STALL_TICK_NS. If a reading is late, and the process got less than
+// half of that time as processor time, the process was stalled for the rest of it.
 //
-// A process may run while the one of its threads that moves its part of a transfer waits for a core (more threads than
-// cores, of this program or another): the watch asks the kernel how long each thread that was named to it was ready to run
-// and did not (/proc/PID/task/TID/schedstat, "time spent waiting on a runqueue"; Linux's Documentation/scheduler/
-// sched-stats.rst). Where there is no such file, only the process is watched.
+// A process may run while its thread that moves transfers waits for a core (more threads than cores, of this
+// program or another). The watch asks the kernel how long each registered thread was ready to run and did not
+// (/proc/PID/task/TID/schedstat, "time spent waiting on a runqueue"; Linux's
+// Documentation/scheduler/sched-stats.rst). If there is no such file, only the process is watched.
 //
-// Threads     All functions: any thread. Each of them looks first, so that the thread that wakes first knows of the stall
-//             that has just ended. Nothing blocks, but for a lock that is held while a few words are read and written.
+// Threads     Any thread may call all functions. Each function reads the clocks first, so that the thread that
+//             wakes first knows of the stall that has just ended. Nothing blocks, except a lock that is held
+//             briefly.
 // One         A process has one watch, which its ranks (threads of a ring) share.
-// Memory      Bounded: of each kind the STALLS longest are kept, and all are counted.
+// Memory      Bounded: the STALLS longest of each kind are kept, and all are counted.
 #ifndef STARRING_SHARED_TIME_STALL_H
 #define STARRING_SHARED_TIME_STALL_H
 
@@ -27,27 +29,28 @@
 
 #include "kernels/spans.h"
 
-#define STALL_TICK_NS  2000000  // between two looks
-#define STALL_LEAST_NS 6000000  // of what counts: a shorter one is a thread that had to wait for its turn
-#define STALLS         4096     // kept of a kind
-#define STALL_PARTS    8  // threads that are watched: more of them, ranks of a large ring of threads, cost cores
+#define STALL_TICK_NS  2000000  // between two readings
+#define STALL_LEAST_NS 6000000  // the shortest stall: a shorter delay is normal scheduling
+#define STALLS         4096     // kept per kind
+// the most threads that are watched; more (ranks of a large ring of threads) would cost cores
+#define STALL_PARTS 8
 
 enum stall_kind {
-    STALL_PROCESS,  // the process stood still
+    STALL_PROCESS,  // the process was stalled
     STALL_PART,     // it ran, but a thread that takes part in transfers had no core
     STALL_KINDS
 };
 
 // ---------------------------------------------------------------- the rules, without clocks
-// {0} to begin with. now: CLOCK_MONOTONIC; cpu: processor time that the process has got. Whether a stall has just ended;
-// then *out is it.
+// Starts as {0}. now: CLOCK_MONOTONIC; cpu: processor time that the process has got. Returns whether a stall has
+// just ended; *out receives it.
 struct stall_looks {
-    int64_t now, cpu;  // at the last look; now 0: there was none
+    int64_t now, cpu;  // at the last reading; now 0: none yet
 };
 bool stall_look(struct stall_looks *s, int64_t now, int64_t cpu, struct span *out);
 
-// The same of a thread. waited: how long it has waited for a core so far; turns: how often it has got one. A wait is told when
-// it has ended; of several since the last look each must have been long.
+// The same for a thread. waited: how long it has waited for a core so far; turns: how often it has got one. A wait
+// is reported after it has ended. If several have ended since the last reading, their mean must be long.
 struct stall_turns {
     int64_t waited;
     uint64_t turns;
@@ -60,15 +63,15 @@ struct stall_watch;
 struct stall_watch *stall_watch_open(void);  // NULL after logging
 void stall_watch_close(struct stall_watch **w);
 
-// Thread tid of this process takes part in its owner's transfers (a rank: any address that names it), from now until it ends.
-// Of more than STALL_PARTS the first are watched.
+// From now on, until it ends, thread tid of this process takes part in the transfers of owner (a rank: any address
+// that identifies it). Only the first STALL_PARTS threads are watched.
 void stall_part(struct stall_watch *w, const void *owner, pid_t tid);
 
-// Nanoseconds since the watch began in which the process stood still. CLOCK_MONOTONIC less this is a clock that stands
-// while the process does. NULL: 0.
+// Returns the nanoseconds since the watch began in which the process was stalled. CLOCK_MONOTONIC minus this is a
+// clock that stops with the process. w NULL: 0.
 int64_t stall_total(struct stall_watch *w);
-// Those of a kind that ended after since, oldest first, the longest where there are more than room: of STALL_PART the owner's.
-// How many were written.
+// Writes the stalls of a kind that ended after since, oldest first; if there are more than room, the longest ones.
+// STALL_PART: only the owner's. Returns how many were written.
 size_t stall_list(struct stall_watch *w, enum stall_kind kind, const void *owner, int64_t since,
                   struct span *out, size_t room);
 

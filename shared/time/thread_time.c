@@ -10,13 +10,13 @@
 struct thread_time {
     struct thread_time_options o;
     bool open, over;
-    struct span now;  // under way; end: the moment from which its part lasts, where parts are woven
+    struct span now;              // current; end: when its current part began, while parts are woven
     int64_t woven[THREAD_PARTS];  // ns of its parts so far
     bool weaves;
     int64_t start;                                   // 0: not yet
     int64_t worked_end;                              // the end of the last work
     int64_t ns[THREAD_PARTS], worked[THREAD_PARTS];  // since the start; up to worked_end
-    int64_t stood;  // of the job at a gate, when the span under way began: no time of a part
+    int64_t stood;  // time of the job at a gate, when the current span began; it belongs to no part
     struct spans last, traced;
 };
 
@@ -24,7 +24,7 @@ struct thread_time *thread_time_create(const struct thread_time_options *o) {
     struct thread_time *t = xcalloc(1, sizeof *t);
     assert(o->parts <= THREAD_PARTS);
     t->o = *o;
-    // Spans that find no memory count as lost.
+    // Spans that get no memory count as lost.
     if (o->kept) spans_open(&t->last, o->kept, SPANS_LAST);
     if (o->trace) spans_open(&t->traced, SPANS_TRACED, SPANS_FIRST);
     return t;
@@ -40,7 +40,7 @@ void thread_time_destroy(struct thread_time **at) {
 
 static bool is_in(uint32_t bits, int part) { return part < 32 && (bits >> part & 1); }
 
-// aside: of the span, what is no time of its part.
+// aside: ns of the span that do not count for its part.
 static void add(struct thread_time *t, struct span *s, int64_t aside) {
     s->kind = SPAN_PART;
     s->name = t->o.names[s->part];

@@ -1,8 +1,8 @@
-// Everything lies in rings that are written on and on:
+// All data is in ring buffers:
 //
 //     busy, blocks, reads    spans in the order in which they become known
-//     transfers, moments     place id % room; ids count from 1
-//     steps                  place number % STEPS
+//     transfers, moments     index id % room; ids count from 1
+//     steps                  index number % STEPS
 #include "shared/time/timeline.h"
 
 #include <assert.h>
@@ -13,29 +13,29 @@
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
 
-#define STEPS        (TIMELINE_LATE + TIMELINE_KEPT + 1)  // that it keeps at once
-#define STREAMS      4                                    // compute and those watched
+#define STEPS        (TIMELINE_LATE + TIMELINE_KEPT + 1)  // kept at once
+#define STREAMS      4                                    // compute and the watched ones
 #define SPANS        65536                                // busy spans of STEPS steps
-#define LOG          8192                                 // spans of a stream between two looks at it
-#define TAKEN        256                                  // spans taken from a stream at once
+#define LOG          8192                                 // spans of a stream between two readings
+#define TAKEN        256                                  // spans read from a stream at once
 #define GATES        3                                    // of a transfer
-#define STOPS        64                                   // of this process in a step: the longest
+#define STOPS        64                                   // stalls of this process in a step: the longest
 #define ROOM_MAX     ((int64_t)1 << 18)
-#define RECORD_BYTES 352  // of a place in each of the arrays, at most
+#define RECORD_BYTES 352  // of one entry in each of the arrays, at most
 
-// Tags of what streams note: a number, and what it is.
+// Tags of what streams record: a number, and its kind.
 enum tag { TAG_TRANSFER, TAG_MOMENT, TAG_FIRST_BYTE, TAG_DONE, TAGS };
 
 struct record {
     struct transfer_times t;
     uint64_t gates[GATES];  // moments; 0: none
-    int last;               // of all ranks to be ready, as far as known; -1: not
+    int last;               // the last rank to be ready, as far as known; -1: unknown
 };
 
 struct step {
-    int64_t step, begin, end;             // end 0: it is open
-    uint64_t busy, blocks, reads, asked;  // numbers of the first ones known, or asked for, since its begin
-    uint64_t transfers;                   // of the first one that may be waited for in it
+    int64_t step, begin, end;             // end 0: it has not ended
+    uint64_t busy, blocks, reads, asked;  // numbers of the first entries known, or asked for, after its begin
+    uint64_t transfers;                   // number of the first one that may be waited for in it
 };
 
 static_assert(4 * sizeof(struct span) + sizeof(struct split_block) + sizeof(struct record) +
@@ -49,7 +49,7 @@ struct stamp_ring {
 };
 
 struct timeline {
-    pthread_mutex_t lock;  // guards all below, but what is set at creation
+    pthread_mutex_t lock;  // guards all fields below, except those that are constant
     struct stream *streams[STREAMS];
     int stream_count;
     bool ended;
@@ -80,7 +80,7 @@ const char *transfer_kind_name(enum transfer_kind k) {
 // ---------------------------------------------------------------- memory
 static size_t room_of(const struct layout *l, int64_t micro_batches) {
     int64_t micro = micro_batches > 0 ? micro_batches : 1;
-    // Of a unit at most: two gathers of weights and a reduction for each micro-batch, a gather behind them.
+    // Per unit at most: two gathers of weights and a reduction for each micro-batch, and a gather after them.
     int64_t most = size_times(STEPS, size_plus(size_times(l->count, 3 * micro + 2), 16));
     return (size_t)(most < ROOM_MAX ? most : ROOM_MAX);
 }
@@ -156,7 +156,7 @@ void timeline_destroy(struct timeline **timeline) {
 int timeline_watch(struct timeline *tl, struct stream *s) {
     if (!tl) return 0;
     if (tl->stream_count == STREAMS) return fail("a timeline watches at most %d streams", STREAMS);
-    // Compute alone is asked what it does; of the others only their stamps count.
+    // Only compute records what it does; the other streams record only their stamps.
     if (stream_log(s, LOG, tl->stream_count > 0))
         return fail("the times of a stream cannot be noted: %s", dev_error(stream_device(s)));
     pthread_mutex_lock(&tl->lock);
@@ -213,7 +213,7 @@ static void note_span(struct timeline *tl, const struct span *s) {
         note_done(tl, number, s->begin);
 }
 
-// Takes over what the streams have noted so far.
+// Reads what the streams have recorded so far.
 static void look(struct timeline *tl) {
     for (int s = 0; s < tl->stream_count && !tl->ended; s++) {
         size_t n;
@@ -226,7 +226,7 @@ static void look(struct timeline *tl) {
     }
 }
 
-// The own part of a transfer is ready when it has been asked for and all moments that it waits for have passed.
+// This rank's data of a transfer is ready when it has been asked for and all moments that it waits for have passed.
 static int64_t ready_of(const struct timeline *tl, const struct record *r) {
     int64_t at = r->t.own_ready;
     bool gated = false;
@@ -250,7 +250,7 @@ static struct transfer_times times_of(const struct timeline *tl, const struct re
 }
 
 // ---------------------------------------------------------------- the end of a step, with the lock held
-// Number `from`, or the oldest of a ring of so many places that is still there.
+// Returns number `from`, or the oldest number that a ring of `room` entries still has.
 static uint64_t oldest(uint64_t from, uint64_t next, size_t room) {
     return next > room && from < next - room ? next - room : from;
 }
@@ -287,7 +287,7 @@ static size_t moves_within(struct timeline *tl, const struct step *s, struct spa
     return n;
 }
 
-// A span in which the process stood still was not busy all of it.
+// Cuts the stalls of the process out of the busy spans.
 static size_t cut_stops(struct timeline *tl, const struct step *s, struct span *busy, size_t n) {
     struct span stops[STOPS];
     size_t count = stall_list(tl->watch, STALL_PROCESS, tl, s->begin, stops, STOPS);
@@ -302,7 +302,7 @@ static size_t cut_stops(struct timeline *tl, const struct step *s, struct span *
     return n;
 }
 
-// A gap with the transfer that computing stood still for.
+// Adds to a gap the transfer that blocked compute.
 static struct span named_gap(struct timeline *tl, const struct span *gap) {
     const struct record *r = record_of(tl, gap->id);
     struct span one = *gap;
@@ -352,7 +352,7 @@ void timeline_step_at(struct timeline *tl, int64_t step, int64_t now) {
     look(tl);
     end_step(tl, now);
     if (tl->begun - tl->split >= TIMELINE_LATE) split_next(tl);
-    // Transfers that the steps before asked for may be waited for in this one.
+    // Transfers that earlier steps asked for may be waited for in this one.
     uint64_t back = tl->begun < TIMELINE_LATE ? tl->begun : TIMELINE_LATE;
     uint64_t first = back ? tl->steps[(tl->begun - back) % STEPS].asked : tl->next_transfer;
     tl->steps[tl->begun % STEPS] = (struct step){.step = step,
@@ -440,7 +440,7 @@ void timeline_blocked(struct timeline *tl, uint64_t id, int64_t begin_ns, int64_
     pthread_mutex_unlock(&tl->lock);
 }
 
-// ---------------------------------------------------------------- what streams note themselves
+// ---------------------------------------------------------------- what streams record themselves
 uint64_t timeline_moment(struct timeline *tl) {
     if (!tl) return 0;
     pthread_mutex_lock(&tl->lock);

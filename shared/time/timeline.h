@@ -1,33 +1,33 @@
-// The work of one rank, moment by moment: the record behind "where the time went" (split.h), the same for every
-// topology. Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
+// The work of one rank over time: the record for "where the time went" (split.h), the same for every topology.
+// Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
 //
 //     recorder                         records
-//     the compute stream, by itself    when it was busy, by phase, and when it stood still for an event
+//     the compute stream, by itself    when it was busy, by phase, and when it was blocked by an event
 //     the loop                         where a step begins and ends; when it reads batches
-//     a topology                       its transfers, and when the host stood still for one
+//     a topology                       its transfers, and when the host was blocked by one
 //
-// A transfer   is what a topology moves: a unit's weights or gradient, or control words. Times of it:
+// A transfer   is what a topology moves: a unit's weights or gradient, or control words. Its times:
 //              asked        the host enqueued it
-//              own_ready    this rank's part could have been sent, had the link been free: it is asked for, and
-//                           the compute events that it waits for have passed. Earlier transfers of the same
+//              own_ready    this rank could have sent its data, if the link had been free: the transfer is asked for,
+//                           and the compute events that it waits for have passed. Earlier transfers of the same
 //                           channel do not count: waiting for them is communication
-//              peers_ready  the latest own_ready of all ranks that it needs, this one included
-//              first_byte   its turn on the link
+//              peers_ready  the latest own_ready of all ranks that it needs, with this one
+//              first_byte   its first byte is on the link
 //              done         it has arrived
-//              A moment that nobody has noted is 0: not known.
-// A moment     is a place in the compute stream that a transfer waits for (a gradient is complete): the stream
-//              notes when it has passed it, so that a host that runs ahead need not know.
-// Late facts   A device is read late, and peers tell their times a step or two later. A step is split when
-//              TIMELINE_LATE later ones have begun, or at the end. Ids stay valid for TIMELINE_LATE steps after
-//              the one they were given in; what comes later is dropped.
+//              A time that was not recorded is 0: unknown.
+// A moment     is a position in the compute stream that a transfer waits for (a gradient is complete). The stream
+//              records when it has passed it, so that a host that runs ahead need not know.
+// Late facts   A device is read late, and peers report their times a step or two later. A step is split when
+//              TIMELINE_LATE later ones have begun, or at the end. Ids stay valid for TIMELINE_LATE steps after the
+//              one in which they were given; later facts are dropped.
 //
-// Ownership   The loop owns it. The topology has a pointer (struct topology), which is NULL where nothing is
-//             recorded: every function takes NULL, then does nothing, and gives 0.
-// Memory      Bounded, and all of it taken by timeline_create and timeline_watch. Spans that find no room are counted
-//             (timeline_lost), and the parts still add up.
+// Ownership   The loop owns it. The topology has a pointer (struct topology), which is NULL if nothing is recorded:
+//             every function accepts NULL, then does nothing, and returns 0.
+// Memory      Bounded, and all allocated by timeline_create and timeline_watch. Spans without room are counted
+//             (timeline_lost), and the components still add up.
 // Threads     timeline_step, timeline_pause, timeline_end, timeline_data, timeline_moment, timeline_gate and
-//             timeline_stamp: the thread that enqueues on the stream. All else: any. Nothing blocks, but for a
-//             lock that is held for as long as a few words are written, or once a step, a step is split.
+//             timeline_stamp: the thread that enqueues on the stream. All others: any thread. Nothing blocks,
+//             except a lock that is held briefly, or once per step while a step is split.
 #ifndef STARRING_SHARED_TIME_TIMELINE_H
 #define STARRING_SHARED_TIME_TIMELINE_H
 
@@ -44,7 +44,7 @@ const char *transfer_kind_name(enum transfer_kind k);  // "weights", ..
 struct transfer {
     enum transfer_kind kind;
     int unit;        // of the layout; -1: none
-    uint64_t bytes;  // payload that this rank sends, or, where it only receives, receives
+    uint64_t bytes;  // payload that this rank sends; if it only receives, payload that it receives
 };
 
 struct timeline;
@@ -53,77 +53,78 @@ struct timeline_options {
     const struct layout *layout;  // names of the units; outlives the timeline
     int64_t micro_batches;        // of a step
     int ranks;                    // that it may wait for
-    bool traced;                  // all gaps are kept
-    struct stall_watch *watch;    // of the process, outlives the timeline; NULL: its stops are not known
+    bool traced;                  // keep all gaps
+    struct stall_watch *watch;    // of the process, outlives the timeline; NULL: stalls are unknown
 };
 // NULL after logging.
 struct timeline *timeline_create(const struct timeline_options *o);
 void timeline_destroy(struct timeline **tl);
-// Host memory of all places of its arrays. It grows with units and micro-batches up to a bound: steps of very many
-// micro-batches lose what finds no room, and their time counts as the host's.
+// Returns the host memory of all its arrays. It grows with units and micro-batches up to a bound: steps of very
+// many micro-batches lose what has no room, and their time counts as the host's.
 size_t timeline_bytes(const struct layout *l, int64_t micro_batches);
 
 // ---------------------------------------------------------------- the loop
-// The moments are the caller's, so that its own sum of the steps is of the same ones: between two looks at a clock a
-// loaded machine may take a thread's core away for longer than a short run's hundredth.
+// The caller passes the times, so that its own sum of the steps uses the same ones: between two readings of a clock
+// a loaded machine may preempt a thread for longer than 1 % of a short run.
 void timeline_step_at(struct timeline *tl, int64_t step, int64_t ns);  // begins; the step before it ends here
 void timeline_pause_at(struct timeline *tl, int64_t ns);  // ends the step: what follows belongs to none
 static inline void timeline_step(struct timeline *tl, int64_t step) { timeline_step_at(tl, step, now_ns()); }
 static inline void timeline_pause(struct timeline *tl) { timeline_pause_at(tl, now_ns()); }
 void timeline_data(struct timeline *tl, int64_t begin_ns, int64_t end_ns);  // the host read a batch
-// Behind the topology's finish: splits what is left. The streams may be destroyed afterwards, not before.
+// Called after the topology's finish: splits the remaining steps. The streams may be destroyed afterwards, not
+// before.
 void timeline_end(struct timeline *tl);
 
 // ---------------------------------------------------------------- transfers
-uint64_t timeline_ask(struct timeline *tl, const struct transfer *t);  // an id; asked: now
-// At ns. own_ready and peers_ready keep the latest they are told, first_byte the earliest, done the latest.
+uint64_t timeline_ask(struct timeline *tl, const struct transfer *t);  // returns an id; asked: now
+// The event is at ns. own_ready and peers_ready keep the latest value, first_byte the earliest, done the latest.
 void timeline_own_ready(struct timeline *tl, uint64_t id, int64_t ns);
-void timeline_peers_ready(struct timeline *tl, uint64_t id, int64_t ns,
-                          int peer);  // peer: the last; -1: not known
+// peer: the last one; -1: unknown.
+void timeline_peers_ready(struct timeline *tl, uint64_t id, int64_t ns, int peer);
 void timeline_first_byte(struct timeline *tl, uint64_t id, int64_t ns);
 void timeline_done(struct timeline *tl, uint64_t id, int64_t ns);
-// The host stood still for it. Compute's waits are recorded by timeline_wait.
+// The host was blocked by it. timeline_wait records compute's waits.
 void timeline_blocked(struct timeline *tl, uint64_t id, int64_t begin_ns, int64_t end_ns);
 
-// ---------------------------------------------------------------- what streams note themselves
-// Thread tid moves this rank's part of transfers (stall_part).
+// ---------------------------------------------------------------- what streams record themselves
+// Thread tid moves this rank's data of transfers (stall_part).
 void timeline_part(struct timeline *tl, pid_t tid);
-// Has a stream beside compute note what timeline_stamp asks for. 0, or -1 after logging.
+// Makes a stream other than compute record what timeline_stamp asks for. Returns 0, or -1 after logging.
 int timeline_watch(struct timeline *tl, struct stream *s);
-uint64_t timeline_moment(struct timeline *tl);  // here, in the compute stream
-// own_ready is not before the moment (0: none) and not before it was asked. Once a transfer has a gate (or more),
-// nobody else need say when its own part was ready.
+uint64_t timeline_moment(struct timeline *tl);  // a moment here, in the compute stream
+// own_ready is at least the moment (0: none) and at least asked. A transfer with a gate (or more) needs no call of
+// timeline_own_ready.
 void timeline_gate(struct timeline *tl, uint64_t id, uint64_t moment);
 enum timeline_stamp { TIMELINE_FIRST_BYTE, TIMELINE_DONE };
-// Notes the moment at which s (compute, or watched) comes to this place.
+// Records the time at which s (compute, or watched) reaches this position.
 void timeline_stamp(struct timeline *tl, struct stream *s, uint64_t id, enum timeline_stamp what);
 // stream_wait_event on the compute stream, for the transfer (0: for none).
 void timeline_wait(struct timeline *tl, struct stream *compute, struct event *e, uint64_t id);
 
 // ---------------------------------------------------------------- results
-// This rank's own_ready of a transfer, of what the device is through with; 0: not known (yet).
+// Returns this rank's own_ready of a transfer, from what the device has completed; 0: unknown (yet).
 int64_t timeline_ready(struct timeline *tl, uint64_t id);
-// All steps that have been split, added; how many.
+// Adds all steps that have been split. Returns how many they are.
 int64_t timeline_split(struct timeline *tl, struct time_split *sum);
 const struct layout *timeline_layout(const struct timeline *tl);  // as given
-// Ranks of several hosts: the job's clock (rank 0's, a star's scheduler's) = this one + offset_ns, off by at most
-// error_ns. Without it all share one.
+// Ranks of several hosts: the job's clock (rank 0's, or a star's scheduler's) = this one + offset_ns, with an error
+// of at most error_ns. Without it all share one clock.
 struct timeline_clock {
     int64_t offset_ns, error_ns;
 };
 void timeline_set_clock(struct timeline *tl, struct timeline_clock clock);
 struct timeline_clock timeline_clock(struct timeline *tl);
-uint64_t timeline_lost(struct timeline *tl);  // spans of the streams that found no room
+uint64_t timeline_lost(struct timeline *tl);  // spans of the streams that had no room
 
-// The gaps in which computing stood still for a transfer, as split.h tells them one by one: SPAN_WAIT and SPAN_EXPOSED, with
-// id, peer, the kind of the transfer as part and the name of its unit.
+// The gaps in which compute was blocked by a transfer, as split.h reports them one by one: SPAN_WAIT and
+// SPAN_EXPOSED, with id, peer, the transfer's kind as part and the name of its unit.
 #define GAPS_KEPT     4096       // of exposed communication, and of waiting: the longest
-#define GAPS_LEAST_NS 1000000    // no shorter one is among them
-#define GAPS_TRACED   (1 << 18)  // kept of a run that is traced: the first
+#define GAPS_LEAST_NS 1000000    // a shorter one is not among them
+#define GAPS_TRACED   (1 << 18)  // with a trace: the first ones
 struct gaps {
-    struct spans exposed, waits;  // of waits those of which the peer is known; in no order
+    struct spans exposed, waits;  // waits only with a known peer; in no order
     struct spans all;             // for a trace, in order of time
-    double *waited;               // (ranks) seconds of waiting for each rank, which was ready last
+    double *waited;               // (ranks) seconds of waiting for each rank that was ready last
     int ranks;
 };
 int gaps_open(struct gaps *g, int ranks, bool traced);  // 0, or -1 after logging
@@ -131,7 +132,7 @@ void gaps_close(struct gaps *g);
 void gaps_add(struct gaps *g, const struct span *one);
 const struct gaps *timeline_gaps(const struct timeline *tl);  // of all steps; after timeline_end
 
-// A step as it was recorded; arrays are the caller's to free by timeline_view_free. Times as in split.h.
+// A step as it was recorded. timeline_view_free frees the arrays. Times as in split.h.
 struct transfer_times {
     struct transfer what;
     uint64_t id;
@@ -140,11 +141,12 @@ struct transfer_times {
 struct timeline_view {
     int64_t step, begin, end;
     struct span *compute;
-    struct transfer_times *transfers;  // that touch the step: asked before its end, not done before its begin
-    struct span *gaps;  // in order of time, as in struct gaps; id: of a transfer, which may be none of these
+    struct transfer_times *transfers;  // within the step: asked before its end, not done before its begin
+    struct span *gaps;  // in order of time, as in struct gaps; id: of a transfer, which may not be listed
     size_t compute_count, transfer_count, gap_count;
 };
-// The last step but `back`; back below TIMELINE_KEPT. False: there is none. After timeline_end.
+// Returns the last step but `back`, which is below TIMELINE_KEPT. Returns false if there is none. Only after
+// timeline_end.
 bool timeline_view(struct timeline *tl, int back, struct timeline_view *out);
 void timeline_view_free(struct timeline_view *v);
 

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#define TURN_COUNTS (1.0 / 32)  // of lost_s, at most
-#define LATE        2     // times what counts: a turn that ends a little behind its pause is no standstill
-#define TOLD        0.25  // of lost_s, and more: people hear of it
+#define TURN_COUNTS (1.0 / 32)  // share of lost_s that counts, at most
+#define LATE        2           // factor: a turn that is only a little longer than its pause is no stall
+#define TOLD        0.25        // share of lost_s from which messages mention it
 
 static double most_of(const struct turn_clock *c) { return fmax(TURN_COUNTS * c->lost_s, c->pause_s); }
 
@@ -21,7 +21,7 @@ double turn_clock_turn(struct turn_clock *c, double host_s) {
     if (took_s <= most_s) return now_s;
     c->behind_s += took_s - most_s;
     if (took_s <= LATE * most_s) return now_s;
-    // One short turn between two of them is no recovery.
+    // One short turn between two long ones is no recovery.
     c->stood_s = begin_s - c->woke_s < c->lost_s ? c->stood_s + took_s : took_s;
     c->woke_s = now_s;
     return now_s;

@@ -90,7 +90,7 @@ enum documents_kind { DOCUMENTS_PACKED, DOCUMENTS_WHOLE };
 #define EVAL_ALL  (-1)
 #define EVAL_AUTO (-2)
 
-// What a star's workers keep of weights and gradients: all units, or two units at a time.
+// The units whose weights and gradients a star's workers keep: all, or two at a time.
 enum ps_resident { PS_RESIDENT_ALL, PS_RESIDENT_UNITS };
 
 // From which ranks a rank of gossip receives (decentral/gossip.c).
@@ -169,7 +169,7 @@ struct offload_config {
 
 // How bytes are moved to and from the disk of an offload (shared/offload/disk_store.h).
 struct aio_config {
-    // Of one request, a multiple of 4096; requests in flight for a read or a write.
+    // block_bytes: of one request, a multiple of 4096. depth: requests in flight for a read or a write.
     int64_t block_bytes, depth;
 };
 
@@ -245,7 +245,7 @@ struct config {
     bool no_sync;                              // ring.no_sync: stages 2 and 3 reduce gradients once per step
     enum gossip_graph gossip_graph;
     int64_t hpz;  // stage 3: ranks that share a secondary copy of the weights; 1: no such copy
-    // Of a stage that supports it; otherwise device is none.
+    // For a stage that supports it; otherwise device is none.
     struct offload_config offload_optimizer, offload_param;
     struct aio_config aio;
     int64_t deadline_ms;  // of collectives; equals ps.deadline_ms
@@ -253,7 +253,7 @@ struct config {
     struct recovery_config recovery;
     struct security_config security;
     struct local_steps_config local_steps;
-    // Of a topology inside of local steps: the run's configuration, whose rounds are this one's steps. NULL: none.
+    // A topology inside of local steps: the run's configuration, whose rounds are this one's steps. NULL: none.
     const struct config *outside;
 };
 

@@ -25,7 +25,7 @@ enum key_type {
     KEY_SWITCH  // bool, index into two names
 };
 
-// What a change of a key means for a run that resumes, and which ranks must have the same value.
+// How a change of a key affects a run that resumes, and which ranks must have the same value.
 enum identity_use {
     // A run that resumes from a checkpoint must have the same value: another value is another run.
     IDENTITY_TRAJECTORY = 1,

@@ -47,7 +47,7 @@ static void squeeze(char out[TOPOLOGY_WORD], const char *text) {
 }
 
 struct nearest {
-    // What was typed, and the same without the number at its end.
+    // The typed text, and the same without the number at its end.
     char word[TOPOLOGY_WORD], stem[TOPOLOGY_WORD];
     char name[2 * TOPOLOGY_WORD];  // "": nothing is near
     const char *means;

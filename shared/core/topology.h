@@ -269,7 +269,7 @@ struct topology {
     struct wire_prediction wire_predicted;
     struct wire_later wire_later;
     struct staleness staleness;  // of topologies that report it
-    // Of a rank with weights of its own: |own - mean|^2, the sum of squares, after the last step.
+    // A rank with weights of its own: |own - mean|^2, the sum of squares, after the last step.
     double consensus_distance;
     const char *medium;  // what carries payloads, as printed and in summary.json: "shm", "tcp", "threads", ..
     const char *launch;  // what the ranks are: "threads", "processes" or "mpi"

@@ -1,5 +1,5 @@
-// A topology's row in the table of the program. It has the names of the topology's variants, the roles of its ranks, how
-// it may be started, what it needs, and how it runs. One file owns each row (shared/launch/local.c,
+// A topology's row in the table of the program. It has the names of the topology's variants, the roles of its ranks,
+// how it may be started, what it needs, and how it runs. One file owns each row (shared/launch/local.c,
 // decentral/zero_row.c, ps/star.c). starring.c lists the rows, and all other code asks the row of the configuration.
 // The training loop's view of a topology is struct topology (shared/core/topology.h).
 //

@@ -179,7 +179,7 @@ int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct 
     room.used = 0;
     if (size == 0 || size > WIRE_HEADER_MAX) return -1;
     const Starring__PsMessage *p = starring__ps_message__unpack(&unpacks, size, bytes);
-    if (!p || p->body_case == STARRING__PS_MESSAGE__BODY__NOT_SET || p->n_missing > WIRE_MISSING_MAX)
+    if (!p || p->body_case == STARRING__PS_MESSAGE__BODY__NOT_SET || p->n_missing > LINK_MISSING_MAX)
         return -1;
     out->kind = (enum wire_kind)(p->body_case - BODY);
     out->role = (enum ps_role)p->role;
@@ -188,7 +188,7 @@ int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct 
     out->job = p->job;
     out->incarnation = p->incarnation;
     out->life = p->life;
-    out->link = (struct wire_link){.number = p->number,
+    out->link = (struct link_word){.number = p->number,
                                    .said = p->said,
                                    .heard = p->heard,
                                    .missing_count = (int)p->n_missing,

@@ -10,7 +10,7 @@
 //     scheduler -> server   HEARTBEAT_ACK SHUTDOWN
 //     worker -> shard       ATTACH INIT PUSH PULL SNAPSHOT
 //     shard -> worker       ATTACHED INIT_ACK PUSH_ACK PULL_REPLY SNAPSHOT_REPLY REFUSED
-//     any two               WORD, of the link (ps/net/link.h)
+//     any two               WORD, of the link (shared/fabric/link.h)
 //
 // A payload follows the header, or lies in the worker's segment (shared/core/segment.h) and the header says where:
 //     PUSH        place, place_bytes: the gradient
@@ -26,6 +26,7 @@
 
 #include "kernels/exact_sum.h"
 #include "ps/job/ps.h"
+#include "shared/fabric/link.h"
 
 enum wire_kind {  // in the order of PsMessage.body
     WIRE_NONE,
@@ -83,22 +84,9 @@ enum {
     WIRE_FLAGS = 511  // all of them
 };
 
-#define WIRE_HEADER_MAX  1023  // bytes
-#define WIRE_VALUES_MAX  32    // doubles in one GATHER
-#define WIRE_TEXT_MAX    512   // bytes, with the closing zero
-#define WIRE_MISSING_MAX 16
-
-// The link's part of a message, which the link alone reads (ps/net/link.h).
-struct wire_link {
-    uint64_t number;  // of the message, 1, 2, ..; 0: it is not kept
-    uint64_t said;    // sendings to the receiver, this one among them; 0: the sender has no link yet
-    uint64_t heard;   // of the receiver's messages all up to this number have come, but:
-    uint64_t missing[WIRE_MISSING_MAX];  // ascending
-    int missing_count;
-    uint64_t seen;  // the largest `said` of the receiver's that has come
-    bool again;     // it has been sent before: counted as repeated
-    bool asks;      // for a word, at once
-};
+#define WIRE_HEADER_MAX 1023  // bytes
+#define WIRE_VALUES_MAX 32    // doubles in one GATHER
+#define WIRE_TEXT_MAX   512   // bytes, with the closing zero
 
 struct wire_header {
     enum wire_kind kind;
@@ -127,7 +115,7 @@ struct wire_header {
     // peers_ready_ns: the latest ready_ns of all that the answer needed: a receiver that waited for it before that
     // moment waited for a peer, and after it for the transfer.
     int64_t ready_ns, peers_ready_ns;
-    struct wire_link link;
+    struct link_word link;  // the link's part, which it alone reads
     bool has_sum;
     int count;             // of values
     struct exact_sum sum;  // from here on: what few kinds use

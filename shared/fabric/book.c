@@ -9,6 +9,7 @@
 
 #include "shared/core/error.h"
 #include "shared/fabric/address.h"
+#include "shared/fabric/post.h"
 #include "shared/time/turn_clock.h"
 
 #define NAMED_MAX 8    // ranks that a message names
@@ -30,19 +31,16 @@ struct past {
 struct place {
     enum presence is;
     struct past *past;
-    int pasts;               // that there have been: the last PASTS_MAX are kept
-    uint64_t life, last;     // the last number that has come in order
+    int pasts;  // that there have been: the last PASTS_MAX are kept
+    uint64_t life;
     double heard_s, gone_s;  // of the book's turns. gone_s: 0 while there is a connection
     struct meet_come come;
-    char *coming;  // the beginning of a value that comes in pieces
-    size_t came;
 };
 
 struct entry {
     struct meet_named named;
-    uint64_t number;  // of all values that have been put; 0: it is not there
-    char *data;
-    size_t bytes;
+    bool there;
+    struct meet_value *value;
     uint8_t *waits;  // a bit for each member that wants it; NULL: none does
     int parts;
 };
@@ -54,7 +52,8 @@ struct book {
     int members;
     bool begun;  // all ranks have come, or as many as do
     struct meet_names names;
-    uint64_t values, gathers;  // that have been put; that all have taken part in
+    struct post *post;
+    uint64_t gathers;  // that all have taken part in
     struct turn_clock turns;
     double look_s, asks_s;  // asks_s: until then all are asked at each look
     double begun_s;         // of the turns
@@ -68,6 +67,8 @@ struct book {
     char ended[MEET_TEXT_MAX];
 };
 
+static void say(void *ctx, int rank, struct meet_message *m, const void *data);
+
 struct book *book_create(const struct book_options *o) {
     struct book *b = xcalloc(1, sizeof *b);
     b->o = *o;
@@ -79,6 +80,7 @@ struct book *book_create(const struct book_options *o) {
     b->places = xcalloc((size_t)b->members, sizeof *b->places);
     b->lost = xcalloc((size_t)o->size, sizeof *b->lost);
     b->absent = o->size;
+    b->post = post_open(b->members, say, b);
     return b;
 }
 
@@ -98,21 +100,25 @@ static void tell(struct book *b, enum member_news_kind kind, int member, uint64_
         free(n->data);
 }
 
-static void say(struct book *b, int rank, struct meet_message m, const void *data, size_t bytes) {
-    m.bytes = bytes;
-    b->o.say(b->o.ctx, rank, b->places[rank].life, &m, data);
+static void say(void *ctx, int rank, struct meet_message *m, const void *data) {
+    struct book *b = ctx;
+    if (m->kind != MEET_ENDED) m->rank = rank;
+    b->o.say(b->o.ctx, rank, b->places[rank].life, m, data);
+}
+
+static void put_for(struct book *b, int rank, const struct meet_message *m, struct meet_value *v,
+                    bool urgent) {
+    v->users++;
+    post_put(b->post, rank, m, v, urgent);
+    post_push(b->post, rank, true);
 }
 
 static void say_end(struct book *b, int rank) {
     struct meet_message m = meet_message(MEET_ENDED, b->ended_by, 0);
-    m.number = MEET_JOB_OVER;
-    say(b, rank, m, b->ended, strlen(b->ended));
-}
-
-static void say_losses(struct book *b, int rank, int from) {
-    struct meet_message m = meet_message(MEET_LOST, rank, 0);
-    m.number = (uint64_t)from;
-    say(b, rank, m, b->lost + from, (size_t)(b->losses - from) * sizeof *b->lost);
+    struct meet_value *v = meet_value_of(b->ended, strlen(b->ended));
+    m.count = MEET_JOB_OVER;
+    put_for(b, rank, &m, v, true);
+    meet_value_free(v);
 }
 
 static void end(struct book *b, int rank, const char *why) {
@@ -150,8 +156,9 @@ static void say_waiting(struct book *b, int rank, double now_s) {
         write_absent(b, b->waiting, sizeof b->waiting);
         b->waiting_s = now_s;
     }
-    m.number = (uint64_t)b->absent;
-    say(b, rank, m, b->waiting, strlen(b->waiting));
+    m.count = (uint64_t)b->absent;
+    m.bytes = strlen(b->waiting);
+    post_say(b->post, rank, m, b->waiting);
 }
 
 static void set_place(struct book *b, int rank, enum presence is) {
@@ -171,7 +178,7 @@ static struct past *past_of(const struct place *p, uint64_t life) {
 
 static void say_past(struct book *b, int member, const struct past *x) {
     struct meet_message m = meet_message(MEET_ENDED, member, 0);
-    m.number = x->lost ? MEET_LOST_ME : MEET_OUT_ME;
+    m.count = x->lost ? MEET_LOST_ME : MEET_OUT_ME;
     m.bytes = strlen(x->why);
     b->o.say(b->o.ctx, member, x->life, &m, x->why);
 }
@@ -187,6 +194,7 @@ static void put_out(struct book *b, int member, uint64_t life, bool lost, char *
     }
     if (!x) {
         set_place(b, member, ABSENT);
+        post_forget(b->post, member);
         if (p->pasts < PASTS_MAX) {
             p->past = xrealloc(p->past, (size_t)(p->pasts + 1) * sizeof *x);
             p->past[p->pasts] = (struct past){0};
@@ -210,7 +218,7 @@ static struct entry *entry_of(struct book *b, const char *name) {
 }
 
 static void entry_free(struct entry *e) {
-    free(e->data);
+    meet_value_free(e->value);
     free(e->waits);
     free(e);
 }
@@ -222,31 +230,27 @@ static void drop(struct book *b, const char *name) {
     entry_free(e);
 }
 
-static void say_piece(struct book *b, int rank, const struct entry *e, uint64_t at) {
+static void hand_out(struct book *b, int rank, const struct entry *e) {
     struct meet_message m = meet_message(MEET_GOT, rank, 0);
-    size_t left = e->bytes - at;
-    snprintf(m.name, sizeof m.name, "%s", e->named.name);
-    m.number = e->number;
-    m.at = at;
-    m.total = e->bytes;
-    say(b, rank, m, e->data + at, left < MEET_PIECE ? left : MEET_PIECE);
+    memcpy(m.name, e->named.name, sizeof m.name);
+    put_for(b, rank, &m, e->value, false);
 }
 
 static void is_there(struct book *b, struct entry *e) {
-    e->number = ++b->values;
+    e->there = true;
     for (int i = 0; i < b->members && e->waits; i++)
-        if (e->waits[i / 8] >> i % 8 & 1 && b->places[i].is == HERE) say_piece(b, i, e, 0);
+        if (e->waits[i / 8] >> i % 8 & 1 && b->places[i].is == HERE) hand_out(b, i, e);
     free(e->waits);
     e->waits = NULL;
 }
 
-// data becomes the entry's.
-static void put(struct book *b, const char *name, char *data, size_t bytes) {
+// v becomes the entry's.
+static struct entry *put(struct book *b, const char *name, struct meet_value *v) {
     struct entry *e = entry_of(b, name);
-    free(e->data);
-    e->data = data;
-    e->bytes = bytes;
+    meet_value_free(e->value);
+    e->value = v;
     is_there(b, e);
+    return e;
 }
 
 // ---------------------------------------------------------------- coming
@@ -280,7 +284,10 @@ static void begin(struct book *b) {
     b->begun = true;
     b->said_losses = b->losses;  // the table says so
     char *text = meet_table_write(table, b->o.size, &bytes);
-    put(b, MEET_TABLE, text, bytes);
+    const struct entry *e = put(b, MEET_TABLE, meet_value_of(text, bytes));
+    for (int i = 0; i < b->o.size; i++)
+        if (b->places[i].is == HERE) hand_out(b, i, e);
+    free(text);
     free(table);
 }
 
@@ -369,20 +376,15 @@ static char *objection(const struct book *b, const struct meet_message *m, const
 }
 
 static void pong(struct book *b, int rank) {
-    struct meet_message m = meet_message(MEET_PONG, rank, 0);
-    m.number = b->places[rank].last;
-    say(b, rank, m, NULL, 0);
+    post_say(b->post, rank, meet_message(MEET_PONG, rank, 0), NULL);
 }
 
-// To one that shows that it is there, and knows of so many losses.
-static void answer(struct book *b, int rank, int losses, double now_s) {
+// To one that shows that it is there.
+static void answer(struct book *b, int rank, double now_s) {
     if (b->begun || is_cast(b, rank))
         pong(b, rank);
     else
         say_waiting(b, rank, now_s);
-    if (losses < b->losses && !is_cast(b, rank)) say_losses(b, rank, losses);
-    bool tells = is_cast(b, rank) || b->ended_by != ALL_LEFT;  // whoever has left knows it
-    if (*b->ended && tells) say_end(b, rank);
 }
 
 // Another process than before has the place, if it is not free.
@@ -397,10 +399,11 @@ static void take_place(struct book *b, const struct meet_message *m, const struc
         put_out(b, m->rank, p->life, false,
                 xasprintf("%s has been started again: this process is not needed any more", name));
     set_place(b, m->rank, HERE);
-    free(p->coming);
+    post_forget(b->post, m->rank);
     *p = (struct place){.is = HERE, .past = p->past, .pasts = p->pasts, .life = m->life, .come = *c};
     b->waiting_s = 0;
     tell(b, MEMBER_CAME, m->rank, p->life, &p->come, &came);
+    if (*b->ended) say_end(b, m->rank);
 }
 
 static void come(struct book *b, const struct meet_message *m, const void *data, double now_s) {
@@ -428,7 +431,7 @@ static void come(struct book *b, const struct meet_message *m, const void *data,
         p->heard_s = turn_clock_at(&b->turns, now_s);
         p->gone_s = 0;
         if (!b->begun && !b->absent && !*b->ended) begin(b);
-        answer(b, m->rank, b->losses, now_s);
+        answer(b, m->rank, now_s);
     }
     free(why);
     free(text);
@@ -444,7 +447,7 @@ static bool is_past(const struct book *b, const char *name) {
 static void put_part(struct book *b, int rank, const char *name, const char *data, size_t bytes) {
     if (*name != '#' || is_past(b, name)) return;
     struct entry *e = entry_of(b, name);
-    size_t size = (size_t)b->o.size, all = e->data ? e->bytes / size : bytes;
+    size_t size = (size_t)b->o.size, all = e->value ? e->value->bytes / size : bytes;
     char why[MEET_TEXT_MAX] = "", before[MEET_NAME_MAX];
     if (bytes > MEET_DATA_MAX / size)
         snprintf(why, sizeof why, "rank %d hands over %zu bytes in round %s: %zu of each rank are the most",
@@ -453,12 +456,9 @@ static void put_part(struct book *b, int rank, const char *name, const char *dat
         snprintf(why, sizeof why, "rank %d hands over %zu bytes in round %s, others %zu", rank, bytes, name,
                  all);
     if (*why) end(b, rank, why);
-    if (*why || e->number) return;
-    if (!e->data) {
-        e->data = xcalloc(size, bytes + 1);
-        e->bytes = size * bytes;
-    }
-    if (bytes) memcpy(e->data + (size_t)rank * bytes, data, bytes);
+    if (*why || e->there) return;
+    if (!e->value) e->value = meet_value_of(NULL, size * bytes);
+    if (bytes) memcpy(e->value->data + (size_t)rank * bytes, data, bytes);
     if (++e->parts < b->o.size) return;  // what is numbered comes once, and a rank's rounds follow each other
     is_there(b, e);
     unsigned long long k = strtoull(name + 1, NULL, 10);
@@ -470,35 +470,31 @@ static void put_part(struct book *b, int rank, const char *name, const char *dat
 static void get(struct book *b, const struct meet_message *m) {
     if (is_past(b, m->name)) return;
     struct entry *e = entry_of(b, m->name);
-    bool same = m->number == e->number && m->at < e->bytes;
-    if (e->number) {
-        say_piece(b, m->rank, e, same ? m->at : 0);
+    if (e->there) {
+        hand_out(b, m->rank, e);
         return;
     }
     if (!e->waits) e->waits = xcalloc((size_t)b->members / 8 + 1, 1);
     e->waits[m->rank / 8] |= (uint8_t)(1 << m->rank % 8);
 }
 
-// A value has come as a whole: what its message asks for.
-static void act(struct book *b, const struct meet_message *m, struct place *p) {
-    char *data = p->coming ? p->coming : meet_copy("", 0);
-    size_t bytes = p->came;
-    p->coming = NULL;
-    p->came = 0;
+// What a message asks for that has come as a whole, with its value.
+static void act(struct book *b, const struct meet_message *m, struct place *p, struct meet_value *v) {
     if (m->kind == MEET_PUT) {
-        put(b, m->name, data, bytes);
+        put(b, m->name, v);
         return;
     }
+    if (m->kind == MEET_GET) get(b, m);
     bool rank = m->rank < b->o.size;
     int member;
     unsigned long long life;
     struct member_news n = {0};
-    if (m->kind == MEET_PART && rank) put_part(b, m->rank, m->name, data, bytes);
+    if (m->kind == MEET_PART && rank) put_part(b, m->rank, m->name, v->data, v->bytes);
     if (m->kind == MEET_DROP) drop(b, m->name);
     if (m->kind == MEET_OUT && m->rank == 0 && sscanf(m->name, "%d %llx", &member, &life) == 2 &&
         is_cast(b, member))
-        put_out(b, member, life, false, xstrdup(data));
-    if (m->kind == MEET_ABORT && rank) end(b, m->rank, data);
+        put_out(b, member, life, false, xstrdup(v->data));
+    if (m->kind == MEET_ABORT && rank) end(b, m->rank, v->data);
     if (m->kind == MEET_BYE && p->is != LEFT) {
         set_place(b, m->rank, LEFT);
         tell(b, MEMBER_LEFT, m->rank, p->life, &p->come, &n);
@@ -506,24 +502,11 @@ static void act(struct book *b, const struct meet_message *m, struct place *p) {
     }
     if (m->kind == MEET_SAY && p->is == HERE) {
         memcpy(n.word, m->name, sizeof n.word);
-        n.data = data;
-        n.bytes = bytes;
+        n.data = meet_copy(v->data, v->bytes);
+        n.bytes = v->bytes;
         tell(b, MEMBER_SAID, m->rank, p->life, &p->come, &n);
-    } else
-        free(data);
-}
-
-static void numbered(struct book *b, const struct meet_message *m, const void *data) {
-    struct place *p = &b->places[m->rank];
-    if (m->number == p->last + 1 && meet_goes_on(m, p->came)) {
-        p->last++;
-        p->coming = xrealloc(p->coming, p->came + m->bytes + 1);
-        if (m->bytes) memcpy(p->coming + p->came, data, m->bytes);
-        p->came += m->bytes;
-        p->coming[p->came] = 0;
-        if (p->came == m->total) act(b, m, p);
     }
-    pong(b, m->rank);
+    meet_value_free(v);
 }
 
 void book_hear(struct book *b, const struct meet_message *m, const void *data, double now_s) {
@@ -533,19 +516,17 @@ void book_hear(struct book *b, const struct meet_message *m, const void *data, d
     }
     if (m->rank < 0 || m->rank >= b->members || m->kind > MEET_PING) return;
     struct place *p = &b->places[m->rank];
-    if (p->is == ABSENT || p->life != m->life) {
+    if (p->is == ABSENT || p->is == LOST || p->life != m->life) {
         const struct past *past = past_of(p, m->life);
         if (past) say_past(b, m->rank, past);
         return;
     }
     p->heard_s = turn_clock_at(&b->turns, now_s);
     p->gone_s = 0;
-    if (m->kind == MEET_GET)
-        get(b, m);
-    else if (m->kind == MEET_PING)
-        answer(b, m->rank, m->number < (uint64_t)b->losses ? (int)m->number : b->losses, now_s);
-    else
-        numbered(b, m, data);
+    struct meet_value *v = post_hear(b->post, m->rank, m, data, now_s);
+    if (v) act(b, m, p, v);
+    if (m->kind == MEET_PING) answer(b, m->rank, now_s);
+    post_push(b->post, m->rank, true);
 }
 
 void book_unreachable(struct book *b, int rank, uint64_t life, double now_s) {
@@ -569,14 +550,16 @@ static void lose(struct book *b, int member, bool gone, double turn_s) {
     else
         snprintf(n.why, sizeof n.why, "was silent for %.1f s%s", n.silent_s,
                  turn_clock_words(&b->turns, p->heard_s, stood));
-    if (is_cast(b, member))
+    if (!is_cast(b, member) && !b->begun) {  // it may come anew
+        set_place(b, member, ABSENT);
+        post_forget(b->post, member);
+    } else
         put_out(b, member, p->life, true,
                 gone ? xasprintf("%s at %s has given this process up: its connection was closed", b->o.first,
                                  b->o.place)
                      : xasprintf("%s at %s has given this process up: it did not hear of it for %g s",
                                  b->o.first, b->o.place, b->o.silent_s));
-    else
-        set_place(b, member, b->begun ? LOST : ABSENT);
+    if (!is_cast(b, member) && b->begun) set_place(b, member, LOST);
     if (p->is == LOST) b->lost[b->losses++] = member;
     b->waiting_s = 0;
     tell(b, MEMBER_LOST, member, p->life, &p->come, &n);
@@ -591,6 +574,19 @@ static void look_at(struct book *b, int member, bool asks, double turn_s) {
     if (gone || turn_s - p->heard_s > b->o.silent_s) lose(b, member, gone, turn_s);
 }
 
+// To all ranks that are here, as many at a time as a piece holds.
+static void say_losses(struct book *b) {
+    struct meet_message m = meet_message(MEET_LOST, 0, 0);
+    size_t bytes = (size_t)(b->losses - b->said_losses) * sizeof *b->lost;
+    if (bytes > MEET_PIECE) bytes = MEET_PIECE;
+    if (!bytes) return;
+    struct meet_value *v = meet_value_of(b->lost + b->said_losses, bytes);
+    for (int i = 0; i < b->o.size; i++)
+        if (b->places[i].is == HERE) put_for(b, i, &m, v, true);
+    b->said_losses += (int)(bytes / sizeof *b->lost);
+    meet_value_free(v);
+}
+
 void book_tick(struct book *b, double now_s) {
     double turn_s = turn_clock_turn(&b->turns, now_s);
     if (!meet_due(&b->look_s, fmin(LOOK_S, b->o.silent_s / LOOKS), now_s)) return;
@@ -598,9 +594,8 @@ void book_tick(struct book *b, double now_s) {
     bool enough = b->o.least && b->o.size - b->absent >= b->o.least;
     if (!b->begun && enough && turn_s - b->begun_s > b->o.silent_s) begin(b);
     for (int i = 0; i < b->members; i++) look_at(b, i, now_s < b->asks_s, turn_s);
-    for (int i = 0; i < b->o.size && b->said_losses < b->losses; i++)
-        if (b->places[i].is == HERE) say_losses(b, i, b->said_losses);
-    b->said_losses = b->losses;
+    post_tick(b->post, now_s);
+    say_losses(b);
 }
 
 bool book_over(const struct book *b) { return b->here == 0; }
@@ -629,8 +624,8 @@ void book_destroy(struct book **book) {
         struct place *p = &b->places[i];
         for (int k = 0; k < p->pasts && k < PASTS_MAX; k++) free(p->past[k].why);
         free(p->past);
-        free(p->coming);
     }
+    post_close(&b->post);
     free(b->identity);
     free(b->places);
     free(b->lost);

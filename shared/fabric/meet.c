@@ -23,11 +23,6 @@ bool meet_due(double *said_s, double every_s, double now_s) {
     return is;
 }
 
-bool meet_goes_on(const struct meet_message *m, uint64_t came) {
-    return m->at == came && m->total <= MEET_DATA_MAX && m->bytes <= m->total - came &&
-           (m->bytes || !m->total);
-}
-
 int meet_members(int size, const struct meet_role cast[MEET_CAST_MAX]) {
     for (int i = 0; i < MEET_CAST_MAX; i++) size += cast[i].count;
     return size;

@@ -6,17 +6,11 @@
 //
 //     seat                                               book
 //     COME host, address, identity                   ->  WAITING for whom; REFUSED
-//     PUT, PART, DROP, SAY, OUT, ABORT, BYE
-//                                  numbered 1, 2, .. ->  PONG the last number that has come in order
-//     GET name, from which byte on                   ->  GOT a piece of it, now or when it is put
-//     PING losses known (every second)               ->  the LOST ranks or the end that the seat does not know; WAITING, or PONG
+//     PUT, PART, DROP, SAY, OUT, ABORT, BYE, GET     ->
+//                                                    <-  GOT what lies under a name, when it is there; LOST ranks; ENDED
+//     PING (every second)                            ->  WAITING, or PONG
 //
-// All may be lost, come twice or late: what is numbered is said again until a PONG has its number and is taken in order and
-// once; the rest is safe to repeat.
-//
-// Pace        Values go in pieces. A seat has at most a window of bytes on the way to the book, and asks for no more than that on
-//             the way back, so that neither side keeps more for a slow link. What is not answered within a few round trips is
-//             asked for or said again from there on, one piece first, and each time after twice the pause.
+// What a COME or a PING is about is safe to lose, to come twice or late. All else goes over a link (post.h), and comes once, in order.
 #ifndef STARRING_SHARED_FABRIC_MEET_H
 #define STARRING_SHARED_FABRIC_MEET_H
 
@@ -24,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MEET_MAGIC    0x33565a52u  // of this version of these messages
+#define MEET_MAGIC    0x34565a52u  // of this version of these messages
 #define MEET_NAME_MAX 160
 #define MEET_TEXT_MAX 640
 #define MEET_DATA_MAX ((size_t)16 << 20)  // of a value; of a gather all parts together
@@ -86,6 +80,7 @@ struct rendezvous_member {
 };
 
 enum meet_kind {
+    MEET_WORD,  // of the link alone
     MEET_COME,
     MEET_PUT,
     MEET_PART,  // a put of everybody's, under one name: it is there when all have come, in rank order
@@ -108,12 +103,12 @@ enum meet_kind {
 // As it goes over the wire, followed by `bytes` bytes of data.
 struct meet_message {
     uint32_t magic, kind;
-    int32_t rank;   // a member's. To the book: whose; from it: of ENDED which
-    int32_t size;   // COME: how many ranks the sender was told of
-    uint64_t life;  // a random number of the process: which of those that say they are this rank
-    // Of a numbered one; PONG: the last that has come; PING: losses known; LOST: of which on; WAITING: how many are missing; GOT: of
-    // which value under that name this is a piece, and GET: of which the seat has the beginning.
-    uint64_t number;
+    int32_t rank;    // a member's. To the book: whose; from it: of ENDED which
+    int32_t size;    // COME: how many ranks the sender was told of
+    uint64_t life;   // a random number of the process: which of those that say they are this rank
+    uint64_t count;  // WAITING: how many are missing; ENDED: an enum meet_end
+    uint64_t number, said, heard, seen;  // the link's word; said 0: none
+    uint64_t asks;
     uint64_t at, total;  // of a piece: from which byte on, of how many
     uint64_t bytes;
     char name[MEET_NAME_MAX];
@@ -132,9 +127,6 @@ typedef void meet_say(void *ctx, int rank, uint64_t life, const struct meet_mess
 struct meet_message meet_message(enum meet_kind kind, int rank, uint64_t life);
 void *meet_copy(const void *data, size_t bytes);  // malloc'd, with a closing zero
 bool meet_due(double *said_s, double every_s, double now_s);
-// Whether a piece of a value goes on behind the first `came` bytes of it, and ends where the value does.
-bool meet_goes_on(const struct meet_message *m, uint64_t came);
-
 // The table of who is there, as it is handed out: a home for each host and address, and for each rank a few numbers.
 void *meet_table_write(const struct rendezvous_member *members, int size, size_t *bytes);  // malloc'd
 // (size), malloc'd; NULL: it is none of so many ranks.

@@ -13,10 +13,8 @@ void rto_sample(struct rto *r, double rtt_s) {
     r->srtt_s += 0.125 * (rtt_s - r->srtt_s);
 }
 
-double rto_measured_s(const struct rto *r) { return r->srtt_s + 4 * r->rttvar_s; }
-
 double rto_s(const struct rto *r) {
-    double s = r->samples ? rto_measured_s(r) : RTO_FIRST_S;
+    double s = r->samples ? r->srtt_s + 4 * r->rttvar_s : RTO_FIRST_S;
     return fmin(fmax(s, RTO_LEAST_S), RTO_MOST_S);
 }
 

@@ -5,7 +5,7 @@
 //     backoff        the pause doubles with each repetition, up to a limit of the caller's
 //
 // Karn's rule: only the round trip of a message that is known to be the answered one is a sample. A link numbers each sending
-// (wire_link.said in ps/net/wire.h), so that repeated ones can be sampled too; a seat at the meeting samples what it has said once.
+// (link_word.said in link.h), so that repeated ones can be sampled too.
 //
 // Plain data; seconds.
 #ifndef STARRING_SHARED_FABRIC_RTO_H
@@ -23,7 +23,6 @@ struct rto {
 };
 
 void rto_sample(struct rto *r, double rtt_s);  // negative: dropped
-double rto_measured_s(const struct rto *r);    // SRTT + 4 RTTVAR, without limits; 0: there is no sample
 double rto_s(const struct rto *r);             // the RTO
 // The pause before the next repetition, after so many: first, twice that, .. up to most.
 double rto_backoff(double first_s, int repeats, double most_s);

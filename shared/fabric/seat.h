@@ -1,36 +1,18 @@
-// A member's seat at the meeting: what it has said until member 0's book (book.h) has heard it, what it wants until that is there,
-// who is here, who has gone, and why all ends. A state machine without sockets or clocks.
+// A member's seat at the meeting: its post to member 0's book (book.h), what it wants until that is there, who is here, who has gone, and why all ends. A state machine without sockets or clocks.
 //
 // Ownership   Messages are copied by who keeps them. Threads: one at a time. Nothing blocks.
 #ifndef STARRING_SHARED_FABRIC_SEAT_H
 #define STARRING_SHARED_FABRIC_SEAT_H
 
-#include "shared/fabric/meet.h"
-#include "shared/fabric/rto.h"
+#include "shared/fabric/post.h"
 #include "shared/time/turn_clock.h"
 
-struct seat_put;
 struct seat_want {
     struct meet_named named;
     void *data;  // malloc'd; NULL: it is not there yet
     size_t bytes;
     bool looks;  // it stays until the name is there, and is the seat's to free
-    // The seat's: the beginning of it, what has been asked for, of which value, and when it is asked for again.
-    char *coming;
-    size_t came, asked, farthest;
-    uint64_t number;
-    double ask_s, pause_s;
     struct seat_want *next, **at;
-};
-
-// What is under way in one direction, and how long its answers take.
-struct seat_pace {
-    size_t window, under_way;  // bytes
-    double limit_s;            // what is not answered for so long is lost
-    struct rto rto;
-    double timed_s;     // when the piece was said whose round trip is measured; 0: none
-    const void *timed;  // which: of what,
-    uint64_t timed_at;  // and which of its bytes or numbers
 };
 
 struct seat {
@@ -52,15 +34,12 @@ struct seat {
     uint64_t missing;  // the fewest ranks that have been waited for; 0: not known
     double came_s;     // since then
     enum meet_end end;
-    char ended[MEET_TEXT_MAX];          // "" : it goes on
-    struct seat_put *puts, *last, *at;  // not heard, in order; at: of the next number that is said
-    struct seat_want *wants, table;
+    char ended[MEET_TEXT_MAX];  // "" : it goes on
+    struct post *post;          // to the book
+    struct seat_want *wants;
     struct meet_names names;  // the wants'
-    // The last number: that a put has, that is under way, that was ever said, that has been heard.
-    uint64_t given, said, farthest, acknowledged;
-    struct seat_pace up, down;
-    double come_s, come_pause_s, ping_s, progress_s, due_s;  // due_s: when wants are looked at
-    struct turn_clock turns;                                 // of the two that follow
+    double come_s, come_pause_s, ping_s;
+    struct turn_clock turns;  // of the two that follow
     double heard_s, gone_s;
 };
 void seat_open(struct seat *s, const struct meet_come *come, const char *identity);

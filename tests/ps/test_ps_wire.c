@@ -41,7 +41,7 @@ static struct wire_header sample(enum wire_kind kind) {
                                      .said = 1ull << 41,
                                      .heard = 1ull << 42,
                                      .missing = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20},
-                                     .missing_count = kind == WIRE_WORD ? WIRE_MISSING_MAX : 2,
+                                     .missing_count = kind == WIRE_WORD ? LINK_MISSING_MAX : 2,
                                      .seen = 1ull << 43,
                                      .again = kind % 2,
                                      .asks = kind % 3 == 0}};

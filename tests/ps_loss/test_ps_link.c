@@ -338,11 +338,11 @@ static void test_missed(void **state) {
     assert_int_equal(word(n), 1);
     net_close(n);
     n = net_open(1);
-    for (int i = 0; i < 4 * WIRE_MISSING_MAX; i++) {
+    for (int i = 0; i < 4 * LINK_MISSING_MAX; i++) {
         send_payload(&n->a, NULL);
         deliver(&n->a, 0, i % 2 == 0);
     }
-    assert_int_equal(word(n), WIRE_MISSING_MAX);
+    assert_int_equal(word(n), LINK_MISSING_MAX);
     net_close(n);
 }
 

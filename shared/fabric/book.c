@@ -33,6 +33,7 @@ struct place {
     struct past *past;
     int pasts;  // that there have been: the last PASTS_MAX are kept
     uint64_t life;
+    uint64_t gets;           // the number of its last GET
     double heard_s, gone_s;  // of the book's turns. gone_s: 0 while there is a connection
     struct meet_come come;
 };
@@ -106,18 +107,17 @@ static void say(void *ctx, int rank, struct meet_message *m, const void *data) {
     b->o.say(b->o.ctx, rank, b->places[rank].life, m, data);
 }
 
-static void put_for(struct book *b, int rank, const struct meet_message *m, struct meet_value *v,
-                    bool urgent) {
+static void put_for(struct book *b, int rank, const struct meet_message *m, struct meet_value *v) {
     v->users++;
-    post_put(b->post, rank, m, v, urgent);
+    post_put(b->post, rank, m, v);
     post_push(b->post, rank, true);
 }
 
 static void say_end(struct book *b, int rank) {
     struct meet_message m = meet_message(MEET_ENDED, b->ended_by, 0);
-    struct meet_value *v = meet_value_of(b->ended, strlen(b->ended));
+    struct meet_value *v = meet_value_of(xstrdup(b->ended), strlen(b->ended));
     m.count = MEET_JOB_OVER;
-    put_for(b, rank, &m, v, true);
+    put_for(b, rank, &m, v);
     meet_value_free(v);
 }
 
@@ -233,7 +233,8 @@ static void drop(struct book *b, const char *name) {
 static void hand_out(struct book *b, int rank, const struct entry *e) {
     struct meet_message m = meet_message(MEET_GOT, rank, 0);
     memcpy(m.name, e->named.name, sizeof m.name);
-    put_for(b, rank, &m, e->value, false);
+    m.count = b->places[rank].gets;
+    put_for(b, rank, &m, e->value);
 }
 
 static void is_there(struct book *b, struct entry *e) {
@@ -287,7 +288,6 @@ static void begin(struct book *b) {
     const struct entry *e = put(b, MEET_TABLE, meet_value_of(text, bytes));
     for (int i = 0; i < b->o.size; i++)
         if (b->places[i].is == HERE) hand_out(b, i, e);
-    free(text);
     free(table);
 }
 
@@ -399,7 +399,7 @@ static void take_place(struct book *b, const struct meet_message *m, const struc
         put_out(b, m->rank, p->life, false,
                 xasprintf("%s has been started again: this process is not needed any more", name));
     set_place(b, m->rank, HERE);
-    post_forget(b->post, m->rank);
+    if (p->life != m->life) post_forget(b->post, m->rank);
     *p = (struct place){.is = HERE, .past = p->past, .pasts = p->pasts, .life = m->life, .come = *c};
     b->waiting_s = 0;
     tell(b, MEMBER_CAME, m->rank, p->life, &p->come, &came);
@@ -457,7 +457,7 @@ static void put_part(struct book *b, int rank, const char *name, const char *dat
                  all);
     if (*why) end(b, rank, why);
     if (*why || e->there) return;
-    if (!e->value) e->value = meet_value_of(NULL, size * bytes);
+    if (!e->value) e->value = meet_value_of(xcalloc(size, bytes + 1), size * bytes);
     if (bytes) memcpy(e->value->data + (size_t)rank * bytes, data, bytes);
     if (++e->parts < b->o.size) return;  // what is numbered comes once, and a rank's rounds follow each other
     is_there(b, e);
@@ -468,6 +468,7 @@ static void put_part(struct book *b, int rank, const char *name, const char *dat
 }
 
 static void get(struct book *b, const struct meet_message *m) {
+    b->places[m->rank].gets = m->count;
     if (is_past(b, m->name)) return;
     struct entry *e = entry_of(b, m->name);
     if (e->there) {
@@ -502,8 +503,9 @@ static void act(struct book *b, const struct meet_message *m, struct place *p, s
     }
     if (m->kind == MEET_SAY && p->is == HERE) {
         memcpy(n.word, m->name, sizeof n.word);
-        n.data = meet_copy(v->data, v->bytes);
+        n.data = v->data;
         n.bytes = v->bytes;
+        v->data = NULL;
         tell(b, MEMBER_SAID, m->rank, p->life, &p->come, &n);
     }
     meet_value_free(v);
@@ -550,10 +552,9 @@ static void lose(struct book *b, int member, bool gone, double turn_s) {
     else
         snprintf(n.why, sizeof n.why, "was silent for %.1f s%s", n.silent_s,
                  turn_clock_words(&b->turns, p->heard_s, stood));
-    if (!is_cast(b, member) && !b->begun) {  // it may come anew
-        set_place(b, member, ABSENT);
-        post_forget(b->post, member);
-    } else
+    if (!is_cast(b, member) && !b->begun)
+        set_place(b, member, ABSENT);  // it may come anew, or be there again
+    else
         put_out(b, member, p->life, true,
                 gone ? xasprintf("%s at %s has given this process up: its connection was closed", b->o.first,
                                  b->o.place)
@@ -574,16 +575,15 @@ static void look_at(struct book *b, int member, bool asks, double turn_s) {
     if (gone || turn_s - p->heard_s > b->o.silent_s) lose(b, member, gone, turn_s);
 }
 
-// To all ranks that are here, as many at a time as a piece holds.
+// To all ranks that are here.
 static void say_losses(struct book *b) {
     struct meet_message m = meet_message(MEET_LOST, 0, 0);
     size_t bytes = (size_t)(b->losses - b->said_losses) * sizeof *b->lost;
-    if (bytes > MEET_PIECE) bytes = MEET_PIECE;
     if (!bytes) return;
-    struct meet_value *v = meet_value_of(b->lost + b->said_losses, bytes);
+    struct meet_value *v = meet_value_of(meet_copy(b->lost + b->said_losses, bytes), bytes);
     for (int i = 0; i < b->o.size; i++)
-        if (b->places[i].is == HERE) put_for(b, i, &m, v, true);
-    b->said_losses += (int)(bytes / sizeof *b->lost);
+        if (b->places[i].is == HERE) put_for(b, i, &m, v);
+    b->said_losses = b->losses;
     meet_value_free(v);
 }
 

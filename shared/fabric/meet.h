@@ -89,7 +89,7 @@ enum meet_kind {
     MEET_OUT,   // member 0's: the job has ended for the member and life of that name
     MEET_ABORT,
     MEET_BYE,
-    MEET_GET,
+    MEET_GET,  // from here on they may overtake values of many pieces (post.h)
     MEET_PING,
     MEET_REFUSED,  // from here on the book's
     MEET_WAITING,
@@ -106,7 +106,7 @@ struct meet_message {
     int32_t rank;    // a member's. To the book: whose; from it: of ENDED which
     int32_t size;    // COME: how many ranks the sender was told of
     uint64_t life;   // a random number of the process: which of those that say they are this rank
-    uint64_t count;  // WAITING: how many are missing; ENDED: an enum meet_end
+    uint64_t count;  // WAITING: how many are missing; ENDED: an enum meet_end; GET: its number; GOT: of the last GET
     uint64_t number, said, heard, seen;  // the link's word; said 0: none
     uint64_t asks;
     uint64_t at, total;  // of a piece: from which byte on, of how many

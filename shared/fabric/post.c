@@ -16,7 +16,9 @@ struct piece {
 };
 
 struct letters {
-    struct link_item *first, **last;
+    struct queue {
+        struct link_item *first, **last;
+    } queues[2];                // the first one goes ahead
     size_t under_way;           // bytes, with their heads
     struct meet_value *coming;  // the beginning of a value
     size_t room;                // for so many of its bytes
@@ -31,16 +33,16 @@ struct post {
 };
 
 // ---------------------------------------------------------------- values
-struct meet_value *meet_value_of(const void *data, size_t bytes) {
-    struct meet_value *v = xcalloc(1, sizeof *v + bytes + 1);
-    v->users = 1;
-    v->bytes = bytes;
-    if (data && bytes) memcpy(v->data, data, bytes);
+struct meet_value *meet_value_of(void *data, size_t bytes) {
+    struct meet_value *v = xcalloc(1, sizeof *v);
+    *v = (struct meet_value){1, bytes, data};
     return v;
 }
 
 void meet_value_free(struct meet_value *v) {
-    if (v && !--v->users) free(v);
+    if (!v || --v->users) return;
+    free(v->data);
+    free(v);
 }
 
 // ---------------------------------------------------------------- saying
@@ -76,20 +78,27 @@ void post_say(struct post *p, int peer, struct meet_message m, const void *data)
     say_under(p, peer, m, &w, data);
 }
 
-void post_put(struct post *p, int peer, const struct meet_message *m, struct meet_value *v, bool urgent) {
-    struct letters *n = &p->peers[peer];
-    struct link_item **to = urgent ? &n->first : n->last;
+// A GET says all that was wanted before: none overtakes another one.
+void post_put(struct post *p, int peer, const struct meet_message *m, struct meet_value *v) {
+    struct queue *two = p->peers[peer].queues;
+    bool ahead = m->kind >= MEET_GET && v->bytes <= MEET_PIECE;
+    for (struct link_item *it = two[1].first; it && ahead; it = it->next) {
+        const struct meet_message *waits = &((struct piece *)it)->m;
+        ahead = waits->kind != MEET_GET && strcmp(waits->name, m->name) != 0;
+    }
     struct piece *k = xcalloc(1, sizeof *k);
-    *k = (struct piece){{.bulk = true, .next = *to}, *m, v};
+    *k = (struct piece){{.bulk = true}, *m, v};
     k->m.total = v->bytes;
-    if (!*to) n->last = &k->item.next;
-    *to = &k->item;
+    *two[!ahead].last = &k->item;
+    two[!ahead].last = &k->item.next;
 }
 
 void post_push(struct post *p, int peer, bool lets) {
     struct letters *n = &p->peers[peer];
-    while (lets && n->first && n->under_way + MEET_PIECE + sizeof(struct meet_message) <= MEET_WINDOW) {
-        struct piece *rest = (struct piece *)n->first, *k = rest;
+    while (lets && n->under_way + MEET_PIECE + sizeof(struct meet_message) <= MEET_WINDOW) {
+        struct queue *q = &n->queues[!n->queues[0].first];
+        struct piece *rest = (struct piece *)q->first, *k = rest;
+        if (!k) break;
         k->m.bytes = k->value->bytes - k->m.at;
         if (k->m.bytes > MEET_PIECE) {
             k = xcalloc(1, sizeof *k);
@@ -97,8 +106,8 @@ void post_push(struct post *p, int peer, bool lets) {
             k->m.bytes = MEET_PIECE;
             k->value->users++;
             rest->m.at += MEET_PIECE;
-        } else if (!(n->first = k->item.next))
-            n->last = &n->first;
+        } else if (!(q->first = k->item.next))
+            q->last = &q->first;
         n->under_way += cost(k);
         link_say(p->link, peer, &k->item);
     }
@@ -114,15 +123,15 @@ struct meet_value *post_hear(struct post *p, int peer, const struct meet_message
         .number = m->number, .said = m->said, .heard = m->heard, .seen = m->seen, .asks = m->asks};
     if (!link_hear(p->link, peer, &w, m->kind != MEET_WORD, now_s) || !m->number) return NULL;
     if (!m->at && m->bytes == m->total)
-        return meet_value_of(data, m->bytes);  // maybe between pieces of another one
+        return meet_value_of(meet_copy(data, m->bytes), m->bytes);  // maybe between pieces of another one
     size_t came = v && m->at ? v->bytes : 0;
     if (m->at != came || m->total > MEET_DATA_MAX || m->bytes > m->total - came) return NULL;
     if (!came || came + m->bytes > n->room) {
         n->room = came + m->bytes < m->total / 2 ? 2 * (came + m->bytes) : m->total;
-        v = n->coming = xrealloc(v, sizeof *v + n->room + 1);
+        if (!v) v = n->coming = meet_value_of(NULL, 0);
+        v->data = xrealloc(v->data, n->room + 1);
     }
     memcpy(v->data + came, data, m->bytes);
-    v->users = 1;
     v->bytes = came + m->bytes;
     v->data[v->bytes] = 0;
     if (v->bytes < m->total) return NULL;
@@ -132,18 +141,22 @@ struct meet_value *post_hear(struct post *p, int peer, const struct meet_message
 
 void post_tick(struct post *p, double now_s) { link_tick(p->link, now_s); }
 
-bool post_heard(const struct post *p, int peer) { return !p->peers[peer].first && link_heard(p->link, peer); }
+bool post_heard(const struct post *p, int peer) {
+    const struct queue *two = p->peers[peer].queues;
+    return !two[0].first && !two[1].first && link_heard(p->link, peer);
+}
 
 // ---------------------------------------------------------------- open and close
 void post_forget(struct post *p, int peer) {
     struct letters *n = &p->peers[peer];
     link_forget(p->link, peer);
-    for (struct link_item *it = n->first, *next; it; it = next) {
-        next = it->next;
-        drop(&p, peer, it);
-    }
+    for (int i = 0; i < 2; i++)
+        for (struct link_item *it = n->queues[i].first, *next; it; it = next) {
+            next = it->next;
+            drop(&p, peer, it);
+        }
     meet_value_free(n->coming);
-    *n = (struct letters){.last = &n->first};
+    *n = (struct letters){.queues = {{.last = &n->queues[0].first}, {.last = &n->queues[1].first}}};
 }
 
 struct post *post_open(int peers, void (*say)(void *ctx, int peer, struct meet_message *m, const void *data),

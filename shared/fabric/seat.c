@@ -45,7 +45,8 @@ void seat_end(struct seat *s, enum meet_end end, const char *why) {
 void seat_put(struct seat *s, enum meet_kind kind, const char *name, const void *data, size_t bytes) {
     struct meet_message m = meet_message(kind, s->rank, s->life);
     snprintf(m.name, sizeof m.name, "%s", name);
-    post_put(s->post, 0, &m, meet_value_of(data, bytes), false);
+    m.count = s->gets;
+    post_put(s->post, 0, &m, meet_value_of(meet_copy(data, bytes), bytes));
 }
 
 bool seat_heard(const struct seat *s) { return post_heard(s->post, 0); }
@@ -56,6 +57,7 @@ void seat_want(struct seat *s, struct seat_want *w) {
     if (w->next) w->next->at = &w->next;
     s->wants = w;
     meet_names_add(&s->names, &w->named);
+    w->asked = ++s->gets;
     seat_put(s, MEET_GET, w->named.name, NULL, 0);
 }
 
@@ -65,12 +67,16 @@ void seat_unwant(struct seat *s, struct seat_want *w) {
     meet_names_remove(&s->names, &w->named);
 }
 
-static void got(struct seat *s, const char *name, const void *data, size_t bytes) {
-    for (struct meet_named *it = NULL; (it = meet_names_find(&s->names, name, it));) {
+// All wants of which the book knew when it said so have the value, one of them without a copy.
+static void got(struct seat *s, const struct meet_message *m, struct meet_value *v) {
+    const void *first = NULL;
+    for (struct meet_named *it = NULL; (it = meet_names_find(&s->names, m->name, it));) {
         struct seat_want *w = (struct seat_want *)it;
-        if (w->data) continue;
-        w->data = meet_copy(data, bytes);
-        w->bytes = bytes;
+        if (w->data || w->asked > m->count) continue;
+        w->data = first ? meet_copy(first, v->bytes) : v->data;
+        w->bytes = v->bytes;
+        first = w->data;
+        v->data = NULL;
     }
 }
 
@@ -93,8 +99,8 @@ static void all_are_here(struct seat *s, const void *table, size_t bytes) {
     free(why);
 }
 
-// data: a text as well, with its closing zero.
-static void hear(struct seat *s, const struct meet_message *m, const char *data, size_t bytes, double now_s) {
+static void hear(struct seat *s, const struct meet_message *m, struct meet_value *v, double now_s) {
+    const char *data = v->data;
     int rank;
     if (m->kind == MEET_WAITING) snprintf(s->waiting, sizeof s->waiting, "%s", data);
     // One that comes and goes again and again is no progress.
@@ -106,15 +112,15 @@ static void hear(struct seat *s, const struct meet_message *m, const char *data,
     if (m->kind == MEET_REFUSED) seat_end(s, MEET_OUT_ME, data);
     if (m->kind == MEET_ENDED) seat_end(s, known ? (enum meet_end)m->count : MEET_JOB_OVER, data);
     if (m->kind == MEET_PONG) s->begun = true;
-    for (size_t at = 0; m->kind == MEET_LOST && bytes - at >= sizeof rank; at += sizeof rank) {
+    for (size_t at = 0; m->kind == MEET_LOST && v->bytes - at >= sizeof rank; at += sizeof rank) {
         memcpy(&rank, data + at, sizeof rank);
         lost(s, rank);
     }
     if (m->kind != MEET_GOT) return;
     if (!s->members && !strcmp(m->name, MEET_TABLE))
-        all_are_here(s, data, bytes);
+        all_are_here(s, data, v->bytes);
     else
-        got(s, m->name, data, bytes);
+        got(s, m, v);
 }
 
 void seat_hear(struct seat *s, const struct meet_message *m, const void *data, double now_s) {
@@ -122,8 +128,8 @@ void seat_hear(struct seat *s, const struct meet_message *m, const void *data, d
     s->heard_s = turn_clock_at(&s->turns, now_s);
     s->gone_s = 0;
     struct meet_value *v = post_hear(s->post, 0, m, data, now_s);
-    if (!m->number) v = meet_value_of(data, m->bytes);
-    if (v) hear(s, m, v->data, v->bytes, now_s);
+    if (!m->number) v = meet_value_of(meet_copy(data, m->bytes), m->bytes);
+    if (v) hear(s, m, v, now_s);
     meet_value_free(v);
     post_push(s->post, 0, seat_in(s));
 }

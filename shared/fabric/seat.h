@@ -11,7 +11,8 @@ struct seat_want {
     struct meet_named named;
     void *data;  // malloc'd; NULL: it is not there yet
     size_t bytes;
-    bool looks;  // it stays until the name is there, and is the seat's to free
+    bool looks;      // it stays until the name is there, and is the seat's to free
+    uint64_t asked;  // the number of its GET
     struct seat_want *next, **at;
 };
 
@@ -38,6 +39,7 @@ struct seat {
     struct post *post;          // to the book
     struct seat_want *wants;
     struct meet_names names;  // the wants'
+    uint64_t gets;
     double come_s, come_pause_s, ping_s;
     struct turn_clock turns;  // of the two that follow
     double heard_s, gone_s;

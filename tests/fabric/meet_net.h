@@ -36,7 +36,8 @@ struct net {
     struct sent flight[FLIGHT];
     int count;
     struct member_news news[NEWS];
-    int heard;  // news
+    int heard;            // news
+    int said[PROCESSES];  // messages to that one
     double now_s;
     unsigned seed, lose, twice;  // in 100
     double late_s;
@@ -75,7 +76,7 @@ static inline void to_seat(void *ctx, int member, uint64_t life, const struct me
     struct net *n = ctx;
     int process = process_of(n, member, life);
     if (process >= 0)
-        post(n, false, process, m, data);
+        n->said[process]++, post(n, false, process, m, data);
     else
         book_unreachable(n->book, member, life, n->now_s);
 }

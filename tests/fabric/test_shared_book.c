@@ -85,6 +85,31 @@ static void test_a_late_put_wakes_who_waits_and_a_second_replaces_it(void **stat
     net_free(n);
 }
 
+// What a rank has put it reads, or what came later, though answers to other wants of the name are still on their way.
+static void test_a_want_reads_nothing_that_is_older(void **state) {
+    (void)state;
+    for (unsigned seed = 1; seed <= 20; seed++) {
+        struct net *n = net_new(seed);
+        n->lose = 10, n->twice = 20, n->late_s = 1;
+        pass(n, 60);
+        for (int k = 0; k < 20; k++) {
+            struct seat_want two[] = {want("x"), want("x")};
+            for (int i = 0; i < 2; i++) seat_want(&n->seats[3], &two[i]);
+            seat_put(&n->seats[3], MEET_PUT, "x", &k, sizeof k);
+            for (int i = 0; i < 2; i++) seat_unwant(&n->seats[3], &two[i]), free(two[i].data);
+            for (int i = 0; i < 2; i++) two[i] = want("x"), seat_want(&n->seats[3], &two[i]);
+            for (int i = 0; i < 300 && !two[0].data; i++) pass(n, 0.1);
+            for (int i = 0; i < 2; i++) {
+                assert_true(i || two[i].data);
+                if (two[i].data) assert_memory_equal(two[i].data, &k, sizeof k);
+                seat_unwant(&n->seats[3], &two[i]);
+                free(two[i].data);
+            }
+        }
+        net_free(n);
+    }
+}
+
 static void test_machines_and_addresses(void **state) {
     (void)state;
     struct net *n = net_new(1);
@@ -155,6 +180,35 @@ static void test_one_that_is_lost_before_the_beginning_may_come_anew(void **stat
     pass(n, 3);
     assert_non_null(n->seats[0].members);
     assert_string_equal(n->seats[0].members[3].host, "h5");
+    net_free(n);
+}
+
+// The same process, that is: what the two have said counts on.
+static void test_one_that_is_lost_before_the_beginning_is_there_again(void **state) {
+    (void)state;
+    struct net *n = net_new(1);
+    n->dead[4] = true;
+    pass(n, 8);
+    book_unreachable(n->book, 3, 4, n->now_s);
+    n->dead[3] = true;
+    pass(n, 4);
+    assert_string_equal(n->seats[0].waiting, "ranks 3-4");
+    n->dead[3] = false;
+    pass(n, 10);
+    assert_string_equal(n->seats[3].waiting, "rank 4");
+    struct meet_message ping = {.magic = MEET_MAGIC, .kind = MEET_PING, .rank = 3, .life = 4, .said = 1000};
+    ping.seen = (uint64_t)n->said[3];
+    n->dead[4] = false;
+    n->frozen[3] = true;
+    for (int i = 0; i < 30 && !n->seats[0].members; i++) pass(n, 0.1);
+    assert_non_null(n->seats[0].members);
+    pass(n, 0.4);
+    int said = n->said[3];
+    book_hear(n->book, &ping, "", n->now_s);  // was on its way: it does not say that the table is lost
+    assert_int_equal(n->said[3], said + 1);   // the answer
+    n->frozen[3] = false;
+    pass(n, 1);
+    assert_non_null(n->seats[3].members);
     net_free(n);
 }
 
@@ -390,10 +444,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_is_heard_once_and_in_order),
         cmocka_unit_test(test_a_late_put_wakes_who_waits_and_a_second_replaces_it),
+        cmocka_unit_test(test_a_want_reads_nothing_that_is_older),
         cmocka_unit_test(test_machines_and_addresses),
         cmocka_unit_test(test_the_missing_are_named),
         cmocka_unit_test(test_a_rank_comes_twice),
         cmocka_unit_test(test_one_that_is_lost_before_the_beginning_may_come_anew),
+        cmocka_unit_test(test_one_that_is_lost_before_the_beginning_is_there_again),
         cmocka_unit_test(test_another_configuration_ends_the_meeting),
         cmocka_unit_test(test_another_number_of_ranks),
         cmocka_unit_test(test_a_stranger_whom_no_answer_reaches),

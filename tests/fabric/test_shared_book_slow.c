@@ -204,10 +204,54 @@ static void test_a_link_that_is_cut_for_less_than_the_deadline(void **state) {
     free(data);
 }
 
+static void soon(struct slow *n, struct seat *s, double within_s) {
+    struct seat_want w = {.named.name = "y"};
+    seat_want(s, &w);
+    pass(n, within_s);
+    assert_non_null(w.data);
+    seat_unwant(s, &w);
+    free(w.data);
+}
+
+// While 3 MB of one name go up, then down, another name is asked for and read. Who asks for that name reads what it has put, also
+// where it has asked before, and is answered now.
+static void test_what_is_small_does_not_wait_for_what_is_long(void **state) {
+    (void)state;
+    char *data = numbers();
+    const double trip_s = (double)BYTES / 200e3;
+    struct slow *n = slow_new(200e3);
+    struct seat_want early = {.named.name = "x"}, own = early, other = early, behind = {.named.name = "y"};
+    seat_put(&n->seats[1], MEET_PUT, "y", "y", 1);
+    seat_want(&n->seats[1], &early);
+    pass(n, 1);
+    seat_put(&n->seats[1], MEET_PUT, "x", data, BYTES);
+    soon(n, &n->seats[1], 3);
+    seat_want(&n->seats[1], &own);
+    seat_want(&n->seats[1], &behind);  // the GET of x
+    soon(n, &n->seats[0], 3);
+    seat_put(&n->seats[0], MEET_PUT, "x", "older", 5);
+    pass(n, trip_s);
+    assert_non_null(behind.data);
+    assert_string_equal(early.data, "older");
+    assert_null(own.data);
+    seat_want(&n->seats[2], &other);
+    pass(n, 1);
+    soon(n, &n->seats[2], 3);
+    assert_null(other.data);
+    pass(n, 1.5 * trip_s);
+    is_what_was_put(&own, data);
+    is_what_was_put(&other, data);
+    struct seat_want *all[] = {&early, &own, &behind, &other};
+    for (int i = 0; i < 4; i++) seat_unwant(&n->seats[i < 3 ? 1 : 2], all[i]), free(all[i]->data);
+    slow_free(n);
+    free(data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_slow_link_carries_what_is_useful),
         cmocka_unit_test(test_a_link_that_is_cut_for_less_than_the_deadline),
+        cmocka_unit_test(test_what_is_small_does_not_wait_for_what_is_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -103,10 +103,11 @@ enum meet_kind {
 // As it goes over the wire, followed by `bytes` bytes of data.
 struct meet_message {
     uint32_t magic, kind;
-    int32_t rank;    // a member's. To the book: whose; from it: of ENDED which
-    int32_t size;    // COME: how many ranks the sender was told of
-    uint64_t life;   // a random number of the process: which of those that say they are this rank
-    uint64_t count;  // WAITING: how many are missing; ENDED: an enum meet_end; GET: its number; GOT: of the last GET
+    int32_t rank;   // a member's. To the book: whose; from it: of ENDED which
+    int32_t size;   // COME: how many ranks the sender was told of
+    uint64_t life;  // a random number of the process: which of those that say they are this rank
+    uint64_t
+        count;  // WAITING: how many are missing; ENDED: an enum meet_end; GET: its number; GOT: of the last GET
     uint64_t number, said, heard, seen;  // the link's word; said 0: none
     uint64_t asks;
     uint64_t at, total;  // of a piece: from which byte on, of how many

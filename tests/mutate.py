@@ -48,6 +48,8 @@ RULES = [Rule(*row) for row in (
     ("a message of another length is an error", LANES, "h->total != p->in_bytes || ", "", TCP),
     ("what is on its way to where all meet is bounded", "shared/fabric/post.c", " && n->under_way + MEET_PIECE + sizeof(struct meet_message) <= MEET_WINDOW", "", "test_shared_book_slow"),
     ("what is bulk is said again only when it is known to be lost", "shared/fabric/link.c", "oldest && !oldest->bulk", "oldest", "test_shared_book_slow"),
+    ("a want reads nothing that is older than itself", "shared/fabric/seat.c", " || w->asked > m->count", "", "test_shared_book"),
+    ("what is small does not wait where all meet for what is long", "shared/fabric/post.c", "m->kind >= MEET_GET && v->bytes <= MEET_PIECE", "false", "test_shared_book_slow"),
     ("where order is promised nothing is taken from behind a gap", "shared/fabric/link.c", "l->r.in_order ? gap > 0 : ", "", "test_shared_book"),
     ("a life that is past does not come back by a message that was late", "shared/fabric/book.c", "        say_past(b, m->rank, past);\n        return;\n", "", "test_shared_cast"),
     ("a process that wakes when another one has its place is not needed any more", "shared/fabric/book.c", "(!past || past->lost)", "!past", "test_shared_cast"),

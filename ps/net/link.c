@@ -38,9 +38,8 @@ static void say(void *own, int peer, const struct link_word *w, struct link_item
         item->bulk = false;
         item->inflight = NULL;
         k->bytes = 0;
-        k->used = offsetof(struct wire_header, sum);
+        k->header.kind = WIRE_WORD;
         m = (struct ps_message){.header.kind = WIRE_WORD};
-        memcpy(&k->header, &m.header, k->used);
     }
     m.header.link = *w;
     s->o.network.send(s->o.network.ctx, peer, &m);

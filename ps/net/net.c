@@ -174,8 +174,7 @@ static bool send_payload(struct net_socket *s, const struct ps_message *m) {
     return false;
 }
 
-static bool send_message(struct net_socket *s, const struct net_route *to, const struct ps_message *m,
-                         bool local) {
+bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_message *m, bool local) {
     uint8_t header[WIRE_HEADER_MAX];
     size_t size = wire_encode(&m->header, header);
     struct wire_count *wire = s->net->o.wire;
@@ -188,10 +187,6 @@ static bool send_message(struct net_socket *s, const struct net_route *to, const
         atomic_fetch_add(&wire->repeated_bytes, size + m->bytes);
     }
     return true;
-}
-
-bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_message *m) {
-    return send_message(s, to, m, false);
 }
 
 static void stamp(const struct ps_identity *id, struct wire_header *h) {
@@ -211,8 +206,7 @@ void net_lines_send(void *lines, int peer, const struct ps_message *message) {
     const struct net_beside *b = &s->net->o.beside;
     if (routed && !l->routes[peer].bytes) return;
     stamp(l->id, &m.header);
-    send_message(s, routed ? &l->routes[peer] : NULL, &m,
-                 b->peers && peer >= 0 && peer / b->peers == b->rank);
+    net_send(s, routed ? &l->routes[peer] : NULL, &m, b->peers && peer >= 0 && peer / b->peers == b->rank);
 }
 
 int net_poll(struct net_poll_item *items, int count, int timeout_ms) {

@@ -61,8 +61,8 @@ struct net_socket *net_dealer(struct net *n, const struct net_peer *to);  // con
 
 // 1: a message; 0: none waiting (malformed ones are dropped on the way); -1 after logging.
 int net_recv(struct net_socket *s, struct net_message *m);
-// to: NULL for a DEALER. m->header is complete. Returns whether it was queued.
-bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_message *m);
+// to: NULL for a DEALER. m->header is complete. local: as net_beside. Returns whether it was queued.
+bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_message *m, bool local);
 
 // ---------------------------------------------------------------- below a link
 // The speaker. It fills in what a core leaves open in its headers.

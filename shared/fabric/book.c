@@ -47,7 +47,11 @@ struct entry {
 };
 
 struct book {
-    struct book_options o;
+    struct rendezvous_options o;
+    const char *place;
+    meet_say *say;
+    void (*news)(void *ctx, const struct member_news *n);
+    void *ctx;
     char *identity;
     struct place *places;
     int members;
@@ -70,9 +74,10 @@ struct book {
 
 static void say(void *ctx, int rank, struct meet_message *m, const void *data);
 
-struct book *book_create(const struct book_options *o) {
+struct book *book_create(const struct rendezvous_options *o, const char *place, meet_say *speak,
+                         void (*news)(void *ctx, const struct member_news *n), void *ctx) {
     struct book *b = xcalloc(1, sizeof *b);
-    b->o = *o;
+    *b = (struct book){.o = *o, .place = place, .say = speak, .news = news, .ctx = ctx};
     b->turns = (struct turn_clock){.lost_s = o->silent_s, .pause_s = MEET_PAUSE_S};
     b->o.identity = b->identity = xstrdup(o->identity);  // ranks say COME again when rank 0 has long gone on
     if (!o->first) b->o.first = "rank 0";
@@ -95,8 +100,8 @@ static void tell(struct book *b, enum member_news_kind kind, int member, uint64_
     n->life = life;
     n->pid = c->member.pid;
     memcpy(n->host, c->member.host, sizeof n->host);
-    if (b->o.news)
-        b->o.news(b->o.ctx, n);
+    if (b->news)
+        b->news(b->ctx, n);
     else
         free(n->data);
 }
@@ -104,7 +109,7 @@ static void tell(struct book *b, enum member_news_kind kind, int member, uint64_
 static void say(void *ctx, int rank, struct meet_message *m, const void *data) {
     struct book *b = ctx;
     if (m->kind != MEET_ENDED) m->rank = rank;
-    b->o.say(b->o.ctx, rank, b->places[rank].life, m, data);
+    b->say(b->ctx, rank, b->places[rank].life, m, data);
 }
 
 static void put_for(struct book *b, int rank, const struct meet_message *m, struct meet_value *v) {
@@ -180,7 +185,7 @@ static void say_past(struct book *b, int member, const struct past *x) {
     struct meet_message m = meet_message(MEET_ENDED, member, 0);
     m.count = x->lost ? MEET_LOST_ME : MEET_OUT_ME;
     m.bytes = strlen(x->why);
-    b->o.say(b->o.ctx, member, x->life, &m, x->why);
+    b->say(b->ctx, member, x->life, &m, x->why);
 }
 
 // The job has ended for that process, and its place is free: it hears why, one that is lost when it speaks again, for by then
@@ -207,7 +212,6 @@ static void put_out(struct book *b, int member, uint64_t life, bool lost, char *
 }
 
 // ---------------------------------------------------------------- what lies under which name
-
 static struct entry *entry_of(struct book *b, const char *name) {
     struct entry *e = (struct entry *)meet_names_find(&b->names, name, NULL);
     if (e) return e;
@@ -326,7 +330,7 @@ static void refuse(struct book *b, const struct meet_message *m, const struct me
     struct meet_message no = meet_message(MEET_REFUSED, m->rank, m->life);
     struct member_news n = {0};
     no.bytes = strlen(why);
-    b->o.say(b->o.ctx, m->rank, m->life, &no, why);
+    b->say(b->ctx, m->rank, m->life, &no, why);
     snprintf(n.why, sizeof n.why, "%s", why);
     tell(b, MEMBER_REFUSED, place_for(b, m, c) ? m->rank : -1, m->life, c, &n);
 }
@@ -349,7 +353,7 @@ static char *objection(const struct book *b, const struct meet_message *m, const
         char *its = told(b, m->size, c->counts), *ours = told(b, b->o.size, own);
         char *why = xasprintf(
             "%s of %s was told that there are %s, %s at %s that there are %s: start all with the same number",
-            who, c->member.host, its, b->o.first, b->o.place, ours);
+            who, c->member.host, its, b->o.first, b->place, ours);
         free(its);
         free(ours);
         return why;
@@ -361,12 +365,12 @@ static char *objection(const struct book *b, const struct meet_message *m, const
                                                name, p->come.member.pid, p->come.member.host)
                                    : NULL;
     if (!again && b->begun && p->is == ABSENT)
-        return xasprintf("%s has come to %s too late: the job has begun without it", name, b->o.place);
+        return xasprintf("%s has come to %s too late: the job has begun without it", name, b->place);
     if (!again && (b->begun || taken)) {
         *ends = false;
         return xasprintf(
             "%s has come to %s twice: process %d of %s is there, process %d of %s came later; %s", name,
-            b->o.place, p->come.member.pid, p->come.member.host, c->member.pid, c->member.host,
+            b->place, p->come.member.pid, p->come.member.host, c->member.pid, c->member.host,
             b->begun ? "give another job another port" : "give each process a rank of its own");
     }
     char *where = xasprintf("%s on %s", name, c->member.host);
@@ -557,9 +561,9 @@ static void lose(struct book *b, int member, bool gone, double turn_s) {
     else
         put_out(b, member, p->life, true,
                 gone ? xasprintf("%s at %s has given this process up: its connection was closed", b->o.first,
-                                 b->o.place)
+                                 b->place)
                      : xasprintf("%s at %s has given this process up: it did not hear of it for %g s",
-                                 b->o.first, b->o.place, b->o.silent_s));
+                                 b->o.first, b->place, b->o.silent_s));
     if (!is_cast(b, member) && b->begun) set_place(b, member, LOST);
     if (p->is == LOST) b->lost[b->losses++] = member;
     b->waiting_s = 0;

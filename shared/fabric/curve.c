@@ -12,7 +12,6 @@
 
 #define HANDSHAKE_MS 3000
 #define BACKLOG      256  // connections that wait to be accepted
-// A peer that breaks handshakes off has another key. One that is slow, or just ends, breaks off one now and then.
 
 static bool set_number(void *socket, int option, int value) {
     return zmq_setsockopt(socket, option, &value, sizeof value) == 0;
@@ -67,43 +66,29 @@ int curve_connect(void *socket, const struct job_key *key, const char *token) {
 }
 
 // ---------------------------------------------------------------- what becomes of handshakes
-struct curve_watch {
-    void *events;  // PAIR
-};
-
-struct curve_watch *curve_watch_start(void *context, void *socket) {
-    const int linger_ms = 0, which = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
-                                     ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                                     ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_DISCONNECTED;
+void *curve_watch(void *context, void *socket, int events) {
     char name[64];
     snprintf(name, sizeof name, "inproc://handshakes-%p", socket);
-    if (zmq_socket_monitor(socket, name, which) != 0) return NULL;
-    struct curve_watch *w = xcalloc(1, sizeof *w);
-    w->events = zmq_socket(context, ZMQ_PAIR);
-    if (w->events && zmq_setsockopt(w->events, ZMQ_LINGER, &linger_ms, sizeof linger_ms) == 0 &&
-        zmq_connect(w->events, name) == 0)
-        return w;
-    curve_watch_end(&w, socket);
+    if (zmq_socket_monitor(socket, name, events) != 0) return NULL;
+    void *watch = zmq_socket(context, ZMQ_PAIR);
+    if (watch && set_number(watch, ZMQ_LINGER, 0) && zmq_connect(watch, name) == 0) return watch;
+    curve_watch_end(&watch, socket);
     return NULL;
 }
 
 // An event is two parts: its number with a value, and an address.
-bool curve_watch_ended(struct curve_watch *w) {
+int curve_watch_next(void *watch, int *value) {
     unsigned char head[6], address[256];
-    bool ended = false;
-    while (w && zmq_recv(w->events, head, sizeof head, ZMQ_DONTWAIT) == (int)sizeof head) {
-        uint16_t event;
-        memcpy(&event, head, sizeof event);
-        zmq_recv(w->events, address, sizeof address, ZMQ_DONTWAIT);
-        ended = ended || event != ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-    }
-    return ended;
+    uint16_t event;
+    if (!watch || zmq_recv(watch, head, sizeof head, ZMQ_DONTWAIT) != (int)sizeof head) return 0;
+    memcpy(&event, head, sizeof event);
+    memcpy(value, head + sizeof event, sizeof *value);
+    zmq_recv(watch, address, sizeof address, ZMQ_DONTWAIT);
+    return event;
 }
 
-void curve_watch_end(struct curve_watch **w, void *socket) {
-    if (!*w) return;
-    zmq_socket_monitor(socket, NULL, 0);
-    if ((*w)->events) zmq_close((*w)->events);
-    free(*w);
-    *w = NULL;
+void curve_watch_end(void **watch, void *socket) {
+    if (socket) zmq_socket_monitor(socket, NULL, 0);
+    if (*watch) zmq_close(*watch);
+    *watch = NULL;
 }

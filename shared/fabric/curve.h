@@ -14,8 +14,6 @@
 #ifndef STARRING_SHARED_FABRIC_CURVE_H
 #define STARRING_SHARED_FABRIC_CURVE_H
 
-#include <stdbool.h>
-
 #include "shared/fabric/job_key.h"
 
 // socket: ZeroMQ's, before it listens or connects. key, token: NULL: none; token "": none. A listener with either needs a gatekeeper
@@ -23,11 +21,13 @@
 int curve_listen(void *socket, const struct job_key *key, const char *token);
 int curve_connect(void *socket, const struct job_key *key, const char *token);
 
-// The fate of a socket's handshakes, watched from before it connects. NULL where that cannot be watched. The
-// socket's own thread alone.
-struct curve_watch;
-struct curve_watch *curve_watch_start(void *context, void *socket);
-bool curve_watch_ended(struct curve_watch *w);  // whether a connection or a handshake has since the last call
-void curve_watch_end(struct curve_watch **w, void *socket);
+// What becomes of a socket's connections and handshakes, watched from before it connects: events of zmq_socket_monitor(3). A socket
+// to poll; NULL where that cannot be watched. The socket's own thread alone.
+#define CURVE_FATES                                                                                          \
+    (ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | \
+     ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_DISCONNECTED)
+void *curve_watch(void *context, void *socket, int events);
+int curve_watch_next(void *watch, int *value);  // the next event and its value; 0: there is none
+void curve_watch_end(void **watch, void *socket);
 
 #endif

@@ -164,8 +164,7 @@ static void line_tick(struct link *l, int peer, struct line *n) {
     int repeats = n->unanswered;
     if (l->now - n->owes_s >= l->r.word_s) link_answer(l, peer);
     if ((!n->open && !n->awaits) || l->now <= n->quiet_s) return;
-    if (l->now - since_s <= rto_backoff(fmin(first_s, l->r.repeat_most_s), repeats, l->r.repeat_most_s))
-        return;
+    if (l->now - since_s <= rto_backoff(first_s, repeats, l->r.repeat_most_s)) return;
     for (struct link_item *k = n->open; k; k = k->next) {
         bool left = !leaves(k);
         l->totals.looked++;
@@ -179,7 +178,7 @@ static void line_tick(struct link *l, int peer, struct line *n) {
         repeats = repeats > n->awaited ? repeats : n->awaited;
     }
     if (oldest) since_s = fmax(since_s, oldest->sent_s);
-    double pause_s = rto_backoff(fmin(first_s, l->r.repeat_most_s), repeats, l->r.repeat_most_s);
+    double pause_s = rto_backoff(first_s, repeats, l->r.repeat_most_s);
     if (l->now - since_s <= pause_s) {
         if (oldest) n->quiet_s = since_s + pause_s;
         return;

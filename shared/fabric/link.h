@@ -58,20 +58,19 @@ struct link_item {
 struct link_rules {
     int peers;             // 0, 1, ..: beside these each link has a line to -1
     double repeat_most_s;  // between two questions
-    double word_s;  // a message without an answer of the owner's is answered with an empty word after that
+    double word_s;         // before a message without an answer of the owner's gets an empty word
     bool in_order;
     size_t own;  // bytes that the owner keeps with the link, zeroed at first
     // Sends that item under that word; NULL: an empty word.
     void (*say)(void *own, int peer, const struct link_word *w, struct link_item *item);
-    void (*drop)(void *own, int peer,
-                 struct link_item *item);  // frees it: it has been heard, or the line has gone
+    // Frees it: it has been heard, or the line has gone.
+    void (*drop)(void *own, int peer, struct link_item *item);
 };
 
 struct link_totals {
     uint64_t questions;  // words that asked, and what is small said again
     uint64_t resent;     // bulk said again
-    uint64_t
-        looked;  // at items that the peer may not have: a few for each message that comes, however many are open
+    uint64_t looked;     // at items: a few for each message that comes, however many are open
 };
 
 struct link;

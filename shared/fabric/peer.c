@@ -44,9 +44,8 @@
 #define OF_PROCESS    22  // descriptors of one that has come, its standard streams among them
 #define DESCRIPTORS   65536
 #define MESSAGE_MAX   (1 << 19)
-#define SPARE            \
-    (DESCRIPTORS_SPARE - \
-     1)  // connections beside one of each member: of those that come anew, and of strangers
+// Connections beside one of each member: of those that come anew, and of strangers.
+#define SPARE (DESCRIPTORS_SPARE - 1)
 
 struct rendezvous {
     struct rendezvous_options o;
@@ -162,7 +161,7 @@ static void hear_all(struct rendezvous *r, void *socket, bool book) {
 // Whoever connects takes a descriptor of this process, which needs some for its files. ZeroMQ counts nobody, and its listener
 // cannot close without all connections: one too many is shut here. Its number may already be another file's, or another's
 // connection to the same port, who then connects anew.
-static void count_connections(struct rendezvous *r, uint16_t event, int fd) {
+static void count_connections(struct rendezvous *r, int event, int fd) {
     struct sockaddr_storage own;
     socklen_t size = sizeof own;
     r->connections += event == ZMQ_EVENT_ACCEPTED ? 1 : -1;
@@ -179,15 +178,8 @@ static void count_connections(struct rendezvous *r, uint16_t event, int fd) {
     r->crowded = true;
 }
 
-// An event is two parts: its number with a value, and an address.
 static void look_at_handshakes(struct rendezvous *r) {
-    unsigned char head[6], address[256];
-    while (r->events && zmq_recv(r->events, head, sizeof head, ZMQ_DONTWAIT) == (int)sizeof head) {
-        uint16_t event;
-        int32_t value;
-        memcpy(&event, head, sizeof event);
-        memcpy(&value, head + sizeof event, sizeof value);
-        zmq_recv(r->events, address, sizeof address, ZMQ_DONTWAIT);
+    for (int event, value; (event = curve_watch_next(r->events, &value));) {
         if (r->router && event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
             r->shut_out--;
         else if (r->router)
@@ -260,13 +252,6 @@ static bool set(void *socket, int option, int value) {
     return zmq_setsockopt(socket, option, &value, sizeof value) == 0;
 }
 
-static bool watch(struct rendezvous *r, void *socket, int events) {
-    char name[64];
-    snprintf(name, sizeof name, "inproc://meeting-%p", (void *)r);
-    return zmq_socket_monitor(socket, name, events) == 0 && (r->events = zmq_socket(r->context, ZMQ_PAIR)) &&
-           set(r->events, ZMQ_LINGER, 0) && zmq_connect(r->events, name) == 0;
-}
-
 static bool set_common(void *socket) {
     return socket && set(socket, ZMQ_LINGER, LINGER_MS) && set(socket, ZMQ_IPV6, 1) &&
            set(socket, ZMQ_SNDHWM, 0) && set(socket, ZMQ_RCVHWM, 0) &&
@@ -286,8 +271,8 @@ static int listen_at(struct rendezvous *r, const char *address) {
     bool good = set_common(r->router) && set(r->router, ZMQ_ROUTER_MANDATORY, 1) &&
                 set(r->router, ZMQ_ROUTER_HANDOVER, 1);
     if (good && curve_listen(r->router, key, NULL)) return -1;
-    good = good &&
-           watch(r, r->router, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED);
+    const int events = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+    good = good && (r->events = curve_watch(r->context, r->router, events));
     double until_s = now_seconds() + BIND_FOR_S;
     while (good && zmq_bind(r->router, endpoint) != 0)
         if (errno != EADDRINUSE || now_seconds() > until_s || usleep(50000)) good = false;
@@ -310,11 +295,7 @@ static int dial(struct rendezvous *r, const char *address) {
     r->dealer = zmq_socket(r->context, ZMQ_DEALER);
     bool good = set_common(r->dealer) && zmq_setsockopt(r->dealer, ZMQ_ROUTING_ID, id, strlen(id)) == 0;
     if (good && curve_connect(r->dealer, key, NULL)) return -1;
-    if (good && !r->router)
-        good = watch(r, r->dealer,
-                     ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
-                         ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                         ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
+    if (good && !r->router) good = (r->events = curve_watch(r->context, r->dealer, CURVE_FATES));
     if (good && zmq_connect(r->dealer, r->router ? INSIDE : endpoint) == 0) return 0;
     return fail("%scannot connect to %s: %s", r->who, r->place, zmq_strerror(errno));
 }
@@ -411,24 +392,12 @@ static int start(struct rendezvous *r, const char *address) {
     snprintf(come.reach, sizeof come.reach, "%s", address);
     come.machine = machine_id(come.member.host);
     for (int i = 0; i < MEET_CAST_MAX; i++) come.counts[i] = r->o.cast[i].count;
-    seat_open(&r->seat, &come, r->o.identity ? r->o.identity : "{}");
+    seat_open(&r->seat, &come, r->o.identity);
     if (claim_descriptors(r) || fabric_threads(r->context)) return -1;
     if (r->o.rank == 0 && listen_at(r, address)) return -1;
     if (dial(r, address)) return -1;
     if (r->router)
-        r->book = book_create(&(struct book_options){.size = r->o.size,
-                                                     .cast = {r->o.cast[0], r->o.cast[1]},
-                                                     .first = r->o.first,
-                                                     .anew = r->o.anew,
-                                                     .least = r->o.least,
-                                                     .identity = r->o.identity ? r->o.identity : "{}",
-                                                     .differs = r->o.differs,
-                                                     .place = r->place,
-                                                     .silent_s = r->o.silent_s,
-                                                     .beat_s = r->o.beat_s,
-                                                     .say = say_to_seat,
-                                                     .news = r->news_fd >= 0 ? queue_news : NULL,
-                                                     .ctx = r});
+        r->book = book_create(&r->o, r->place, say_to_seat, r->news_fd >= 0 ? queue_news : NULL, r);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&r->thread, NULL, run, r);
@@ -444,10 +413,9 @@ static void shut(struct rendezvous **rendezvous) {
     pthread_mutex_unlock(&r->lock);
     wake(r);
     if (r->started) pthread_join(r->thread, NULL);
-    if (r->events) zmq_socket_monitor(r->router ? r->router : r->dealer, NULL, 0);
-    void *all[] = {r->events, r->dealer, r->router};
-    for (int i = 0; i < 3; i++)
-        if (all[i]) zmq_close(all[i]);
+    curve_watch_end(&r->events, r->router ? r->router : r->dealer);
+    if (r->dealer) zmq_close(r->dealer);
+    if (r->router) zmq_close(r->router);
     while (r->context && zmq_ctx_term(r->context) != 0 && errno == EINTR) continue;
     zap_join(&r->zap);
     job_key_forget(&r->key);
@@ -467,6 +435,7 @@ struct rendezvous *rendezvous_open(const struct rendezvous_options *o) {
     char address[ADDRESS_MAX] = "";
     r->o = *o;
     if (!o->first) r->o.first = "rank 0";
+    if (!o->identity) r->o.identity = "{}";
     if (!(o->silent_s > 0)) r->o.silent_s = o->deadline_s;
     if (!(o->beat_s > 0)) r->o.beat_s = MEET_AGAIN_S;
     r->members = meet_members(o->size, o->cast);

@@ -21,35 +21,11 @@
 
 struct rendezvous;
 
-struct rendezvous_options {
-    const char *host;  // where rank 0 listens: a name or a number
-    int port;          // 0, of member 0: any (rendezvous_port)
-    int rank, size;
-    // Roles that come and go, the same in every process of the job; zeros: none. rank: a member's number, meet.h.
-    struct meet_role cast[MEET_CAST_MAX];
-    const char *first;      // what member 0 is called in messages; NULL: "rank 0"
-    bool anew;              // member 0's: another process may take the place of one of the cast that is here
-    const char *identity;   // what all ranks must agree on: one whose differs from rank 0's ends the meeting
-    book_differs *differs;  // rank 0's: says how
-    const char *interface;  // of this rank's address; NULL: by the route to the meeting point
-    int least;  // 0: all must come. Else, behind the deadline, so many will do: the others are lost from the
-                // beginning, and their members have machine -1
-    double deadline_s;  // for all to come, and for every later wait
-    double silent_s;    // one that is not heard for so long is lost; 0: deadline_s
-    double beat_s;      // between two signs of life; 0: MEET_AGAIN_S
-    bool open;          // no key, whatever the environment has
-    bool sure;   // the key is member 0's: a door that is shut is crowded, and is tried until the deadline
-    bool later;  // rendezvous_open does not wait, rendezvous_wait does
-    const _Atomic int *
-        stop;  // ends rendezvous_open; NULL: nothing does. Later waits go on: who is asked to end has to report
-};
-
 // One of the cast is let in at any time, and returns then. Asked to stop, it says nothing of it (error_last does).
 struct rendezvous *rendezvous_open(const struct rendezvous_options *o);
 // Of one that was opened so: until it is in. stop: as the option. 0, or -1 after logging.
 int rendezvous_wait(struct rendezvous *r, const _Atomic int *stop);
-int rendezvous_size(
-    const struct rendezvous *r);  // how many ranks there are: the first of the cast is that member
+int rendezvous_size(const struct rendezvous *r);  // ranks: the first of the cast is that member
 int rendezvous_port(const struct rendezvous *r);
 // Those that calls of a thread use that has a table of descriptors of its own (shared/core/background.h).
 void rendezvous_descriptors(const struct rendezvous *r, int out[2]);

@@ -24,12 +24,12 @@ struct letters {
     size_t room;                // for so many of its bytes
 };
 
-struct post {
+struct post {  // the link's own
     struct link *link;
-    struct letters *peers;
-    int count;
     void (*say)(void *ctx, int peer, struct meet_message *m, const void *data);
     void *ctx;
+    int count;
+    struct letters peers[];
 };
 
 // ---------------------------------------------------------------- values
@@ -59,16 +59,15 @@ static void say_under(struct post *p, int peer, struct meet_message m, const str
 }
 
 static void say_piece(void *own, int peer, const struct link_word *w, struct link_item *item) {
-    struct post *p = *(struct post **)own;
+    struct post *p = own;
     const struct piece *k = (const struct piece *)item;
     struct meet_message word = meet_message(MEET_WORD, 0, 0);
     say_under(p, peer, k ? k->m : word, w, k ? k->value->data + k->m.at : NULL);
 }
 
 static void drop(void *own, int peer, struct link_item *item) {
-    struct post *p = *(struct post **)own;
     struct piece *k = (struct piece *)item;
-    p->peers[peer].under_way -= cost(k);
+    ((struct post *)own)->peers[peer].under_way -= cost(k);
     meet_value_free(k->value);
     free(k);
 }
@@ -153,7 +152,7 @@ void post_forget(struct post *p, int peer) {
     for (int i = 0; i < 2; i++)
         for (struct link_item *it = n->queues[i].first, *next; it; it = next) {
             next = it->next;
-            drop(&p, peer, it);
+            drop(p, peer, it);
         }
     meet_value_free(n->coming);
     *n = (struct letters){.queues = {{.last = &n->queues[0].first}, {.last = &n->queues[1].first}}};
@@ -161,29 +160,22 @@ void post_forget(struct post *p, int peer) {
 
 struct post *post_open(int peers, void (*say)(void *ctx, int peer, struct meet_message *m, const void *data),
                        void *ctx) {
-    struct post *p = xcalloc(1, sizeof *p);
-    p->say = say;
-    p->ctx = ctx;
-    p->peers = xcalloc((size_t)peers, sizeof *p->peers);
-    p->link = link_new(&(struct link_rules){.peers = peers,
-                                            .repeat_most_s = ASK_MOST_S,
-                                            .word_s = MEET_PAUSE_S,
-                                            .in_order = true,
-                                            .own = sizeof p,
-                                            .say = say_piece,
-                                            .drop = drop});
-    *(struct post **)link_own(p->link) = p;
-    p->count = peers;
+    struct link *l =
+        link_new(&(struct link_rules){.peers = peers,
+                                      .repeat_most_s = ASK_MOST_S,
+                                      .word_s = MEET_PAUSE_S,
+                                      .in_order = true,
+                                      .own = sizeof(struct post) + (size_t)peers * sizeof(struct letters),
+                                      .say = say_piece,
+                                      .drop = drop});
+    struct post *p = link_own(l);
+    *p = (struct post){l, say, ctx, peers};
     for (int i = 0; i < peers; i++) post_forget(p, i);
     return p;
 }
 
 void post_close(struct post **at) {
-    struct post *p = *at;
-    if (!p) return;
-    for (int i = 0; i < p->count; i++) post_forget(p, i);
-    link_destroy(&p->link);
-    free(p->peers);
-    free(p);
+    for (int i = 0; *at && i < (*at)->count; i++) post_forget(*at, i);
+    if (*at) link_destroy(&(struct link *){(*at)->link});
     *at = NULL;
 }

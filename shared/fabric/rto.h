@@ -11,6 +11,7 @@
 #ifndef STARRING_SHARED_FABRIC_RTO_H
 #define STARRING_SHARED_FABRIC_RTO_H
 
+#include <math.h>
 #include <stdint.h>
 
 #define RTO_FIRST_S 0.1
@@ -22,9 +23,29 @@ struct rto {
     uint64_t samples;
 };
 
-void rto_sample(struct rto *r, double rtt_s);  // negative: dropped
-double rto_s(const struct rto *r);             // the RTO
+// Negative: dropped.
+static inline void rto_sample(struct rto *r, double rtt_s) {
+    if (!(rtt_s >= 0)) return;
+    if (r->samples++ == 0) {
+        r->srtt_s = rtt_s;
+        r->rttvar_s = 0.5 * rtt_s;
+        return;
+    }
+    r->rttvar_s += 0.25 * (fabs(r->srtt_s - rtt_s) - r->rttvar_s);
+    r->srtt_s += 0.125 * (rtt_s - r->srtt_s);
+}
+
+// The RTO.
+static inline double rto_s(const struct rto *r) {
+    double s = r->samples ? r->srtt_s + 4 * r->rttvar_s : RTO_FIRST_S;
+    return fmin(fmax(s, RTO_LEAST_S), RTO_MOST_S);
+}
+
 // The pause before the next repetition, after so many: first, twice that, .. up to most.
-double rto_backoff(double first_s, int repeats, double most_s);
+static inline double rto_backoff(double first_s, int repeats, double most_s) {
+    double s = first_s;
+    while (repeats-- > 0 && s < most_s) s *= 2;
+    return fmin(s, most_s);
+}
 
 #endif

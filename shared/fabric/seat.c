@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "shared/core/error.h"
+#include "shared/fabric/rto.h"
 
 #define COME_MOST_S 8.0
 
@@ -156,9 +157,7 @@ static void come(struct seat *s, double turn_s, double now_s) {
     struct meet_message m = meet_message(MEET_COME, s->rank, s->life);
     bool known = s->heard && turn_s - s->heard_s < 3 * s->beat_s;
     if (known || *s->ended || now_s < s->come_s) return;
-    double next_s = 2 * s->come_pause_s < COME_MOST_S ? 2 * s->come_pause_s : COME_MOST_S;
-    s->come_pause_s = s->come_pause_s > 0 ? next_s : MEET_AGAIN_S;
-    s->come_s = now_s + s->come_pause_s;
+    s->come_s = now_s + rto_backoff(MEET_AGAIN_S, s->comes++, COME_MOST_S);
     m.bytes = s->come_bytes;
     say_seat(s, 0, &m, s->come);
 }

@@ -40,7 +40,8 @@ struct seat {
     struct seat_want *wants;
     struct meet_names names;  // the wants'
     uint64_t gets;
-    double come_s, come_pause_s, ping_s;
+    int comes;  // it has said so
+    double come_s, ping_s;
     struct turn_clock turns;  // of the two that follow
     double heard_s, gone_s;
 };

@@ -41,10 +41,10 @@ struct fabric_socket {
     struct fabric *fabric;
     void *socket;
     bool router;
-    bool named;                 // a dealer: it connects anew only when it is told to
-    struct curve_watch *watch;  // of a handshake that matters; NULL: none
-    char *peer;                 // a dealer's; NULL: it has connected to none yet
-    bool once;                  // it is not asked again after it has been heard
+    bool named;   // a dealer: it connects anew only when it is told to
+    void *watch;  // of a handshake that matters; NULL: none
+    char *peer;   // a dealer's; NULL: it has connected to none yet
+    bool once;    // it is not asked again after it has been heard
     bool heard;
     double dialled_s;
     bool holds;  // last is a head
@@ -100,7 +100,7 @@ void fabric_close(struct fabric_socket **at, int linger_ms) {
     for (on = &s->fabric->open; *on != s;) on = &(*on)->next;
     *on = s->next;
     zmq_setsockopt(s->socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
-    curve_watch_end(&s->watch, s->socket);
+    if (s->watch) curve_watch_end(&s->watch, s->socket);
     if (s->holds) zmq_msg_close(&s->last);
     zmq_close(s->socket);
     free(s->peer);
@@ -164,7 +164,7 @@ struct fabric_socket *fabric_listen(struct fabric *f, const char *address, bool 
     }
     if (named) {
         zmq_setsockopt(s->socket, ZMQ_ROUTER_HANDOVER, &(int){1}, sizeof(int));
-        s->watch = curve_watch_start(f->context, s->socket);
+        s->watch = curve_watch(f->context, s->socket, CURVE_FATES);
     }
     set_family(s, address);
     while ((rc = zmq_bind(s->socket, address)) != 0 && errno == EINTR) continue;
@@ -195,7 +195,7 @@ int fabric_connect(struct fabric_socket *s, const char *address, const char *tok
     if (curve_connect(s->socket, s->fabric->o.key, token) != 0) return -1;
     // With -1 libzmq would throw away what has come of a connection that ends and has not been read yet.
     if (s->named) zmq_setsockopt(s->socket, ZMQ_RECONNECT_IVL, &(int){NEVER_MS}, sizeof(int));
-    if (watched) s->watch = curve_watch_start(s->fabric->context, s->socket);
+    if (watched) s->watch = curve_watch(s->fabric->context, s->socket, CURVE_FATES);
     s->peer = xstrdup(address);
     set_family(s, address);
     s->once = token && *token;
@@ -211,7 +211,12 @@ static void redial(struct fabric_socket *s) {
     dial(s);
 }
 
-bool fabric_ended(struct fabric_socket *s) { return curve_watch_ended(s->watch); }
+bool fabric_ended(struct fabric_socket *s) {
+    bool ended = false;
+    for (int event, value; (event = curve_watch_next(s->watch, &value));)
+        ended = ended || event != ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+    return ended;
+}
 void fabric_ask_again(struct fabric_socket *s) { redial(s); }
 int fabric_fd(struct fabric_socket *s) {
     int fd = -1;

@@ -88,7 +88,7 @@ static inline void hear_news(void *ctx, const struct member_news *news) {
 }
 
 static inline void seat_new(struct net *n, int process, int member, uint64_t life, const char *host,
-                            const char *identity, const struct book_options *o) {
+                            const char *identity, const struct rendezvous_options *o) {
     struct meet_come c = {.member.pid = 100 + process, .machine = (uint64_t)host[1]};
     snprintf(c.member.host, sizeof c.member.host, "%s", host);
     snprintf(c.member.address, sizeof c.member.address, host[1] == '1' ? "127.0.1.1" : "10.0.0.%c", host[1]);
@@ -106,14 +106,13 @@ static inline void seat_new(struct net *n, int process, int member, uint64_t lif
 }
 
 // A meeting of RANKS ranks; o: what is not said here, or zeros.
-static inline struct net *net_of(unsigned seed, struct book_options o) {
+static inline struct net *net_of(unsigned seed, struct rendezvous_options o) {
     static const char *const hosts[RANKS] = {"h1", "h2", "h1", "h3", "h2"};
     struct net *n = xcalloc(1, sizeof *n);
     n->now_s = 10, n->seed = seed, n->processes = RANKS;
-    o.size = RANKS, o.identity = IDENTITY, o.differs = identity_texts_disagreement, o.place = "h1:29500";
-    o.silent_s = SILENT_S, o.say = to_seat, o.ctx = n;
+    o.size = RANKS, o.identity = IDENTITY, o.differs = identity_texts_disagreement, o.silent_s = SILENT_S;
     for (int i = 0; i < RANKS; i++) seat_new(n, i, i, (uint64_t)i + 1, hosts[i], IDENTITY, &o);
-    n->book = book_create(&o);
+    n->book = book_create(&o, "h1:29500", to_seat, hear_news, n);
     return n;
 }
 

@@ -11,10 +11,10 @@
 
 #include "tests/fabric/meet_net.h"
 
-static struct net *net_new(unsigned seed) { return net_of(seed, (struct book_options){0}); }
+static struct net *net_new(unsigned seed) { return net_of(seed, (struct rendezvous_options){0}); }
 
 static void seat_anew(struct net *n, int rank, uint64_t life, const char *host, const char *identity) {
-    seat_new(n, rank, rank, life, host, identity, &(struct book_options){.silent_s = SILENT_S});
+    seat_new(n, rank, rank, life, host, identity, &(struct rendezvous_options){.silent_s = SILENT_S});
 }
 
 static void test_all_is_heard_once_and_in_order(void **state) {
@@ -229,7 +229,7 @@ static void test_another_configuration_ends_the_meeting(void **state) {
 
 static void test_it_begins_without_some_where_that_is_enough(void **state) {
     (void)state;
-    struct net *n = net_of(1, (struct book_options){.least = 3});
+    struct net *n = net_of(1, (struct rendezvous_options){.least = 3});
     n->dead[1] = n->dead[3] = n->dead[4] = true;
     pass(n, SILENT_S + 5);
     assert_null(n->seats[0].members);  // two do not do

@@ -109,14 +109,10 @@ static struct job_size *cast_create(int size, int cast) {
                                     .ctx = j};
         seat_open(&j->seats[i], &c, IDENTITY);
     }
-    j->book = book_create(&(struct book_options){.size = size,
-                                                 .cast = {{"worker", cast}},
-                                                 .identity = IDENTITY,
-                                                 .place = "h0:29500",
-                                                 .silent_s = 30,
-                                                 .say = to_seat,
-                                                 .news = cast ? hear_news : NULL,
-                                                 .ctx = j});
+    j->book = book_create(
+        &(struct rendezvous_options){
+            .size = size, .cast = {{"worker", cast}}, .identity = IDENTITY, .silent_s = 30},
+        "h0:29500", to_seat, cast ? hear_news : NULL, j);
     return j;
 }
 

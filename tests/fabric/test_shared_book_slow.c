@@ -111,12 +111,9 @@ static struct slow *slow_new(double rate) {
                                     .ctx = n};
         seat_open(&n->seats[i], &c, IDENTITY);
     }
-    n->book = book_create(&(struct book_options){.size = RANKS,
-                                                 .identity = IDENTITY,
-                                                 .place = "h1:29500",
-                                                 .silent_s = SILENT_S,
-                                                 .say = to_seat,
-                                                 .ctx = n});
+    n->book =
+        book_create(&(struct rendezvous_options){.size = RANKS, .identity = IDENTITY, .silent_s = SILENT_S},
+                    "h1:29500", to_seat, NULL, n);
     pass(n, 5);
     for (int i = 0; i < RANKS; i++) {
         assert_non_null(n->seats[i].members);

@@ -18,21 +18,20 @@
 #define WORKER  RANKS  // the first of them
 #define SERVER  (RANKS + WORKERS)
 
-static const struct book_options with_cast = {.cast = {{"worker", WORKERS}, {"server", SERVERS}},
-                                              .first = "the scheduler",
-                                              .anew = true,
-                                              .beat_s = 0.5,
-                                              .silent_s = SILENT_S,
-                                              .news = hear_news};
+static const struct rendezvous_options with_cast = {.cast = {{"worker", WORKERS}, {"server", SERVERS}},
+                                                    .first = "the scheduler",
+                                                    .anew = true,
+                                                    .beat_s = 0.5,
+                                                    .silent_s = SILENT_S};
 
 static struct net *cast_new(unsigned seed, bool anew) {
-    struct book_options o = with_cast;
+    struct rendezvous_options o = with_cast;
     o.anew = anew;
     return net_of(seed, o);
 }
 
 // A new process for that member; its number, of which its life is a hundredfold.
-static int comes_told(struct net *n, int member, const struct book_options *told) {
+static int comes_told(struct net *n, int member, const struct rendezvous_options *told) {
     int process = n->processes++;
     assert_true(process < PROCESSES);
     seat_new(n, process, member, 100 * (uint64_t)process, "h4", "{}", told);
@@ -139,7 +138,7 @@ static void test_it_is_let_in_or_told_why_not(void **state) {
     pass(n, 2);
     assert_true(seat_in(&n->seats[first]) && !n->seats[0].members);
     int second = comes(n, WORKER + 1);
-    struct book_options told = with_cast;
+    struct rendezvous_options told = with_cast;
     told.cast[0].count = 8;
     int stranger = comes_told(n, RANKS + 8, &told);  // server 0, as it thinks
     pass(n, 2);

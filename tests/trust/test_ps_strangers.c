@@ -162,7 +162,7 @@ static bool is_heard(struct door *d, const struct job_key *who, const struct net
     struct ps_message say = {
         .header = {.kind = WIRE_JOIN, .role = role, .rank = 0, .job = 7, .incarnation = 9}};
     assert_non_null(s);
-    net_send(s, NULL, &say);
+    net_send(s, NULL, &say, false);
     bool yes = heard(d, seconds, &m);
     if (yes) ps_frame_release(m.frame);
     net_destroy(&n, 0);
@@ -360,7 +360,7 @@ static bool somebody_comes(int listener, struct net_socket *dealer, double secon
         .header = {.kind = WIRE_PULL, .role = PS_WORKER, .job = 7, .incarnation = 9}};
     for (double end = now_seconds() + seconds; now_seconds() < end; usleep(10000)) {
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-        net_send(dealer, NULL, &say);
+        net_send(dealer, NULL, &say, false);
         if (fd < 0) continue;
         close(fd);
         return true;
@@ -387,9 +387,9 @@ static void test_port_of_a_dead_server(void **state) {
     struct ps_message answer = say;
     answer.header.role = PS_SHARD;
     assert_non_null(s);
-    assert_true(net_send(s, NULL, &say));
+    assert_true(net_send(s, NULL, &say, false));
     assert_true(heard(&d, 60, &m));
-    assert_true(net_send(d.socket, &m.from, &answer));
+    assert_true(net_send(d.socket, &m.from, &answer, false));
     struct net_poll_item item = {.socket = s};
     assert_int_equal(net_poll(&item, 1, 60000), 0);
     assert_int_equal(net_recv(s, &m), 1);
@@ -397,7 +397,7 @@ static void test_port_of_a_dead_server(void **state) {
         net_create(&(struct net_options){.wire = &wire, .queue_messages = 10, .key = key_of_test()});
     struct net_socket *unheard = net_dealer(n2, &to);
     assert_non_null(unheard);
-    assert_true(net_send(unheard, NULL, &say));
+    assert_true(net_send(unheard, NULL, &say, false));
     assert_true(heard(&d, 60, &m));
     door_close(&d);
     int listener = take_port(address);

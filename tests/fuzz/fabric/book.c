@@ -240,16 +240,13 @@ static void check(const struct meeting *x) {
 FUZZ_TARGET(book) {
     struct meeting x = {.in = {data, size}, .now_s = 10, .cut = -1};
     uint8_t how = fuzz_u8(&x.in);
-    x.book = book_create(&(struct book_options){.size = RANKS,
-                                                .least = how & 1 ? 2 : 0,
-                                                .cast = {{"worker", WORKERS}},
-                                                .anew = how & 2,
-                                                .identity = IDENTITY,
-                                                .place = "h1:29500",
-                                                .silent_s = 30,
-                                                .say = to_seat,
-                                                .news = hear_news,
-                                                .ctx = &x});
+    x.book = book_create(&(struct rendezvous_options){.size = RANKS,
+                                                      .least = how & 1 ? 2 : 0,
+                                                      .cast = {{"worker", WORKERS}},
+                                                      .anew = how & 2,
+                                                      .identity = IDENTITY,
+                                                      .silent_s = 30},
+                         "h1:29500", to_seat, hear_news, &x);
     for (int r = 0; r < SEATS; r++) sits_down(&x, r);
     for (int r = 0; r < RANKS; r++)
         for (int i = 0; i < WANTS; i++) {

@@ -1,4 +1,4 @@
-// ZeRO's hooks during a step, the topology's life, and its prediction.
+// ZeRO's hooks during a step, its creation and destruction, and the prediction of memory and traffic.
 #include "decentral/zero/zero.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static int zero_grad_ready(struct topology *t, int u) {
     return 0;
 }
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- create and destroy
 static void create_event(struct zero *z, struct event **e) {
     if (!(*e = event_create(z->opt.dev))) z->lacks_event = true;
 }
@@ -72,7 +72,7 @@ static void for_each_event(struct zero *z, void (*visit)(struct zero *z, struct 
 static void zero_destroy(struct topology *t) {
     struct zero *z = zero_of(t);
     stream_sync(z->opt.compute);
-    stream_destroy(&z->gather_stream);  // waits for what offload's streams bring
+    stream_destroy(&z->gather_stream);  // first: it waits for events of offload's streams
     zero_offload_close(z);
     stream_destroy(&z->reduce_stream);
     collective_destroy(&z->gather);
@@ -117,7 +117,7 @@ static int open_channel(struct zero *z, struct collective **out, int channel, bo
     bool gathers = channel == 0 || channel == 3;
     o.group = gathers && hpz ? hpz : z->opt.group;
     o.edge = zero_edge(&z->opt);
-    if (channel == 2) o.group = o.edge = 0;  // norm and losses come from every rank
+    if (channel == 2) o.group = o.edge = 0;  // norm and losses are of all ranks
     o.wire = &z->base.wire;
     o.deadline_s = z->opt.deadline_s;
     o.dev = z->opt.dev;

@@ -1,22 +1,22 @@
-// Which neighbouring units travel in one collective: pure, without ranks and streams. The run and the prediction ask the
+// Which neighbouring units share one collective: pure, without ranks and streams. The run and the prediction use the
 // same table.
 //
-//     units        u0 | u1 u2 u3 | u4 u5       in the order in which they come: of weights up, of gradients down. A unit
+//     units        u0 | u1 u2 u3 | u4 u5       in the order of their transfers: weights ascend, gradients descend
 //     buffer       block of rank 0        | block of rank 1        | ..
-//                  | u1's | u2's | u3's   | u1's | u2's | u3's   | ..      shards side by side
+//                  | u1's | u2's | u3's   | u1's | u2's | u3's   | ..      adjacent shards
 //
-// A unit joins the bundle before it while the elements of all of them stay within the bucket; one that is larger than the bucket
-// is alone, as in DeepSpeed's reduce_ipg_grads (runtime/zero/stage_1_and_2.py). An element's sum is the same sum in any
-// bundle, so the bits are, too.
+// A unit joins the previous bundle as long as the bundle's elements fit in the bucket. A unit larger than the bucket
+// has a bundle of its own, as in DeepSpeed's reduce_ipg_grads (runtime/zero/stage_1_and_2.py). Bundles change no
+// element's sum, and so no bit.
 #ifndef STARRING_DECENTRAL_ZERO_ZERO_BUNDLE_H
 #define STARRING_DECENTRAL_ZERO_ZERO_BUNDLE_H
 
 #include "shared/core/unit.h"
 
-// Elements that travel together at most; 0: every unit alone.
+// The most elements of one collective; 0: a collective per unit.
 struct zero_buckets {
-    int64_t reduce;  // gradients; in stage 0 also on their way back
-    int64_t gather;  // weights behind the update
+    int64_t reduce;  // of gradients; in stage 0 also of the gather that follows
+    int64_t gather;  // of weights after the update
 };
 
 enum zero_way { ZERO_UP, ZERO_DOWN };
@@ -24,14 +24,14 @@ enum zero_way { ZERO_UP, ZERO_DOWN };
 // Units first .. first + count - 1.
 struct zero_bundle {
     int first, count;
-    int64_t shard;  // elements of a rank's block: of all their shards
+    int64_t shard;  // elements of a rank's block: its shards of all these units
 };
 
 struct zero_bundles {
     int count;
-    struct zero_bundle *list;  // (count) in the order in which they travel
-    int *of;                   // (units) which bundle a unit is in
-    int64_t *at;               // (units) element of a block at which its shard begins
+    struct zero_bundle *list;  // (count) in the order of their transfers
+    int *of;                   // (units) index of the unit's bundle
+    int64_t *at;               // (units) offset of the unit's shard in a block, in elements
 };
 
 void zero_bundles_open(struct zero_bundles *b, const struct layout *l, int64_t bucket, enum zero_way way);
@@ -40,9 +40,9 @@ void zero_bundles_close(struct zero_bundles *b);
 static inline const struct zero_bundle *zero_bundle_of(const struct zero_bundles *b, int u) {
     return &b->list[b->of[u]];
 }
-// Elements of the largest block.
+// Returns the elements of the largest block.
 int64_t zero_bundles_largest(const struct zero_bundles *b);
-// Elements of a block of the largest bundle of several units, which pass through a buffer; 0: there is none.
+// Returns the elements of the largest block of several units, which needs a buffer; 0: every bundle is one unit.
 int64_t zero_bundles_packed(const struct zero_bundles *b);
 
 #endif

@@ -1,17 +1,17 @@
-// Weights of stage 3 in a file of the rank (ZeRO-Infinity, Rajbhandari et al. 2021, section 5). Each gather first reads the
-// rank's own shard into one of two host buffers and brings it up, on a stream that runs ahead of the gathers:
+// Weights of stage 3 in a file per rank (ZeRO-Infinity, Rajbhandari et al. 2021, section 5). A stream that runs ahead
+// of the gathers reads the rank's own shard to one of two host buffers. The gather first copies it to the device (up):
 //
 //     read      | u0 -> 0 | u1 -> 1 |     | u2 -> 0 |     | u3 -> 1 ..
 //     gather              | up, u0  | .. idle | up, u1  | up, u2 ..
-//                                   ^ drawn[0] lets u2 be read, fetched[0] lets it go up
+//                                   ^ the read of u2 waits for drawn[0], the copy up waits for fetched[0]
 //
-// The update leaves new weights where it stages them, and they are written before anybody may read them:
+// The update leaves new weights in the staging. They are written before a gather may read them:
 //
 //     update    | u0 | u1 | u2 | ..
-//     write          | u0 | u1 | u2 ..          units[u].updated is behind it
+//     write          | u0 | u1 | u2 ..          records units[u].updated
 //
-// In 16 bits the file holds | u0 | u1 | .., each shard up to DISK_ALIGN. In fp32 there is none: the weights are the masters,
-// and are read where the optimizer's file has them (zero_offload.c).
+// In 16 bits the file holds | u0 | u1 | .., each shard padded to DISK_ALIGN. In fp32 this file does not exist: the
+// weights are the masters, and gathers read them from the optimizer's file (zero_offload.c).
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@
 #include "shared/core/error.h"
 #include "shared/state/part_file.h"
 
-// Masters serve as weights.
+// The masters are the weights.
 static bool of_masters(const struct zero *z) { return z->opt.dtype == DT_F32; }
 
 bool zero_disk_on(const struct zero *z) {
@@ -27,7 +27,7 @@ bool zero_disk_on(const struct zero *z) {
     return o->params && o->params_disk && (!of_masters(z) || o->disk);
 }
 
-// Of one shard, as it lies in either file.
+// Bytes of one shard in either file, padding included.
 static size_t shard_bytes(const struct zero *z, int64_t elements) {
     return disk_round((size_t)elements * dtype_size(z->opt.dtype));
 }
@@ -67,7 +67,7 @@ void zero_disk_traffic(const struct zero *z, int u, int64_t gathers, struct offl
     if (!of_masters(z)) t->written += bytes;
 }
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- open and close
 static struct event **event_at(struct zero_disk *d, int i) {
     return i < ZERO_STAGED ? &d->fetched[i] : &d->drawn[i - ZERO_STAGED];
 }
@@ -135,7 +135,7 @@ void zero_disk_drawn(struct zero *z) { event_record(z->disk.drawn[z->disk.drawin
 void zero_disk_write(struct zero *z, int u, int at) {
     struct zero_disk *d = &z->disk;
     struct zero_offload *o = &z->offload;
-    if (of_masters(z)) return;  // zero_offload writes them
+    if (of_masters(z)) return;  // zero_offload writes the masters
     stream_wait_event(d->write, o->updated[at]);
     disk_store_write(d->store, d->write, o->weight[at], range_of(z, u));
     event_record(o->risen[at], d->write);

@@ -31,7 +31,7 @@ void zero_grad_written(struct zero *z, int u) {
     if (z->policy->grads == RESIDENT_FULL) zero_sum_micro(z, z->opt.compute, u, z->units[u].grad);
 }
 
-// The whole gradient stays: it is reduced in place once it is complete.
+// The whole gradient is resident: it is reduced in place when it is complete.
 static void reduce_full(struct zero *z, int u, uint64_t done_at) {
     struct zero_unit *zu = &z->units[u];
     struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
@@ -46,8 +46,8 @@ static void reduce_full(struct zero *z, int u, uint64_t done_at) {
     zero_move_end(z, z->reduce_stream, id);
 }
 
-// The slot is reduced after every micro-batch: after the first into the shard, after later ones into this
-// rank's part of the slot, which is then added to the shard. With fp32 sums always into the shard, from where it is added.
+// The slot is reduced after every micro-batch. The first result goes to the shard. Later results go to this rank's
+// range of the slot and are added to the shard. With fp32 sums every result goes to the shard, then to the sum.
 static void reduce_slot(struct zero *z, int u, uint64_t done_at) {
     struct zero_unit *zu = &z->units[u];
     struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};

@@ -1,21 +1,22 @@
-// The ring's memory: one function that measures and carves.
+// The ring's memory: one function measures all buffers, and allocates them.
 //
 //   class       what                                                        elements
 //   parameter   weights, or their shard                                     n_pad | S   of the run's type
 //               hpZ: the secondary shard, of a group of h ranks             n_pad / h   of the run's type
 //   gradient    gradients, or their shard                                   n_pad | S   of the run's type
-//               the fp32 sums of micro-batches, where asked for          n_pad | S   fp32
-//   master      fp32 masters of 16-bit runs; in fp32 the weights are they   n_pad | S   fp32
+//               fp32 sums of micro-batches (sums_in_fp32)                   n_pad | S   fp32
+//   master      fp32 masters of 16-bit runs; in fp32 the master is the      n_pad | S   fp32
+//               weights
 //   optimizer   the optimizer's states                                      n_pad | S   fp32, each
-//               1-bit Adam: errors of what a rank says, and of what it sums  n_pad + S   fp32
-//   comm        slots of what is sharded but used whole, bundles, staging of reductions, 1-bit codes
+//               1-bit Adam: errors of the codes it sends, and of its sums   n_pad + S   fp32
+//   comm        slots (whole units of sharded data), bundles, staging of reductions, 1-bit codes
 //   workspace   norm, decision, losses
-//   offload     what zero_offload keeps on the host
-//   pinned      what the host reads of these, and what a device's collectives over the host pass through;
-//               none where the device's memory is the host's
+//   offload     zero_offload's memory on the host
+//   pinned      the host's copy of the step's words, and the staging of a device's collectives over the host;
+//               none if the device's memory is the host's
 #include "decentral/zero/zero_state.h"
 
-// elements: of the units up to u, it included.
+// elements: of the units up to and including u.
 static void carve_unit(struct zero *z, int u, int64_t elements) {
     struct zero_unit *zu = &z->units[u];
     const struct zero_policy *p = z->policy;
@@ -47,7 +48,7 @@ static void carve_unit(struct zero *z, int u, int64_t elements) {
     }
     if (z->opt.dtype == DT_F32) {
         r->master = r->weight;
-        r->weight = NULL;  // the update of the master is the weight
+        r->weight = NULL;  // the update of the master is also the weights'
     } else {
         r->master = arena_take(&z->arena, MEM_MASTER, (size_t)(r->end - r->begin) * sizeof(float));
     }
@@ -69,7 +70,7 @@ static void carve_control(struct zero *z) {
     gather->host_staging = arena_take(&z->arena, MEM_HOST, gather->host_staging_bytes);
     reduce->host_staging_bytes = block > values ? block : values;
     reduce->host_staging = arena_take(&z->arena, MEM_HOST, reduce->host_staging_bytes);
-    z->control_memory = *reduce;  // the channels of one stream share the host's; it sums int64 alone
+    z->control_memory = *reduce;  // one stream: shared host staging; sums of int64 need no other
     reduce->staging_bytes = collective_staging(&z->source, largest, z->opt.dtype);
     reduce->staging = arena_take(&z->arena, MEM_COMM, reduce->staging_bytes);
     z->sum = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->sum);

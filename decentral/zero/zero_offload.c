@@ -1,27 +1,27 @@
-// State on the host (ZeRO-Offload, Ren et al. 2021, sections 4 and 5): masters and the optimizer's states lie there, the
-// host updates them, reduced gradients go down and the run's weights come up, unit by unit:
+// State on the host (ZeRO-Offload, Ren et al. 2021, sections 4 and 5): the host holds masters and optimizer states and
+// updates them. Per unit, the reduced gradient is copied down to the host, and the new weights up to the device:
 //
 //     compute  | .. backward | norm | decide |                  | forward u0 | ..
 //     down     |             | g u0 | g u1   | g u2      | g u3
 //     update                                 | u0 | u1 | u2 | u3       on the host's threads
 //     up                                          | w0 | w1 | w2 | w3
 //
-// Two units are staged at a time, each with a gradient and weights of its own. The first gradients go down while the norm
-// is taken; {clip, skip} is decided before anything is updated, as without offload. There is no step of delay: the next
-// forward pass waits for each unit's weights, so that bits are those of a run that keeps all on the device.
+// The staging has two sets of buffers, each for one unit's gradient and weights. The first gradients are copied down
+// while the norm is computed; {clip, skip} is decided before any update, as without offload. The update is not delayed
+// by a step: the next forward pass waits for each unit's weights. So the bits are those of a run without offload.
 //
-// A host's update is the CPU's operation, which gives the bits of every device's. A step that is skipped writes no weights;
-// what goes up then is the master once more, rounded, which is what the device has.
+// The host's update is the CPU's operation, whose bits equal those of every device. A skipped step updates nothing: the
+// rounded master is copied up again, which equals the device's weights.
 //
-// On disk (Rajbhandari et al. 2021, section 5.2) a unit's master and states are read into one of two buffers before its update
-// and written back behind it, on streams of their own.
+// On disk (Rajbhandari et al. 2021, section 5.2) a unit's master and states are read to one of two buffers before its
+// update and written back after it, on streams of their own.
 //
-// Weights of stage 3 may lie there as well (ZeRO-Infinity, Rajbhandari et al. 2021, section 5). The update writes them where
-// they lie, and each gather first brings the rank's own shard up, into its place of the slot. On disk: zero_disk.c.
+// Weights of stage 3 may be on the host, too (ZeRO-Infinity, Rajbhandari et al. 2021, section 5). The update writes
+// them in place. Each gather first copies the rank's own shard up, to its offset in the slot. On disk: zero_disk.c.
 //
-// Memory  offload   masters and states; with page_locked, on a device with memory of its own, pinned
-//         staging   gradient and weights, twice: pinned there, offload where the device's memory is the host's
-// In fp32 a run without offload has no masters: here they are the host's, beside the device's weights.
+// Memory  offload   masters and states; pinned with page_locked, if the device has memory of its own
+//         staging   gradient and weights, twice: class pinned if the device has memory of its own, else class offload
+// In fp32 a run without offload has no masters. With offload the host holds masters, and the device holds the weights.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +50,7 @@ bool zero_offload_on_disk(const struct zero *z, int u) {
     return z->opt.offload.disk && z->units[u].offloaded;
 }
 
-// In the file: of one kind, the master or a state; of all.
+// Bytes in the file: of the master or one state; of the master and all states.
 static size_t kind_bytes(const struct zero *z, int u) {
     return disk_round((size_t)unit_shard(z->opt.layout, u) * sizeof(float));
 }
@@ -66,7 +66,7 @@ static char *take_aligned(struct zero *z, size_t bytes) {
 void zero_offload_carve_unit(struct zero *z, int u) {
     struct update_range *r = &z->units[u].update;
     size_t bytes = (size_t)(r->end - r->begin) * sizeof(float);
-    // In fp32 the weights are the master, where both are on the host.
+    // In fp32 the master is the weights if both are on the host.
     bool own = z->opt.dtype != DT_F32 || !z->opt.offload.params;
     z->units[u].region = z->offload.file_bytes;
     if (zero_disk_on(z)) zero_disk_carve_unit(z, u);
@@ -122,7 +122,7 @@ struct offload_traffic zero_offload_traffic(const struct zero *z) {
     return t;
 }
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- open and close
 static void for_each_event(struct zero_offload *o, struct device *dev, bool *lacks) {
     struct event **all[] = {&o->landed[0],  &o->landed[1],  &o->updated[0], &o->updated[1],
                             &o->risen[0],   &o->risen[1],   &o->over,       &o->fetched[0],
@@ -182,12 +182,12 @@ void zero_offload_close(struct zero *z) {
 }
 
 // ---------------------------------------------------------------- a step
-// Whether an update leaves weights in the staging: they go from there to the device, or to their file.
+// Returns whether an update leaves weights in the staging, to be copied to the device or written to their file.
 static bool stages_weights(const struct zero *z) {
     return !z->opt.offload.params || (zero_disk_on(z) && z->opt.dtype != DT_F32);
 }
 
-// The weights that a skipped step leaves: those that there were.
+// Rounds the master again for a skipped step: the weights stay as they were.
 static int round_master(const struct zero *z, const struct update_range *r) {
     const char *why = "";
     struct cast_args a = {r->weight, r->master, r->end - r->begin, DT_F32, z->opt.dtype};
@@ -198,7 +198,7 @@ static int round_master(const struct zero *z, const struct update_range *r) {
     return 0;
 }
 
-// On the update stream's thread: the decision and the gradient are there, and the staging is free.
+// Runs on the update stream's thread, when the decision and the gradient are on the host and the staging is free.
 static int update_run(void *arg) {
     struct zero_offload_task *task = arg;
     struct zero *z = task->z;
@@ -216,7 +216,7 @@ static int update_run(void *arg) {
     return optimizer_apply(&z->opt.optimizer, &r, &step, z->opt.offload.threads);
 }
 
-// A unit's region of the file, whole: one read and one write of it.
+// A unit's whole region of the file: it is read, and written, by one call.
 static struct disk_range range_of(const struct zero *z, int u) {
     return (struct disk_range){z->units[u].region, region_bytes(z, u), z->opt.layout->units[u].name};
 }
@@ -230,13 +230,13 @@ static void fetch(struct zero *z, int u, int at) {
     atomic_fetch_add(&z->base.wire.disk_read, region_bytes(z, u));
 }
 
-// Behind the weights of u, so that who waits for the write waits for all of u.
+// Runs after the weights of u are written, so that waiting for this write is waiting for all of u.
 static void store(struct zero *z, int u, int at) {
     struct zero_offload *o = &z->offload;
     stream_wait_event(o->write, z->units[u].updated);
     disk_store_write(o->store, o->write, o->state[at], range_of(z, u));
     event_record(o->written[at], o->write);
-    if (zero_disk_on(z)) event_record(z->units[u].updated, o->write);  // gathers may read masters there
+    if (zero_disk_on(z)) event_record(z->units[u].updated, o->write);  // gathers may read masters from it
     event_record(o->over, o->write);
     atomic_fetch_add(&z->base.wire.disk_written, region_bytes(z, u));
 }
@@ -257,7 +257,7 @@ const void *zero_offload_get(void *ctx, const struct state_range *s) {
     return disk_store_load(z->offload.store, z->offload.reading, r) ? NULL : z->offload.reading;
 }
 
-// Units take the staging in turn, whatever units come between them that are not offloaded.
+// Returns the staging buffer of u: offloaded units alternate; units that are not offloaded do not count.
 static int place_of(const struct zero *z, int u) {
     int before = 0;
     for (int i = 0; i < u; i++) before += z->units[i].offloaded;
@@ -271,12 +271,12 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
     size_t bytes = unit_bytes(z, u);
     struct zero_offload_task *task = &o->tasks[o->turn * z->opt.layout->count + u];
     *task = (struct zero_offload_task){z, u, at, step->lr, step->t};
-    // 1. The gradient goes down, once the update before the last has read its staging.
+    // 1. The gradient is copied down after the last but one update, which has read the same buffer.
     stream_wait_event(o->down, z->reduced);
     stream_wait_event(o->down, o->updated[at]);
     dev_copy(o->down, o->grad[at], zu->grad_shard, bytes);
     event_record(o->landed[at], o->down);
-    // 2. The update, once its decision is known to the host and the weights before the last have left the staging.
+    // 2. The update runs when the host knows the decision and the buffer's previous weights have left it.
     stream_wait_event(o->update, z->stats);
     stream_wait_event(o->update, o->landed[at]);
     stream_wait_event(o->update, o->risen[at]);
@@ -284,7 +284,7 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
     stream_host(o->update, "update", update_run, task);
     event_record(o->updated[at], o->update);
     atomic_fetch_add(&z->base.wire.host_down, bytes);
-    // 3. The weights come up, or are where they belong: then each gather brings them up.
+    // 3. The weights are copied up. With offloaded weights they stay on the host, and each gather copies them up.
     if (z->opt.offload.params) {
         event_record(zu->updated, o->update);
         event_record(o->over, o->update);

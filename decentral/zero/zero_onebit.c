@@ -1,19 +1,19 @@
-// 1-bit Adam in stage 0 (Tang et al. 2021, algorithm 1; DeepSpeed's runtime/fp16/onebit/adam.py). Up to freeze_step
-// updates it is stage 0 with Adam. Behind them the variance stays and gradients are no longer reduced: what travels
-// is each rank's momentum, in one bit an element and a scale for each 256 (kernels/codec.h).
+// 1-bit Adam in stage 0 (Tang et al. 2021, algorithm 1; DeepSpeed's runtime/fp16/onebit/adam.py). The first freeze_step
+// updates are stage 0 with Adam. After them the variance is frozen and gradients are no longer reduced. Instead each
+// rank sends its momentum, with one bit per element and one scale per 256 elements (kernels/codec.h).
 //
 //     compute   .. backward | own norm |          | decide | encode u0 | encode u1 | ..      | update u0 | update u1 ..
 //     reduce                           | norm loss|        | all-to-all u0, sum, all-gather | u1 .. |
 //
-// encode      error + beta1 m + (1-beta1) g, of the whole unit, m being the same on all ranks: for each rank its
-//             shard's blocks. The rest stays in the error (worker error: n_pad).
-// sum         this rank's shard: the mean of what all ranks say of it, plus what it did not say before, encoded again
-//             (server error: S).
-// update      all ranks hear all shards' code: it is the momentum from now on, the same everywhere.
+// encode      error + beta1 m + (1-beta1) g, of the whole unit; m is the same on all ranks. Each rank receives the
+//             blocks of its shard. What the code loses is the new error (worker error: n_pad).
+// sum         of this rank's shard: the mean of all ranks' codes plus this rank's server error, encoded again. What
+//             this code loses is the new server error (S).
+// update      all ranks receive the codes of all shards: their value is the new momentum, the same on every rank.
 //
-// Without overlap with the backward pass: the factor that clips is known behind it. As in DeepSpeed each rank clips its
-// own gradient by its own norm; the norm that is reported is the root mean square of the ranks'. An overflow anywhere
-// means that everyone skips, errors included.
+// The exchange does not overlap with the backward pass: the factor that clips is known only after it. As in DeepSpeed
+// each rank clips its own gradient by its own norm; the reported norm is the root mean square of the ranks' norms.
+// After an overflow on any rank all ranks skip the step, and their errors do not change.
 #include <math.h>
 
 #include "decentral/zero/zero_state.h"
@@ -50,7 +50,7 @@ void zero_onebit_loads(struct zero *z, const char *checkpoint) {
             checkpoint);
 }
 
-// Two exchanges of each shard's code with every other rank.
+// Two collectives, in which a rank exchanges the code of each shard with every other rank.
 void zero_onebit_wire(const struct zero_options *o, struct wire_prediction *wire) {
     uint64_t bytes = 0;
     for (int u = 0; u < o->layout->count; u++)
@@ -59,7 +59,7 @@ void zero_onebit_wire(const struct zero_options *o, struct wire_prediction *wire
     wire->later.sent_per_step = wire->later.received_per_step = bytes;
 }
 
-// Before anything of a step behind the warm-up has moved.
+// Called before the first transfer of a step after the warm-up (the first freeze_step updates).
 void zero_onebit_begin(struct zero *z) {
     struct wire_later *l = &z->base.wire_later;
     if (l->steps++) return;
@@ -81,7 +81,7 @@ void zero_onebit_norm(struct zero *z) {
                                                       .dt = z->opt.dtype});
 }
 
-// A rank's gradient is that of its share of the global batch's mean: N times that is its own mean's.
+// A rank's gradient is its contribution to the mean over the global batch. N times it is the gradient of its own mean.
 void zero_onebit_decide(struct zero *z, const struct step_input *in) {
     double ranks = z->base.size, scale = (double)in->loss_scale;
     op_decide(z->opt.compute, &(struct decide_args){.scalars = z->scalars,
@@ -110,7 +110,7 @@ static void encode(struct zero *z, int u, float beta1) {
     zu->onebit.encoded_at = timeline_moment(z->base.timeline);
 }
 
-// said: what this rank says to each; heard: what each says of this rank's shard; then said: what all shards become.
+// said: this rank's codes for all ranks; heard: all ranks' codes of this rank's shard; then said: all shards' results.
 static void exchange(struct zero *z, int u) {
     struct zero_unit *zu = &z->units[u];
     struct zero_onebit_unit *o = &zu->onebit;

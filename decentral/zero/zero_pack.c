@@ -1,8 +1,8 @@
-// Bundles of several units (zero_bundle.h) on their way: shards are copied side by side into a buffer, which one collective
-// moves in place, and from there to where they belong. A bundle of one unit takes no copy and is not the matter of this file.
+// Transfers of bundles of several units (zero_bundle.h). Their shards are copied to a buffer, one collective runs in
+// place on the buffer, and the results are copied back. A bundle of one unit needs no copy and no code of this file.
 //
-// Each of the two streams of communication has a buffer of its own and copies into and out of it itself. So the order of its
-// work is the order in which the buffer is used, and no event is needed for it.
+// Each of the two communication streams has a buffer of its own, which only this stream reads and writes. So the
+// stream's order protects the buffer, and no event is needed.
 #include "decentral/zero/zero_state.h"
 
 void zero_pack_open(struct zero *z) {
@@ -32,7 +32,7 @@ void zero_pack_carve(struct zero *z) {
 }
 
 // ---------------------------------------------------------------- copies
-// Where rank r's shard of u lies in the buffer.
+// Returns the address of rank r's shard of u in the buffer.
 static void *packed(const struct zero *z, const struct zero_pack *p, int u, int r) {
     return zero_at(z, p->buf, zero_bundle_of(&p->table, u)->shard * r + p->table.at[u]);
 }
@@ -47,7 +47,7 @@ static void pack(struct zero *z, struct stream *s, const struct zero_pack *p, in
                  shard_bytes(z, u));
 }
 
-// The own shard stays as it is.
+// Copies all shards except this rank's own.
 static void unpack(struct zero *z, struct stream *s, const struct zero_pack *p, int u, void *whole) {
     for (int r = 0; r < z->base.size; r++)
         if (r != z->base.rank)
@@ -64,7 +64,7 @@ static struct zero_move move_of(const struct zero *z, enum transfer_kind kind, c
 }
 
 // ---------------------------------------------------------------- gradients
-// This rank's shard of u as it has come out of the reduction: to grad_shard, or added to it.
+// Copies this rank's reduced shard of u to grad_shard, or adds it to grad_shard.
 static void keep_shard(struct zero *z, int u) {
     struct stream *s = z->reduce_stream;
     struct zero_unit *zu = &z->units[u];
@@ -99,7 +99,7 @@ static void reduce_bundle(struct zero *z, int u, uint64_t done_at) {
     zero_move_end(z, s, id);
 }
 
-// A slot is free as soon as it is copied.
+// A slot is free when its copy is done.
 void zero_pack_reduce(struct zero *z, int u, uint64_t done_at) {
     struct stream *s = z->reduce_stream;
     const struct zero_pack *p = &z->reduced_bundles;
@@ -110,7 +110,7 @@ void zero_pack_reduce(struct zero *z, int u, uint64_t done_at) {
     pack(z, s, p, u, slot ? slot->buf : z->units[u].grad);
     zero_move_end(z, s, 0);
     if (slot) {
-        slot->move = z->time.reduced;  // which the copy has waited for
+        slot->move = z->time.reduced;  // the copy runs after it
         event_record(slot->idle, s);
         slot->held = false;
     }

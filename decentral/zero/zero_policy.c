@@ -26,8 +26,8 @@ static const struct zero_policy policies[ZERO_STAGES] = {
     {.name = "zero:3", .weights = RESIDENT_SHARD, .grads = RESIDENT_SHARD, .optimizer = RESIDENT_SHARD},
 };
 
-// Gradients stay whole until the step's last micro-batch: with no_sync, and of one rank, whose shard is the whole. What its
-// micro-batches add to is then one buffer in every stage, and so are the bits.
+// Gradients stay whole until the step's last micro-batch, with no_sync or with one rank. One rank's micro-batches
+// then add to the same buffer in every stage, so every stage gives the same bits.
 static const struct zero_policy unsynchronised[ZERO_STAGES] = {
     [2] = {.name = "zero:2",
            .weights = RESIDENT_FULL,
@@ -71,7 +71,7 @@ struct textbook zero_textbook(const struct zero_policy *p, const struct zero_opt
     return t;
 }
 
-// The bytes that leave a rank and come to it; messages are those sent.
+// Bytes that a rank sends and receives; messages that it sends. across: those that leave, or enter, its group.
 struct totals {
     int64_t sent, received, across_sent, across_received, messages, messages_across;
 };
@@ -80,22 +80,22 @@ static void add(int64_t *total, int64_t times, uint64_t of_one) {
     *total = size_plus(*total, size_times(times, (int64_t)of_one));
 }
 
-// The ranks that a primitive reaches: all ranks, in groups of `group` where that is one; or the ranks of a team alone.
+// The ranks that a primitive reaches: all ranks, in groups of `group` ranks if it is set; or only a team's ranks.
 struct reach {
     int group;
     struct collective_team team;
-    const struct zero_bundles *bundles;  // which units go in one call
+    const struct zero_bundles *bundles;  // which units share a call
 };
 
-// The bytes that a primitive moves when it runs times[u] times over the shards of each unit u; units of a bundle travel as often as each
-// other, in one call.
+// Adds the bytes of a primitive that runs times[u] times over the shards of each unit u. Units of a bundle have equal
+// times and share a call.
 static void add_traffic(struct totals *all, const struct zero_options *o, enum collective_primitive what,
                         const int64_t *times, struct reach reach) {
     const struct zero_bundles *b = reach.bundles;
     int world = o->layout->world;
     uint64_t peers = (uint64_t)world - 1;
     int64_t blocks = reach.team.count ? world / reach.team.count : 1;
-    // A call asks every rank for its part, and units are alike: each size once, or 65,536 ranks would take minutes.
+    // collective_traffic loops over the ranks. It runs once per run of equal sizes: 65,536 ranks would take minutes.
     for (int i = 0, k; i < b->count; i = k) {
         int64_t n = 0, shard = b->list[i].shard;
         for (k = i; k < b->count && b->list[k].shard == shard; k++) n = size_plus(n, times[b->list[k].first]);
@@ -128,7 +128,7 @@ void zero_bundles_gathered(struct zero_bundles *b, const struct zero_policy *p,
         zero_bundles_open(b, o->layout, p->gather_weights ? o->buckets.gather : 0, ZERO_UP);
 }
 
-// Those of all ranks, or those within the group of a secondary shard.
+// Counts the gathers from all ranks, or those within the group that shares a secondary copy.
 static void gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out, bool within) {
     struct unit_gathers *g = xcalloc((unsigned long)o->layout->count, sizeof *g);
     int64_t micro = o->accumulation > 0 ? o->accumulation : 1;
@@ -145,7 +145,7 @@ void zero_gathers(const struct zero_policy *p, const struct zero_options *o, int
     gathers(p, o, out, false);
 }
 
-// Every peer gets as much as every other.
+// Every peer receives the same number of bytes.
 static uint64_t flat_across(uint64_t sent, int size, int group) {
     uint64_t peers = (uint64_t)size - 1;
     return group && peers ? sent / peers * (uint64_t)(size - group) : 0;
@@ -186,7 +186,7 @@ struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_
     return w;
 }
 
-// The textbook's counts of U: once a step, and for each micro-batch.
+// The textbook's counts of U: once per step, and per micro-batch.
 static int once_a_step(const struct zero_policy *p) {
     return (p->grads == RESIDENT_FULL) + p->gather_grads + p->gather_weights;
 }

@@ -1,17 +1,17 @@
-// The state of a rank of the ring, and which stream waits for which.
+// The state of one rank of the ring, and which stream waits for which.
 //
 // Streams     compute (the loop's)   model, norm, decision, updates
 //             gather                 all-gathers of weights, own communicator (channel 0)
 //             reduce                 reductions of gradients (channel 1); at the step's end the control
 //                                    collectives (channel 2: norm, loss)
-// Events      A buffer changes hands only through one:
+// Events      A stream passes a buffer to another stream only through an event:
 //     weights       unit.updated (compute -> gather), unit.gathered (gather -> compute)
 //     weight slot   slot.ready (gather -> compute), slot.idle (compute -> gather)
 //     gradient      unit.grad_done (compute -> reduce)
 //     grad slot     slot.idle (reduce -> compute): free to be written again
 //     step          norm_done (compute -> reduce), decided (reduce -> compute), stats (compute -> host)
-//             Without overlap (opt.in_turn) each collective has two more: turn.begun (compute -> its stream) and
-//             turn.over (its stream -> compute). Nothing is fetched ahead then.
+//             Without overlap (opt.in_turn) each collective has two more events: turn.begun (compute -> its stream)
+//             and turn.over (its stream -> compute). Then nothing is prefetched.
 #ifndef STARRING_DECENTRAL_ZERO_ZERO_STATE_H
 #define STARRING_DECENTRAL_ZERO_ZERO_STATE_H
 
@@ -22,97 +22,97 @@
 #include "shared/offload/disk_store.h"
 #include "shared/time/timeline.h"
 
-// 1-bit Adam: zero_onebit.c. Elements of fp32, blocks of the code.
+// 1-bit Adam (zero_onebit.c), per unit: the fp32 errors, and the codes in blocks.
 struct zero_onebit_unit {
     float *error;                       // (n_pad)
     float *server_error;                // (S)
-    struct onebit_block *said, *heard;  // (n_pad / ONEBIT_BLOCK) each
+    struct onebit_block *said, *heard;  // (n_pad / ONEBIT_BLOCK) each: codes that it sends, that it receives
     struct event *exchanged;            // reduce -> compute
-    uint64_t encoded_at, exchange;      // of the timeline
+    uint64_t encoded_at, exchange;      // ids of the timeline: a moment, a transfer
 };
 
-// Units that travel together: zero_pack.c.
+// Units that one collective moves together: zero_pack.c.
 struct zero_pack {
     struct zero_bundles table;
-    void *buf;  // (N, elements of the largest block that is packed)
+    void *buf;  // (N, elements of the largest packed block)
 };
 
 struct zero_unit {
     void *weights;               // (n_pad), or NULL where weights are sharded
-    void *weight_shard;          // (S): this rank's part of weights, or a buffer of its own
-    void *secondary;             // (n_pad / hpz): the rank's part of its group's copy, or NULL
+    void *weight_shard;          // (S): this rank's shard inside weights, or a buffer of its own
+    void *secondary;             // (n_pad / hpz): this rank's shard of its group's copy, or NULL
     void *grad;                  // (n_pad), or NULL where gradients are sharded
-    void *grad_shard;            // (S): likewise
-    struct update_range update;  // of the unit, or of this rank's shard; in fp32 the weights are the master
+    void *grad_shard;            // (S): inside grad, or a buffer of its own
+    struct update_range update;  // of the unit, or of this rank's shard; in fp32 the master is the weights
     int shape;                   // the first unit with the same gaps between tensors
-    size_t region;               // of the file, where its master and states lie there
-    size_t weight_region;        // of the other, where its 16-bit weights do
-    bool offloaded;  // update.master and update.state are on the host, and weight is where it leaves weights
+    size_t region;               // offset of its master and states in offload.store's file
+    size_t weight_region;        // offset of its 16-bit weights in disk.store's file
+    bool offloaded;              // update.master and update.state are on the host or on disk
     struct event *updated, *gathered, *grad_done;
     struct zero_onebit_unit onebit;
-    uint64_t updated_at, gather;  // of the timeline: the moment of updated, the transfer before gathered
+    uint64_t updated_at, gather;  // ids of the timeline: the moment of updated, the transfer before gathered
 };
 
 // A buffer that units use one after the other.
 struct zero_slot {
     void *buf;
     int64_t elements;  // of the largest unit that uses it
-    int unit;          // the last that used it; -1: none. Whether its weights are still valid: the schedule
-    bool held;         // between acquire and release or grad_ready
-    int shape;         // gradient: the shape whose gaps are zero; -1: none
+    int unit;   // the last unit that used it; -1: none. The schedule knows whether its weights are valid
+    bool held;  // from acquire to release, or to grad_ready
+    int shape;  // gradient slot: the shape whose gaps are zero; -1: none
     struct event *ready, *idle;
-    uint64_t idle_at, move;  // of the timeline: the moment of a weight slot's idle, the last transfer
+    uint64_t idle_at, move;  // ids of the timeline: the moment of a weight slot's idle, the last transfer
 };
 #define ZERO_SUM_CHUNK 16
 
-// The timeline's part of the ring: zero_time.c.
+// The ring's records of the timeline (zero_time.c). A round is the list of transfers between two decisions.
 enum zero_round { ZERO_ROUND_OPEN, ZERO_ROUND_ENDED, ZERO_ROUND_TOLD, ZERO_ROUNDS };
 
 struct zero_time {
-    int room;  // transfers of a round at most, and words that a rank sends of them
+    int room;  // the most transfers of a round; as many words a rank sends about them
     uint64_t *ids[ZERO_ROUNDS];
     int count[ZERO_ROUNDS];
     uint64_t reduced, gathered;  // the last transfers of the two streams
     bool watching, aligned;
-    int64_t ahead_ns;   // of the rank's own clock before CLOCK_MONOTONIC; not 0 in tests alone
+    int64_t ahead_ns;   // own clock = CLOCK_MONOTONIC + ahead_ns; 0 except in tests
     int64_t offset_ns;  // rank 0's clock = own clock + offset
-    int64_t error_ns;   // at most, as far as is known
+    int64_t error_ns;   // the known bound of the offset's error
 };
 
-// State on the host: zero_offload.c. Two units are on their way at a time.
+// State on the host: zero_offload.c. The staging has buffers for two units.
 #define ZERO_STAGED 2
 
 struct zero_offload_task {
     struct zero *z;
-    int unit, at;  // of the staging
+    int unit, at;  // at: which buffer of the staging
     float lr;
     int64_t t;
 };
 
 struct zero_offload {
-    int64_t elements;                               // of the largest shard that is offloaded; 0: none
+    int64_t elements;                               // of the largest offloaded shard; 0: none
     void *grad[ZERO_STAGED], *weight[ZERO_STAGED];  // host: (elements) of the run's type
     struct stream *down, *update, *up;
     struct event *landed[ZERO_STAGED], *updated[ZERO_STAGED], *risen[ZERO_STAGED];
-    struct event *over;               // everything that has been asked for
+    struct event *over;               // all enqueued work is done
     struct zero_offload_task *tasks;  // (2, layout->count): of this step, and of the one before it
-    int turn;                         // which of the two
-    // Masters and states on disk: a unit's as they lie in the file, | master | state | state |, each up to DISK_ALIGN.
+    int turn;                         // index of this step's tasks
+    // Masters and states on disk. A unit's region of the file is | master | state | state |, each padded to DISK_ALIGN.
     struct disk_store *store;
-    size_t file_bytes, state_bytes, kind_bytes;  // of the file; of the largest unit, and of one of its kinds
-    char *state[ZERO_STAGED], *reading;          // host, aligned: (state_bytes); (kind_bytes), of checkpoints
+    size_t file_bytes, state_bytes, kind_bytes;  // of the file; of the largest unit; of its master or a state
+    char *state[ZERO_STAGED], *reading;  // host, aligned: (state_bytes); (kind_bytes), for checkpoints
     struct stream *read, *write;
     struct event *fetched[ZERO_STAGED], *written[ZERO_STAGED];
 };
 
 // Weights of stage 3 in a file: zero_disk.c.
 struct zero_disk {
-    struct disk_store *store;            // NULL in fp32: the masters' is read
-    size_t file_bytes;                   // of this one
-    char *shard[ZERO_STAGED], *reading;  // host, aligned: of gathers; of loading and of snapshots
+    struct disk_store *store;            // NULL in fp32: the masters' file is read
+    size_t file_bytes;                   // of this file
+    char *shard[ZERO_STAGED], *reading;  // host, aligned: for gathers; for loading and snapshots
     struct stream *read, *write;
-    struct event *fetched[ZERO_STAGED], *drawn[ZERO_STAGED];  // it is read, it has gone up
-    int turn, drawing;                                        // the next of them, and the one on its way
+    struct event *fetched[ZERO_STAGED], *drawn[ZERO_STAGED];  // shard[i] is read from disk; is copied
+    int turn, drawing;  // the next shard[i] to use; the one being copied
 };
 
 struct zero {
@@ -128,46 +128,46 @@ struct zero {
     struct zero_slot grad_slots[GRAD_SLOTS];
     struct stream *gather_stream, *reduce_stream;
     struct collective *gather, *reduce, *control;
-    struct collective *aside;  // gathers of PASS_EVAL: counted as control bytes
+    struct collective *aside;  // for gathers of PASS_EVAL, which count as control bytes
     struct event *reduced, *gather_idle, *norm_done, *decided, *stats;
     struct {
         struct event *begun, *over;
     } turn;
-    bool lacks_event;                                                        // one could not be created
-    struct collective_options gather_memory, reduce_memory, control_memory;  // staging alone
+    bool lacks_event;                                                        // an event could not be created
+    struct collective_options gather_memory, reduce_memory, control_memory;  // only their staging is set
     struct exact_sum *sum;                                                   // device
-    // Side by side, so that one copy brings what the host reads of a step: | scalars | shares .. |
+    // One block, so that one copy brings all that the host reads of a step: | scalars | shares .. |
     struct update_scalars *scalars;       // device
     double *shares;                       // device: each rank's words of a step, or values of a sum
     struct update_scalars *host_scalars;  // MEM_HOST; on a CPU ordinary memory
-    double *host_shares;                  // likewise
+    double *host_shares;                  // the same memory as host_scalars
     struct grad_sums sums;
     int micro_index, micro_count;
     int64_t step;  // for errors
     struct {
         struct exact_sum *sum;       // device: of this rank's own gradient
-        struct update_scalars *own;  // device: how it is scaled
-        int64_t updates;             // applied, where known; else base.start's
-        bool known;
+        struct update_scalars *own;  // device: how this gradient is scaled
+        int64_t updates;             // applied so far
+        bool known;                  // updates is set; else base.start.updates counts
     } onebit;
     struct zero_time time;
     struct zero_offload offload;
     struct zero_disk disk;
 };
 
-// Address of element i of a buffer of the run's type.
+// Returns the address of element i of a buffer of the run's type.
 static inline void *zero_at(const struct zero *z, void *base, int64_t i) {
     return base ? (char *)base + (size_t)i * dtype_size(z->opt.dtype) : NULL;
 }
 
-// Bytes that a rank sends of a unit in a collective.
+// Returns the bytes that a rank sends of a unit in a collective.
 static inline uint64_t zero_moved(const struct zero *z, int u) {
     return (uint64_t)(z->base.size - 1) * (uint64_t)unit_shard(z->opt.layout, u) * dtype_size(z->opt.dtype);
 }
 
-int zero_time_room(const struct zero *z);  // zero_time.c; before zero_time_open
+int zero_time_room(const struct zero *z);  // zero_time.c; may be called before zero_time_open
 
-// Words that a rank gives to a step's decision: the sum of its losses, stop, snapshot, ready times of earlier transfers.
+// Words that a rank sends for a step's decision: its sum of losses, stop, snapshot, ready times of earlier transfers.
 #define ZERO_STEP_WORDS 3
 static inline int zero_step_words(const struct zero *z) { return ZERO_STEP_WORDS + zero_time_room(z); }
 static inline size_t zero_words_bytes(const struct zero *z) {
@@ -177,23 +177,23 @@ static inline size_t zero_words_bytes(const struct zero *z) {
 static inline double *zero_shares_behind(struct update_scalars *s) { return s ? (double *)(s + 1) : NULL; }
 
 // ---- zero_memory.c
-// Takes every buffer through z->arena, which measures or allocates.
+// Takes every buffer from z->arena, which either measures or allocates.
 void zero_carve(struct zero *z);
 
 // ---- zero_weights.c
-// The schedule and its slots, without memory; z->opt and z->policy are set.
+// Opens the schedule and its slots, without the slots' buffers; z->opt and z->policy are set.
 void zero_weights_open(struct zero *z);
 void zero_weights_close(struct zero *z);
 static inline int zero_weight_slots(const struct zero *z) {
     return z->weight_slots ? unit_schedule_count(&z->schedule) : 0;
 }
 void zero_prefetch(struct topology *t, int u, enum pass pass);
-// Compute waits until u's weights are there: view->weights. 0, or -1 after logging.
+// Makes compute wait for u's weights; view->weights receives them. Returns 0, or -1 after logging.
 int zero_acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view *view);
-// at: the moment, if the compute stream has noted it already; else 0.
+// at: the timeline's moment, if the caller has taken it already; else 0.
 void zero_release_weights(struct zero *z, int u, uint64_t at);
 
-// The micro-batch's gradient of u, whole or reduced to the shard, goes into the fp32 sum, if there is one.
+// Adds the micro-batch's gradient of u, whole or reduced to the shard, to the fp32 sum if the run has one.
 static inline void zero_sum_micro(struct zero *z, struct stream *s, int u, void *grad) {
     const struct layout *l = z->opt.layout;
     bool whole = z->policy->grads == RESIDENT_FULL;
@@ -207,88 +207,91 @@ static inline void zero_sum_micro(struct zero *z, struct stream *s, int u, void 
 }
 
 // ---- zero_pack.c
-// The tables of bundles, without memory; z->opt and z->policy are set.
+// Opens the tables of bundles, without buffers; z->opt and z->policy are set.
 void zero_pack_open(struct zero *z);
 void zero_pack_close(struct zero *z);
 void zero_pack_carve(struct zero *z);
 int64_t zero_pack_largest(const struct zero *z);  // elements of the largest block of a collective
-// Of units that travel with others, in the place of a collective of their own: copies u's gradient, or this rank's shard of its
-// updated weights, into the bundle's buffer; the bundle's last unit sends it off.
+// For units that share a bundle, instead of a collective per unit: copies u's gradient, or this rank's shard of the
+// updated weights of u, to the bundle's buffer. With the bundle's last unit the collective starts.
 void zero_pack_reduce(struct zero *z, int u, uint64_t done_at);
 void zero_pack_gather(struct zero *z, int u);
 
 // ---- zero_grads.c
-// Where the backward pass writes u's gradient: view->grad, view->accumulate. 0, or -1 after logging.
+// Sets where the backward pass writes u's gradient: view->grad, view->accumulate. Returns 0, or -1 after logging.
 int zero_acquire_grad(struct zero *z, int u, struct unit_view *view);
-// u's gradient is written, which units[u].grad_done and the moment done_at say. Starts its reduction.
-void zero_grad_written(
-    struct zero *z, int u);  // behind it, on the compute stream: a micro-batch of whole gradients is summed
+// u's gradient is written: where gradients are whole, compute adds it to the fp32 sum.
+void zero_grad_written(struct zero *z, int u);
+// Starts the reduction of u's gradient, which is complete at units[u].grad_done and the moment done_at.
 void zero_reduce_grad(struct zero *z, int u, uint64_t done_at);
 
 // ---- zero_offload.c
 enum mem_class zero_offload_class_of_weights(const struct zero *z);
-// Whether the master and the states of a unit are kept on the host: elements of the units up to it, it included.
+// Returns whether the master and the states of a unit are offloaded. elements: of the units up to and including it.
 bool zero_offloads(const struct zero *z, int64_t elements);
-// Masters and states of a unit that is offloaded, on the host; and what all of them pass through.
+// Takes the memory of an offloaded unit's master and states; then that of the staging.
 void zero_offload_carve_unit(struct zero *z, int u);
 void zero_offload_carve(struct zero *z);
-struct offload_traffic zero_offload_traffic(const struct zero *z);  // of a step; z is carved or measured
+struct offload_traffic zero_offload_traffic(const struct zero *z);  // per step; z is carved or measured
 int zero_offload_open(struct zero *z);                              // 0, or -1 after logging
-void zero_offload_close(struct zero *z);                            // also of what is half open
-// Enqueues the update of u behind `reduced` and `stats`, in the order of units; units[u].updated says when its weights
-// are there.
+void zero_offload_close(struct zero *z);                            // also after a failed open
+// Enqueues the update of u after `reduced` and `stats`. The caller goes through the units in order. At
+// units[u].updated the weights of u are new.
 void zero_offload_update(struct zero *z, int u, const struct update_step *step);
-// Of weights on the host: this rank's part of u's, for a gather into the whole. It comes up to its place of the whole.
+// For weights on the host: copies this rank's shard of u to its offset in `whole` and returns its address there.
 const void *zero_offload_shard(struct zero *z, int u, void *whole, enum pass pass);
-// Compute waits for all that has been asked for. Before a step's decision, which the host's updates read.
+// Makes compute wait for all enqueued offload work. Called before a step's decision, which the host's updates read.
 void zero_offload_settle(struct zero *z);
-// Of a unit whose state is on disk: writes a kind's shard there, at once; reads one for a checkpoint, where it stays until
-// the next (a state_range's read). -1, or NULL: after logging.
+// For a unit whose state is on disk. kind: the master or one state. put writes this rank's shard at once. get (a
+// state_range's read, for checkpoints) returns memory that is valid until the next get. -1, or NULL: after logging.
 bool zero_offload_on_disk(const struct zero *z, int u);
 int zero_offload_put(struct zero *z, int u, int kind, const float *shard);
 const void *zero_offload_get(void *z, const struct state_range *r);
 int zero_offload_sync(struct zero *z);  // the host waits; 0, or -1
 
-// ---- zero_disk.c: zero_offload's part that keeps weights in a file
+// ---- zero_disk.c: weights in a file
 bool zero_disk_on(const struct zero *z);
-// A file of this rank's: o has directory, key and bytes. 0, or -1 after logging.
+// Creates a file of this rank; o has directory, key and bytes. Returns 0, or -1 after logging.
 int zero_disk_store(struct zero *z, struct disk_store **out, const struct disk_store_options *o);
 void zero_disk_carve_unit(struct zero *z, int u);
-void zero_disk_carve(struct zero *z);  // behind the units
+void zero_disk_carve(struct zero *z);  // after the units
 void zero_disk_traffic(const struct zero *z, int u, int64_t gathers, struct offload_traffic *t);
 int zero_disk_open(struct zero *z);
 void zero_disk_close(struct zero *z);
 int zero_disk_sync(struct zero *z);
-// This rank's shard of u, on the host for whom the gather stream runs next; zero_disk_drawn: it has been read there.
+// Returns a host buffer in which the gather stream finds this rank's shard of u. The gather stream copies it; then the
+// caller calls zero_disk_drawn, and the buffer may be reused.
 const void *zero_disk_fetch(struct zero *z, int u, enum pass pass);
 void zero_disk_drawn(struct zero *z);
 void zero_disk_write(struct zero *z, int u, int at);  // u's new weights, from offload.weight[at]
-int zero_disk_put(struct zero *z, int u,
-                  const void *shard);  // at once, when all is idle; 0, or -1 after logging
-const void *zero_disk_get(
-    void *z, const struct state_range *r);  // at once, until the next: host memory, or NULL after logging
+// Writes a shard at once; all streams are idle. Returns 0, or -1 after logging.
+int zero_disk_put(struct zero *z, int u, const void *shard);
+// Reads a shard at once. Returns host memory that is valid until the next call, or NULL after logging.
+const void *zero_disk_get(void *z, const struct state_range *r);
 
 // ---- zero_onebit.c
-bool zero_onebit_on(const struct zero *z);   // whether momenta ever travel; before zero_carve
-bool zero_onebit_due(const struct zero *z);  // whether they do in the step at hand
+bool zero_onebit_on(const struct zero *z);   // momenta are exchanged in some step; zero_carve may follow
+bool zero_onebit_due(const struct zero *z);  // momenta are exchanged in the current step
 void zero_onebit_carve(struct zero *z);
-void zero_onebit_loads(struct zero *z, const char *checkpoint);  // says what a checkpoint does not hold
+void zero_onebit_loads(struct zero *z, const char *checkpoint);  // warns that a checkpoint holds no errors
 void zero_onebit_wire(const struct zero_options *o, struct wire_prediction *wire);
-// The parts of zero_step that differ then.
+// What zero_step does in a step that exchanges momenta.
 void zero_onebit_begin(struct zero *z);
 void zero_onebit_norm(struct zero *z);
 void zero_onebit_decide(struct zero *z, const struct step_input *in);
 void zero_onebit_update(struct zero *z, const struct step_input *in);
-void zero_onebit_end(struct zero *z, const struct step_input *in, bool skipped);  // of every step
+void zero_onebit_end(struct zero *z, const struct step_input *in, bool skipped);  // called in every step
 
 // ---- zero_time.c
 void zero_time_open(struct zero *z);
 void zero_time_close(struct zero *z);
-int zero_time_watch(
-    struct zero *z);  // collective, before a step; does something once. 0, or -1 after logging
+// Starts the records of the two streams; only the first call has an effect. Collective, before a step. Returns 0, or
+// -1 after logging.
+int zero_time_watch(struct zero *z);
 
-// Around a collective on stream s. It waits for up to two moments of compute; 0: none. The id goes to the waits.
-// Without overlap it also waits for what compute has been given so far, and compute for it.
+// begin and end enclose a collective on stream s. It waits for up to two moments of compute (`after`); 0: none.
+// begin returns the transfer's id, for timeline_wait. Without overlap the collective also waits for all work that is
+// enqueued on compute, and compute waits for the collective.
 struct zero_move {
     enum transfer_kind kind;
     int unit;  // -1: none
@@ -297,16 +300,17 @@ struct zero_move {
 };
 uint64_t zero_move_begin(struct zero *z, struct stream *s, const struct zero_move *m);
 void zero_move_end(struct zero *z, struct stream *s, uint64_t id);
-void zero_turn_begin(struct zero *z, struct stream *s, uint64_t id);  // what they do of it; id 0: unrecorded
+void zero_turn_begin(struct zero *z, struct stream *s, uint64_t id);  // without overlap s waits for compute
 
-// words (room): this rank's times of the round that has ended; it becomes the one told, the open one ends.
+// Writes this rank's ready times of the ended round to words (room). Then the ended round becomes the sent one, and
+// the open round the ended one.
 void zero_time_tell(struct zero *z, double *words);
-// words (N, stride): what all ranks told.
+// Reads the times of all ranks for the sent round from words (N, stride).
 void zero_time_hear(struct zero *z, const double *words, int stride);
-// Collective, when every stream of the ring is idle: the last rounds. 0, or -1; the caller says what failed.
+// Exchanges the last rounds. Collective; every stream of the ring is idle. Returns 0, or -1; the caller logs.
 int zero_time_finish(struct zero *z);
 
-// ---- zero_step.c: the hooks of a step's end, and what else all ranks do together (shared/core/topology.h)
+// ---- zero_step.c: the hooks of a step's end, and other collective hooks (shared/core/topology.h)
 int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out);
 int zero_sum(struct topology *t, double *values, int count);
 int zero_finish(struct topology *t);

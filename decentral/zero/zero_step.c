@@ -1,14 +1,14 @@
-// The end of a step: norm, decision, update, and what else every rank does together.
+// The end of a step: norm, decision, update; and the other collective hooks.
 //
 //     compute  | .. backward | sumsq of shards |          | decide | update u0 | update u1 | ..
 //     reduce      .. u1 | u0 |                 | norm loss|
 //     gather                                                       | gather u0 | gather u1 | .. (stages 1, 2)
 //
-// Beside the sum of its losses each rank sends whether it was asked to stop, whether the weights behind this step are to
-// be kept, and when it was ready for earlier transfers (zero_step_words doubles per rank). All ranks read the same words,
-// so they stop after the same step.
+// Each rank sends zero_step_words doubles: the sum of its losses, whether it was asked to stop, whether the weights
+// after this step are to be kept, and when it was ready for earlier transfers. All ranks read the same words, so they
+// stop after the same step.
 //
-// The host waits once, for the copy of these words and of the decision; updates and gathers go on while it
+// The host waits once, for the copy of these words and of the decision. Updates and gathers continue while the host
 // prepares the next step.
 #include "decentral/zero/zero_state.h"
 
@@ -23,7 +23,7 @@ void zero_abort(struct topology *t, const char *why) {
     for (int i = 0; i < 4; i++) collective_abort(all[i], why);
 }
 
-// A collective's text says more than the device's, which only knows that a host function failed.
+// A collective's error text is more exact than the device's, which only knows that a host function failed.
 const char *zero_why(struct topology *t) {
     struct zero *z = (struct zero *)t;
     const char *why = "";
@@ -32,7 +32,7 @@ const char *zero_why(struct topology *t) {
     return why;
 }
 
-// Logs what failed and where, and tells the other ranks. -1.
+// Logs what failed and where, and aborts the other ranks. Returns -1.
 static int fail_all(struct zero *z, const char *doing) {
     const char *why = topology_why(&z->base);
     fail("%s, rank %d, step %lld: %s: %s", z->policy->name, z->base.rank, (long long)z->step, doing, why);
@@ -41,7 +41,7 @@ static int fail_all(struct zero *z, const char *doing) {
 }
 
 // ---------------------------------------------------------------- step
-// The exact sum of squares of this rank's shards; the same shards in every stage, so nothing counts twice.
+// The exact sum of squares of this rank's shards. Every stage has the same shards, so no element counts twice.
 static void launch_norm(struct zero *z) {
     if (zero_onebit_due(z)) {
         zero_onebit_norm(z);
@@ -55,7 +55,7 @@ static void launch_norm(struct zero *z) {
                                                       .dt = z->opt.dtype});
 }
 
-// The share of the norm's words that an all_reduce sends: the formula's 2(N-1)/N.
+// Bytes that a rank sends to all-reduce the norm: 2(N-1)/N of the words.
 static uint64_t norm_bytes(int size) {
     return 2 * (uint64_t)(size - 1) * EXACT_SUM_WORDS * sizeof(int64_t) / (uint64_t)size;
 }
@@ -96,7 +96,7 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
 }
 
 static void launch_update(struct zero *z, const struct step_input *in) {
-    bool needed = z->policy->gather_weights || z->policy->weights == RESIDENT_SHARD;  // by gathers
+    bool needed = z->policy->gather_weights || z->policy->weights == RESIDENT_SHARD;  // a gather waits for it
     z->offload.turn = !z->offload.turn;
     const struct update_step update = {.lr = in->lr, .t = in->updates + 1, .scalars = z->scalars};
     for (int u = 0; u < z->opt.layout->count; u++) {
@@ -128,7 +128,7 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     z->step = in->step;
     event_record(z->reduced, z->reduce_stream);
     timeline_wait(t->timeline, z->opt.compute, z->reduced, z->time.reduced);
-    // A gather that was hinted at but never used may still read weights that are about to change.
+    // A prefetched gather that no pass used may be reading weights that are about to change.
     event_record(z->gather_idle, z->gather_stream);
     timeline_wait(t->timeline, z->opt.compute, z->gather_idle, z->time.gathered);
     zero_offload_settle(z);
@@ -151,7 +151,7 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
         out->snapshot |= z->host_shares[words * i + 2] != 0;
     }
     zero_onebit_end(z, in, out->skipped);
-    // A checkpoint reads what lies there when compute is through. Without overlap nothing is moved while compute works.
+    // A checkpoint reads offloaded state after compute, so compute waits for it. Without overlap compute always waits.
     if (t->plan.keep || out->stop || z->opt.in_turn) zero_offload_settle(z);
     zero_time_hear(z, z->host_shares + ZERO_STEP_WORDS, words);
     z->step = in->step + 1;
@@ -187,7 +187,7 @@ int zero_finish(struct topology *t) {
     return 0;
 }
 
-// The part that this rank has updated itself: its shard, of whole weights too.
+// The range that this rank itself has updated: its shard, also where weights are whole.
 int zero_weights(struct topology *t, int u, struct state_range *out) {
     struct zero *z = (struct zero *)t;
     if (u >= z->opt.layout->count) return -1;
@@ -203,8 +203,8 @@ int zero_weights(struct topology *t, int u, struct state_range *out) {
     return 0;
 }
 
-// The host rounds exactly as OP_CAST does: a stage may keep 16-bit weights of elements whose fp32 masters are
-// another rank's.
+// The host rounds exactly as OP_CAST does: a rank may hold 16-bit weights of elements whose fp32 masters another rank
+// holds.
 int zero_load_unit(struct topology *t, int u, const float *values) {
     struct zero *z = (struct zero *)t;
     struct zero_unit *zu = &z->units[u];
@@ -232,7 +232,8 @@ int zero_load_unit(struct topology *t, int u, const float *values) {
 }
 
 // ---------------------------------------------------------------- checkpoints
-// A rank's shard of the masters and of each state. Where all ranks hold them whole (stage 0), each speaks for its shard.
+// This rank's shard of the masters and of each state. In stage 0, where all ranks hold them whole, each rank writes
+// only its shard.
 int zero_state(struct topology *t, int index, struct state_range *out) {
     const struct zero *z = (const struct zero *)t;
     int kinds = 1 + z->opt.optimizer.row->states, u = index / kinds, kind = index % kinds;
@@ -250,7 +251,7 @@ int zero_state(struct topology *t, int index, struct state_range *out) {
     return 0;
 }
 
-// The elements that this rank holds of a unit: of the weights maybe more than of the masters they are rounded from.
+// Reads the elements of a unit's weights that this rank holds. It may hold fewer of the masters.
 static int load_weights(struct zero *z, struct checkpoint *c, int u, float *values) {
     const struct layout *l = z->opt.layout;
     bool whole = z->policy->weights == RESIDENT_FULL;

@@ -1,18 +1,17 @@
-// The ring's part of the timeline: its collectives as transfers, and how the ranks tell each other when each was
-// ready for one.
+// The ring's transfers in the timeline, and how the ranks exchange when each was ready for a transfer.
 //
-// Every rank enqueues the same collectives in the same order, so that the k-th transfer of a round is the same one
-// everywhere. A round is what is asked for between two decisions; its ready times travel as words of a later
-// decision's exchange, off everybody's way:
+// Every rank enqueues the same collectives in the same order, so the k-th transfer of a round is the same one on every
+// rank. A round is the list of transfers that are enqueued between two decisions. Its ready times are words of a later
+// decision's exchange, so they need no collective of their own:
 //
 //     step       | 1 .. decision | 2 .. decision | 3 .. decision |
 //     round               a      |       b       |       c
-//     its times:  this rank's own are known      | travel, heard at the end of step 3     (of round a)
+//     its times:  this rank's own are known      | sent, and read at the end of step 3    (of round a)
 //
-// Behind the last step the times of the last two rounds follow.
+// After the last step the times of the last two rounds are exchanged separately.
 //
-// Own ready   When the host has asked for the collective and the compute stream has passed the events that it
-//             waits for. Earlier collectives of the channel do not count: waiting for them is communication.
+// Own ready   The host has enqueued the collective, and the compute stream has passed the events that it waits for.
+//             Earlier collectives of the channel do not count: waiting for them is communication.
 //             So a gather of what was reduced on the same channel is ready when its gradient was.
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +24,7 @@
 #define CLOCK_MEETINGS 16
 
 // ---------------------------------------------------------------- words, and clocks
-// A word carries the bits of a count of nanoseconds; collectives move it as it is.
+// A word holds the bits of an int64 count of nanoseconds; collectives do not change them.
 static double to_word(int64_t ns) {
     double word;
     memcpy(&word, &ns, sizeof word);
@@ -38,7 +37,7 @@ static int64_t from_word(double word) {
     return ns;
 }
 
-// Every rank's `count` words, of which the caller has written its own, to z->host_shares. 0 or -1.
+// Gathers `count` words per rank in z->host_shares. The caller has written its own. Returns 0 or -1.
 static int exchange(struct zero *z, int count) {
     int mine = count * z->base.rank;
     dev_copy(z->reduce_stream, z->shares + mine, z->host_shares + mine, (size_t)count * sizeof(double));
@@ -49,7 +48,7 @@ static int exchange(struct zero *z, int count) {
 
 static int64_t own_clock(const struct zero *z) { return now_ns() + z->time.ahead_ns; }
 
-// Rank 0's clock. Each meeting carries the times around the one before.
+// Learns the offset to rank 0's clock. Each meeting sends the times from before and after the previous meeting.
 static int meet_clocks(struct zero *z, struct clock_offset *o) {
     struct clock_meeting own = {0}, last = {0};
     *o = clock_offset_unknown();
@@ -67,7 +66,7 @@ static int meet_clocks(struct zero *z, struct clock_offset *o) {
     return 0;
 }
 
-// At both ends of a run. Moments in between are told by the first offset, so that its change is an error.
+// Called at the start and at the end of a run. Times in between use the first offset, so its change adds to the error.
 static int align(struct zero *z) {
     struct zero_time *t = &z->time;
     const struct zero_clock *clock = z->opt.clock;
@@ -88,7 +87,7 @@ static int align(struct zero *z) {
     return 0;
 }
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- open, close, watch
 int zero_time_room(const struct zero *z) {
     const struct zero_policy *p = z->policy;
     int64_t units = z->opt.layout->count, micro = z->opt.accumulation > 0 ? z->opt.accumulation : 1;
@@ -176,7 +175,7 @@ void zero_time_tell(struct zero *z, double *words) {
     t->count[ZERO_ROUND_OPEN] = 0;
 }
 
-// The last of all ranks, and its number; 0 when one of them does not know.
+// Returns the latest ready time of all ranks, and *rank receives that rank. Returns 0 if a rank does not know its time.
 static int64_t last_ready(const struct zero *z, const double *words, int stride, int i, int *rank) {
     int64_t last = 0;
     *rank = -1;

@@ -1,15 +1,15 @@
-// Gathering weights: which rank gathers which weights at what moment.
+// Gathering weights: which rank gathers which weights, and when.
 //
-// Stage 3, forward, two slots by parity (backward the same downwards):
+// Stage 3, forward, two slots by parity (backward: the same in descending order):
 //
 //     gather    | u0 -> even | u1 -> odd |      | u2 -> even |        | u3 -> odd | ..
 //     compute                | u0 .. even |     | u1 .. odd  |        | u2 .. even | ..
-//                                         ^ slot.idle lets u2 in, slot.ready lets compute go on
+//                                         ^ u2's gather waits for slot.idle, compute waits for slot.ready
 //
-// The schedule decides which weights go where and when: unit_schedule.h.
+// The schedule decides which unit uses which slot, and when: unit_schedule.h.
 //
-// hpZ (ZeRO++, Wang et al. 2023, section 4.2), groups of h ranks, h = 2 of N = 4: behind a unit's first gather each rank keeps
-// 1/h of it, and all others until the weights change are made of these, within the group.
+// hpZ (ZeRO++, Wang et al. 2023, section 4.2), groups of h ranks, h = 2 of N = 4: after a unit's first gather each rank
+// keeps 1/h of it. Later gathers, until the weights change, use these copies and stay within the group.
 //
 //     slot        | s0 s1 s2 s3 |      s: the ranks' shards
 //     secondary   | s0 s1 |            of ranks 0 and 2
@@ -35,7 +35,7 @@ static struct zero_slot *slot_of(struct zero *z, int u) {
     return &z->weight_slots[unit_schedule_slot(&z->schedule, u)];
 }
 
-// The whole of u from the group's secondary shards.
+// Gathers the whole of u from the group's secondary shards.
 static void gather_within(struct zero *z, int u, void *whole) {
     int hpz = zero_hpz(&z->opt);
     collective_enqueue(z->gather,
@@ -48,7 +48,7 @@ static void gather_within(struct zero *z, int u, void *whole) {
                                                  .team = collective_within(z->source.rank, hpz)});
 }
 
-// From all ranks; in a training pass the rank's part of its group's copy is kept.
+// Gathers u from all ranks. In a training pass this rank keeps its shard of the group's copy.
 static void gather_all(struct zero *z, int u, void *whole, enum pass pass) {
     int hpz = zero_hpz(&z->opt);
     const void *shard =
@@ -66,7 +66,7 @@ static uint64_t moved_within(const struct zero *z, int u) {
     return (uint64_t)(n / hpz * (hpz - 1)) * dtype_size(z->opt.dtype);
 }
 
-// Starts the all-gather of u into its slot, which nobody holds.
+// Starts the all-gather of u in its slot, which is not held.
 static void start_gather(struct zero *z, int u, enum pass pass) {
     struct zero_slot *s = slot_of(z, u);
     stream_wait_event(z->gather_stream, s->idle);

@@ -15,7 +15,7 @@ static int goes_on(const struct entered *e) {
 }
 
 // ---------------------------------------------------------------- the shards' memory
-// The questions to a shard: seq says which answer is which.
+// The questions to a shard; the answer repeats the number in seq.
 enum asked { ASK_SHARE = 1, ASK_NOTHING, ASK_DONE };
 
 static void ask(const struct entered *e, int shard, enum asked question) {
@@ -110,7 +110,7 @@ static int meet_shards(const struct entered *e) {
 }
 
 // ---------------------------------------------------------------- a job that is under way
-// 1: taken in; 0: not yet; -1 after logging: never.
+// Returns 1 if the job has taken the worker in, 0 if not yet, -1 after logging if it never will.
 static int hear_joined(struct entered *e) {
     struct net_message m;
     int rc;
@@ -127,7 +127,7 @@ static int hear_joined(struct entered *e) {
     return rc;
 }
 
-// At most a step of the job.
+// Takes at most one step of the job.
 static int join(struct entered *e) {
     const struct ps_port port = link_port(e->link);
     int rc = 0;

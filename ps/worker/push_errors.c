@@ -2,7 +2,7 @@
 
 #include "ps/job/push_code.h"
 
-// By how much the gradients' scale has grown since the errors were kept.
+// The growth of the gradients' scale since the errors were kept.
 static float factor_of(const struct push_errors *e, float loss_scale) {
     return e->scale > 0 && loss_scale > 0 ? loss_scale / e->scale : 1.0f;
 }

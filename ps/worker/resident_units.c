@@ -6,7 +6,7 @@
 #include "shared/model/grad_slots.h"
 #include "shared/model/unit_schedule.h"
 
-// A unit's next pull.
+// The next pull of a unit.
 struct pull_task {
     struct resident *r;
     int unit;
@@ -16,13 +16,13 @@ struct pull_task {
 };
 
 struct weight_slot {
-    int unit;      // that was pulled last
+    int unit;      // the unit pulled last
     bool held;     // between acquire and release or grad_ready
-    bool awaited;  // it has landed; else it is on its way
+    bool awaited;  // it has landed; else it is in transfer
 };
 
 struct grad_buffer {
-    int unit, shape;  // the last that used it, and whose gaps are zero; -1: none
+    int unit, shape;  // the last unit that used it, and the shape whose gaps are zero; -1: none
     bool held;        // between acquire and grad_ready
 };
 
@@ -41,7 +41,7 @@ static struct weight_slot *slot_of(struct resident *r, int u) {
     return &r->slots[unit_schedule_slot(&r->schedule, u)];
 }
 
-// As the record of this worker's time has it: the host stands still for the transfer.
+// comm_wait for one unit that the timeline records: the host is blocked on the transfer.
 static int await(struct resident *r, enum comm_event event, int u, int64_t count, int64_t step) {
     struct timeline *tl = r->o.t->timeline;
     bool pull = event == COMM_FILLED;
@@ -64,7 +64,7 @@ static int ask(void *arg) {
     return 0;
 }
 
-// Pulls u into its slot, which nobody holds and whose last pull has landed.
+// Pulls u into its slot, which must be free and whose last pull must have landed.
 static void start_pull(struct resident *r, int64_t step, int u, enum pass pass) {
     struct topology *t = r->o.t;
     struct weight_slot *s = slot_of(r, u);

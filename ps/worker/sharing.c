@@ -28,7 +28,7 @@ static int open_window(struct sharing *s, struct worker_buffers *b) {
     return 0;
 }
 
-// The segment's memory cannot be page-locked: this worker goes on as one that was given --medium tcp, if it may.
+// The segment's memory cannot be page-locked: if it may, this worker behaves as if given --medium tcp.
 static int do_without(struct sharing *s, const char *why) {
     size_t bytes = s->own.bytes;
     if (ps_beside(s->c))
@@ -50,7 +50,7 @@ static int do_without(struct sharing *s, const char *why) {
     return 0;
 }
 
-// Creates the segment of so many bytes, page-locked where a GPU copies.
+// Creates the segment of so many bytes, page-locked if a GPU copies to and from it.
 static int open_own(struct sharing *s, struct arena *a, size_t bytes) {
     const char *why = "";
     if (segment_create(&s->own, bytes) != 0) return -1;
@@ -96,7 +96,7 @@ int sharing_meet(struct sharing *s, int shard, const char *name, char why[SEGMEN
     return 0;
 }
 
-// Pages of this worker's own, zeroed.
+// Private zeroed pages of this worker.
 static int take_pages(char *at, size_t bytes) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED)

@@ -6,7 +6,7 @@
 #include "shared/core/error.h"
 
 struct collection {
-    struct collection *next;  // younger
+    struct collection *next;  // the next younger one
     struct snapshot *snapshot;
     bool begun;
     uint64_t seq;
@@ -17,8 +17,8 @@ struct collection {
 
 struct snapshot_pulls {
     struct snapshot_pulls_options o;
-    struct collection *first;  // the oldest; the others wait for it
-    struct snapshot *last;     // that began; NULL: none has, or nothing more is wanted
+    struct collection *first;  // the oldest; the younger ones wait for it
+    struct snapshot *last;     // the last that began; NULL: none, or snapshots have ended
     bool ended;
     uint64_t seq;
 };
@@ -29,7 +29,7 @@ struct snapshot_pulls *snapshot_pulls_create(const struct snapshot_pulls_options
     return p;
 }
 
-// Where steps commit all keys are asked for at once, before this worker pushes anything to the next update.
+// All keys are asked for at once, in synchronous training before this worker pushes to the next update.
 static void begin_next(struct snapshot_pulls *p) {
     struct collection *c = p->first;
     if (!c || c->begun || !snapshot_may_begin(c->snapshot)) return;

@@ -5,12 +5,13 @@
 //     SNAPSHOT version v   -->    version < v: remembered, and answered by the update that makes it v
 //                          <--    SNAPSHOT_REPLY version, weights
 //
-// The answers gather in the snapshot's room, and the next one begins when it is free: no file is waited for here.
+// The answers fill the snapshot's buffer. The next snapshot begins when the buffer is free; this code never waits for a
+// file.
 //
-// A worker that trains in step asks for what it has just finished, before it can push anything to the next update: the weights
-// are those of one version. Where pushes are applied on arrival each key is answered at its own moment.
+// A synchronous worker asks for the update that it has just finished, before it can push to the next one: all weights
+// are of one version. Where pushes are applied on arrival each key is answered at its own time.
 //
-// Pure, as the worker's core; the communication thread's.
+// Pure, like the worker's core; the communication thread owns it.
 #ifndef STARRING_PS_WORKER_SNAPSHOT_PULLS_H
 #define STARRING_PS_WORKER_SNAPSHOT_PULLS_H
 
@@ -29,14 +30,14 @@ struct snapshot_pulls *snapshot_pulls_create(const struct snapshot_pulls_options
 void snapshot_pulls_destroy(struct snapshot_pulls **p);
 
 void snapshot_pulls_open(struct snapshot_pulls *p, int64_t version, struct snapshot *s);
-// An answer. The frame stays the caller's.
+// Takes one answer. The caller keeps the frame.
 void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h,
                            const struct ps_frame *frame);
-// Begins the next one when the room is free.
+// Begins the next snapshot if the buffer is free.
 void snapshot_pulls_tick(struct snapshot_pulls *p);
-// Whether one is being collected, or what was collected is not in its file yet.
+// Whether a snapshot is being collected, or the last one is not in its file yet.
 bool snapshot_pulls_busy(const struct snapshot_pulls *p);
-// Nothing more is wanted: snapshots are touched no longer.
+// Forgets all open snapshots, and no longer touches them.
 void snapshot_pulls_end(struct snapshot_pulls *p);
 
 #endif

@@ -1,5 +1,5 @@
 // The worker: struct topology over its communication thread (worker_comm.h) and the staging of a device's
-// memory. Everything here belongs to the main thread.
+// memory. The main thread owns everything here.
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +15,11 @@
 #include "ps/worker/worker_comm.h"
 #include "shared/core/error.h"
 
-#define NOTICED_NS 1000  // shorter waits are none: what was waited for was there
+#define NOTICED_NS 1000  // a shorter wait does not count: nothing was missing
 
 struct worker;
 
-// A unit on its way from compute to the communication thread.
+// A unit's push on its way from compute to the communication thread.
 struct unit_task {
     struct worker *worker;
     int unit;
@@ -39,30 +39,31 @@ struct worker {
     struct staging *staging;  // NULL: the device's memory is host memory
     struct comm *comm;
     struct resident *resident;  // NULL: it keeps all units
-    struct unit_task *tasks;  // (1 + lead, units): of a step's push, until its buffer is free (worker_buffer)
-    uint64_t *reports;        // (1 + lag) the timeline's, of the steps' reports
+    struct unit_task *tasks;    // (1 + lead, units): pushes, each until its buffer is free (worker_buffer)
+    uint64_t *reports;          // (1 + lag): the timeline's ids of the steps' reports
     int64_t step;
-    // Alone: the last batch taken, how long that was waited for (none: 0), and what a checkpoint says is done.
+    // If it decides alone: the last batch taken, the wait for it (0: none), and the batches that a checkpoint records
+    // as done.
     struct {
-        int64_t asked, asked_ns, batch, from_ns, to_ns;  // asked: the last step for which one was, and when
+        int64_t asked, asked_ns, batch, from_ns,
+            to_ns;  // asked: the last step that requested one
         uint64_t id;
         struct wire_header done;
     } take;
-    bool
-        behind;  // the last step was over before this worker came to it: weights that have landed may be older
-    struct step_opening opening;  // the members of the step in hand, where they change
+    bool behind;  // the last step closed before this worker computed it: landed weights may be too old
+    struct step_opening opening;  // the members of the current step, where they change
     int micro, micro_count;
     bool watched;  // the timeline knows of all streams
     uint64_t load_round;
     bool *unit_loaded;  // (units) in this round
     int units_loaded;
     bool loaded;
-    bool sum_started;            // alone: this step's first unit has zeroed the sum in buffers.words
+    bool sum_started;            // alone: the first unit of this step has zeroed the sum in buffers.words
     struct event *words_read;    // the host has its copy of buffers.words
-    struct meeting_start begun;  // where its epoch goes on
+    struct meeting_start begun;  // what its epoch resumes from
 };
 
-// The worker decides about its step alone.
+// Whether the worker decides about its step alone.
 static bool is_alone(const struct worker *w) { return w->rule.row->on_arrival; }
 
 // ---------------------------------------------------------------- together
@@ -76,7 +77,7 @@ static struct published worker_refresh(struct worker *w) {
     return p;
 }
 
-// comm_wait, as the record of this worker's time has it: the host stands still for transfer id (0: for none).
+// comm_wait that the timeline records: the host is blocked on transfer id (0: on none).
 static int await_step(struct worker *w, enum comm_event event, int u, int64_t step, uint64_t id,
                       const char *what) {
     int64_t begin = now_ns();
@@ -90,7 +91,7 @@ static int worker_await(struct worker *w, enum comm_event event, int u, uint64_t
     return await_step(w, event, u, w->step, id, what);
 }
 
-// A worker that comes to a running job does alone what all did together before: as if they had said the same.
+// A worker that joins a running job computes the earlier sums by itself, as if every worker gave the same values.
 static bool is_before(const struct worker *w) { return w->t.under_way && w->step == w->t.start.step; }
 
 static int gather(struct worker *w, double *values, int count) {
@@ -111,7 +112,7 @@ static int barrier(struct worker *w) {
     return gather(w, &none, 0);
 }
 
-// All weights of the step have landed, and none of the next: their versions tell how far the whole job has come.
+// All weights of the step have landed and none of the next, so their versions count the pushes of the whole job.
 static void count_samples(struct worker *w) {
     int64_t pushes = comm_published(w->comm).version;
     w->t.plan.version = updates_of_pushes(w->c, pushes);
@@ -119,7 +120,7 @@ static void count_samples(struct worker *w) {
 }
 
 // ---------------------------------------------------------------- a gradient leaves
-// On the compute stream, or behind the copy from the device: the unit's gradient is complete.
+// Runs on the compute stream, or after the copy from the device, when the unit's gradient is complete.
 static int hand_over(void *arg) {
     struct unit_task *task = arg;
     struct command c = {.kind = COMMAND_PUSH, .unit = task->unit, .push = task->push, .ids = task->ids};
@@ -130,7 +131,7 @@ static int hand_over(void *arg) {
     return 0;
 }
 
-// Whether servers take a mean over some workers' batches, which may have fewer tokens than others.
+// Whether servers average over some workers' batches, which may have unequal numbers of tokens.
 static bool says_tokens(const struct worker *w) {
     return w->t.plan.in_part || (is_alone(w) && w->c->documents == DOCUMENTS_WHOLE);
 }
@@ -138,12 +139,12 @@ static bool says_tokens(const struct worker *w) {
 static struct unit_task *task_of(const struct worker *w, int u, int64_t step) {
     return &w->tasks[worker_buffer(&w->buffers, u, step)];
 }
-// The transfers of the step before the one in hand.
+// The transfers of the step before the current one.
 static struct transfer_ids last_ids(const struct worker *w, int u) {
     return task_of(w, u, w->step + w->rule.lead)->ids;
 }
 
-// The unit's gradient leaves once what compute has been given so far has run. phase: of compute, behind the hand-over.
+// Sends the unit's gradient once compute's work so far is done. phase: compute's phase after the hand-over.
 static void worker_push_unit(struct worker *w, int u, enum phase phase) {
     struct transfer x = {.unit = u, .bytes = w->buffers.push_bytes[u], .kind = TRANSFER_GRADIENTS};
     struct unit_task *task = task_of(w, u, w->step);
@@ -154,24 +155,24 @@ static void worker_push_unit(struct worker *w, int u, enum phase phase) {
     x.bytes = (uint64_t)w->t.layout->units[u].n_pad * dtype_size(w->t.dtype);
     if (!w->resident) ids->weights = timeline_ask(ids->in, &x);
     if (w->c->no_overlap) {
-        hand_over(task);  // by the host: compute has nothing to do any more
+        hand_over(task);  // on the host: compute has no work left
         return;
     }
-    // A compute stream that pushes by itself does not compute meanwhile.
+    // A compute stream that pushes itself computes nothing meanwhile.
     struct stream *s = staging_push_stream(w->staging, w->t.compute);
     if (s == w->t.compute) stream_phase(s, PHASE_COMM);
     stream_host(s, "push", hand_over, task);
     if (s == w->t.compute) stream_phase(s, phase);
 }
 
-// As the loop computes it: gradients may go out before the loop asks for the step.
+// The same rate as the loop's: gradients may leave before the loop calls step.
 static float worker_lr(const struct worker *w) {
     return schedule_lr(&w->c->schedule, w->c->optimizer.lr,
                        schedule_steps(step_plan_seen(&w->t.plan), w->c->train_batch));
 }
 
 // ---------------------------------------------------------------- hooks
-// A pull follows each push at once: a hint cannot bring weights earlier.
+// A pull follows each push at once, so a hint cannot bring weights earlier.
 static void worker_prefetch(struct topology *t, int u, enum pass pass) { (void)t, (void)u, (void)pass; }
 
 static bool is_loaded(const struct worker *w, int u) {
@@ -218,7 +219,7 @@ static int worker_begin_micro(struct topology *t, int index, int count) {
     return staging_watch(w->staging, t->timeline);
 }
 
-// Of the budget, unless it has been asked for.
+// Requests a batch of the budget, unless one was requested for this step.
 static void worker_ask_batch(struct worker *w, int64_t step) {
     bool first = w->take.asked < 0;
     if (w->take.asked >= step) return;
@@ -230,7 +231,7 @@ static void worker_ask_batch(struct worker *w, int64_t step) {
                  &(struct command){.kind = COMMAND_TAKE, .step = step, .done = first ? &w->take.done : NULL});
 }
 
-// The next batch of the budget, unless it is used.
+// Returns 1 with the next batch of the budget, 0 if none is left, -1 after logging.
 static int take_batch(struct worker *w, int64_t step) {
     struct step_plan *plan = &w->t.plan;
     worker_ask_batch(w, step);
@@ -240,7 +241,7 @@ static int take_batch(struct worker *w, int64_t step) {
     w->take.to_ns = now_ns();
     struct published p = comm_published(w->comm);
     timeline_peers_ready(w->t.timeline, w->take.id, w->take.asked_ns,
-                         -1);  // it needs nobody but the scheduler
+                         -1);  // it needs only the scheduler
     timeline_done(w->t.timeline, w->take.id, p.status.taken_ns);
     w->take.batch = p.status.taken;
     int64_t dealt = p.status.handed_out * batches_own(w->c);
@@ -250,8 +251,8 @@ static int take_batch(struct worker *w, int64_t step) {
     return p.status.taken >= 0;
 }
 
-// Where steps go on without those that are late. One that comes behind others asks for the weights of the step that is open; when
-// they are there it may be over as well.
+// For steps that close without stragglers. A worker that has missed a step pulls the weights of the open step. When
+// they have landed that step may be over as well.
 static int catch_up(struct worker *w, int64_t step) {
     bool *over = &w->t.plan.over;
     *over = comm_published(w->comm).status.steps_closed > step;
@@ -275,7 +276,7 @@ static int worker_plan(struct topology *t, int64_t step) {
     t->plan.slice = elastic_place(w->opening.members, t->rank);
     t->plan.first = opening_first(&w->opening, t->rank, own);
     t->plan.next =
-        t->plan.first + own * elastic_count(w->opening.members);  // most often the same workers belong to it
+        t->plan.first + own * elastic_count(w->opening.members);  // usually the same workers belong to it
     return 1;
 }
 
@@ -299,7 +300,7 @@ static int worker_grad_ready(struct topology *t, int u) {
                                                   .zero_out = !w->sum_started,
                                                   .dt = t->dtype});
         w->sum_started = true;
-        if (commit_round(w->c)) return 0;  // pushed in step, when the whole gradient is known
+        if (commit_round(w->c)) return 0;  // step_alone pushes it, when the whole gradient is known
     }
     struct push_info *push = &task_of(w, u, w->step)->push;
     *push = (struct push_info){.step = w->step,
@@ -331,7 +332,7 @@ static int units_release(struct topology *t, int u, enum pass pass) {
     return 0;
 }
 
-// Of each micro-batch: the servers add them up.
+// Pushes the gradient of each micro-batch: the servers add them up.
 static int units_grad_ready(struct topology *t, int u) {
     struct worker *w = (struct worker *)t;
     bool last = w->micro + 1 == w->micro_count;
@@ -347,12 +348,12 @@ static int units_grad_ready(struct topology *t, int u) {
 }
 
 // ---------------------------------------------------------------- the end of a step
-// The last unit's first, as with overlap.
+// The last unit first, as with overlap.
 static void push_all(struct worker *w) {
     for (int u = w->t.layout->count - 1; u >= 0; u--) worker_push_unit(w, u, PHASE_OTHER);
 }
 
-// Copies the step's results to the host: one copy and the step's one wait for the device.
+// Copies the step's results to the host: the step's only copy of them and its only wait for the device.
 static int read_words(struct worker *w, const struct step_input *in, struct worker_words *out) {
     struct stream *compute = w->t.compute;
     struct worker_words *words = w->buffers.words, *seen = w->buffers.wire_words;
@@ -410,7 +411,7 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     return 0;
 }
 
-// The whole gradient is this worker's own: norm, clip and skip are decided here. loss and norm in the
+// Decides norm, clip and skip here: the whole gradient is this worker's own. loss and norm in the
 // stats are this worker's.
 static int step_alone(struct worker *w, const struct step_input *in, struct step_stats *out) {
     struct worker_words words;
@@ -451,7 +452,7 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
                     (long long)in->step, (double)worker_lr(w), (double)in->lr);
     bool computed = !t->plan.over;
     if (w->c->no_overlap && computed) {
-        // Gradients leave when the backward pass has ended: first they all are where pushes read them.
+        // Gradients leave after the backward pass, so all of them are first copied to the memory that pushes read.
         for (int u = t->layout->count - 1; u >= 0; u--) staging_fetch_grad(w->staging, u, in->step);
         event_record(w->words_read, staging_push_stream(w->staging, t->compute));
         if (event_sync(w->words_read) != 0)
@@ -461,19 +462,19 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     worker_refresh(w);
     if (rc != 0) return -1;
     if (is_alone(w)) {
-        // It exchanges nothing with the scheduler at the end of a step: heartbeats carry the request to stop. The answer to
-        // TAKE is on its way while the weights are.
+        // No message ends the step: heartbeats carry the request to stop. TAKE is sent now, so that its answer travels
+        // together with the weights.
         if (in->stop) comm_command(w->comm, &(struct command){.kind = COMMAND_STOP});
         out->stop = in->stop || comm_published(w->comm).status.stopped;
         if (!out->stop) worker_ask_batch(w, in->step + 1);
     }
     if (!out->skipped) push_errors_keep(&w->errors, w->t.compute, in->step, in->loss_scale);
     w->t.own_number.value = f32_to_bits(w->errors.scale);
-    out->snapshot = in->snapshot;  // worker 0 has it collected by itself
+    out->snapshot = in->snapshot;  // worker 0 collects it by itself
     step_plan_over(t, out->skipped);
     if (w->resident) resident_forget(w->resident);
     w->step++;
-    // Without overlap nothing is computed before all weights of the next step are there.
+    // Without overlap the next step computes nothing before all its weights have landed.
     for (int u = 0; w->c->no_overlap && computed && u < t->layout->count; u++) {
         struct transfer_ids ids = last_ids(w, u);
         if (worker_await(w, COMM_LANDED, u, ids.weights, "new weights have not landed") != 0 ||
@@ -484,7 +485,7 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     return 0;
 }
 
-// ---------------------------------------------------------------- beside the steps
+// ---------------------------------------------------------------- sums, snapshots, loading
 static int worker_sum(struct topology *t, double *values, int count) {
     struct worker *w = (struct worker *)t;
     for (int i = 0; i < count || i == 0; i += WIRE_VALUES_MAX) {
@@ -506,7 +507,7 @@ static int worker_finish(struct topology *t) {
     }
     if (barrier(w) != 0) return -1;
     if (is_alone(w) || w->rule.delay > 0) {
-        // A pull that follows a push replaces weights that compute has read. These pulls follow none.
+        // A pull after a push replaces weights that compute has read. These pulls follow no push.
         for (int u = 0; u < t->layout->count; u++)
             staging_await_weights(w->staging, u, (struct transfer_ids){0});
         if (stream_sync(t->compute) != 0)
@@ -517,16 +518,16 @@ static int worker_finish(struct topology *t) {
     }
     comm_command(w->comm, &(struct command){.kind = COMMAND_TRACE});
     if (is_alone(w)) count_samples(w);
-    // Whatever was collected until now has come before the last weights.
+    // Every snapshot answer that counts has arrived before the last weights.
     comm_command(w->comm, &(struct command){.kind = COMMAND_SNAPSHOTS_END});
     if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the last snapshot was not ended") != 0) return -1;
-    int lacks_file = comm_write_trace(w->comm) != 0;  // no reason to go without the weights
+    int lacks_file = comm_write_trace(w->comm) != 0;  // a missing trace is no reason to give up the weights
     worker_refresh(w);
     return lacks_file;
 }
 
-// Of the version that this worker's next push ends, it is asked for before that push. A slow disk is waited for, by this
-// thread alone: the failure of the wait is every later wait's.
+// Asks for the version that this worker's next push ends, before that push. Only this thread waits for a slow disk. If
+// the wait fails, every later wait fails too.
 static void worker_snapshot(struct topology *t, int64_t version, struct snapshot *s) {
     struct worker *w = (struct worker *)t;
     if (!t->plan.alone)
@@ -538,7 +539,7 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
     struct worker *w = (struct worker *)t;
     if (w->step > 0)
         return fail("unit %s: weights can be loaded before the first step only", t->layout->units[u].name);
-    // Loading once more: nobody still reads what was loaded before, if it is the servers' own.
+    // On a second load with weights in place, a barrier first: another worker may still read the servers' memory.
     if (w->sharing.in_place && w->units_loaded == 0 && w->load_round > 0 && barrier(w) != 0) return -1;
     if (!w->resident && sharing_load(&w->sharing, u, values, w->buffers.wire_weights[u]) != 0) return -1;
     if (!w->resident && staging_load_weights(w->staging, u) != 0)
@@ -549,7 +550,7 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
         const char *late = "a server did not take the initial weights";
         comm_command(w->comm, &c);
         if (comm_wait(w->comm, COMM_LOADED, u, w->step, late) != 0) {
-            comm_hang_up(w->comm);  // the values are the caller's to free: nothing may send them any more
+            comm_hang_up(w->comm);  // the caller may free the values: nothing may send them any more
             return -1;
         }
     }
@@ -563,7 +564,7 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
     return 0;
 }
 
-// The errors of codes go with a checkpoint where all workers are behind the same step.
+// A checkpoint holds the errors of codes only where all workers are at the same step.
 static int worker_state(struct topology *t, int index, struct state_range *out) {
     struct worker *w = (struct worker *)t;
     if (!ps_codes(w->c) || is_alone(w) || index >= t->layout->count) return -1;
@@ -574,7 +575,8 @@ static int worker_state(struct topology *t, int index, struct state_range *out) 
     return 0;
 }
 
-// 1: the checkpoint holds none of this worker's, or of another number of workers: they stay zero.
+// Returns 1 if the checkpoint has no errors of this worker, or another number of workers wrote it: they stay zero. -1
+// after logging.
 static int load_errors(struct worker *w, struct checkpoint *c) {
     const struct layout *l = w->t.layout;
     char who[32];
@@ -603,8 +605,8 @@ static int64_t wrote_with(const struct checkpoint *c, const char *key) {
     return text ? strtoll(text, NULL, 10) : 0;
 }
 
-// Whether a star with other partitions wrote it, where the code chooses within one. Of the same grains as many keys are the
-// same ones, and so is a key a unit.
+// Whether a star with other partitions wrote it, which matters if the code chooses within a partition. Partitions are
+// the same if grain and number of keys are, or if each unit is one key.
 static bool cut_otherwise(const struct worker *w, const struct checkpoint *c) {
     const struct layout *l = w->t.layout;
     int64_t servers = wrote_with(c, "parameter_server.servers");
@@ -619,7 +621,7 @@ static bool cut_otherwise(const struct worker *w, const struct checkpoint *c) {
     return before.keys != now.keys || (before.grain != now.grain && now.keys > l->count);
 }
 
-// The servers read the state themselves: this worker goes on where they are, on weights that it pulls.
+// The servers read the state themselves. This worker resumes at their step, with weights that it pulls.
 static int worker_load(struct topology *t, struct checkpoint *c) {
     struct worker *w = (struct worker *)t;
     struct key_rows rows = {0};
@@ -630,7 +632,7 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
     int rc = start_point_check(&w->begun.from, c);
     if (rc == 0) rc = key_rows_read(&rows, c, w->c, w->map);
     if (rc == 0 && is_alone(w)) {
-        // The scheduler hears from the workers, which have read it, what of the budget is used.
+        // The workers have read which batches are done, and report it to the scheduler.
         int64_t low = key_rows_low(&rows), next = key_rows_next(&rows);
         t->start.step = key_rows_step(&rows, t->rank);
         budget_write_done(&w->take.done, low);
@@ -676,7 +678,7 @@ static void worker_destroy(struct topology *t) {
     stream_sync(t->compute);
     staging_destroy(&w->staging);
     event_destroy(&w->words_read);
-    // 3. The transport lets go of the gradients before the arena does.
+    // 3. The transport stops reading the gradients before the arena frees them.
     comm_destroy(&w->comm);
     resident_destroy(&w->resident);
     arena_release(&w->arena);
@@ -736,7 +738,7 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     assert(staged == !dev_host_memory(o->dev) && "the configuration names the device that is used");
     if (ps_worker_predict(w->c, l, w->t.rank, &w->t.memory, &w->t.wire_predicted) != 0) return -1;
     if (!(w->map = shard_map_of(w->c, l))) return -1;
-    // The least loaded server has a key first: those that have none are the last ones.
+    // Keys are given to the least loaded server, so servers without a key are the last ones.
     while (w->t.elsewhere < w->map->servers && shard_map_server_elements(w->map, w->t.elsewhere) > 0)
         w->t.elsewhere++;
     if (worker_buffers_init(&w->buffers, w->c, l) != 0) return -1;
@@ -764,7 +766,8 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
     struct ps_identity id;
     if (!(w->comm = comm_create(&o, &id, &w->begun))) return -1;
     const struct recovery_config *r = &w->c->recovery;
-    if (!w->begun.from.checkpoint[0] && r->resume && !r->resume_weights_only && strcmp(r->resume, "latest") != 0) {
+    if (!w->begun.from.checkpoint[0] && r->resume && !r->resume_weights_only &&
+        strcmp(r->resume, "latest") != 0) {
         fail("--resume %s: the scheduler has named no checkpoint: give it --resume too", r->resume);
         comm_give_up(w->comm, error_last());
         return -1;
@@ -776,7 +779,7 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
     const struct resident_options ro = {&w->t, w->comm, w->staging, &w->buffers};
     if (ps_by_units(w->c)) w->resident = resident_create(&ro);
     w->t.medium = sharing_medium(&w->sharing);
-    // Its memory depends on the servers that it shares memory with.
+    // The prediction depends on which servers share memory with this worker.
     worker_predict_memory(w->sharing.c, w->t.layout, w->map, w->sharing.shared, &w->t.memory);
     w->t.job = id.job;
     if (w->begun.from.checkpoint[0]) w->t.checkpoint = w->begun.from.checkpoint;
@@ -784,7 +787,7 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
     return 0;
 }
 
-// The job is under way: its weights are the servers', and come as those of any step.
+// Joins a job that is under way: the servers have its weights, and this worker pulls them as in any step.
 static int worker_enter(struct worker *w) {
     const struct joined *j = comm_joined(w->comm);
     if (!j) return 0;

@@ -17,7 +17,7 @@
 #include "ps/worker/worker_times.h"
 #include "shared/core/error.h"
 
-#define DESCRIBE_S 0.02  // between two descriptions of what is waited for
+#define DESCRIBE_S 0.02  // least time between two descriptions of the wait
 
 // The communication thread's state, and what it shares with the main thread.
 struct comm {
@@ -31,10 +31,10 @@ struct comm {
     struct thread_time *spans;  // NULL: no trace
     pthread_t thread;
     bool thread_started;
-    int taken;  // commands since the last publishing; the communication thread's
+    int taken;  // commands obeyed since the last publish(); only the communication thread uses it
     int wake_fd;
-    _Atomic uint64_t turns;  // of the communication thread
-    _Atomic pid_t tid;       // its number
+    _Atomic uint64_t turns;  // loop iterations of the communication thread
+    _Atomic pid_t tid;       // its thread id
 
     pthread_mutex_t mutex;
     pthread_cond_t changed;    // published or failed
@@ -52,11 +52,11 @@ struct comm {
     enum comm_event waited_event;
     int waited_unit;  // -1: none
     int64_t waited_step, waited_count;
-    char waiting_for[192];  // what that unit lacks, as it was at described_s
+    char waiting_for[192];  // what that unit waits for, as of described_s
     double described_s;
     bool quit, failed;
-    bool traced;  // the record in spans has ended, and is for the main thread to write (COMMAND_TRACE)
-    char lost[WIRE_TEXT_MAX];  // what has not come although restarts are left, to be said; "": nothing
+    bool traced;               // spans is complete, and the main thread may write it (COMMAND_TRACE)
+    char lost[WIRE_TEXT_MAX];  // a timeout to report to the scheduler while restarts are left; "": none
     char error[WIRE_TEXT_MAX];
     bool error_logged;
 };
@@ -176,14 +176,15 @@ int comm_wait_unit(struct comm *c, enum comm_event event, int unit, int64_t coun
     c->waited_count = count;
     while (!c->failed && !has_happened(c, event, unit, step, count) && !late) {
         late = pthread_cond_timedwait(&c->changed, &c->mutex, &end) == ETIMEDOUT;
-        // A peer that answers is alive, and waited for: the scheduler names a slow peer, and notices a lost one. Where it is
-        // silent as well, the meeting soon says that.
+        // A peer that answers is alive, so the wait goes on: the scheduler names stragglers and notices lost peers. If
+        // the scheduler is silent as well, the rendezvous soon reports that.
         if (late && (c->now.status.silent_s <= ps_lost_s(c->c) ||
                      rendezvous_silent_s(c->o.role.meet) > 0.5 * ps_lost_s(c->c))) {
             end = moment_in(ps_repeat_most_s(c->c));
             late = 0;
         }
-        // The scheduler hears it: it begins an epoch without that peer, or is at that already, however long files take.
+        // The scheduler learns of it and begins an epoch without that peer, or already does so, however long its files
+        // take.
         if (late && c->c->recovery.restart > 0) {
             say_late(c, unit, step, what, c->lost);
             end = moment_in(ps_repeat_most_s(c->c));
@@ -257,7 +258,7 @@ static void obey(struct comm *c, const struct command *x, double now) {
             worker_core_stop(core);
             return;
         case COMMAND_TRACE:
-            // For the main thread: this one answers, and touches no file.
+            // The main thread writes the file: this thread answers messages and touches no file.
             thread_time_end(c->spans);
             pthread_mutex_lock(&c->mutex);
             c->traced = true;
@@ -285,7 +286,7 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
     struct net_message m;
     int rc = 0;
     for (int i = 0; i < DRAIN_MESSAGES && (rc = net_recv(s, &m)) == 1; i++) {
-        // Only a message of this job, and of the process that its socket stands for, counts.
+        // Only messages of this job, from the process that this socket belongs to, count.
         const struct wire_header *h = &m.header;
         bool ours =
             h->job == c->in.id.job &&
@@ -305,10 +306,12 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
     return rc < 0 ? -1 : 0;
 }
 
-// Copies out what the hooks wait for. Returns whether only the transport is still reading a buffer, or a snapshot is waited for.
+// Publishes what the hooks wait for. Returns whether to poll again soon: only the transport still reads a buffer, or
+// the main
+//thread waits for a snapshot.
 static bool publish(struct comm *c, double busy_s, double now_s) {
     bool busy = false;
-    // Before anybody can see the transfers' end and close the record.
+    // This comes first: a hook that sees the transfers' end may close the timeline.
     worker_times_tell(c->times, c->core, c->o.staging != NULL);
     pthread_mutex_lock(&c->mutex);
     c->now.version = INT64_MAX;
@@ -330,15 +333,15 @@ static bool publish(struct comm *c, double busy_s, double now_s) {
     c->now.status = *worker_core_status(c->core);
     c->now.busy_s += busy_s;
     c->collecting = snapshot_pulls_busy(c->snapshots);
-    // It looks at each key of the unit, for words that are said behind a deadline.
+    // This scans each key of the unit, for the message of a missed deadline.
     if (c->waited_unit >= 0 && now_s - c->described_s >= DESCRIBE_S) {
         worker_core_describe(c->core, c->waited_unit, c->waiting_for, sizeof c->waiting_for);
         c->described_s = now_s;
     }
-    // The main thread is woken for what it waits for alone: it would take a core from those who compute.
+    // Wakes the main thread only for the event that it waits for: other wake-ups take a core from compute.
     if (c->waiting && has_happened(c, c->waited_event, c->waited_unit, c->waited_step, c->waited_count))
         pthread_cond_broadcast(&c->changed);
-    // Nobody wakes this thread when the room is free.
+    // No event wakes this thread when the snapshot's buffer becomes free.
     bool hurry = c->collecting && c->waiting && c->waited_event == COMM_SNAPSHOT;
     pthread_mutex_unlock(&c->mutex);
     return hurry || (busy && !worker_core_transferring(c->core));
@@ -353,14 +356,14 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     if (net_poll(items, 2 + shards, hurry ? HURRY_MS : POLL_MS) != 0) return -1;
     thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
     if (items[0].ready) take_commands(c);
-    // A shard owes an answer, and is silent: the scheduler may not know yet.
+    // Reports a silent shard that owes an answer: the scheduler may not know yet.
     char lost[WIRE_TEXT_MAX];
     pthread_mutex_lock(&c->mutex);
     memcpy(lost, c->lost, sizeof lost);
     c->lost[0] = 0;
     pthread_mutex_unlock(&c->mutex);
     if (lost[0]) member_failed(&c->o.role, &c->in.id, true, lost);
-    // Wherever the main thread is: nothing that it does matters any more.
+    // Ends even if the main thread is busy: its results no longer count.
     if (member_goes_on(&c->o.role, &c->in.id) != 0) return -1;
     if (items[1].ready && drain(c, c->in.lines.scheduler, PEER_SCHEDULER) != 0) return -1;
     for (int g = 0; g < shards; g++)
@@ -370,8 +373,8 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     for (int g = 0; g < shards; g++) link_await(c->in.link, g, worker_core_owes(c->core, g));
     link_tick(c->in.link, now);
     if (worker_core_tick(c->core, now) != 0) return -1;
-    // Weights that have landed go on to the device. This comes before publishing: a hook that sees them landed finds their
-    // copy enqueued.
+    // Enqueues the copy of landed weights to the device before publish(): a hook that sees them landed finds their copy
+    // enqueued.
     for (int u = 0; c->o.staging && u < c->o.role.layout->count; u++)
         staging_put_weights(c->o.staging, u, worker_core_fills(c->core, u),
                             worker_times_ids(c->times, u, worker_core_landed(c->core, u) - 1));
@@ -379,7 +382,7 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     return *why ? fail("the device has failed: %s", why) : 0;
 }
 
-// Whether the thread is to end; *failed: because of an error, which the job must be told.
+// Whether the thread must end. *failed receives whether an error is the reason, which the job must be told.
 static bool asked_to_end(struct comm *c, bool *failed) {
     pthread_mutex_lock(&c->mutex);
     *failed = c->failed;
@@ -393,7 +396,7 @@ static void *comm_main(void *arg) {
     struct net_poll_item *items = xcalloc((unsigned long)c->o.map->shards + 2, sizeof *items);
     bool hurry = false, failed = false;
     error_set_label("worker %d", c->in.id.rank);
-    error_quiet(1);  // the main thread speaks for the worker
+    error_quiet(1);  // the main thread logs for the worker
     atomic_store(&c->tid, gettid());
     double before = now_seconds();
     while (!asked_to_end(c, &failed)) {
@@ -406,7 +409,7 @@ static void *comm_main(void *arg) {
         hurry = publish(c, transferring ? after - before : 0.0, after);
         before = after;
     }
-    // The job hears why. Nothing changes the error any more.
+    // Reports the reason to the job. The error no longer changes.
     if (failed && !rendezvous_ended(c->o.role.meet)) member_failed(&c->o.role, &c->in.id, false, c->error);
     free(items);
     return NULL;

@@ -1,16 +1,16 @@
-// A worker's communication thread. It owns the sockets and the protocol's core from its epoch's beginning to the end; the
-// hooks of the topology (worker.c) give it commands and wait for what it publishes.
+// A worker's communication thread. It owns the sockets and the protocol's core from the start to the end of its epoch.
+// The hooks of the topology (worker.c) send it commands and wait for what it publishes.
 //
 //     main (hooks) and compute (host functions)        communication thread
 //         comm_command ---- mutex, eventfd ------>     worker_core, sockets
 //         comm_wait <------ mutex, condition -----     (published: copied out after every poll)
 //
-// Between a unit's push and its landing weights are written by this thread alone, or, in shared memory, by the server;
-// compute alone reads them otherwise. A device with memory of its own stands behind twins of the buffers: staging.h says which side has them
-// when.
+// Between a unit's push and its landing, only this thread, or in shared memory the server, writes the unit's weights.
+// At all other times only compute reads them. A device with memory of its own has twins of the buffers: staging.h says
+// which side owns them when.
 //
-// Blocking   comm_create (until all are there), and comm_wait.
-// Errors     The first reason is kept; every wait then fails with it, and the job is told. It is logged once.
+// Blocking   comm_create (until all ranks are ready), and comm_wait.
+// Errors     The first error is kept: every wait then fails with it, and the job is told. It is logged once.
 #ifndef STARRING_PS_WORKER_WORKER_COMM_H
 #define STARRING_PS_WORKER_WORKER_COMM_H
 
@@ -24,7 +24,7 @@
 
 struct comm_options {
     struct ps_role_options role;
-    const struct shard_map *map;  // outlives the comm, as all below
+    const struct shard_map *map;  // outlives the comm, as all members below
     const struct worker_buffers *buffers;
     struct sharing *sharing;
     struct staging *staging;  // NULL: the device's memory is host memory
@@ -32,34 +32,35 @@ struct comm_options {
 };
 
 struct comm;
-// Waits for the others, connects to every shard and starts the thread. id: of this worker; start: where its epoch goes on, but
-// for the roster. NULL after logging.
+// Waits for the other ranks, connects to every shard and starts the thread. *id receives this worker's identity, *start
+// what its epoch resumes from (without the roster). Returns NULL after logging.
 struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, struct meeting_start *start);
-// The job's state when this worker came to it; NULL: it has been there from the beginning.
+// The job's state when this worker joined it; NULL if the worker started with the job.
 const struct joined *comm_joined(const struct comm *c);
-// Ends the thread: commands that come later are ignored.
+// Ends the thread: later commands are ignored.
 void comm_part(struct comm *c);
-// The same, and closes its sockets: nothing is sent any more.
+// Does the same and closes its sockets: nothing is sent any more.
 void comm_hang_up(struct comm *c);
-// Of a worker's topology (ps_worker_create), to which it belongs: for `bench ps`, which times single transfers.
+// The comm of a worker's topology (ps_worker_create), which keeps owning it: for `bench ps`, which times single
+// transfers.
 struct comm *ps_worker_comm(struct topology *t);
-void comm_destroy(struct comm **c);  // after comm_part; waits until the transport has let go of every buffer
+void comm_destroy(struct comm **c);  // after comm_part; waits until the transport no longer reads any buffer
 
 // ---------------------------------------------------------------- commands
 enum command_kind {
     COMMAND_PUSH,
     COMMAND_PULL,  // by unit
     COMMAND_INIT,
-    COMMAND_BEGIN,  // goes on behind so many steps, and pulls the weights
+    COMMAND_BEGIN,  // resumes after so many steps, and pulls the weights
     COMMAND_REPORT,
-    COMMAND_JUMP,  // goes on at a step, behind others that were closed without this worker
+    COMMAND_JUMP,  // continues at a step, after steps that closed without this worker
     COMMAND_GATHER,
     COMMAND_TAKE,
     COMMAND_PULL_ALL,
     COMMAND_SNAPSHOT,
     COMMAND_SNAPSHOTS_END,
     COMMAND_STOP,
-    COMMAND_TRACE  // hands this thread's trace over, if there is one (comm_write_trace)
+    COMMAND_TRACE  // ends this thread's trace, if any, for comm_write_trace
 };
 
 struct command {
@@ -67,41 +68,41 @@ struct command {
     int unit;
     struct push_info push;
     struct transfer_ids ids;         // PUSH PULL
-    const float *values;             // INIT: (n_pad), until the unit is no longer busy
+    const float *values;             // INIT: (n_pad), unchanged until the unit is no longer busy
     uint64_t round;                  // INIT
     int64_t step;                    // BEGIN TAKE PULL JUMP
     bool aside;                      // PULL: not for a training pass
-    const struct wire_header *done;  // TAKE: as worker_core_take's, until it is answered
+    const struct wire_header *done;  // TAKE: as worker_core_take's, unchanged until it is answered
     uint32_t more;                   // PULL_ALL: of worker_core_pull_all
     struct step_report report;
     double gather[WIRE_VALUES_MAX];
     int count;        // GATHER
-    int64_t version;  // SNAPSHOT: the first that will do
+    int64_t version;  // SNAPSHOT: this or a later one
     struct snapshot *snapshot;
 };
 void comm_command(struct comm *c, const struct command *command);  // any thread; never blocks
-// Makes every wait fail with this text and tells the job; any thread.
+// Makes every wait fail with this text and tells the job. Any thread may call it.
 void comm_give_up(struct comm *c, const char *why);
 
 // ---------------------------------------------------------------- waiting (main thread)
 enum comm_event {
-    COMM_LANDED,   // the unit's weights of this step
-    COMM_FREE,     // nobody needs the unit's gradient any more of the step that had this one's slot
-    COMM_FILLED,   // by unit: so many pulls of the unit
-    COMM_THROUGH,  // by unit: so many pushes of the unit, whose buffer is free
-    COMM_LOADED,  // the servers have what was last sent of the unit: initial values, or the gradient of the step
-    COMM_PULLED,     // every pull has been answered
-    COMM_GATHERED,   // the last gather
-    COMM_SNAPSHOT,   // no snapshot is under way
-    COMM_TAKEN,      // what was asked for the step
+    COMM_LANDED,    // the unit's weights of this step
+    COMM_FREE,      // the gradient buffer of the unit in this step's slot is free
+    COMM_FILLED,    // by unit: that many pulls of the unit
+    COMM_THROUGH,   // by unit: that many pushes of the unit, whose buffer is free
+    COMM_LOADED,    // the servers have what was last sent of the unit: initial values, or the step's gradient
+    COMM_PULLED,    // every pull has been answered
+    COMM_GATHERED,  // the last gather
+    COMM_SNAPSHOT,  // no snapshot is being collected
+    COMM_TAKEN,     // the answer to TAKE of the step
     COMM_STEP_DONE,  // the scheduler has closed the step
 };
-// Blocks until it has happened: for longer than deadline_ms only while every server that owes an answer is heard.
-// unit: -1 where none is meant. what: what has not
-// happened, in words: "weights have not landed". 0, or -1 after logging.
+// Blocks until the event has happened, and for longer than deadline_ms only while every server that owes an answer
+// sends messages. unit: -1 if none is meant. what: the missing event in words: "weights have not landed". Returns 0, or
+// -1 after logging.
 int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, const char *what);
 
-// The same for the count-th pull or push of the unit (COMM_FILLED, COMM_THROUGH).
+// The same for the unit's pull or push number `count` (COMM_FILLED, COMM_THROUGH).
 int comm_wait_unit(struct comm *c, enum comm_event event, int unit, int64_t count, int64_t step,
                    const char *what);
 
@@ -110,13 +111,13 @@ struct published {
     struct worker_status status;
     int64_t version;  // updates that the weights of every unit hold
     double busy_s;    // any transfer outstanding
-    double waited_s;  // comm_wait stood still
+    double waited_s;  // time blocked in comm_wait
 };
 struct published comm_published(struct comm *c);
 struct step_outcome comm_outcome(struct comm *c, int64_t step);  // worker_core_outcome's
-pid_t comm_thread(struct comm *c);                               // the number of its thread, or 0: not yet
-// Writes the communication thread's part of the trace, once COMMAND_TRACE has been obeyed: on the caller's thread, which may
-// wait for a disk while the other one answers. 0, or -1 after logging.
+pid_t comm_thread(struct comm *c);                               // the id of its thread; 0: not yet
+// Writes the communication thread's part of the trace, after COMMAND_TRACE was obeyed. It runs on the caller's thread,
+// which may wait for a disk while the communication thread answers messages. Returns 0, or -1 after logging.
 int comm_write_trace(struct comm *c);
 
 #endif

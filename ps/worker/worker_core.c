@@ -28,14 +28,14 @@ static struct worker_unit *unit_of_slot(const struct worker_core *c, const struc
     return unit_at(c, unit_of(c, (int)(i / slots(c))), i % slots(c));
 }
 
-// ---------------------------------------------------------------- what is known of many keys
-// A wake-up costs what has changed, however many keys there are: what is asked of all keys of a unit or of a shard is counted
-// where one of them changes.
+// ---------------------------------------------------------------- summaries of many keys
+// A wake-up costs what has changed, however many keys there are: counts over the keys of a unit or a shard are updated
+// when one key changes.
 static int64_t *mark_of(struct worker_key *k, enum mark mark) {
     return mark == MARK_LANDED ? &k->landed : mark == MARK_VERSION ? &k->version : &k->fills;
 }
 
-// All keys of a unit are looked at when the last one that has the least rises: once for each of them, or less.
+// Scans all keys of a unit only when the last key with the least value rises: at most once per key.
 static void set_mark(struct worker_core *c, int key, enum mark mark, int64_t to) {
     int u = unit_of(c, key);
     const int *first = c->o.map->first;
@@ -87,13 +87,13 @@ static void queue(struct worker_core *c, struct worker_slot *s, const void *payl
     s->payload_bytes = bytes;
 }
 
-// Bytes of the transport that a slot's sending takes.
+// Bytes of the transport that a slot's payload takes.
 static size_t credit(const struct worker_core *c, int key, const struct worker_slot *s) {
     bool costs_nothing = c->keys[key].shared && !s->init && !c->o.by_unit;
     return costs_nothing ? 0 : s->payload_bytes;
 }
 
-// A push goes with the pull of what comes after it, as long as that one is open.
+// A push carries the pull of the weights after it, if that pull is open.
 static void send(struct worker_core *c, int key, struct worker_slot *s, double now) {
     const struct worker_key *k = &c->keys[key];
     struct ps_message m = {.header = {.kind = WIRE_INIT, .key = key, .seq = s->init_round},
@@ -142,7 +142,7 @@ static void send_pull(struct worker_core *c, int key, const struct worker_slot *
                                     .flags = (s->pull_final ? WIRE_FINAL : 0) | s->pull_more});
 }
 
-// What the credits let go of a unit. held: bytes held of it and of more urgent ones.
+// Sends what the credits allow of a unit. held: held bytes of it and of more urgent units.
 static void pump_unit(struct worker_core *c, int unit, struct worker_unit *u, int64_t step, size_t held,
                       double now) {
     bool visited = u->visited;
@@ -171,7 +171,7 @@ static void pump_unit(struct worker_core *c, int unit, struct worker_unit *u, in
     }
 }
 
-// The oldest step first. Keys are ordered by unit, and unit 0 is what the next forward needs first.
+// The oldest step first. Keys are ordered by unit, and the next forward pass needs unit 0 first.
 static void pump(struct worker_core *c, double now) {
     size_t held = 0;  // of the units so far
     c->full = false;
@@ -190,7 +190,7 @@ static int64_t own_moment(const struct worker_core *c, int64_t own_ns) {
 
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info) {
     struct staleness *stale = &c->status.staleness;
-    // The first push of a step: behind each, weights are replaced.
+    // The first push of a step: after each push weights are replaced.
     if (info->step > c->step || !stale->spreads) {
         int64_t oldest = INT64_MAX, newest = 0;
         for (const struct worker_key *k = c->keys; k < c->keys + c->o.map->count; k++) {
@@ -210,7 +210,7 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
                                    .landed_ns = c->o.by_unit ? x->times.landed_ns : 0,
                                    .landed_peers_ns = c->o.by_unit ? x->times.landed_peers_ns : 0};
     x->unacknowledged = first[u + 1] - first[u];
-    if (!c->o.by_unit) x->unlanded = first[u + 1] - first[u];  // by unit its pull is another matter
+    if (!c->o.by_unit) x->unlanded = first[u + 1] - first[u];  // by unit, pulls are independent of pushes
     x->handed++;
     x->next = first[u];
     c->step = info->step;
@@ -259,9 +259,9 @@ static void tell_scheduler(const struct worker_core *c, const struct wire_header
     port_tell(&c->o.port, PEER_SCHEDULER, h);
 }
 
-#define BEHIND_MOST (1 << 20)  // steps that a worker may be late, of which each is 200 bytes
+#define BEHIND_MOST (1 << 20)  // steps that a worker may be late; each takes 200 bytes
 
-// Where the answer is kept to the report of a step that is yet to come; NULL: nowhere.
+// Where the answer to a later step's report is kept; NULL if nowhere.
 static struct worker_report *early_at(struct worker_core *c, int64_t step) {
     int64_t done = c->status.steps_done, room = c->early_room;
     if (!c->o.drops || step - done >= BEHIND_MOST) return NULL;
@@ -350,7 +350,7 @@ static void note_acknowledged(struct worker_core *c, int key, const struct worke
     struct worker_unit *u = unit_at(c, unit_of(c, key), s->push.step);
     struct unit_times *t = &u->times;
     t->acknowledged_peers_ns = needed_ns(c, h, t->acknowledged_peers_ns);
-    // A part of it may have been handed over after now was read.
+    // Some keys may have been handed over after `now` was read.
     if (--u->unacknowledged == 0) t->acknowledged_ns = ps_later(ps_clock_ns(now), t->acknowledged_peers_ns);
 }
 
@@ -378,7 +378,8 @@ static void count_age(struct worker_core *c, const struct wire_header *h, int64_
     if (!(h->flags & WIRE_UNUSED)) staleness_count(&c->status.staleness, (uint64_t)age);
 }
 
-// The shard has the gradient. Where workers run ahead the worker knows how old it was, else the shard, now or with the next weights.
+// The shard has the gradient. With a lead the worker knows the gradient's age; else the shard sends it, now or with the
+// next weights.
 static void taken(struct worker_core *c, int key, struct worker_slot *s, const struct wire_header *h,
                   double now) {
     if (!c->o.drops) count_age(c, h, c->o.lead > 0 ? s->staleness : h->staleness);
@@ -386,8 +387,8 @@ static void taken(struct worker_core *c, int key, struct worker_slot *s, const s
     sent_through(c, key, s, now);
 }
 
-// By unit: the shard has the gradient, in a sum or as its own copy, and the buffer is free. A copy's credit comes back once it is
-// in the sum, which an answer may say before the one that says that it was copied.
+// By unit: the shard has the gradient, in a sum or as its own copy, and the buffer is free. The credit of a copy
+// returns once it is in the sum. That answer may arrive before the one that says that it was copied.
 static void on_unit_ack(struct worker_core *c, int key, const struct wire_header *h, double now) {
     struct worker_slot *s = slot_at(c, key, h->step);
     bool held = (h->flags & WIRE_HELD) != 0;
@@ -403,8 +404,8 @@ static void on_unit_ack(struct worker_core *c, int key, const struct wire_header
     }
 }
 
-// ---------------------------------------------------------------- behind steps that are over
-// Of the step before a worker's jump nothing is waited for that has not left.
+// ---------------------------------------------------------------- steps that closed without this worker
+// When a worker jumps, its pushes of the step before that are still queued are dropped.
 static void drop_queued(struct worker_core *c, int key, struct worker_slot *s, double now) {
     struct wire_header nothing = {.kind = WIRE_NONE};
     struct worker_unit *u = unit_at(c, unit_of(c, key), s->push.step);
@@ -451,9 +452,10 @@ static void on_push_ack(struct worker_core *c, int key, const struct wire_header
     }
 }
 
-// Weights of a step answer the pulls of earlier ones too, which the shard may have dropped for it; and they prove that the
-// pushes before them came, of which no other word may come. Where the others go on without a late worker, its pull may be
-// answered with weights of a later step than it asked for; elsewhere such an answer is to nothing that was asked.
+// Weights of a step answer the pulls of earlier steps too, which the shard may have dropped for it. They also
+// acknowledge the pushes before them, which may get no other answer. Where steps close without stragglers, a pull may
+// be answered with weights of a later step than it asked for. Elsewhere such an answer belongs to no request and is
+// dropped.
 static int on_pull_reply(struct worker_core *c, int key, const struct wire_header *h,
                          const struct ps_frame *frame, double now) {
     struct worker_key *k = &c->keys[key];
@@ -523,7 +525,7 @@ static int on_step_done(struct worker_core *c, const struct wire_header *h, doub
                          (long long)h->step, (long long)c->status.steps_done);
     if (!r || r->closed || (h->count && opening_read(h, &r->out.opening) != 0)) return 0;
     r->out.step = h->step;
-    r->out.opening.state.step = h->step + 1 + c->o.lead;  // it opens
+    r->out.opening.state.step = h->step + 1 + c->o.lead;  // the step that this one opens
     r->open = false;
     r->closed = true;
     r->out.late = (h->flags & WIRE_LATE) != 0;
@@ -581,14 +583,14 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
 }
 
 // ---------------------------------------------------------------- time
-// The longest that a shard that owes answers has been silent.
+// The longest silence of a shard that owes answers.
 static void note_silence(struct worker_core *c, double turn_s) {
     c->status.silent_s = 0;
     for (const struct shard_side *l = c->shards; l < c->shards + c->o.map->shards; l++)
         if (l->owes) c->status.silent_s = fmax(c->status.silent_s, turn_s - fmax(l->asked_s, l->heard_s));
 }
 
-// What the transport has let go of is free.
+// Frees the slots whose payload the transport no longer reads.
 static void note_free(struct worker_core *c) {
     for (struct worker_slot *s, **at = &c->lingering; (s = *at);) {
         if (atomic_load(&s->inflight) > 0) {

@@ -1,5 +1,5 @@
-// The state of a worker's core: its keys, what is being sent, what it has asked. For worker_core.c, and for the records that
-// are made of its keys.
+// The state of a worker's core: its keys, its pushes and its open requests. For worker_core.c, and for the records made
+// of its keys.
 #ifndef STARRING_PS_WORKER_WORKER_CORE_STATE_H
 #define STARRING_PS_WORKER_WORKER_CORE_STATE_H
 
@@ -10,32 +10,33 @@
 #include "ps/worker/worker_core.h"
 #include "shared/time/turn_clock.h"
 
-// Credits: how many bytes a worker may have pushed that are in no sum yet, and which of them an urgent key gets past.
+// Credits limit the bytes that a worker has pushed and that are in no sum yet, and let urgent keys overtake others.
 //
-//     QUEUED --may go--> under way --the shard has it, an earlier worker's turn--> held --summed--> returned
+//     QUEUED --may go--> under way --the shard has it, waits for earlier worker--> held --summed--> returned
 //                            \--------------------------------- summed -----------------------------/
 //
-// Gradients become ready in the opposite order of their urgency, so workers of unequal speed push in unequal orders.
-// A gradient that one has sent too early is held until the others send it, which they may do last of all; and they wait for its
-// urgent keys meanwhile. So what is held takes credits from less urgent keys alone: half of the credits are for what is
-// under way and the more urgent ones held, all of them for everything. One key more may go where nothing is under way
-// and nothing as urgent is held.
+// Gradients become ready in the opposite order of their urgency, so workers of unequal speed push in unequal orders. A
+// shard holds a gradient until the earlier workers send theirs. They may send theirs last, and meanwhile wait for this
+// worker's urgent keys. So held bytes take credits from less urgent keys only: half of the credits are for bytes under
+// way and for more urgent held bytes, all of the credits for both and the other held bytes. One more key may go if
+// nothing is under way and nothing as urgent is held.
 //
-// Credits that are enough for all that this worker has open (all) hold nothing back, however late the worker is whose turn is
-// first. What is under way is bounded even so: bytes that a transport has taken are in front of every key that is more urgent.
-// So the window is what has lately arrived in CREDITS_WINDOW_S and in twice the shortest time of an answer, of the time in
-// which anything was under way: two partitions at least, and 32 MiB until the first answers and at most.
+// If the credits cover all that this worker can have open (all), they hold nothing back, however slow the first worker
+// of the sum is. Bytes under way are limited even then: bytes that a transport has taken precede every more urgent key.
+// The window is the bytes that arrive in CREDITS_WINDOW_S plus twice the shortest time of an answer, at the recent rate
+// of the time in which anything was under way. It is at least two partitions, at most 32 MiB, and 32 MiB until the
+// first answers.
 #define CREDITS_WINDOW_MOST ((size_t)32 << 20)
 #define CREDITS_WINDOW_S    0.06
-#define CREDITS_FADE        0.95  // of what arrived before, per arrival: the last 20 count
+#define CREDITS_FADE        0.95  // weight of earlier arrivals, per arrival: about the last 20 count
 
 struct credits {
-    size_t most, taken, held;  // bytes; held: the part of taken that has arrived
-    size_t window;             // for what is under way
+    size_t most, taken, held;  // bytes; held: those of taken that have arrived
+    size_t window;             // bytes that may be under way
     bool all;
-    size_t least;           // window
-    double bytes, seconds;  // that arrived, and that it took; fading
-    double since_s;         // the last arrival, or since when anything is under way
+    size_t least;           // of window
+    double bytes, seconds;  // bytes that arrived, and the time they took; fading
+    double since_s;         // the last arrival, or when the first bytes went under way
     double answer_s;        // the shortest time of an answer; 0: none yet
 };
 
@@ -54,8 +55,8 @@ static inline void credits_arrived(struct credits *c, size_t bytes, double sent_
         c->window = window > c->seconds * (double)c->least ? (size_t)(window / c->seconds) : c->least;
 }
 
-// Whether a key of `bytes` may go. held_before: bytes held of keys more urgent than it. Keys are asked for in order of
-// urgency, and after the first that may not go no other may.
+// Whether a key of `bytes` may go. held_before: held bytes of more urgent keys. The caller asks in order of urgency;
+// after the first refusal no other key may go.
 static inline bool credits_allow(const struct credits *c, size_t bytes, size_t held_before) {
     size_t under_way = c->taken - c->held;
     if (c->all) return !under_way || under_way + bytes <= c->window;
@@ -68,30 +69,30 @@ enum sending { SEND_IDLE, SEND_QUEUED, SEND_SENT, SEND_HELD };
 
 struct worker_key {
     const struct partition *part;
-    size_t bytes;                // of its weights
-    size_t push_at, push_bytes;  // of what is pushed: its place in the unit's
-    bool shared;                 // through this worker's segment
+    size_t bytes;
+    size_t push_at, push_bytes;  // of the pushed bytes: their offset in the unit's
+    bool shared;                 // the shard reads and writes this worker's segment
     uint64_t weight_at;
     int64_t landed, version;
-    int64_t fills;  // answered pulls
+    int64_t fills;  // pulls answered
     int64_t lacks;  // with a lead: steps before `landed` whose updates its weights do not hold
 };
 
-// The least that a unit's keys have of one of these, and how many of them have it.
+// The smallest value of one mark among a unit's keys, and how many keys have it.
 struct least {
     int64_t value;
     int have;
 };
 enum mark { MARK_LANDED, MARK_VERSION, MARK_FILLS, MARKS };
 
-// A key's part in a step: its push, and the pull behind it. worker_core.h draws its life.
+// A key's push of a step, and the pull after it. worker_core.h draws the states.
 struct worker_slot {
     enum sending sending;
-    bool init;  // what is being sent: initial values (in the slot of step 0), else a gradient
+    bool init;  // initial values are sent (in the slot of step 0); else a gradient
     bool pulling, pull_final;
-    uint32_t pull_more;  // flags beside FINAL
+    uint32_t pull_more;  // flags besides FINAL
     struct push_info push;
-    int64_t staleness;  // with a lead, of the gradient
+    int64_t staleness;  // of the gradient, with a lead
     const void *payload;
     size_t payload_bytes;
     double sent_s;
@@ -102,26 +103,26 @@ struct worker_slot {
     uint64_t pull_seq;
 };
 
-// A shard, as far as this worker knows it.
+// What this worker knows of a shard.
 struct shard_side {
-    double heard_s;  // when it said something last
-    int owes;        // answers: to pushes that have not arrived for all this worker knows, and to pulls
-    double asked_s;  // since when it has owed any
+    double heard_s;  // when its last message arrived
+    int owes;        // answers: to pushes that this worker does not know to have arrived, and to pulls
+    double asked_s;  // since when it owes any
 };
 
 // A unit's push of a step.
 struct worker_unit {
     struct unit_times times;
-    int unacknowledged, unlanded;    // keys of it
+    int unacknowledged, unlanded;    // keys
     int64_t handed;                  // by unit: pushes so far
-    int queued, sending, lingering;  // and slots: of those that are idle, some are in the transport's hands
+    int queued, sending, lingering;  // slots; lingering: idle, but the transport still reads their payload
     int next;                        // no key before it is queued
-    bool visited;  // all keys have been seen since they were queued: what needs no credit has gone
-    size_t held;   // bytes of credits.held
+    bool visited;  // all keys were checked since they were queued: those that need no credit are sent
+    size_t held;   // held bytes of credits
 };
 
-// A step that this worker has reported, and the scheduler's answer, once it is closed. Steps that go on without this worker are
-// closed before it reports them.
+// A step that this worker has reported, and the scheduler's answer once the step is closed. Steps that close without
+// this worker are closed before it reports them.
 struct worker_report {
     bool open, closed;
     struct step_outcome out;
@@ -134,24 +135,25 @@ struct worker_core {
     struct worker_unit *units;      // (1 + lead, units)
     struct least *least;            // (units, MARKS)
     struct worker_report *reports;  // (1 + lag)
-    struct worker_report *early;    // (early_room), of step t t % early_room: closed, and not reported yet
+    struct worker_report *early;    // (early_room), step t at t % early_room: closed, and not reported yet
     int early_room;
-    int64_t jump;  // weights of this step are wanted, or of a later one
+    int64_t jump;  // weights of this step or of a later one are wanted
     struct ps_clock clock;
     int queued, sending;            // slots
     struct worker_slot *lingering;  // idle, with payloads that the transport still reads
     struct credits credits;
-    bool full;  // of this turn: no less urgent key may go
+    bool full;  // in this pump: no less urgent key may go
     uint64_t pull_seq;
-    int64_t take_step;       // that TAKE was said of last
+    int64_t take_step;       // of the last TAKE
     bool taking, gathering;  // TAKE, GATHER have no answer yet
     int gather_count;
     struct worker_status status;
     int64_t begin, step;
-    bool stop;          // this worker was asked to leave
-    uint64_t progress;  // pushes and initial values taken: a slow worker is told from a stuck one by it
+    bool stop;  // this worker was asked to leave
+    uint64_t
+        progress;  // pushes and initial values acknowledged: the scheduler tells a slow worker from a stuck one by it
     double beat_s;
-    struct turn_clock turns;    // the shards' moments are of it
+    struct turn_clock turns;    // the clock of the shards' times
     struct shard_side *shards;  // (shards)
     char error[WIRE_TEXT_MAX];
 };

@@ -45,20 +45,20 @@ void worker_buffers_free(struct worker_buffers *b) {
     *b = (struct worker_buffers){0};
 }
 
-// at: where it lies in the room.
+// *at receives the offset in the room.
 static void *take(struct arena *a, enum mem_class class, struct arena_room *room, size_t bytes,
                   uint64_t *at) {
     *at = room ? room->used : 0;
     return room ? arena_place(a, class, room, bytes, DEV_ALIGN) : arena_take(a, class, bytes);
 }
 
-// Page-locked: by itself, or with the whole room, which is counted as such.
+// Takes page-locked memory: a block of its own, or a range of the room, which is counted as a whole.
 static void *take_twin(struct arena *a, struct arena_room *room, size_t bytes, uint64_t *at) {
     *at = room ? room->used : 0;
     return room ? arena_room_take(room, bytes, DEV_ALIGN) : arena_take(a, MEM_HOST, bytes);
 }
 
-// Where a worker keeps two units at a time, several units have the same buffers.
+// A worker that keeps two units at a time shares the same buffers between units.
 static void carve_slots(struct arena *a, const struct config *c, const struct layout *l,
                         struct arena_room *room, struct worker_buffers *out) {
     bool staged = ps_is_staged(c);
@@ -96,7 +96,7 @@ void worker_carve(struct arena *a, const struct config *c, const struct layout *
                   struct arena_room *room, struct worker_buffers *out) {
     bool staged = ps_is_staged(c);
     in_place = in_place && room;
-    struct arena_room *models = staged ? NULL : room;  // what the model computes on lies in it
+    struct arena_room *models = staged ? NULL : room;  // the segment, if it holds the model's own buffers
     if (models) arena_count(a, MEM_COMM, SEGMENT_HEAD);
     if (ps_by_units(c)) carve_slots(a, c, l, room, out);
     for (int u = 0; u < l->count && !ps_by_units(c); u++) {
@@ -137,13 +137,13 @@ void worker_count_unshared(struct arena *a, const struct config *c, const struct
     }
 }
 
-// Into the arena, which only counts.
+// Carves in an arena that only counts.
 static void measure(struct arena *a, const struct config *c, const struct layout *l, bool in_place) {
     struct worker_buffers b;
     struct arena_room room = {.used = SEGMENT_HEAD};
     const char *why;
     arena_init(a, NULL);
-    // The reason has been logged where the cut was asked for.
+    // worker_buffers_init has logged why the cut is impossible.
     if (worker_buffers_init(&b, c, l) == 0)
         worker_carve(a, c, l, in_place, ps_shares_any(c) ? &room : NULL, &b);
     if (ps_shares_any(c)) worker_lock(a, c, &room, &why);
@@ -166,12 +166,12 @@ void worker_predict_memory(const struct config *c, const struct layout *l, const
 }
 
 struct textbook ps_worker_textbook(const struct config *c) {
-    if (ps_by_units(c)) return (struct textbook){0};  // slots alone
+    if (ps_by_units(c)) return (struct textbook){0};  // only slots
     // Weights, and the gradients of all steps that may be open.
     return (struct textbook){.whole = (2 + (size_t)consistency_of(c).lead) * dtype_size(c->dtype)};
 }
 
-// The part of the traffic that is its own server's.
+// Predicts the traffic between the worker and the server next to it.
 static int predict_local(const struct config *c, const struct layout *l, int rank,
                          struct wire_prediction *wire) {
     struct shard_sizes *s = shard_sizes_of(c, l);
@@ -181,7 +181,7 @@ static int predict_local(const struct config *c, const struct layout *l, int ran
     elements = shard_sizes_of_server(s, rank, keys);
     for (int i = 0; i < s->classes; i++)
         pushed += keys[i] * (int64_t)push_bytes(&c->ps.code, c->dtype, s->class[i].elements);
-    if (!ps_by_units(c)) {  // else a server has as much of each unit as any other
+    if (!ps_by_units(c)) {  // by unit, each server has the same share of each unit
         sent = (uint64_t)pushed;
         received = (uint64_t)elements * dtype_size(c->dtype);
     }

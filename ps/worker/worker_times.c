@@ -5,7 +5,7 @@
 #include "shared/core/error.h"
 #include "shared/report/span_files.h"
 
-#define TRACE_TID 1000  // behind those of the device's streams
+#define TRACE_TID 1000  // after the ids of the device's streams
 
 struct worker_times {
     int units, lead, open;     // open: transfers that are not over

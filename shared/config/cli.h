@@ -35,7 +35,7 @@ struct cli_command {
     // --help is short and grouped, and lists these of the command's own options (NULL at the end). NULL: it lists
     // all.
     const char *const *often;
-    int max_words;  // the most words that it takes besides options
+    int max_words;  // words besides options that it takes, at most
 };
 
 // Initialiser of a command's table: CLI_OPTIONS(options).

@@ -145,7 +145,7 @@ struct recovery_config {
     int64_t checkpoint_keep_every;  // every M-th one is kept, too; 0: none
     char *resume;                   // "latest", a checkpoint, or a run directory; NULL: from the beginning
     bool resume_weights_only;       // loads only its masters: step 0, a fresh optimizer
-    int restart;                    // the most restarts of the job
+    int restart;                    // restarts of the job, at most
     char *elastic;                  // "MIN:MAX" workers; NULL: always all of them
     int elastic_min, elastic_max;   // the numbers in `elastic`; 0: it is NULL
 };
@@ -239,7 +239,7 @@ struct config {
 #define GROUP_HOST -1           // the workers of a machine: a number after the topology has resolved it
     int64_t prefetch_elements;  // stage 3: elements gathered ahead of use, 0: none; or one unit:
 #define PREFETCH_AUTO -1
-    int64_t live_elements;  // stage 3: most elements in slots of weights, at least one slot; 0: no limit
+    int64_t live_elements;  // stage 3: elements in slots of weights, at most; at least one slot; 0: no limit
     int64_t reduce_elements, gather_elements;  // of units bundled in one message of the ring; 0: no bundles
     bool no_overlap;                           // zero_optimization.overlap_comm is false
     bool no_sync;                              // ring.no_sync: stages 2 and 3 reduce gradients once per step

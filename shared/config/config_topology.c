@@ -55,7 +55,7 @@ struct nearest {
 };
 
 // Makes `name` the nearest name if the edit distance between `as` and the word (the stem, for a name with a number)
-// is at most `most`. Of variants at equal distance the last one wins: zero:3 for zero:4.
+// is at most `most`. The last of several variants at equal distance wins: zero:3 for zero:4.
 static void consider(struct nearest *n, const char *name, const char *as, const char *means, size_t most) {
     const char *number = n->word + strlen(n->stem), *letter = strrchr(name, ':');
     bool takes = letter && isupper((unsigned char)letter[1]);

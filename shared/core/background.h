@@ -6,8 +6,8 @@
 // Threads     Any thread may call all functions, except create and destroy, which the owner calls. A job never
 //             holds a lock for long that a thread which must answer others also takes.
 // Descriptors The jobs' thread has its own descriptor table with only the standard streams, because connections of
-// strangers may use up the table of the process. Where the kernel or a container forbids this, it shares the table
-// of the process.
+//             strangers may use up the table of the process. Where the kernel or a container forbids this, it shares
+//             the table of the process.
 // Blocking    background_wait; background_destroy, until all jobs are done. No other function blocks.
 #ifndef STARRING_SHARED_CORE_BACKGROUND_H
 #define STARRING_SHARED_CORE_BACKGROUND_H

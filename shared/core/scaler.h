@@ -20,7 +20,7 @@ struct scaler_config {
     double static_scale;  // "loss_scale" > 0: the scale, which then never changes
     int initial_power;    // the first scale is 2 to this power
     int window;
-    int hysteresis;  // the overflow of this number is the first that halves the scale
+    int hysteresis;  // n: the n-th overflow is the first that halves the scale
     bool consecutive_hysteresis;
     double min_scale;
 };

@@ -1,5 +1,5 @@
-// Memory that processes of one host share. It is a memfd: it has no name in a file system that could be left over,
-// and the kernel frees the pages when the last process that maps them ends, in any way.
+// Memory that processes of one host share. It is a memfd, so no name in a file system can be left over. The kernel
+// frees the pages when the last process that maps them ends, in any way.
 //
 //     | head: magic, cookie, bytes | the owner's data ..                              |
 //     0                            SEGMENT_HEAD                                       bytes

@@ -20,7 +20,7 @@ struct data_options {
     double val_fraction;  // in [0, 1)
     // Tokens must be below it; checked once over the whole stream. 0: no model is known, and no token is read.
     int32_t vocab;
-    int64_t seq;  // T: the training data (and val_path) must have T+1 tokens; 0: not checked
+    int64_t seq;  // T: training data and val_path must have at least T+1 tokens; 0: not checked
     bool whole;   // train on whole documents of at most T tokens (shared/data/documents.h)
 };
 
@@ -55,8 +55,8 @@ struct data_slice {
 };
 // Fills tokens and targets (count,T); target = next token. The position, or document, of each sequence is a
 // counter-based draw keyed by (seed, step, index), so the batch does not depend on how workers slice it. The
-// training data must have seq + 1 tokens. Whole documents: seq is at least the longest of them; after a document's
-// end tokens are 0 and targets -1.
+// training data must have at least seq + 1 tokens. Whole documents: seq is at least the longest of them; after a
+// document's end tokens are 0 and targets -1.
 void data_batch(const struct token_source *s, const struct data_slice *of, int32_t *tokens, int32_t *targets);
 // Returns the tokens of sequence `first` without padding: seq, or its document's.
 int64_t data_length(const struct token_source *s, const struct data_slice *of);
@@ -71,7 +71,7 @@ static inline int64_t data_shorter(int64_t bucket, int64_t seq) {
     return (bucket - 1) / each * each;
 }
 // Fills held-out windows [first, first + count), in order and wrapping around: the same for every topology, seed
-// and step. Window w has tokens [w*seq, (w+1)*seq] of the held-out data, which must have seq + 1 tokens.
+// and step. Window w has tokens [w*seq, (w+1)*seq] of the held-out data, which must have at least seq + 1 tokens.
 void data_val_batch(const struct token_source *s, const struct data_slice *of, int32_t *tokens,
                     int32_t *targets);
 

@@ -282,7 +282,7 @@ static void read_keys(struct parse *p, const struct hf_key *k) {
 
 static void read_model(struct parse *p, const struct hf_family *row) {
     struct model_spec *s = p->spec;
-    // 1. What the file has: keys of all models, the row's common keys, and the row's own.
+    // 1. The keys in the file: those of all models, the row's common keys, and the row's own.
     snprintf(s->hf_type, sizeof s->hf_type, "%s", row->type);
     s->traits = row->traits;
     check_architecture(p);

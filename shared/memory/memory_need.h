@@ -46,7 +46,7 @@ struct memory_need {
     struct memory_sum host;
     int gpus;  // GPUs used here: 0 .. gpus-1; 0: none
     struct memory_sum gpu[MEMORY_GPUS_MAX];
-    // Of the worker that takes most of its own device, which may be memory of the host. Counts only the ledger.
+    // The worker that takes most of its own device, which may be memory of the host. Counts only the ledger.
     struct memory_sum device;
     int device_rank;
     size_t device_classes[MEM_CLASSES];

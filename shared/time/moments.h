@@ -24,7 +24,7 @@
 
 // The moments of one rank, on the job's clock. Bounded: the longest are kept, GAPS_KEPT and STALLS.
 struct moments {
-    struct spans exposed;  // a server's has no room
+    struct spans exposed;  // without a ring for a server
     struct spans waits;    // peer: the worker that was waited for
     struct spans stalls[STALL_KINDS];
     // Only after moments_read: exposed and waits, in order. exposed is then in order, too.

@@ -10,8 +10,9 @@
 //             is exposed communication
 //   blocked   the compute stream or the host is blocked by a transfer. Until the last rank that the transfer needs
 //             is ready, it is waiting for peers; after that it is exposed communication. So is the time before this
-//             rank's own data is ready: the data is on the way to the link. Of several transfers the one that ends
-//             last counts, because it ends the gap. If it is unknown when the peers were ready, all of it is exposed.
+//             rank's own data is ready: the data is on the way to the link. If there are several transfers, the one
+//             that ends last counts, because it ends the gap. If it is unknown when the peers were ready, all of it
+//             is exposed.
 //   data      the host reads a batch
 //   host      the rest: the host was not fast enough, or works without a phase (spans of PHASE_OTHER)
 // So the components always add up to the step.

@@ -32,7 +32,7 @@
 #define STALL_TICK_NS  2000000  // between two readings
 #define STALL_LEAST_NS 6000000  // the shortest stall: a shorter delay is normal scheduling
 #define STALLS         4096     // kept per kind
-// the most threads that are watched; more (ranks of a large ring of threads) would cost cores
+// Threads that are watched, at most: watching more (ranks of a large ring of threads) would cost cores.
 #define STALL_PARTS 8
 
 enum stall_kind {

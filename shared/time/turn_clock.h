@@ -34,7 +34,7 @@ double turn_clock_turn(struct turn_clock *c, double host_s);
 double turn_clock_at(const struct turn_clock *c, double host_s);
 
 // Writes the text after "silent for ..": that this process was stalled shortly before or after heard_s, the time of
-// the peer's last message; "" if it did not. Returns out.
+// the peer's last message; "" if it was not. Returns out.
 const char *turn_clock_words(const struct turn_clock *c, double heard_s, char out[TURN_CLOCK_WORDS]);
 
 // Another thread of this process, whose turns are short, as seen by the thread that watches it. Starts as {0}.

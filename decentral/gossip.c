@@ -1,30 +1,30 @@
 // Gossip: decentralized parallel SGD (D-PSGD, Lian et al. 2017, "Can Decentralized Algorithms Outperform Centralized
-// Algorithms?", algorithm 1). Each rank trains a model of its own on its own slice of the batch, and mixes it with those of
-// its neighbours. While the gradient is computed on the weights x of step t, the neighbours' weights of step t arrive:
+// Algorithms?", algorithm 1). Each rank trains a model of its own on its own slice of the batch, and mixes it with its
+// neighbours' models. While the gradient is computed on the weights x of step t, the neighbours' weights of t arrive:
 //
 //     rank i     x_i(t+1) = sum over j of W_ij x_j(t)  -  update of (x_i(t), gradient of i's own samples)
 //
-//     compute    | forward, backward of t | update | + delta |    the update is the local topology's, on fp32 masters
+//     compute    | forward, backward of t | update | + delta |    the local topology updates its fp32 masters
 //     stream     | x_i <-> x_j            | delta = sum W_ij x_j - x_i
 //
-// W gives a rank and each rank that it hears the same weight, 1 / (1 + heard). "gossip.graph":
+// W gives a rank and each rank that it receives from the same weight, 1 / (1 + heard). "gossip.graph":
 //
-//     ring         of both neighbours, i - 1 and i + 1 (two ranks: of the other one). Two models a step, whatever N is
-//     exponential  one-peer exponential (Ying et al. 2021, "Exponential Graph is Provably Efficient for Decentralized Deep
-//                  Training", section 4): in step t from i - 2^k, k = t modulo the least K with 2^K >= N. One model a step;
-//                  where N is a power of two, K steps without updates make all models their mean
+//     ring         from both neighbours, i - 1 and i + 1 (with two ranks: from the other). Two models per step
+//     exponential  one-peer exponential (Ying et al. 2021, "Exponential Graph is Provably Efficient for Decentralized
+//                  Deep Training", section 4): in step t from i - 2^k, k = t modulo the least K with 2^K >= N. One
+//                  model per step. If N is a power of two, K steps without updates turn all models into their mean
 //
-// Nobody waits for any other rank than those. A word travels with the weights: the step behind which all leave. A rank that is
-// asked to leave says so many steps ahead as the word needs to reach everybody.
+// A rank waits for no ranks except these. One number is sent with the weights: the last step, after which all ranks
+// stop. A rank that is asked to stop sets it so many steps ahead that the number reaches all ranks in time.
 //
-// Weights         A rank computes on its own. What is said about the run is of the mean over the ranks, taken in fp32 in rank
-//                 order: the last weights and their hash, snapshots, and the masters and moments of a checkpoint, from which
-//                 another topology can begin (--resume-weights-only). Beside these a checkpoint has each rank's own masters,
-//                 moments and number of updates, from which the same number of ranks goes on to the bit. loss and grad_norm
-//                 of a step are rank 0's own.
-// Order           Sums are in rank order. Along the cycle i, i + shift, i + 2 shift, .. every other rank sends first, so nobody
-//                 waits in a circle.
-// Time            Waiting for a neighbour counts as exposed communication: none says when it was ready.
+// Weights         A rank computes on its own weights. The run's results are means over the ranks, in fp32 in rank
+//                 order: the last weights and their hash, snapshots, and the masters and moments of a checkpoint, from
+//                 which another topology can start (--resume-weights-only). A checkpoint also has each rank's own
+//                 masters, moments and number of updates, from which the same number of ranks continues with the same
+//                 bits. loss and grad_norm of a step are rank 0's own.
+// Order           Sums are in rank order. Along the cycle i, i + shift, i + 2 shift, .. every other rank sends first,
+//                 so no cycle of ranks deadlocks.
+// Time            Waiting for a neighbour counts as exposed communication: neighbours do not report their ready times.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,9 +40,9 @@
 #include "shared/state/part_file.h"
 #include "shared/time/timeline.h"
 
-#define HEARD_MOST 2  // ranks that a rank hears in a step
+#define HEARD_MOST 2  // the most ranks that a rank receives from in a step
 #define KINDS      (1 + OPTIMIZER_STATES_MAX)
-// The means that may be under way at one moment, of each unit: the last weights', a snapshot's, and each kind's of a checkpoint.
+// The means per unit that may be enqueued together: of the last weights, of a snapshot, of a checkpoint's kinds.
 enum { MEAN_LAST, MEAN_SHOWN, MEAN_KEPT, MEANS = MEAN_KEPT + KINDS };
 
 // ---------------------------------------------------------------- the graph
@@ -52,7 +52,7 @@ static int log2_up(int n) {
     return k;
 }
 
-// The shifts of a step: rank i sends to i + shift and hears i - shift. How many: the same in every step.
+// The shifts of a step: rank i sends to i + shift and receives from i - shift. Returns their number, a constant.
 static int shifts_of(enum gossip_graph graph, int64_t step, int size, int shift[HEARD_MOST]) {
     if (size < 2) return 0;
     shift[0] = graph == GOSSIP_RING ? 1 : 1 << step % log2_up(size);
@@ -60,7 +60,7 @@ static int shifts_of(enum gossip_graph graph, int64_t step, int size, int shift[
     return graph == GOSSIP_RING && size > 2 ? 2 : 1;
 }
 
-// Whether a rank's place on its cycle is an even one.
+// Returns whether a rank's position on its cycle, counted from the cycle's lowest rank, is even.
 static bool sends_first(int rank, int shift, int size) {
     int least = rank, place = 0;
     for (int at = (rank + shift) % size; at != rank; at = (at + shift) % size)
@@ -69,7 +69,7 @@ static bool sends_first(int rank, int shift, int size) {
     return place % 2 == 0;
 }
 
-// Steps that a word needs from any rank to every other, in either graph.
+// Returns how many steps a number needs at most to reach all ranks, in either graph.
 static int reach_of(int size) { return size > 1 ? (size + 1) / 2 : 0; }
 
 // ---------------------------------------------------------------- a rank
@@ -80,22 +80,21 @@ struct gossip {
     struct arena arena;
     struct collective *weights, *control;
     struct stream *stream;          // of the exchange
-    struct event *updated, *mixed;  // the masters may be sent; the deltas are there
+    struct event *updated, *mixed;  // the masters may be sent; the deltas are complete
     struct update_scalars *scalars;
     float **delta;                          // (units)(n_pad) sum W x - own
-    float *theirs[HEARD_MOST];              // a unit's masters each
-    const void *(*inputs)[1 + HEARD_MOST];  // (units) of the sum under way, in rank order
-    double *word, *heard;  // the step behind which all leave: what this rank says, and what it is told
-    float *mean;           // a unit's: of the last weights
-    void *mean_weights;    // its weights; of fp32 the same
-    float *
-        *kept[KINDS];  // (units)(n_pad / N) the rank's shards of the means that a checkpoint has; NULL: none
-    float **shown;     // (units)(n_pad / N) of those that a snapshot has, and their weights
+    float *theirs[HEARD_MOST];              // (largest n_pad) a neighbour's masters of one unit, each
+    const void *(*inputs)[1 + HEARD_MOST];  // (units) of the current sum, in rank order
+    double *word, *heard;  // the last step: as this rank sends it, and as it receives it from each neighbour
+    float *mean;           // (largest n_pad) the mean of one unit's masters
+    void *mean_weights;    // the same in the run's type; in fp32 the same buffer
+    float **kept[KINDS];   // (units)(n_pad / N) this rank's shards of a checkpoint's means; NULL: none
+    float **shown;         // (units)(n_pad / N) this rank's shards of a snapshot's means, and their weights
     void **shown_weights;
-    void *staging;  // of means, where the engine wants some
+    void *staging;  // of means, if the engine needs it
     size_t staging_bytes;
-    struct mean_task *tasks;  // (MEANS, units) of host functions, one for each mean that a step may enqueue
-    double leaves;            // the step behind which all leave
+    struct mean_task *tasks;  // (MEANS, units) arguments of the host functions that divide
+    double leaves;            // the last step, after which all ranks stop
     int64_t step;
     bool mixing;
 };
@@ -103,7 +102,7 @@ struct gossip {
 struct mean_task {
     struct gossip *g;
     float *mean;
-    const float *own;  // whose distance is taken; NULL: none
+    const float *own;  // its squared distance from the mean is added up; NULL: none
     int64_t n;
 };
 
@@ -151,7 +150,7 @@ static void mix_unit(struct gossip *g, int u, const int *shift, int heard) {
     optimizer_add_scaled(g->stream, g->scalars, g->delta[u], -1, own, n);
 }
 
-// Enqueues the exchange of the weights that the step begins with.
+// Enqueues the exchange of the weights at the start of the step.
 static void mix(struct gossip *g) {
     int shift[HEARD_MOST], heard = shifts_of(g->graph, g->step, g->base.size, shift);
     g->mixing = heard > 0;
@@ -171,7 +170,7 @@ static int gossip_begin_micro(struct topology *t, int i, int n) {
     return topology_begin_micro(g->local, i, n);
 }
 
-// The deltas are there: the host stands still for them where the rest of the step was faster.
+// Blocks the host until the deltas are complete.
 static int await_mix(struct gossip *g) {
     struct timeline *tl = g->base.timeline;
     uint64_t id = timeline_ask(
@@ -203,13 +202,14 @@ static void add_deltas(struct gossip *g) {
     stream_phase(g->base.compute, PHASE_OTHER);
 }
 
-// The loop's gradient is of a mean over the global batch, of which this rank's samples are 1/N: its own mean is N times that.
+// The loop scales a gradient for the mean over the global batch. This rank has 1/N of the samples: its own mean is N
+// times that.
 static int gossip_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
     struct gossip *g = gossip_of(t);
     struct step_input own = *in;
     own.loss_scale = in->loss_scale / (float)t->size;
     own.loss_tokens = in->loss_tokens / t->size;
-    if (g->mixing && await_mix(g)) return -1;  // nobody reads this rank's masters any more
+    if (g->mixing && await_mix(g)) return -1;  // then no peer reads this rank's masters
     if (topology_step(g->local, &own, out)) return -1;
     if (g->mixing) add_deltas(g);
     double leaves = (double)(in->step + reach_of(t->size));
@@ -217,7 +217,7 @@ static int gossip_step(struct topology *t, const struct step_input *in, struct s
     out->stop = g->leaves <= (double)in->step;
     out->snapshot = false;
     t->own_number.value = in->updates + !out->skipped;
-    step_plan_over(t, false);  // the job's samples are done, whether or not this rank has skipped its own
+    step_plan_over(t, false);  // the job's samples are done, even if this rank skipped the update
     return 0;
 }
 
@@ -234,21 +234,21 @@ static int end_mean(void *arg) {
     return 0;
 }
 
-// A task is written again no sooner than a step later, whose end has waited for all that was enqueued before it.
+// A task is reused at the earliest one step later, and the end of that step waits for all earlier work.
 static void divide(struct gossip *g, int which, int u, float *mean, const float *own, int64_t n) {
     struct mean_task *k = &g->tasks[which * g->base.layout->count + u];
     *k = (struct mean_task){g, mean, own, n};
     stream_host(g->base.compute, "mean", end_mean, k);
 }
 
-// The rank's shard of the mean of what the ranks have of a unit. Collective; only enqueues.
+// Computes this rank's shard of the ranks' mean of one kind of a unit. Collective; only enqueues.
 static void mean_shard(struct gossip *g, int which, int u, int kind, float *to) {
     int64_t n = g->base.layout->units[u].n_pad / g->base.size;
     collective_reduce_scatter(g->control, g->base.compute, own_of(g, u, kind), to, (size_t)n, DT_F32);
     divide(g, which, u, to, NULL, n);
 }
 
-// A unit of the last weights, whole on every rank, and this rank's distance from them.
+// For PASS_EVAL: computes the mean of a unit, whole on every rank, and adds this rank's squared distance from it.
 static int gossip_acquire(struct topology *t, int u, enum pass p, struct unit_view *v) {
     struct gossip *g = gossip_of(t);
     int64_t n = t->layout->units[u].n_pad;
@@ -268,8 +268,8 @@ static struct state_range shard_of(const struct gossip *g, int u, int kind, cons
         .unit = u, .kind = kind, .begin = n * g->base.rank, .end = n * (g->base.rank + 1), .data = data};
 }
 
-// Each rank has its shard of the mean. It is computed when the last range has been asked for: who only looks whether there are
-// any, as rank 0 does by itself, starts nothing.
+// Each rank has its shard of the mean. The call after the last range starts the computation: a caller that only tests
+// whether ranges exist, as rank 0 does, starts no collective.
 static int gossip_weights(struct topology *t, int i, struct state_range *out) {
     struct gossip *g = gossip_of(t);
     int units = t->layout->count;
@@ -287,7 +287,7 @@ static int gossip_weights(struct topology *t, int i, struct state_range *out) {
     return -1;
 }
 
-// The means' shards, then all that is the rank's own.
+// The shards of the means, then the rank's own state.
 static int gossip_state(struct topology *t, int i, struct state_range *out) {
     struct gossip *g = gossip_of(t);
     int units = t->layout->count, kinds = 0;
@@ -350,7 +350,7 @@ static const char *gossip_why(struct topology *t) {
 
 static void gossip_destroy(struct topology *t) {
     struct gossip *g = gossip_of(t);
-    if (g->stream) stream_destroy(&g->stream);  // waits for what it still has to do
+    if (g->stream) stream_destroy(&g->stream);  // waits for its work
     stream_sync(t->compute);
     event_destroy(&g->updated);
     event_destroy(&g->mixed);
@@ -392,7 +392,7 @@ static int64_t largest(const struct layout *l) {
     return most;
 }
 
-// One array for each unit: (n_pad / part) of so many bytes. to NULL: only counted.
+// Takes one array per unit: (n_pad / part) elements of size bytes. to NULL: only counts.
 static void carve_units(struct arena *a, enum mem_class class, const struct layout *l, int part, size_t size,
                         void **to) {
     for (int u = 0; u < l->count; u++) {

@@ -1,4 +1,4 @@
-// A rank of gossip: a model of its own, mixed with its neighbours' (gossip.c has the algorithm and its papers).
+// A rank of gossip: it mixes its own model with its neighbours' models (gossip.c has the algorithm and its papers).
 #ifndef STARRING_DECENTRAL_GOSSIP_H
 #define STARRING_DECENTRAL_GOSSIP_H
 

@@ -23,7 +23,7 @@
 #define LOST_LOOKS   30
 #define LOST_LOOK_US 100000
 
-// ---------------------------------------------------------------- where collectives come from
+// ---------------------------------------------------------------- sources of collectives
 struct ring_source {
     struct collective_source source;
     struct tcp_world *tcp;
@@ -32,12 +32,12 @@ struct ring_source {
     struct nccl_world *nccl;
 };
 
-// How ranks meet on the host that are started so.
+// Returns how ranks that this launch starts connect on the host.
 static enum ring_collective host_of(enum launch_kind launch) {
     return launch_rows[launch].by_others ? RING_MPI : launch_rows[launch].one_each ? RING_SHM : RING_THREADS;
 }
 
-// Those that somebody else has started: over MPI where it is ready, in shared memory on one machine, else in the rendezvous.
+// For ranks of another launcher: over MPI if it is ready, in shared memory on one machine, else in the rendezvous.
 static enum ring_collective host_here(const struct config *c, const struct rank_env *e) {
     const char *why;
     if (e->kind == RANK_ENV_NONE || e->kind == RANK_ENV_OWN) return host_of(c->launch);
@@ -55,9 +55,9 @@ enum ring_collective ring_collective_resolve(enum ring_collective asked, const s
     return m->host;
 }
 
-// The kinds, by what users call them; for ranks on the host's memory, and on a device's own.
+// The kinds by their --collective value: for host memory, and for a device with memory of its own.
 static const struct collective_kind *const kinds[RING_COLLECTIVES][2] = {
-    [RING_AUTO] = {&collective_threads_kind, &collective_threads_kind},  // a ring predicted beside a star
+    [RING_AUTO] = {&collective_threads_kind, &collective_threads_kind},  // for predictions
     [RING_THREADS] = {&collective_threads_kind, &collective_threads_kind},
     [RING_SHM] = {&collective_shm_kind, &collective_shm_staged_kind},
     [RING_MPI] = {&collective_mpi_kind, &collective_mpi_staged_kind},
@@ -65,7 +65,7 @@ static const struct collective_kind *const kinds[RING_COLLECTIVES][2] = {
     [RING_NCCL] = {&collective_nccl_kind, &collective_nccl_kind},
 };
 
-// r: with the worlds that there are so far.
+// r: its worlds that are open so far.
 static struct collective_source source_of(enum ring_collective kind, bool device_memory,
                                           const struct ring_place *p, const struct ring_source *r) {
     void *world = kind == RING_NCCL ? (void *)r->nccl : kind == RING_TCP ? (void *)r->tcp : p->world;
@@ -78,7 +78,7 @@ struct collective_source ranks_predicted(const struct config *c, int rank) {
                      &(struct ring_place){.rank = rank, .size = c->workers}, &(struct ring_source){0});
 }
 
-// Each process has looked at its own machine: "auto" may have become different things.
+// Each process has resolved "auto" on its own machine; the results may differ.
 static int agree(struct ring_source *r, enum ring_collective kind, const struct ring_place *p) {
     enum ring_collective first = kind;
     if (ring_meeting_share(&r->meeting, 0, &first, sizeof first) != 0) return -1;
@@ -97,7 +97,7 @@ static int open_nccl(struct ring_source *r, const struct ring_place *p) {
                                                                   .deadline_s = p->deadline_s});
 }
 
-// Ranks over tcp tell each other their addresses in the rendezvous, or, where they are of this host, in what they meet in there.
+// Ranks over tcp exchange their addresses in the rendezvous, or on one host through the ring's meeting.
 static int meet_by_rendezvous(void *rendezvous, const void *mine, size_t bytes, void *all) {
     return rendezvous_all(rendezvous, mine, bytes, all);
 }
@@ -117,7 +117,7 @@ static int open_tcp(struct ring_source *r, const struct ring_place *p) {
     char listen[ADDRESS_MAX + 32];
     const char *at = joined ? rendezvous_member(p->world, p->rank)->address : "127.0.0.1";
     snprintf(listen, sizeof listen, strchr(at, ':') ? "tcp://[%s]:*" : "tcp://%s:*", at);
-    // On this host nobody else reads what is said, and a token keeps others out.
+    // On one host no other user can read the traffic, and a token rejects strangers.
     int keyed = joined ? job_key_given(&r->key) : 0;
     if (keyed < 0) return -1;
     return tcp_world_open(&r->tcp,
@@ -170,7 +170,7 @@ const struct topology_role ranks_roles[] = {{"worker", offsetof(struct config, w
 
 size_t ranks_meeting_bytes(const struct config *c) { return SEGMENT_HEAD + hub_bytes(c->workers); }
 
-// Ranks are processes where there are several, as the star's roles are. On GPUs threads are faster: they reach each other's
+// Several ranks are processes by default, like the star's roles. On GPUs threads are faster: they reach each other's
 // memory.
 static enum launch_kind default_launch(const struct config *c) {
     if (c->collective == RING_MPI && c->medium != MEDIUM_AUTO) return LAUNCH_MPI;
@@ -181,7 +181,7 @@ static enum launch_kind default_launch(const struct config *c) {
 }
 
 void ranks_resolve(struct config *c, const struct rank_env *e) {
-    // Where the ranks of a machine do not follow each other, "host" stays unresolved, for check_machine to say why.
+    // If the ranks of a machine are not consecutive, "host" stays unresolved, and check_machine reports why.
     int group = rank_env_group(e, c->workers);
     if (c->reduce_group == GROUP_HOST && group) c->reduce_group = group;
     bool started = e->kind != RANK_ENV_NONE;
@@ -196,7 +196,7 @@ void ranks_resolve(struct config *c, const struct rank_env *e) {
     if (c->medium != MEDIUM_AUTO && m.host != RING_THREADS)
         m.cuda = false;  // NCCL chooses its own transports
     c->collective = ring_collective_resolve(c->collective, &m);
-    // Processes that meet in shared memory may still talk through tcp.
+    // Processes that connect in shared memory may use tcp for their collectives.
     if (auto_engine && c->collective == RING_SHM && c->medium == MEDIUM_TCP) c->collective = RING_TCP;
 }
 
@@ -222,7 +222,7 @@ static int check_medium(const struct config *c) {
     return 0;
 }
 
-// Ranks that meet in one way do not talk in another one.
+// The launch determines how ranks connect; a --collective that needs another connection is refused.
 static int check_collective(const struct config *c) {
     static const enum launch_kind launch_of[RING_COLLECTIVES] = {[RING_THREADS] = LAUNCH_THREADS,
                                                                  [RING_SHM] = LAUNCH_PROCESSES,
@@ -278,7 +278,7 @@ int ranks_check_rank(const struct config *c, const struct rank_env *e) {
     return 0;
 }
 
-// A library's own sum needs a library that has one, for this type.
+// "native" needs a library that can sum this type.
 static int check_native(const struct config *c) {
     if (c->workers > 1 && (c->collective == RING_THREADS || c->collective == RING_SHM))
         return fail(
@@ -312,10 +312,9 @@ struct rank {
     const struct job *job;
     ranks_create *create;
     struct ring_place place;
-    struct ring_source *source;  // as long as the topology
-    struct mpi_medium medium;    // of MPI's
-    const char
-        *by;  // of ranks that somebody else has started: the name of what has; NULL: the launch says it
+    struct ring_source *source;  // open as long as the topology exists
+    struct mpi_medium medium;    // with MPI
+    const char *by;              // the name of another launcher that started the rank; NULL: this program's
 };
 
 static struct topology *create(void *ctx, struct device *dev, struct stream *compute) {
@@ -348,8 +347,8 @@ static int train(struct rank *r, int local_rank) {
                        NULL);
 }
 
-// Where the ranks of one machine meet: their launcher's memory, which is there before any of them is slow, or rank 0's, which the
-// others open by its name. The rendezvous tells of the dead.
+// Where the ranks of one machine meet: their launcher's memory, which is there before any of them is slow, or rank 0's,
+// which the others open by its name. The rendezvous tells of the dead.
 static void give_hub_up(void *hub, const char *why) { hub_abort(hub, why); }
 
 static struct hub *meet_in_memory(struct run *r, struct segment *memory) {
@@ -376,7 +375,7 @@ static struct hub *meet_in_memory(struct run *r, struct segment *memory) {
     return hub;
 }
 
-// A collective names the rank that did not come; that its machine has gone, the rendezvous knows a moment later.
+// A collective's error names the missing rank. The rendezvous learns shortly afterwards that its machine is gone.
 static void say_lost(struct run *r) {
     for (int i = 0; i < LOST_LOOKS && rendezvous_machines(r->meet) > 1; i++, usleep(LOST_LOOK_US)) {
         int rank = rendezvous_lost(r->meet);
@@ -414,8 +413,8 @@ static int run_started(struct run *r, ranks_create *create_one) {
         return EXIT_USAGE;
     }
     j->dir = j->config->out;
-    // 1. All meet, and rank 0 begins the run; of a launcher of ours its children are in its meeting, the ranks of its mpirun in MPI
-    // alone.
+    // 1. All meet, and rank 0 begins the run; of a launcher of ours its children are in its meeting, the ranks of its
+    // mpirun in MPI alone.
     if (child && run_come(r)) return EXIT_RUN_FAILED;
     if (joins && run_join(r, &status)) return status;
     if (!joins && rank == 0 && !r->life && run_begin(r)) return EXIT_USAGE;
@@ -433,8 +432,8 @@ static int run_started(struct run *r, ranks_create *create_one) {
     hub_destroy(&hub);
     segment_close(&memory);
     status = stop_status(status, j->stop);
-    // 3. Leaving without MPI_Finalize makes mpirun end the other ranks. Where all went well, and all are there for it, they leave
-    // before rank 0 evaluates: ranks that wait for one in MPI take its cores.
+    // 3. A rank that exits without MPI_Finalize makes mpirun kill the other ranks. After a success all ranks finalize
+    // before rank 0 evaluates: ranks that wait for a rank in MPI use up its cores.
     if (joins) status = run_part(r, status);
     if (!status) mpi_world_close(&world);
     if (joins) return run_leave(r, status, *j->stop);

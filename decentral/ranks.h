@@ -1,15 +1,16 @@
-// A ring's ranks, whatever they compute: how they are started, where they meet, and the collectives through which they talk.
-// An algorithm without a server is a row (decentral/ring.h) whose hooks are these functions and its own ones, and a
-// function that makes a rank's topology of collectives.
+// A ring's ranks: how they are started, how they connect, and the collectives through which they communicate. An
+// algorithm without a server is a row (decentral/ring.h), whose hooks are these functions and its own, and a function
+// that creates a rank's topology over collectives.
 //
-//     starting     threads of this process, processes of this program's launcher (shared/launch/launch_ranks.h), or of mpirun
-//     meeting      a hub (decentral/collective/hub.h), or MPI's world
-//     collectives  a source makes them: over what ranks meet in, or over NCCL, which needs a rendezvous and a world of its own
+//     starting     threads of this process, processes of this program's launcher (shared/launch/launch_ranks.h), or of
+//                  another launcher: mpirun, srun, torchrun ..
+//     connecting   a hub (decentral/collective/hub.h), MPI's world, or a rendezvous (tcp)
+//     collectives  a source creates them: over the same connection, or over NCCL, which needs a meeting and a world
 //
-// Ownership   A source belongs to its rank; close it after the collectives that it made, and before the device and the hub or
-//             world that it was given.
+// Ownership   A source belongs to its rank. Close it after the collectives that it created, and before the device and
+//             the hub or world that it was given.
 // Threads     The rank's.
-// Blocking    ring_source_open waits for all ranks where it has to agree with them (processes on GPUs, NCCL), up to deadline_s.
+// Blocking    ring_source_open blocks up to deadline_s if all ranks must agree (processes on GPUs, NCCL, tcp).
 #ifndef STARRING_DECENTRAL_RANKS_H
 #define STARRING_DECENTRAL_RANKS_H
 
@@ -18,7 +19,7 @@
 #include "shared/core/topology_row.h"
 #include "shared/launch/run.h"
 
-// ---------------------------------------------------------------- of a row (shared/core/topology_row.h)
+// ---------------------------------------------------------------- hooks of a row (shared/core/topology_row.h)
 #define RANKS_LAUNCHES ((1 << LAUNCH_KINDS) - 1)  // all
 extern const struct topology_role ranks_roles[];
 size_t ranks_meeting_bytes(const struct config *c);
@@ -26,10 +27,10 @@ void ranks_resolve(struct config *c, const struct rank_env *e);
 int ranks_check(const struct config *c);  // --medium, --collective and --launch
 int ranks_check_rank(const struct config *c, const struct rank_env *e);
 int ranks_check_machine(const struct config *c);
-// Ranks that predictions are made with: nothing is created.
+// Returns a source for predictions; nothing is created.
 struct collective_source ranks_predicted(const struct config *c, int rank);
 
-// A rank that is to make its topology. The source outlives the topology.
+// The arguments with which a rank creates its topology. The source outlives the topology.
 struct ring_rank {
     const struct job *job;
     const struct collective_source *source;
@@ -42,13 +43,13 @@ int ranks_run(struct run *r, ranks_create *create);                // topology_r
 // ---------------------------------------------------------------- sources
 // The facts that decide "auto".
 struct ring_machine {
-    enum ring_collective host;  // how ranks meet on the host: THREADS, SHM, MPI or TCP
-    bool cuda;                  // they compute on GPUs
+    enum ring_collective host;  // how the ranks' host memory is connected: THREADS, SHM, MPI or TCP
+    bool cuda;                  // the ranks compute on GPUs
     int ranks_here;             // on this machine
-    int gpus;                   // of this machine; 0: not known, every rank is taken to have its own
+    int gpus;                   // of this machine; 0: unknown, each rank is assumed to have its own
 };
-// RING_AUTO becomes: on CPUs local (threads), shm (processes) or mpi; on GPUs nccl when every rank has one of its
-// own and NCCL is there, else the same. What was chosen stays.
+// Resolves RING_AUTO. On CPUs: `host`, which is local (threads), shm (processes), mpi or tcp. On GPUs: nccl if every
+// rank has a GPU of its own and NCCL is available, else `host`. Any other `asked` is returned unchanged.
 enum ring_collective ring_collective_resolve(enum ring_collective asked, const struct ring_machine *m);
 
 struct ring_place {
@@ -61,8 +62,8 @@ struct ring_place {
 };
 
 struct ring_source;
-// kind: not RING_AUTO. 0, or -1 after logging: what the kind needs is not there, or other ranks chose another
-// one.
+// kind: not RING_AUTO. Returns 0, or -1 after logging: the machine cannot run the kind, or the ranks chose different
+// kinds.
 int ring_source_open(struct ring_source **out, enum ring_collective kind, const struct ring_place *place);
 const struct collective_source *ring_source_get(const struct ring_source *r);
 void ring_source_close(struct ring_source **r);

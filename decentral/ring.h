@@ -1,4 +1,4 @@
-// The topologies without a server, a row each (shared/core/topology_row.h).
+// The topologies without a server, one row each (shared/core/topology_row.h).
 #ifndef STARRING_DECENTRAL_RING_H
 #define STARRING_DECENTRAL_RING_H
 
@@ -7,6 +7,6 @@
 extern const struct topology_row topology_zero;    // decentral/zero_row.c
 extern const struct topology_row topology_gossip;  // decentral/gossip.c
 
-#define RING_TOPOLOGIES &topology_zero, &topology_gossip  // as the program lists them
+#define RING_TOPOLOGIES &topology_zero, &topology_gossip  // in the order of the program's lists
 
 #endif

@@ -1,4 +1,4 @@
-// ZeRO's row: its names, what its options exclude, its predictions, and how a rank comes to its topology.
+// ZeRO's row: its names, which options exclude each other, its predictions, and how a rank creates its topology.
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ static struct zero_options options_of(const struct config *c, const struct layou
 }
 
 // ---------------------------------------------------------------- choices that exclude each other
-// Secondary shards of stage 3.
+// Checks the secondary shards of stage 3.
 static int check_hpz(const struct config *c) {
     static const char key[] = "zero_optimization.zero_hpz_partition_size";
     int64_t g = config_group(c), h = c->hpz;
@@ -64,7 +64,7 @@ static int check_hpz(const struct config *c) {
     return 0;
 }
 
-// Every rank updates with the whole momentum that the exchange ends with, and masks by the whole variance.
+// Every rank updates with the whole exchanged momentum and the whole variance.
 static int check_onebit(const struct config *c) {
     if (config_group(c))
         return fail(
@@ -78,7 +78,7 @@ static int check_onebit(const struct config *c) {
         c->optimizer.row->name, c->variant);
 }
 
-// One reduction a step is for stages that have several.
+// no_sync changes only stages with several reductions per step.
 static int check_no_sync(const struct config *c) {
     if (c->variant < 2)
         return fail("ring.no_sync: zero:%d reduces whole gradients once a step in any case; leave it out",
@@ -148,7 +148,7 @@ static struct topology_formula formula(const struct config *c, const char *role)
     return f;
 }
 
-// The rounded copy of what this rank keeps of a unit.
+// Loading needs a rounded copy of this rank's elements of a unit.
 static struct topology_allowance allowance(const struct config *c, const char *role,
                                            const struct prediction *p) {
     bool whole = zero_policy_of(c->variant)->weights == RESIDENT_FULL;

@@ -1,12 +1,12 @@
-// A communicator from its creation to its end, and the thread that watches it. A call becomes an entry of a
-// ring and some steps on the stream:
+// A communicator from its creation to its end, and the thread that watches it. A call becomes an entry of a ring buffer
+// and some steps on the stream:
 //
-//     its turn | start event | copy of the own piece | NCCL | sum of a chunk | NCCL | sum | .. | done event
+//     wait | start event | copy of the own piece | NCCL | sum of a chunk | NCCL | sum | .. | done event
 //
-// Its turn comes after the operation enqueued last, of whichever channel (nccl_enqueue.c). NCCL is called on
-// the stream's thread. The host never waits for the device: a watching thread looks at the oldest entry
-// that is not done, whose deadline runs from when its start event has passed. Communicators are
-// non-blocking: after each call the thread asks until NCCL has taken it.
+// It waits for the operation that was enqueued before it on any channel (nccl_enqueue.c). NCCL is called on the
+// stream's thread. The host never waits for the device: a watching thread polls the oldest entry that is not done. The
+// entry's deadline runs from when its start event has passed. Communicators are non-blocking: after each call the
+// thread polls until NCCL has accepted it.
 #include "decentral/nccl/collective_nccl.h"
 
 #include <assert.h>
@@ -18,10 +18,10 @@
 #include "shared/core/error.h"
 
 #define CHUNK_BYTES ((size_t)32 << 20)  // large enough for full bandwidth: a latency is some 20 us
-#define WATCH_S     0.02                // between looks at what is in flight
+#define WATCH_S     0.02                // between two polls of the watching thread
 
 // ---------------------------------------------------------------- watching
-// Whether something has gone wrong with the oldest entry in flight, and what.
+// Returns whether the oldest entry in flight has failed; why receives the reason.
 static bool gone_wrong(struct collective_nccl *c, struct nccl_entry *e, char *why, size_t why_bytes) {
     struct nccl_world *w = c->world;
     ncclResult_t r = ncclSuccess;
@@ -66,13 +66,13 @@ static void *watch(void *arg) {
     return NULL;
 }
 
-// ---------------------------------------------------------------- life of a communicator
+// ---------------------------------------------------------------- create and destroy
 struct creation {
     struct collective_nccl *c;
     ncclUniqueId id;
 };
 
-// On the world's setup stream: NCCL takes the device that the thread has chosen.
+// Runs on the world's setup stream: NCCL uses the device that the thread has chosen.
 static int create_comm(void *arg, void *cuda_stream) {
     struct creation *x = arg;
     struct collective_nccl *c = x->c;
@@ -90,7 +90,7 @@ static int create_comm(void *arg, void *cuda_stream) {
     return rc;
 }
 
-// Lets what is in flight end, then frees the communicator; the streams have been synchronised by their owner.
+// Waits for operations in flight, then frees the communicator. The streams' owner has synchronised them.
 static int end_comm(void *arg, void *cuda_stream) {
     struct collective_nccl *c = arg;
     (void)cuda_stream;
@@ -127,7 +127,7 @@ static void nccl_destroy(struct collective *head) {
         pthread_join(c->watcher, NULL);
     }
     c->world->so->submit(c->world->setup, "ending a communicator", end_comm, c);
-    // A device that has failed runs nothing any more: the communicator is aborted instead.
+    // A failed device runs no more functions: then the communicator is aborted instead.
     if (stream_sync(c->world->setup) != 0 && c->comm) c->world->api->CommAbort(c->comm);
     free_collective(c);
 }

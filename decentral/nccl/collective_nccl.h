@@ -1,13 +1,13 @@
-// Collectives between GPUs over NCCL. Results are those of collective.h; ordered reductions exchange pieces
-// by grouped sends and receives into staging and add them with OP_REDUCE, so they give the bits of the other
-// engines. Sums of int64 are NCCL's own: any order gives the same bits.
+// Collectives between GPUs over NCCL. Results are those of collective.h. Ordered reductions exchange pieces by grouped
+// sends and receives, through staging, and add them with OP_REDUCE, so they give the bits of the other engines. NCCL
+// itself sums int64: any order gives the same bits.
 //
-// Threads     Collectives enqueue from the rank's thread; NCCL is called on the streams' threads and, to
-//             abort, on a watching thread of each collective.
-// Blocking    Creating one waits for all ranks, up to the deadline. The primitives enqueue; they
-//             block only while 64 operations of the collective are in flight.
-// Failure     An error of NCCL, a peer that does not come in time and an abort end the communicator
-//             (ncclCommAbort), fail the streams of the rank's device and tell the rendezvous.
+// Threads     Collectives enqueue from the rank's thread. NCCL is called on the streams' threads; to abort, also on a
+//             watching thread per collective.
+// Blocking    Creating a collective waits for all ranks, up to the deadline. The primitives only enqueue; they block
+//             only while 64 operations of the collective are in flight.
+// Failure     An error of NCCL, a peer that misses the deadline and an abort end the communicator (ncclCommAbort), fail
+//             the streams of the rank's device and abort the ranks' meeting (ring_meeting.h).
 #ifndef STARRING_DECENTRAL_NCCL_COLLECTIVE_NCCL_H
 #define STARRING_DECENTRAL_NCCL_COLLECTIVE_NCCL_H
 

@@ -1,7 +1,6 @@
-// The part of NCCL's binary interface that decentral/nccl uses, declared here: the program loads
-// libnccl.so.2 at run time, so one build serves machines with and without NCCL and needs no header of it.
-// Names, values and signatures are those of NCCL 2.18, which later versions keep;
-// tests/emulation/test_emulated_headers.c compares them with nccl.h where it is installed.
+// Declarations of the functions of NCCL that decentral/nccl uses. The program loads libnccl.so.2 at run time, so one
+// build serves machines with and without NCCL and needs no header of NCCL. Names, values and signatures are those of
+// NCCL 2.18, which later versions keep; tests/emulation/test_emulated_headers.c compares them with an installed nccl.h.
 #ifndef STARRING_DECENTRAL_NCCL_NCCL_ABI_H
 #define STARRING_DECENTRAL_NCCL_NCCL_ABI_H
 
@@ -33,7 +32,7 @@ typedef enum {
     ncclBfloat16 = 9
 } ncclDataType_t;
 
-// A newer library reads `size` bytes and takes its defaults for the fields that it has beyond them.
+// A newer library reads `size` bytes and uses its defaults for the fields after them.
 typedef struct {
     size_t size;
     unsigned int magic, version;
@@ -61,7 +60,7 @@ const char *ncclGetLastError(ncclComm_t c);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 
-// Counts are elements; of all_gather and reduce_scatter those of one rank.
+// Counts are elements. For all_gather and reduce_scatter they are one rank's.
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t c,
                       struct CUstream_st *s);
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t c,

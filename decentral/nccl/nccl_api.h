@@ -1,4 +1,4 @@
-// NCCL's functions as the loaded library has them, under the names of nccl_abi.h without "nccl".
+// Pointers to the functions of the loaded NCCL, under the names of nccl_abi.h without "nccl".
 #ifndef STARRING_DECENTRAL_NCCL_NCCL_API_H
 #define STARRING_DECENTRAL_NCCL_NCCL_API_H
 

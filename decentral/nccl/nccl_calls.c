@@ -1,4 +1,4 @@
-// NCCL's calls of an operation, on the streams' threads, and the end of a communicator that has failed.
+// The calls of NCCL for an operation, on the streams' threads, and the abort of a failed communicator.
 #include <stdio.h>
 #include <time.h>
 
@@ -7,8 +7,8 @@
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- failure
-// The streams fail before the abort releases the device, so that nobody who waits for the device sees the
-// operation end without an error.
+// The streams fail before the abort releases the device, so that no thread that waits for the device sees the operation
+// end without an error.
 int nccl_give_up(struct collective_nccl *c, struct stream *s, const char *what, const char *why) {
     struct nccl_world *w = c->world;
     bool first = !atomic_load(&c->impl.failed);
@@ -94,7 +94,7 @@ static ncclResult_t call_nccl(struct collective_nccl *c, const struct nccl_step 
     const struct collective_call *k = &step->entry->call;
     static const ncclRedOp_t ops[REDUCTIONS] = {ncclSum, ncclMin, ncclMax, ncclProd, ncclSum};
     ncclDataType_t type = type_of(k->dt);
-    ncclRedOp_t op = ops[k->reduction];  // of a logical or there is none, as nccl_has says
+    ncclRedOp_t op = ops[k->reduction];  // NCCL has no logical or: see nccl_has
     if (!step->entry->library) return exchange_all(c, step, stream);
     switch (k->primitive) {
         case COLLECTIVE_BROADCAST:
@@ -110,7 +110,7 @@ static ncclResult_t call_nccl(struct collective_nccl *c, const struct nccl_step 
         case COLLECTIVE_BARRIER:
             return api->AllReduce(c->world->one, c->world->one, 1, ncclUint8, ncclSum, c->comm, stream);
         default:
-            return ncclInvalidUsage;  // nccl_has says which it has
+            return ncclInvalidUsage;  // excluded by nccl_has
     }
 }
 

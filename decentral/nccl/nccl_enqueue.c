@@ -1,4 +1,4 @@
-// The enqueuing half of collective_nccl: entries and the steps of a call. Knows nothing of NCCL.
+// The enqueuing half of collective_nccl: entries and the steps of a call. Independent of NCCL's own types.
 #include <stdlib.h>
 
 #include "decentral/nccl/nccl_impl.h"
@@ -6,7 +6,7 @@
 
 #define WHOLE_BYTES ((size_t)4 << 20)  // below this two launches cost more than they hide
 
-// Frees the entries that are done and adds their time; waits for the oldest when there is no room.
+// Frees the entries that are done and adds their time. If no entry is free, waits for the oldest.
 static struct nccl_entry *take_entry(struct collective_nccl *c, const struct collective_call *call) {
     const struct cuda_so *so = c->world->so;
     if (c->begun - c->ended == NCCL_ENTRIES) event_sync(c->ring[c->ended % NCCL_ENTRIES].done);
@@ -36,20 +36,18 @@ static void need_room(struct nccl_entry *e, size_t steps, size_t inputs) {
     }
 }
 
-// Work queued on s from here on comes after the step that was queued last, on whichever stream.
+// Work that is enqueued on s from now on runs after the step that was enqueued last on any stream.
 //
-// Why         A rank's communicators use one device. NCCL wants their operations submitted by one thread at a
-//             time and started in the same order on all ranks; otherwise each of two ranks may run the
-//             operation that the other rank's waits behind (NCCL user guide, "Using multiple NCCL
-//             communicators concurrently"). The order is that of the calls of the rank's thread, which all
-//             ranks make alike.
-// How         The stream's thread waits until the earlier step has been submitted. NCCL makes the device
-//             start them in this order (NCCL_LAUNCH_ORDER_IMPLICIT, from 2.26 on); with `serial` the device
-//             waits until the earlier step has ended.
-// Progress    Whatever waits, a slot of a stream, a kernel or a peer, waits for something that was enqueued
-//             before it, on its own rank or on another, where the order is the same. So the first operation
-//             in that order that has not ended can always go on. A slot that failed or was skipped counts as
-//             passed, and fails the step that follows it.
+// Why         A rank's communicators use one device. NCCL requires that their operations are submitted by one thread at
+//             a time and started in the same order on all ranks. Otherwise two ranks may start two operations in
+//             opposite orders and deadlock (NCCL user guide, "Using multiple NCCL communicators concurrently"). The
+//             order is that of the calls of the rank's thread, which is the same on all ranks.
+// How         The stream's thread waits until the earlier step has been submitted. NCCL makes the device start them in
+//             this order (NCCL_LAUNCH_ORDER_IMPLICIT, from 2.26 on); with `serial` the device waits until the earlier
+//             step has ended.
+// Progress    A slot of a stream, a kernel or a peer waits only for work that was enqueued before it, on its own rank
+//             or on another rank with the same order. So the first operation in this order that has not ended can
+//             always continue. A slot that failed or was skipped counts as passed, and fails the step that follows it.
 static void follow_order(struct nccl_world *w, struct stream *s) {
     if (w->serial)
         stream_wait_event(s, w->order);
@@ -64,7 +62,7 @@ static void submit(struct nccl_entry *e, size_t index) {
     event_record(e->owner->world->order, s);
 }
 
-// A chunk's exchange comes after the sum of what its buffer held, the sums' exchange after every sum.
+// A chunk's exchange waits for the sum of its buffer's previous chunk. The exchange of the sums waits for the last sum.
 static void enqueue_exchange(struct nccl_entry *e, size_t step) {
     const struct collective_plan *p = &e->plan;
     const struct nccl_buffers *b = &e->owner->world->buffers[e->owner->channel];
@@ -85,8 +83,8 @@ static void enqueue_sum(struct nccl_entry *e, size_t step) {
     event_record(b->summed[step % p->buffers], sums);
 }
 
-// The plan's actions: exchanges by NCCL's sends and receives on the call's stream, sums on one beside it. What follows
-// on the call's stream comes after the last sum, and so after all.
+// Enqueues the plan's actions: exchanges on the call's stream by NCCL's sends and receives, sums on the stream `sums`.
+// Later work on the call's stream waits for the last sum, and so for all of them.
 static void enqueue_steps(struct nccl_entry *e) {
     const struct collective_plan *p = &e->plan;
     struct collective_transfer own = collective_own_copy(p);
@@ -102,7 +100,7 @@ static void enqueue_steps(struct nccl_entry *e) {
                           e->owner->world->buffers[e->owner->channel].summed[(p->chunks - 1) % p->buffers]);
 }
 
-// NULL, or why the call cannot be.
+// Returns NULL, or why the call is refused.
 static const char *refusal(const struct collective_nccl *c, const struct collective_call *k, bool ordered) {
     if (!ordered) return NULL;
     if (k->dt == DT_U8) return "there is no sum of uint8; use int64";
@@ -111,7 +109,7 @@ static const char *refusal(const struct collective_nccl *c, const struct collect
     return NULL;
 }
 
-// Peer by peer, unless the library moves the bytes of a sum itself.
+// Counts bytes per peer. If the library sums, it counts the formula's bytes instead.
 static void count(const struct collective *head, const struct collective_plan *p, bool library) {
     struct collective_team team = collective_team_of(p->call, head->size);
     struct collective_volume v = collective_native_volume(p);
@@ -126,7 +124,7 @@ static void count(const struct collective *head, const struct collective_plan *p
 void nccl_enqueue(struct collective *head, const struct collective_call *call) {
     struct collective_nccl *c = (struct collective_nccl *)head;
     struct stream *s = call->stream;
-    bool library = nccl_has(call) && !call->team.count;  // a team's are sends and receives
+    bool library = nccl_has(call) && !call->team.count;  // a team uses sends and receives
     bool ordered =
         collective_reduces(call->primitive) && !(library && collective_by_library(call, head->mode));
     if (atomic_load(&c->impl.failed)) {

@@ -1,5 +1,5 @@
-// Inside of decentral/nccl: one communicator and its operations in flight. Only files that include nccl_api.h
-// see NCCL's own types.
+// Internal to decentral/nccl: one communicator and its operations in flight. Only files that include nccl_api.h see
+// NCCL's own types.
 #ifndef STARRING_DECENTRAL_NCCL_NCCL_IMPL_H
 #define STARRING_DECENTRAL_NCCL_NCCL_IMPL_H
 
@@ -16,12 +16,12 @@ struct nccl_entry {
     struct collective_nccl *owner;
     struct collective_call call;
     struct collective_plan plan;  // of call
-    bool library;                 // NCCL has a call for it: one step
+    bool library;                 // one call of NCCL does it: one step
     struct event *start, *done;
     struct nccl_step *steps;  // (step_room)
-    const void **inputs;      // (input_room): chunk after chunk
+    const void **inputs;      // (input_room): of chunk 0, of chunk 1, ..
     size_t step_room, input_room;
-    double waiting_since_s;  // 0: its start has not been seen to pass
+    double waiting_since_s;  // when the watcher saw that `start` had passed; 0: not yet
 };
 
 struct collective_nccl {
@@ -30,7 +30,7 @@ struct collective_nccl {
     int channel;
     char *staging;
     size_t staging_bytes;
-    pthread_mutex_t comm_lock;  // one thread at a time in NCCL
+    pthread_mutex_t comm_lock;  // only one thread at a time calls NCCL
     void *comm;                 // ncclComm_t; NULL: not created, or ended
     struct nccl_entry ring[NCCL_ENTRIES];
     pthread_mutex_t lock;  // guards begun, ended, closing
@@ -41,15 +41,15 @@ struct collective_nccl {
 };
 
 // ---- nccl_calls.c
-// Whether NCCL has one of its own for the call; what it lacks is made of its sends and receives.
+// Returns whether NCCL has a function for the call. The other calls are made of sends and receives.
 bool nccl_has(const struct collective_call *c);
-// Submitted to the stream's thread: one struct nccl_step.
+// Runs one struct nccl_step; submitted to the stream's thread.
 int nccl_run_step(void *step, void *cuda_stream);
-// Follows a call of NCCL that returned r (a ncclResult_t): asks until NCCL has taken the call. comm_lock is
-// held; between the questions it is released, so that an abort can come in. 0, or -1 after giving up (with
-// the lock held again).
+// After a call of NCCL that returned r (a ncclResult_t): polls until NCCL has accepted the call. The caller holds
+// comm_lock. It is released between polls, so that another thread can abort. Returns 0, or -1 after nccl_give_up; the
+// lock is held again.
 int nccl_settle(struct collective_nccl *c, struct stream *s, double deadline_s, const char *what, int r);
-// Ends the communicator and everything that waits for it. s: a stream to fail, or NULL. -1.
+// Aborts the communicator and fails all that waits for it. s: a stream to fail, or NULL. Returns -1.
 int nccl_give_up(struct collective_nccl *c, struct stream *s, const char *what, const char *why);
 
 // ---- nccl_enqueue.c

@@ -21,9 +21,9 @@ static bool shares_gpus(void) {
     return asked && strcmp(asked, "1") == 0;
 }
 
-// NCCL reads LAUNCH_ORDER once; what the user has set stays. Ranks that are threads and share a GPU also
-// share NCCL's order, in which one rank's operations would wait for another rank's: they leave the variable
-// unset, and the device keeps each rank's order (`serial`).
+// NCCL reads LAUNCH_ORDER once; a value set by the user stays. Ranks that are threads and share a GPU also share NCCL's
+// order, in which one rank's operations would wait for another rank's. So these ranks leave the variable unset, and the
+// device keeps each rank's order (`serial`).
 static void ask_for_order(void) {
     if (!shares_gpus()) setenv(LAUNCH_ORDER, "1", 0);
 }
@@ -64,14 +64,14 @@ static int open_api(struct nccl_api *api) {
     return 0;
 }
 
-// ---------------------------------------------------------------- who computes where
+// ---------------------------------------------------------------- the ranks' devices
 struct gpu_address {
     char host[64], bus_id[32];
 };
 
 static int sharing(const struct nccl_world *w, int a, int b, const struct gpu_address *p, int nccl_version) {
     if (nccl_version >= MULTI_RANK_GPU && shares_gpus()) return 0;
-    if (w->o.rank != 0) return -1;  // said once
+    if (w->o.rank != 0) return -1;  // rank 0 logs
     return fail(
         "ranks %d and %d share one GPU (%s of %s), which NCCL %d.%d %s; give each rank its own, or use "
         "--collective local (ranks as threads) or mpi (as processes)",
@@ -98,7 +98,7 @@ int nccl_check_devices(const struct nccl_world *w, int nccl_version) {
 }
 
 // ---------------------------------------------------------------- opening and closing
-// Creates all channels' events here, because nothing is created on the device once there is a communicator.
+// Creates all channels' events here, because nothing is created on the device after the first communicator.
 static int prepare_order(struct nccl_world *w) {
     w->serial = !keeps_order(w->api->version);
     if (w->serial && w->o.rank == 0 && w->api->version >= LAUNCH_ORDER_VERSION && !shares_gpus())
@@ -155,7 +155,7 @@ int nccl_world_open(struct nccl_world **out, const struct nccl_world_options *o)
     if (rc == 0) rc = nccl_check_devices(w, w->api->version);
     if (rc == 0) {
         w->setup = stream_create(o->device, "nccl");
-        // Outside of the ledger, as all of NCCL's own memory.
+        // Not in the ledger, like all of NCCL's own memory.
         w->one = w->so->backend->alloc(o->device, DEV_ALIGN);
         if (!w->setup || !w->one) rc = fail("NCCL: %s", dev_error(o->device));
     }

@@ -11,11 +11,11 @@
 #include "shared/state/checkpoint.h"
 #include "shared/state/part_file.h"
 
-#define SLICE (1 << 20)  // elements: whoever asks to stop waits for one
+#define SLICE (1 << 20)  // elements: a request to stop waits for at most one slice
 
 enum { NO_STEP = -1 };
 
-// A key of the checkpoint that is being written.
+// A key of the checkpoint being written.
 struct entry {
     bool there;
     struct key_counts counts;
@@ -24,19 +24,21 @@ struct entry {
 struct keeper {
     struct keeper_options o;
     int states, count;
-    int *keys;                    // (count) in the order of the file
-    struct entry *entries;        // (map->count)
-    int64_t *pushed;              // (map->count, N) of the entries
-    int64_t *batches;             // (map->count, batches_words) likewise
-    struct background *writer;    // a job for each checkpoint
-    struct background *refusals;  // of those that come while it is at one: its disk may stand still
+    int *keys;                  // (count) in the order of the file
+    struct entry *entries;      // (map->count)
+    int64_t *pushed;            // (map->count, N) of the entries
+    int64_t *batches;           // (map->count, batches_words) of the entries
+    struct background *writer;  // a job for each checkpoint
+    struct background
+        *refusals;  // of checkpoints that arrive while the writer is busy: its disk may be stuck
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    // Of the checkpoint in hand: twice its steps, and one if it is the last; NO_STEP: none. Guarded by mutex, as all below.
+    // The current checkpoint: twice its steps, plus one if it is the last; NO_STEP: none. Guarded by mutex, as all
+    // below.
     int64_t order;
-    int64_t over;  // checkpoints up to this one have had their turn, but for the one in hand
+    int64_t over;  // checkpoints up to this one were written or refused, except the current one
     bool ending;
-    double begin_s, copy_s;  // of the one in hand
+    double begin_s, copy_s;  // of the current one
     struct keeper_figures figures;
 };
 
@@ -46,7 +48,7 @@ static struct keeper_file file_of(const struct keeper *k, int64_t step) {
     return o;
 }
 
-// Of the step of the run, which is a whole round's last one where there are rounds.
+// The directory is named after the run's step: with local steps the last step of a whole round.
 static char *partial_of(const struct keeper_file *o) {
     return checkpoint_partial(o->run_dir, CHECKPOINT_ALL, o->step * config_round(o->config), o->life);
 }
@@ -56,7 +58,7 @@ static int64_t order_of(const struct kept_key *x) { return 2 * x->step + x->last
 
 static int write_checkpoint(void *keeper);
 
-// Whether the key goes into the checkpoint in hand, which the first key of its step opens.
+// Whether the key goes into the current checkpoint; the first key of a step begins one.
 static bool joins_checkpoint(struct keeper *k, int64_t order, bool *busy) {
     *busy = false;
     if (k->order == order) return true;
@@ -70,7 +72,7 @@ static bool joins_checkpoint(struct keeper *k, int64_t order, bool *busy) {
     return true;
 }
 
-// Worker 0 reads it, and says so.
+// Worker 0 reads the reason and logs it.
 static int leave_reason(void *arg) {
     const struct keeper_file *o = arg;
     char who[32], why[160], *dir = partial_of(o);
@@ -81,7 +83,7 @@ static int leave_reason(void *arg) {
     return 0;
 }
 
-// On a disk that is slow or stands still, most of all: the shard does not wait for it.
+// In the background, since the disk may be slow or stuck: the shard does not wait for it.
 static void refuse(struct keeper *k, int64_t step) {
     struct keeper_file *o = xcalloc(1, sizeof *o);
     *o = file_of(k, step);
@@ -121,7 +123,7 @@ void keeper_keep(void *keeper, const struct kept_key *x) {
     for (int i = 0; i < k->states; i++) memcpy(copy->state[i], x->buf->state[i], bytes);
     double seconds = now_seconds() - begin;
     pthread_mutex_lock(&k->mutex);
-    if (k->order == order_of(x)) {  // it has not been given up meanwhile
+    if (k->order == order_of(x)) {  // unless it was given up meanwhile
         e->there = true;
         k->copy_s += seconds;
         pthread_cond_broadcast(&k->changed);
@@ -137,7 +139,7 @@ bool keeper_idle(struct keeper *k) {
 }
 
 // ---------------------------------------------------------------- the writer
-// Until the key has come: its entry, or NULL when it will not.
+// Waits for the key. Returns its entry, or NULL if it will not arrive.
 static struct entry *await_key(struct keeper *k, int key) {
     struct entry *e = &k->entries[key];
     pthread_mutex_lock(&k->mutex);
@@ -147,10 +149,10 @@ static struct entry *await_key(struct keeper *k, int key) {
     return there ? e : NULL;
 }
 
-// The file of the checkpoint in hand.
+// The file of the current checkpoint.
 struct writing {
     struct part_file *part;
-    struct key_table *table;  // NULL: the keys are all equally far
+    struct key_table *table;  // NULL: all keys are at the same step
     int ranges;               // written
 };
 
@@ -203,21 +205,20 @@ static int write_key(const struct keeper *k, struct writing *w, const struct key
     return rc;
 }
 
-// As they come. 0, or -1 with *why; the file is over either way.
+// Writes keys as they arrive. Returns 0, or -1 with *why; the file is closed in both cases.
 static int write_keys(struct keeper *k, struct writing *w, char **why) {
     struct entry *e = NULL;
     int rc = 0;
     for (int i = 0; i < k->count && !rc && (e = await_key(k, k->keys[i])); i++)
         rc = write_key(k, w, &e->counts);
     bool whole = e || !k->count;
-    if (whole && !*background_flag(k->writer))
-        return part_file_finish(&w->part, why);  // which says what went wrong
+    if (whole && !*background_flag(k->writer)) return part_file_finish(&w->part, why);  // sets *why itself
     *why = xstrdup("the job ended before it was complete");
     part_file_discard(&w->part, *why);
     return -1;
 }
 
-// 0, or -1 with *why.
+// Returns 0, or -1 with *why.
 static int write_file(struct keeper *k, int64_t *bytes, char **why) {
     struct writing w = {0};
     int rc = open_file(k, &w, why);
@@ -248,7 +249,7 @@ static int write_checkpoint(void *keeper) {
     return 0;
 }
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- create and destroy
 struct keeper *keeper_create(const struct keeper_options *o) {
     struct keeper *k = xcalloc(1, sizeof *k);
     unsigned long all = (unsigned long)o->file.map->count;

@@ -9,9 +9,8 @@
 #define GRADS_AT_ONCE  32
 #define SCALED_AT_ONCE 1024  // elements
 
-// ---------------------------------------------------------------- sums
-// Elements [at, at + n), n <= SCALED_AT_ONCE: one group's gradients after the other. The sum is complete where `out` is
-// given, which it goes to.
+// ---------------------------------------------------------------- sums Elements [at, at + n), n <= SCALED_AT_ONCE:
+// adds one group's gradients after the other. If `out` is given, these complete the sum, and it goes to `out`.
 static void add_groups(const struct sum_args *a, int64_t at, int64_t n, void *out) {
     char rounded[SCALED_AT_ONCE * sizeof(float)] __attribute__((aligned(64)));
     for (int i = 0, end; i < a->count; i = end) {
@@ -92,7 +91,7 @@ static void finish(const struct sum_args *a, int64_t begin, int64_t n, void *out
     }
 }
 
-// Block by block: what is read of acc lies behind what has been written to out.
+// Block by block: in memory, what is still read of acc is after what has been written to out.
 void sum_finish(const struct sum_args *a, int64_t begin, int64_t n, void *out) {
     float block[SCALED_AT_ONCE];
     for (int64_t at = 0; at < n && a->group; at += SCALED_AT_ONCE)
@@ -118,7 +117,7 @@ void sum_finish(const struct sum_args *a, int64_t begin, int64_t n, void *out) {
 }
 
 // ---------------------------------------------------------------- the last pass
-// The part of the key's range from element `at` on.
+// The key's range from element `at` on.
 static struct update_range part_of(const struct key_pass *p, int64_t at, int64_t n, const void *grad) {
     struct update_range r = p->range;
     size_t size = dtype_size(r.dtype);
@@ -135,7 +134,8 @@ int key_pass_run(const struct key_pass *p) {
     struct sum_args sum = p->sum;
     int64_t n = sum.n;
     size_t size = dtype_size(sum.dtype);
-    // A code's elements lie where they like: they are added to the whole key, which is then rounded chunk by chunk.
+    // A code's elements may be anywhere in the key, so codes are added to the whole key, which is then rounded chunk by
+    // chunk.
     if (sum.code.kind != CODE_NONE) {
         sum_add(&sum);
         sum.count = 0;

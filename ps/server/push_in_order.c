@@ -1,5 +1,5 @@
-// Pushes of a step, summed in worker order: what happens to a slot, and to a shard's round, from the first gradient to the commit.
-// server_core.h has the drawing. The set (push_set.c) differs in when the gradients are added, and which; everything else here serves it as well.
+// Pushes of a step, summed in worker order: a slot and a shard's round from the first gradient to the commit.
+// server_core.h has the drawing. push_set.c adds other gradients at another time; it shares everything else here.
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static void report_sum(struct server_core *c, int64_t step) {
     port_tell(&c->o.port, PEER_SCHEDULER, &h);
 }
 
-// How a step's updates are made, once that is known; NULL: the decision is out.
+// Returns the scalars of a step's updates, or NULL while the scheduler's decision is missing.
 static const struct update_scalars *scalars_of(const struct server_core *c, int64_t step) {
     static const struct update_scalars plain = {.grad_scale = 1.0f};
     const struct server_round *r = round_of(c, step);
@@ -40,7 +40,7 @@ int round_decided(struct server_core *c, const struct wire_header *h) {
     return 0;
 }
 
-// The open step of a key has been applied, or skipped: its slot is free, and its round over if this was the last key.
+// The key's open step was applied or skipped: frees its slot, and ends the round if this was the last key.
 static void committed(struct server_core *c, struct server_key *k) {
     struct slot *s = slot_of(c, k, k->step);
     struct server_round *r = round_of(c, k->step);
@@ -59,7 +59,7 @@ static void committed(struct server_core *c, struct server_key *k) {
     if (parts) memset(parts, 0, (size_t)c->rule.workers * sizeof *parts);
 }
 
-// Whether the transport reads the key's weights no more. If it does, the key's policy is asked again soon (advance).
+// Whether the transport no longer reads the key's weights. If it still does, the key's advance is called again soon.
 static bool key_free(struct server_core *c, struct server_key *k) {
     if (atomic_load(&k->inflight) == 0) return true;
     if (!k->waits) {
@@ -107,7 +107,7 @@ int note_push(struct server_core *c, struct server_key *k, const struct wire_hea
     s->contributed++;
     s->needed_ns = ps_later(s->needed_ns, h->ready_ns);
     c->totals.pushes++;
-    // The age counts each step that is still open as an update: nobody knows yet which workers' gradients it will have.
+    // The age counts each step that is still open as an update: nobody knows yet whose gradients it will have.
     uint64_t tau = (uint64_t)(k->version - h->version + h->step - k->step);
     if (!c->policy->fix) note_age(c, h, g->data, tau);
     const struct arrival read = {w, (uint32_t)h->version, 0, h->step * c->rule.workers + w};
@@ -116,8 +116,8 @@ int note_push(struct server_core *c, struct server_key *k, const struct wire_hea
     return 0;
 }
 
-// Whether a worker's credits, and what it waits for, hang on the gradients' being read: not where they lie in segments,
-// and not where they were acknowledged as they came.
+// Whether workers' credits, or workers themselves, wait until the gradients are read. This is not so for gradients in
+// segments and for frames that were acknowledged on arrival.
 static bool owes_acknowledgement(const struct server_core *c, const struct slot *s) {
     for (int w = 0; w < c->rule.workers && !c->policy->takes_frames; w++)
         if (s->held[w].frame) return true;
@@ -157,9 +157,9 @@ int close_slot(struct server_core *c, struct server_key *k, bool at_once) {
     return commit_key(c, k);
 }
 
-// ---------------------------------------------------------------- the policy
-// A key may be a step further than others, which are later ones of the same shard: until these have committed too, no push can
-// belong to a step that is further still, for its worker lacks weights.
+// ---------------------------------------------------------------- the policy A key may be a step further than later
+// keys of the same shard. Until these have committed too, no push can be of a still later step, since its worker lacks
+// weights.
 const char *in_order_unfit(const struct server_core *c, const struct server_key *k,
                            const struct wire_header *h) {
     if (!consistency_allows(&c->rule, h->step - k->step) || h->step >= c->step + c->slots)
@@ -174,7 +174,7 @@ bool in_order_may_read(const struct server_core *c, const struct server_key *k, 
            clock_read(c, k, worker) >= 0;
 }
 
-// Of a run that is repeated: each worker waits for weights that the key has, or may yet have.
+// In a replayed run: checks that each worker waits for weights that the key has or may still get.
 static int check_reads(struct server_core *c, const struct server_key *k) {
     for (int w = 0; w < c->rule.workers && c->o.replay; w++) {
         const struct server_pull *p = &k->pulls[w];
@@ -190,7 +190,7 @@ static int check_reads(struct server_core *c, const struct server_key *k) {
     return 0;
 }
 
-// The gradients whose turn it is, as a sum's arguments.
+// The gradients to add next, as a sum's arguments.
 static struct sum_args turns_of(struct server_core *c, const struct server_key *k, const struct slot *s) {
     struct sum_args a = {.acc = k->buf.acc,
                          .n = k->n,
@@ -209,7 +209,7 @@ static struct sum_args turns_of(struct server_core *c, const struct server_key *
     return a;
 }
 
-// So many gradients are in the sum: their workers may have them back. The answer to a pull that is open tells that as well.
+// `count` more gradients are in the sum: tells their workers. If a worker's pull is open, its answer does that as well.
 static void take_turns(struct server_core *c, struct server_key *k, struct slot *s, int count) {
     for (int end = s->turn + count; s->turn < end; s->turn++) {
         int w = s->turn;
@@ -220,9 +220,9 @@ static void take_turns(struct server_core *c, struct server_key *k, struct slot 
     }
 }
 
-// Adds what can be added to the open step. A gradient in a frame is added as soon as its turn has come, for frames are memory that
-// credits lend. Gradients in segments cost nothing while they wait: where all workers have one, they are added together, in
-// one pass, when the last has come.
+// Adds what can be added to the open step. A gradient in a frame is added as soon as it is the next one, for frames use
+// memory that credits lend. Waiting gradients in segments cost nothing: if all workers have segments, the gradients are
+// added together, in one pass, when the last one has arrived.
 static int add_turns(struct server_core *c, struct server_key *k) {
     struct slot *s = slot_of(c, k, k->step);
     if (s->complete || !s->contributed) return 0;
@@ -254,7 +254,7 @@ static int in_order_admit(struct server_core *c, struct server_key *k, const str
                           const struct gradient *g) {
     int turn = slot_of(c, k, h->step)->turn, w = h->rank;
     if (note_push(c, k, h, g) != 0) return -1;
-    // With a delay the worker may have what it asks for behind its push before the sum of the step is there.
+    // With a delay the weights that the worker asks for after its push may exist before the step's sum does.
     if (pull_ready(c, k, w)) answer_pull(c, k, w);
     if (h->step == k->step && (w == turn || !g->frame)) return in_order_advance(c, k);
     if (!g->frame) return 0;

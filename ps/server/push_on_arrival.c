@@ -1,32 +1,34 @@
-// Pushes that are applied on arrival, each an update of its own, straight out of its frame or segment, or the mean of K of them
-// (parameter_server.pushes_per_update). Their worker alone has decided whether to clip or skip.
+// Pushes that are applied on arrival, each as an update of its own, straight from its frame or segment, or as one of K
+// that are averaged (parameter_server.pushes_per_update). The worker of a push has already decided whether to clip or
+// skip.
 //
-//     push  --K = 1-----------------------> optimizer                     weights: as they are when the worker's pull comes
+//     push  --K = 1-----------------------> optimizer                     weights: as they are when the worker's pull arrives
 //           --K > 1--> sum of a g, in fp32 --after K--> mean, rounded once --> optimizer
 //
 //     K          a worker whose push is in a sum gets the weights as they are, and may push again: K-batch-async (Dutta et al. 2018)
 //     max_lead   s: a worker's step t is computed on weights that have the first t - s pushes of every worker that still pushes
-//                (SSP, Ho et al. 2013, with updates applied on arrival); s is K - 1 at least
-//     staleness  max_staleness a: a gradient of an age above a is dropped: it counts as pushed, its worker hears that it came, and its
-//                batch is given up, not handed out again. With 0 an update is the mean of K gradients that were all computed on the
-//                version that it replaces, of any workers: K-batch-sync (Dutta et al. 2018), but that a worker ends
-//                the batch that it is at, where the paper's leaves it. It is decided key by key, as all is here: a gradient may be in
+//                (SSP, Ho et al. 2013, with updates applied on arrival); s is at least K - 1
+//     staleness  max_staleness a: a gradient of an age above a is dropped. It counts as pushed and is acknowledged; its batch is
+//                given up and not handed out again. With a = 0 an update is the mean of K gradients that were all computed on
+//                the version that it replaces, from any workers: K-batch-sync (Dutta et al. 2018), except that a worker finishes
+//                its current batch, which the paper's worker abandons. Age is checked key by key: a gradient may be in
 //                time for one key and too old for another
-//     age        of a gradient: updates between the weights that it was computed on and those that it meets. With age_damping its
-//                share a is 1 / max(1, age) instead of 1, and the update's rate is lr times the mean of the a's: for K = 1 lr / age,
-//                and for SGD lr / K * sum(g / age) (Zhang et al. 2016, equations 4 and 6)
-//     cgad       the outer step of local steps (local_steps.outer.type): s g stands for g, s = e^(-alpha age) gate, before it enters Adam's
+//     age        of a gradient: updates between the weights that it was computed on and those that it is applied to. With age_damping
+//                its share a is 1 / max(1, age) instead of 1, and the update's rate is lr times the mean of the a's: for K = 1
+//                lr / age, and for SGD lr / K * sum(g / age) (Zhang et al. 2016, equations 4 and 6)
+//     cgad       the outer step of local steps (local_steps.outer.type): s g replaces g, s = e^(-alpha age) gate, before it enters Adam's
 //                moments (CGAD, Shah and Sun 2026, abstract). The gate falls from 1 at age 0 to 0 at the cutoff, and is 0 beyond: here
 //                half a wave of the cosine, (1 + cos(pi age / cutoff)) / 2. At age 0 it is Adam
-//     lambda     with delay_compensation g + lambda g g (w - w_then) stands for g; w and w_then are the published weights, now and
-//                as the worker was sent them (DC-ASGD-c, Zheng et al. 2017, equation 10). A gradient of age 0 is itself. With
-//                delay_compensation_decay m lambda / sqrt(s + 1e-7) stands for lambda, element by element, s = m s + (1 - m) g g
-//                of every gradient, those of age 0 too, from 0 on (DC-ASGD-a, section 5). For m = 1 s stays 0
+//     lambda     with delay_compensation g + lambda g g (w - w_then) replaces g; w and w_then are the published weights, now and
+//                as the worker was sent them (DC-ASGD-c, Zheng et al. 2017, equation 10). A gradient of age 0 does not change. With
+//                delay_compensation_decay m lambda / sqrt(s + 1e-7) replaces lambda, element by element, s = m s + (1 - m) g g
+//                over every gradient, those of age 0 too, from 0 on (DC-ASGD-a, section 5). For m = 1 s remains 0
 //
-// A version counts the pushes that the weights hold, so it is the job's samples too; an update adds as many as it is made of, and
-// the moments count updates (skew). What is in a sum when nobody pushes any more is the mean of as many as there are. A skipped push is in
-// no sum. The learning rate is that of the last push. Where batches have tokens of
-// their own numbers (whole documents) the mean is that over the tokens of all of them. A checkpoint leaves out what is in a sum: those batches are done again.
+// A version counts the pushes that the weights hold, hence the job's samples too. An update adds its number of pushes,
+// and the moments count updates (skew). When no worker pushes any more, the last update is the mean of the pushes in
+// the sum. A skipped push is in no sum. The learning rate is that of the last push. Where batches differ in tokens
+// (whole documents), the mean is over the tokens of all of them. A checkpoint leaves out the pushes in the sum: their
+// batches are computed again.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +70,7 @@ static void send_copy(const struct server_core *c, struct server_key *k, int wor
     memcpy(sent_to(c, k, worker), k->buf.weight, (size_t)k->n * dtype_size(c->dtype));
 }
 
-// An answer that is said again is the same.
+// A resent answer is the same as the first.
 void note_sent(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
     if (!k->sent) return;
     uint64_t seq = k->pulls[worker].seq;
@@ -77,7 +79,7 @@ void note_sent(struct server_core *c, struct server_key *k, int worker, struct p
     m->payload = sent_to(c, k, worker);
 }
 
-// Before the weights change: a worker that has not pulled computes on those that all have begun with.
+// Called before the weights change: a worker that has not pulled yet computes on the initial weights.
 static void note_initial(const struct server_core *c, struct server_key *k) {
     for (int w = 0; k->sent && w < c->rule.workers; w++)
         if (!k->sent[w].seq) send_copy(c, k, w, SENT_INITIAL);
@@ -86,7 +88,7 @@ static void note_initial(const struct server_core *c, struct server_key *k) {
 // ---------------------------------------------------------------- sums
 #define CHUNK 1024  // elements
 
-// A gradient's part in the mean, by its age.
+// A gradient's weight in the mean, by its age.
 static double share_of(const struct server_core *c, uint64_t age) {
     return c->o.config->ps.age_damping && age > 1 ? 1.0 / (double)age : 1.0;
 }
@@ -120,7 +122,7 @@ static void widen(float *out, const void *in, int64_t at, int64_t n, enum dtype 
 
 #define SQUARE_LEAST 1e-7f
 
-// Of a gradient that is not skipped, before it is compensated.
+// For a gradient that is not skipped, before it is compensated.
 static void add_squares(const struct server_core *c, struct server_key *k, const void *grad, float scale) {
     float x[CHUNK], m = c->o.config->ps.delay_decay;
     for (int64_t at = 0; at < k->n && k->buf.square; at += CHUNK) {
@@ -132,7 +134,8 @@ static void add_squares(const struct server_core *c, struct server_key *k, const
     }
 }
 
-// acc = [acc +] share * (x + lambda x x (w - w_then)), x being the gradient times scale: without its loss scale, clipped.
+// acc = [acc +] share * (x + lambda x x (w - w_then)), where x is the gradient times scale: without its loss scale,
+// clipped.
 static void add_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
                      const void *grad, float scale, double damped) {
     struct open_sum *s = &k->sum;
@@ -154,8 +157,9 @@ static void add_push(struct server_core *c, struct server_key *k, const struct w
         }
         for (int64_t i = 0; i < n; i++) acc[i] = first ? a * x[i] : fmaf(a, x[i], acc[i]);
     }
-    // In fp16 the mean is rounded in units of the largest 1 / loss scale among them, where none of them is too large.
-    // A unit is a power of two, no less than the factor that it is of: m 2^e with m in [1/2, 1) is one itself for m = 1/2.
+    // In fp16 the mean is rounded in units of the largest 1 / loss scale of its pushes, so that no value is too large.
+    // A unit is the least power of two that is not less than its factor m 2^e, m in [1/2, 1); for m = 1/2 the factor is
+    // one itself.
     float unit = 1.0f;
     if (c->dtype == DT_F16 && scale > 0) {
         int e;
@@ -189,7 +193,7 @@ static int commit_sum(struct server_core *c, struct server_key *k) {
     return 0;
 }
 
-// Those that have waited for another worker's push hear that they did.
+// Workers that have waited for this push get its time in their answers.
 static void answer_behind(struct server_core *c, struct server_key *k, int pusher) {
     int64_t *ready_ns = k->slots->ready_ns;
     for (int w = 0; w < c->rule.workers && pusher >= 0; w++)
@@ -248,7 +252,7 @@ int on_arrival_admit(struct server_core *c, struct server_key *k, const struct w
         c->totals.pushes++;
         c->totals.steps = (double)++c->applied / ((double)c->count * c->rule.workers);
     }
-    // Its worker hears of it, and those who waited for it.
+    // Tells the pushing worker, and those who waited for the push.
     k->pushed[w] = h->step + 1;
     k->staleness[w] = told_age(c, h->flags, age);
     k->slots->ready_ns[w] = h->ready_ns;
@@ -265,15 +269,15 @@ const char *on_arrival_unfit(const struct server_core *c, const struct server_ke
     return fits ? NULL : "its batch is none that the job has handed out";
 }
 
-// Pushes of the worker that the weights lack: they are in a sum of which no update has been made.
+// Pushes of the worker that the weights do not have yet: they are in a sum that is not applied.
 static int64_t lacking(const struct server_key *k, int worker) {
     int64_t n = 0;
     for (int i = 0; i < k->sum.pushes; i++) n += k->sum.of[i].worker == worker;
     return n;
 }
 
-// Whether the worker may have weights that lack the last max_lead pushes of others, but none before. K - 1 of a sum are no more
-// than these (ps/star.c), so the slowest worker always may.
+// Whether the worker may have weights without the last max_lead pushes of others, but with all earlier ones. An open
+// sum has at most K - 1 pushes, which is at most max_lead (ps/star.c), so the slowest worker always may.
 static bool may_lead(const struct server_core *c, const struct server_key *k, int worker) {
     int64_t lead = c->o.config->ps.max_lead, want = k->pulls[worker].want;
     for (int w = 0; w < c->rule.workers && lead > 0; w++)
@@ -281,13 +285,13 @@ static bool may_lead(const struct server_core *c, const struct server_key *k, in
     return true;
 }
 
-// A worker that pushes no more computes nothing on what it reads.
+// A worker that no longer pushes computes nothing on what it reads.
 static bool on_arrival_may_read(const struct server_core *c, const struct server_key *k, int worker) {
     if (k->pushed[worker] < k->pulls[worker].want) return false;
     return c->over[worker] || may_lead(c, k, worker);
 }
 
-// For what a worker that pushes no more kept waiting.
+// Answers pulls that waited for a worker which no longer pushes.
 static int on_arrival_over(struct server_core *c, int worker) {
     (void)worker;
     for (int i = 0; i < c->count; i++) answer_pulls(c, &c->keys[i]);

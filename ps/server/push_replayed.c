@@ -1,16 +1,16 @@
-// An asynchronous run repeated bit for bit: pushes are applied in the recorded order, and a worker gets each key's
-// weights at the version that it computed on then.
+// An asynchronous run repeated bit for bit. Pushes are applied in the recorded order, and a worker gets each key's
+// weights at the version that it computed on in that run.
 //
 //     push of w     held until it is the key's next in the recording
-//     applied       when no worker still lacks the version that it would replace
+//     applied       when no worker still has to be sent the version that it would replace
 //     pull of w     answered when the key has reached the version recorded for the worker's step
 //
-// No deadlock: each of these waits for something that came before in the recorded run: an earlier push of the key;
+// No deadlock: each of these waits for something that happened earlier in the recorded run: an earlier push of the key;
 // a worker's push, hence its pulls of that step and its pushes of the step before; a pull that a worker sends with
-// its push, before it waits for anything. A push that came first in the recorded run and has not happened yet can
-// therefore always happen. Nothing else holds a worker up: a frame is acknowledged as taken when it arrives, so
-// that its credits return, and is the server's memory from then on (counted as transport memory). An answer is kept
-// until the worker's next push proves that it came: it may have to be repeated when the key has moved on.
+// its push, before it waits for anything. So the earliest event of the recorded run that has not happened yet can
+// always happen. Nothing else delays a worker: a frame is acknowledged as taken when it arrives, which
+// returns its credits, and belongs to the server from then on (counted as transport memory). An answer is kept
+// until the worker's next push proves that it arrived: it may have to be resent after the key has changed.
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,10 +20,10 @@
 
 struct replay_worker {
     // The weights that it was sent last:
-    int64_t told;     // the step that they are of
-    int64_t version;  // of them
-    void *copy;       // of them, until the worker's next push; NULL: not needed
-    // The words of its push whose gradient is held:
+    int64_t told;  // their step
+    int64_t version;
+    void *copy;  // a copy, until the worker's next push; NULL: not needed
+    // The header of its push whose gradient is held:
     struct held_push {
         int64_t step, version, batch, ready_ns, tokens;
         float lr, grad_scale;
@@ -32,20 +32,20 @@ struct replay_worker {
 };
 
 struct replay_key {
-    int64_t next;  // place in the recording
+    int64_t next;  // index in the recording
     int workers;
     struct replay_worker w[];  // (workers)
 };
 
 static bool is_held(const struct server_key *k, int worker) { return k->slots->held[worker].data != NULL; }
 
-// Pushes of the worker that have been applied.
+// Pushes of the worker that were applied.
 static int64_t applied(const struct server_key *k, int worker) {
     return k->pushed[worker] - is_held(k, worker);
 }
 
 // ---------------------------------------------------------------- pulls
-// The recorded version of the weights of an open pull; -1: any, for nothing is computed on them.
+// The recorded version of the weights of an open pull; -1: any, since nothing is computed on them.
 static int64_t wanted(const struct server_core *c, const struct server_key *k, int worker) {
     const struct server_pull *p = &k->pulls[worker];
     const struct arrival *a = p->final ? NULL : arrivals_of(c->o.replay, k->key, worker, p->want);
@@ -77,7 +77,7 @@ static void replayed_answer(struct server_core *c, struct server_key *k, int wor
 }
 
 // ---------------------------------------------------------------- pushes
-// Whether some worker is still to be sent the weights as they are now.
+// Whether the current weights must still be sent to some worker.
 static bool version_needed(const struct server_core *c, const struct server_key *k) {
     for (int w = 0; w < c->rule.workers; w++) {
         int64_t done = applied(k, w);
@@ -87,7 +87,7 @@ static bool version_needed(const struct server_core *c, const struct server_key 
     return false;
 }
 
-// A recording that was altered may ask for what never comes. a: the key's next push.
+// An altered recording may ask for a version that never exists. a: the key's next push.
 static int check_reachable(struct server_core *c, const struct server_key *k, const struct arrival *a) {
     int64_t now = (int64_t)a->version + a->staleness;
     int lacks = -1;
@@ -109,7 +109,7 @@ static int check_reachable(struct server_core *c, const struct server_key *k, co
         (long long)k->version);
 }
 
-// Its turn has come.
+// The held push is the next in the recording.
 static int apply_held(struct server_core *c, struct server_key *k, int worker) {
     const struct held_push *p = &k->replay->w[worker].push;
     const struct wire_header h = {.kind = WIRE_PUSH,
@@ -156,7 +156,7 @@ static int replayed_admit(struct server_core *c, struct server_key *k, const str
         return core_fail(c->error, "key %d, step %lld: worker %d pushed more than was recorded", k->key,
                          (long long)h->step, h->rank);
     }
-    // The worker has what it was sent.
+    // The push proves that the worker has the last answer.
     if (r->copy) c->totals.held_bytes -= (size_t)k->n * dtype_size(c->dtype);
     free(r->copy);
     r->copy = NULL;

@@ -1,19 +1,20 @@
-// A shard's part in steps to which not all workers belong (--elastic MIN:MAX), or that go on without those that are late
-// (ps:backup:B, ps:quorum:Q): gradients are held until the scheduler has fixed the step's set, then added over the set alone.
+// Steps to which not all workers belong (--elastic MIN:MAX), or that close without stragglers (ps:backup:B,
+// ps:quorum:Q). Gradients are held until the scheduler has fixed the step's set, then only the set's are added.
 //
 //     PUSH w (t) --> held: a frame is acknowledged and kept, a segment is read later
-//     all keys of w are here --> ARRIVED: the workers of whom that is true
-//     SET (t, mask)   --> per key: the sum over the mask in worker order, times N/n, or, where workers have more tokens or
-//                         fewer, times those of the mean over the mask's, rounded once; all that was held is let go, of the mask or not --> SHARD_SUM, and on as where all belong (server_core.h)
+//     all keys of w are here --> ARRIVED: the workers for which this is true
+//     SET (t, mask)   --> per key: the sum over the mask in worker order, times N/n (if token counts differ:
+//                         mean_tokens / tokens of the mask), rounded once; all held gradients are released
+//                         --> SHARD_SUM, then as in server_core.h
 //
-// A worker that is late pushes to a step whose set is fixed: the gradient is dropped, and acknowledged as one that no update has. So is
-// one that was here and is not in the set. A pull is answered with the weights that there are, and says of which step: they may be of
-// several, until the worker has gone on to the step that is open and asks for that one's (worker_core_jump). What is pushed
-// counts only if the set has the worker, and then no key of it was further than its step while the worker computed.
+// A straggler pushes to a step whose set is fixed: the gradient is dropped and acknowledged as unused. So is a gradient
+// that had arrived and is not in the set. A pull is answered with the current weights and their step. Keys may answer
+// with different steps, until the worker goes on to the open step and asks for its weights (worker_core_jump). A push
+// counts only if the set has the worker, and then no key was further than the push's step while the worker computed.
 //
-// A worker's next life begins with the scheduler's word: what the last one left is let go, what still comes of it is
-// dropped. Its first pull of a key says from which step it belongs; a push that the key has had is not taken again. A segment
-// of a dead worker stays mapped until then: its gradients may belong to the set.
+// A worker's next life (its next process) begins when the scheduler says so: what the last process left is released,
+// and its late messages are dropped. The first pull of a key says from which step on the worker belongs; a key takes no
+// push twice. A segment of a dead worker remains mapped until then: its gradients may belong to the set.
 //
 // Memory: frames of a whole step of all workers, N P b / S bytes of transport, reported as held.
 #include "ps/agree/step_set.h"
@@ -21,7 +22,7 @@
 #include "ps/record/arrivals.h"
 #include "ps/server/server_state.h"
 
-// Whether the set of a push's step is fixed. why: it fits no step.
+// Whether the set of a push's step is already fixed. why: the reason that no open step fits, or NULL.
 static bool is_over(const struct server_core *c, const struct server_key *k, int64_t step, const char *why) {
     return step < k->step || (!why && round_of(c, step)->fixed);
 }
@@ -45,7 +46,7 @@ static void drop_late(struct server_core *c, struct server_key *k, const struct 
     answer_pulls(c, k);
 }
 
-// What the worker pushes from now on is of the step that these weights are of, or of a later one.
+// The worker pushes to the step of these weights or a later one from now on.
 static void set_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
     if (!consistency_drops(&c->rule) || k->step <= m->header.step) return;
     m->header.step = k->step;
@@ -63,7 +64,8 @@ static int set_admit(struct server_core *c, struct server_key *k, const struct w
     if (note_push(c, k, h, g) != 0) return -1;
     if (g->frame) {
         note_held(c);
-        acknowledge(c, k, h->rank, h->step, false);  // it is the server's now, whatever becomes of the worker
+        acknowledge(c, k, h->rank, h->step,
+                    false);  // the server's own from now on, whatever happens to the worker
     }
     r->parts[h->rank].tokens = h->tokens;
     r->mean_tokens = h->mean_tokens;
@@ -74,8 +76,8 @@ static int set_admit(struct server_core *c, struct server_key *k, const struct w
     return 0;
 }
 
-// Adds a key's gradients over the set, and lets go of all. A worker whose gradient counted hears that it was taken; one that is late hears it
-// with the answer to its pull.
+// Adds a key's gradients over the set, and releases all of them. A worker in the set gets an acknowledgement; a
+// straggler learns of it from the answer to its pull.
 static int add_set(struct server_core *c, struct server_key *k, uint64_t set) {
     struct slot *s = slot_of(c, k, k->step);
     const struct server_round *r = round_of(c, k->step);

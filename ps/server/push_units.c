@@ -1,22 +1,23 @@
-// Pushes of workers that keep two units at a time (parameter_server.resident "units"): each micro-batch brings a push of each
-// key, and a worker gives its gradient's buffer to another unit as soon as the server has the push. The sums are those of a
-// ring's stage 3 (ODC, arXiv 2601.19362, has servers beside workers; stage 3: Rajbhandari et al. 2020): of micro-batch m all
-// workers' gradients, in worker order, rounded once to the gradient type; and over the micro-batches in fp32, rounded once.
+// Pushes of workers that keep two units at a time (parameter_server.resident "units"). Each micro-batch pushes each
+// key, and a worker uses its gradient's buffer for another unit as soon as the server has the push. The sums are those
+// of a ring's stage 3 (ODC, arXiv 2601.19362, has servers beside workers; stage 3: Rajbhandari et al. 2020). Of each
+// micro-batch all workers' gradients are added in worker order and rounded once to the gradient type. The
+// micro-batches' sums are added in fp32 and rounded once.
 //
-//     PUSH w (t, m) --> m is being summed, and it is w's turn? --no--> HELD: a copy, unless it came in a frame
-//                            | yes, or it has become so
+//     PUSH w (t, m) --> m is being summed, and it is w's turn? --no--> HELD: a copy, unless it arrived in a frame
+//                            | yes, or once it is
 //                            v
 //          micro += gradient --> PUSH_ACK
 //                            | after worker N-1
 //                            v
 //          sum += round(micro); m+1 --> .. the last one: round(sum), its squares, the update, as of any step (push_in_order.c)
 //
-// So no worker waits for another one before the end of a step: who is ahead leaves its gradients here, as far as its credits
-// reach (HELD lends them, PUSH_ACK gives them back): transport memory, reported as held. In one micro-batch a step the sums are
-// those of push_in_order.c, bit for bit.
+// So no worker waits for another one before the end of a step: a faster worker leaves its gradients here, as far as its
+// credits reach (HELD lends them, PUSH_ACK returns them). They are transport memory, reported as held. With one
+// micro-batch per step the sums are those of push_in_order.c, bit for bit.
 //
-// Why weights may be read again within a step: a key's update waits for the last micro-batch's push of every worker, and a worker
-// pushes that behind its last use of the key's weights.
+// Weights may be read again within a step: a key's update waits for the last micro-batch's push of every worker, and a
+// worker sends that push after its last use of the key's weights.
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,9 +26,9 @@
 
 struct micro_key {
     int count, workers;      // M, micro-batches of a step; N
-    int at, turn;            // the one that is being summed, and the worker whose gradient is next
+    int at, turn;            // the micro-batch being summed, and the worker whose gradient is next
     int *next;               // (N) the micro-batch that the worker pushes next
-    struct gradient *early;  // (M - 1, N) not in a sum yet; of the last micro-batch: the slot's
+    struct gradient *early;  // (M - 1, N) not in a sum yet; the slot holds those of the last micro-batch
 };
 
 int64_t push_units_bytes(const struct config *c) {
@@ -53,7 +54,7 @@ static void units_close(struct server_key *k) {
     free(k->micro);
 }
 
-// Where worker w's gradient of the micro-batch waits.
+// Where worker w's gradient of the micro-batch is held.
 static struct gradient *place_of(const struct server_core *c, const struct server_key *k, int micro, int w) {
     struct slot *s = slot_of(c, k, k->step);
     return micro + 1 == k->micro->count ? &s->held[w] : &k->micro->early[micro * c->rule.workers + w];
@@ -78,7 +79,7 @@ static void answer(struct server_core *c, const struct server_key *k, int w, int
     port_tell(&c->o.port, w, &r);
 }
 
-// The gradients whose turn it is, as a sum's arguments.
+// The gradients to add next, as a sum's arguments.
 static struct sum_args turns_of(struct server_core *c, const struct server_key *k) {
     const struct micro_key *m = k->micro;
     struct sum_args a = {.acc = m->count > 1 ? k->buf.part_acc : k->buf.acc,
@@ -94,7 +95,7 @@ static struct sum_args turns_of(struct server_core *c, const struct server_key *
     return a;
 }
 
-// So many gradients are in the sum.
+// `count` more gradients are in the sum.
 static void take_turns(struct server_core *c, struct server_key *k, int count) {
     struct micro_key *m = k->micro;
     int64_t *ready_ns = slot_of(c, k, k->step)->ready_ns;
@@ -106,7 +107,7 @@ static void take_turns(struct server_core *c, struct server_key *k, int count) {
     }
 }
 
-// All gradients of the step are here: `sum` has those that are not in the last micro-batch's yet.
+// All gradients of the step are here: `sum` has those of the last micro-batch that are not added yet.
 static int end_step(struct server_core *c, struct server_key *k, struct sum_args *sum) {
     struct micro_key *m = k->micro;
     bool at_once;
@@ -153,7 +154,7 @@ static int units_advance(struct server_core *c, struct server_key *k) {
 
 static void copy_release(struct ps_frame *f) { free(f); }
 
-// The worker's buffer in the segment is another unit's next.
+// Copies the gradient: the worker uses its buffer in the segment for another unit next.
 static void copy_out(struct server_core *c, struct gradient *g) {
     struct ps_frame *f = xrealloc(NULL, sizeof *f + g->bytes);
     memcpy(f + 1, g->data, g->bytes);

@@ -1,5 +1,5 @@
-// A server's main thread (server_threads.h): it takes memory, says that the server is ready, has the checkpoint read that the job goes
-// on from, and watches.
+// A server's main thread (server_threads.h). It takes memory, reports that the server is ready, has the checkpoint read
+// that the job resumes from, and watches the shards.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@
 #include "shared/report/span_files.h"
 #include "shared/time/moments.h"
 
-#define SLICE (1 << 20)  // elements: whoever asks to stop waits for one
+#define SLICE (1 << 20)  // elements: a request to stop waits for at most one slice
 
 static int server_listen(struct server *s, const char *address) {
     size_t at = 0, size = (size_t)s->map->threads * (NET_ADDRESS_MAX + JOB_TOKEN_MAX + 1) + 1;
@@ -92,7 +92,7 @@ static int server_open_order(const struct server *s, int t) {
                                        .pushes = size_times(s->c->workers, s->c->steps),
                                        .per_update = pushes_per_update(s->c),
                                        .dir = s->c->ps.log_updates ? s->o->dir : NULL};
-    // Pushes that are applied on their own have been decoded.
+    // Pushes that are applied on arrival are decoded already.
     if (!consistency_of(s->c).row->on_arrival) so.code = s->c->ps.code;
     if (!(shard->staleness_log = staleness_log_create(&so))) return -1;
     if (!s->c->ps.replay_arrivals) return 0;
@@ -107,7 +107,7 @@ static const char *const parts[SERVER_PARTS] = {"receive", "sum", "hold", "wait"
 
 // The time of a shard's thread. Never NULL.
 static struct thread_time *shard_time(const struct config *c, const struct shard_map *map, int shard) {
-    // Of each key a step has: of each worker a push, a sum, two answers and a pull; an update; idleness between.
+    // Per key a step has: per worker a push, a sum, two answers and a pull; one update; idle time between.
     size_t a_step = (size_t)map->shard_keys[shard] * (6 * (size_t)c->workers + 4);
     size_t kept = a_step * (SERVER_PICTURED + 2);
     struct thread_time_options o = {.names = parts,
@@ -162,7 +162,7 @@ static int server_start_shards(struct server *s) {
     return 0;
 }
 
-// orderly: the job has ended as it should, and what it was to keep has been handed over.
+// orderly: the job ended normally, and the shards have handed over what it was to keep.
 static void server_stop_shards(struct server *s, bool orderly) {
     atomic_store(&s->quit, 1);
     for (int t = 0; t < s->map->threads; t++) {
@@ -172,8 +172,8 @@ static void server_stop_shards(struct server *s, bool orderly) {
     keeper_end(s->keeper, orderly);
 }
 
-// ---------------------------------------------------------------- the checkpoint that the job goes on from
-// In the order of a keeper's file: from its beginning to its end.
+// ---------------------------------------------------------------- the checkpoint that the job resumes from
+// In the order of a keeper's file, from start to end.
 static int read_keys(const struct state_read *r, struct checkpoint *c, const _Atomic int *stop) {
     int rc = 0;
     for (int key = r->map->count - 1; key >= 0 && !rc; key--) {
@@ -213,13 +213,13 @@ int server_read_checkpoint(const struct state_read *r, const struct start_point 
 static int load(void *server) {
     struct server *s = server;
     const struct state_read r = {s->c, s->o->layout, s->map, s->id.rank, s->buffers};
-    error_quiet(QUIET_ALL);  // the main thread speaks for the server
+    error_quiet(QUIET_ALL);  // the main thread logs for the server
     if (server_read_checkpoint(&r, &s->from, &s->rows, background_flag(s->reader))) return -1;
     atomic_store(&s->loaded, true);
     return 0;
 }
 
-// Hears the scheduler. 1: the job has ended, 0: go on, -1: failed (logged).
+// Receives from the scheduler. Returns 1 if the job has ended, 0 to go on, -1 after logging.
 static int server_hear(struct server *s) {
     struct net_message m;
     int rc;
@@ -240,7 +240,7 @@ static int server_hear(struct server *s) {
     return rc;
 }
 
-// The reason that ends this server, or NULL; it is in text where the process may only have been frozen.
+// Returns the reason that ends this server, or NULL. A reason is in `text` if the process may only have been frozen.
 static const char *server_trouble(struct server *s, double now, char text[WIRE_TEXT_MAX]) {
     const char *why = NULL;
     for (int t = 0; t < s->map->threads; t++) {
@@ -257,8 +257,8 @@ static const char *server_trouble(struct server *s, double now, char text[WIRE_T
     return ps_stopped(s->o->stop) ? PS_INTERRUPTED : why;
 }
 
-// The checkpoint that the scheduler names is read in the background: shards and main thread answer their peers meanwhile. 0, or -1
-// after logging.
+// Starts reading the checkpoint that the scheduler names, in the background: shards and main thread answer their peers
+// meanwhile. Returns 0, or -1 after logging.
 static int server_begins(struct server *s) {
     struct meeting_start start;
     int rc = member_starts(s->o, &s->id, s->map->shards, &start);
@@ -286,7 +286,7 @@ static int server_watch(struct server *s) {
         for (int t = 0; t < s->map->threads; t++) staleness_log_tell(s->shards[t].staleness_log);
         if (member_goes_on(s->o, &s->id) != 0) return -1;
         const char *why = server_trouble(s, turn_s, text);
-        // A process that was frozen, and is not any more: the job may have gone on without it.
+        // The process was frozen and runs again: the job may have gone on without it.
         if (why == text && s->c->recovery.restart > 0) return member_anew(s->o, why);
         if (why) return ps_fail(why);
         if (!atomic_load(&s->roster)) {
@@ -373,16 +373,16 @@ static void server_close(struct server *s, bool orderly) {
     server_stop_shards(s, orderly);
     if (s->reader) background_quit(s->reader);
     background_destroy(&s->reader);
-    // The transport lets go of every buffer before the cores and the arena go.
+    // The transport stops reading every buffer before the cores and the arena are freed.
     net_destroy(&s->net, FLUSH_MS);
 }
 
-// A partition's arrow passes here; gradients that are received and held are on their way to the sum.
+// A partition's arrow in the picture passes these spans; received and held gradients are still on their way to the sum.
 static char arrow(const struct span *s) {
     return s->part == SERVER_SUM || s->part == SERVER_UPDATE || s->part == SERVER_REPLY ? 't' : 0;
 }
 
-// The spans of all shards go into the run directory: those of the run's end, or all of them where a trace is asked for.
+// Writes the spans of all shards to the run directory: those of the run's end, or all of them if a trace is requested.
 static int leave_spans(const struct server *s) {
     int count = s->map->threads;
     struct span_thread *threads = xcalloc((unsigned long)count, sizeof *threads);
@@ -411,7 +411,7 @@ static int leave_spans(const struct server *s) {
     return rc;
 }
 
-// A file that fails is no reason to go without the others.
+// A file that fails does not prevent the others.
 static int server_leave_files(const struct server *s) {
     int rc = leave_spans(s);
     struct staleness_log **logs = xcalloc((unsigned long)s->map->threads, sizeof(struct staleness_log *));
@@ -451,7 +451,7 @@ static void server_free(struct server *s) {
     shard_map_destroy(&s->map);
 }
 
-// A frame of the largest key: of weights in fp32, or of a gradient's code, which may be larger.
+// The largest frame of a key: weights in fp32, or a gradient's code, which may be larger.
 static size_t largest_heard(const struct config *c, const struct shard_map *m) {
     int64_t most = 0;
     for (const struct partition *p = m->parts; p < m->parts + m->count; p++)
@@ -481,7 +481,7 @@ static int server_run(struct server *s) {
     if (!s->net || server_listen(s, address) != 0) return -1;
     s->link = link_create(&(struct link_options){.repeat_most_s = ps_repeat_most_s(s->c),
                                                  .network = {&s->lines, net_lines_send}});
-    // Allocating may take long; the others wait for it.
+    // Allocating may take long; the other ranks wait for it.
     if (server_allocate(s) != 0 || server_start_shards(s) != 0) return -1;
     member_ready(s->o, &s->id, &s->manifest, s->endpoints);
     return member_left(s->o, &s->id, server_watch(s));

@@ -10,7 +10,7 @@
 #include "ps/server/server_state.h"
 #include "shared/core/error.h"
 
-// Tells a sender why its message was not taken. The text is the worker's error.
+// Tells a sender why its message was rejected. The worker fails with this text.
 static void refuse(struct server_core *c, const struct wire_header *h, const char *why) {
     struct wire_header r = {.kind = WIRE_REFUSED, .key = h->key, .step = h->step};
     snprintf(r.text, sizeof r.text, "%s of key %d, step %lld: %s", wire_kind_name(h->kind), h->key,
@@ -20,7 +20,7 @@ static void refuse(struct server_core *c, const struct wire_header *h, const cha
 }
 
 // ---------------------------------------------------------------- messages
-// Why a push that has not been taken before cannot be; NULL: it can.
+// Returns why a push that was not taken before cannot be taken, or NULL if it can.
 static const char *push_unfit(const struct server_core *c, const struct server_key *k,
                               const struct wire_header *h, const struct gradient *g) {
     if (!k->loaded) return "its initial weights have not been loaded";
@@ -59,7 +59,7 @@ static int on_push(struct server_core *c, struct server_key *k, const struct wir
     return 0;
 }
 
-// A worker goes on from a checkpoint, and this shard has read one that is not as far.
+// A worker resumes from a checkpoint that is further than the one that this shard has read.
 static void refuse_beyond(struct server_core *c, const struct server_key *k, int worker, int64_t want) {
     refuse(
         c, &(struct wire_header){.kind = WIRE_PULL, .rank = worker, .key = k->key, .step = want},
@@ -67,13 +67,13 @@ static void refuse_beyond(struct server_core *c, const struct server_key *k, int
         "directory?");
 }
 
-// want: the step whose weights are asked for. A pull that follows no push waits where nothing has been loaded yet.
+// want: the step whose weights are asked for. A pull that follows no push waits until weights are loaded.
 static void on_pull(struct server_core *c, struct server_key *k, const struct wire_header *h, int64_t want) {
     struct server_pull *p = &k->pulls[h->rank];
     const struct server_segment *s = &c->segments[h->rank];
     size_t bytes = (size_t)k->n * dtype_size(c->dtype);
     bool final = (h->flags & WIRE_FINAL) != 0, outside = bytes > s->bytes || h->into > s->bytes - bytes;
-    // Where two units are kept at a time no push asks for weights, and a pull may overtake the push before it: but the first.
+    // By unit no push asks for weights, and a pull may overtake the push before it, except the first.
     bool units = k->micro != NULL;
     if (!k->loaded && !final && !units) {
         refuse(c, h, "its initial weights have not been loaded");
@@ -83,17 +83,17 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
         refuse(c, h, "it asks for weights outside of what it shares");
         return;
     }
-    // A worker that has come (back), or goes on where the others are, says with a pull from which step it belongs.
+    // A worker that joins, returns or jumps tells with a pull from which step on it belongs.
     bool enters = h->kind == WIRE_PULL && ((c->life && h->life > 1 && p->seq == 0) ||
                                            (consistency_drops(&c->rule) && want <= k->step + 1));
     if (enters && want > k->pushed[h->rank]) k->pushed[h->rank] = want;
     if (k->loaded && (units ? p->seq == 0 : final) && !c->life && want > k->pushed[h->rank])
         refuse_beyond(c, k, h->rank, want);
     if (h->seq <= p->seq || (k->loaded && want > k->step + 1 + k->pushed[h->rank])) return;
-    // It comes with a push of a step that the key is behind: that is not taken any more.
+    // The pull is in a push of a step that the key has passed: that push is no longer taken.
     bool passed = h->kind == WIRE_PUSH && consistency_drops(&c->rule) && h->step < k->pushed[h->rank];
     if (passed) k->staleness[h->rank] = -1;
-    // Behind a drained step nothing older will do.
+    // After a drained step no older weights will do.
     int64_t least = want - c->rule.delay, base = h->flags & WIRE_DRAINS ? want : p->base;
     if (least < base) least = base;
     *p = (struct server_pull){.pending = true,
@@ -104,11 +104,11 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
                               .into = h->into,
                               .final = final};
     if (pull_ready(c, k, h->rank)) answer_pull(c, k, h->rank);
-    // The end of a job that shares a budget: nobody pushes any more.
+    // The end of a job that shares a budget: no worker pushes any more.
     if (k->batches && k->loaded && final && keep_wanted(c, h)) keep_key(c, k, want, true);
 }
 
-// The weights are the masters, rounded to the run's type; in fp32 they are the masters. 0, or -1 with an error.
+// Rounds the masters to the run's type; in fp32 the weights are the masters. Returns 0, or -1 with an error.
 static int round_weights(struct server_core *c, const struct server_key *k) {
     struct cast_args a = {
         .out = k->buf.weight, .in = k->buf.master, .n = k->n, .from = DT_F32, .to = c->dtype};
@@ -140,7 +140,7 @@ static int on_init(struct server_core *c, struct server_key *k, const struct wir
     return 0;
 }
 
-// Messages of any other sender are dropped without an answer: the routing id behind them may be anyone's.
+// Drops messages of any other sender without an answer: their routing id may be anyone's.
 bool server_core_knows(const struct server_core *c, const struct wire_header *h) {
     if (h->role != PS_WORKER || h->rank < 0 || h->rank >= c->rule.workers) return false;
     if (c->o.job == 0 || h->job != c->o.job) return false;
@@ -148,8 +148,8 @@ bool server_core_knows(const struct server_core *c, const struct wire_header *h)
     return h->incarnation && c->incarnation[h->rank] == h->incarnation;
 }
 
-// Nothing of what a worker's last process has left stays but the count of its pushes: what a key has it does not take
-// again.
+// Releases all that a worker's last process has left, except the count of its pushes: a key takes no push
+// twice.
 static void begin_life(struct server_core *c, int worker) {
     for (int i = 0; i < c->count; i++) {
         struct server_key *k = &c->keys[i];
@@ -197,8 +197,8 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
             on_pull(c, k, h, h->step);
             return c->policy->advance ? c->policy->advance(c, k) : 0;
         case WIRE_SNAPSHOT:
-            // At the first moment at which the key's version is the wanted one, or a later one (ps/worker/snapshot_pulls.h).
-            // An older request is one that nobody waits for any more.
+            // Answered as soon as the key's version is the wanted one or a later one (ps/worker/snapshot_pulls.h).
+            // No worker waits for an older request any more.
             if (h->seq <= k->shot.seq) return 0;
             k->shot =
                 (struct server_shot){.pending = true, .worker = h->rank, .want = h->version, .seq = h->seq};
@@ -228,7 +228,7 @@ int server_core_tick(struct server_core *c, double now) {
     return 0;
 }
 
-// A worker pushes no more.
+// A worker no longer pushes.
 static int worker_over(struct server_core *c, int w) {
     if (w < 0 || w >= c->rule.workers) return 0;
     c->over[w] = true;
@@ -276,7 +276,7 @@ static void key_init(struct server_core *c, struct server_key *k, int key) {
     if (c->policy->open) c->policy->open(c, k);
 }
 
-#define MALLOC_BYTES 16  // of the C library, beside each piece of memory
+#define MALLOC_BYTES 16  // overhead of the C library per allocation
 
 int64_t server_core_key_bytes(const struct config *c) {
     const struct consistency_rule rule = consistency_of(c);

@@ -57,18 +57,18 @@ struct textbook ps_server_textbook(const struct config *c) {
     size_t weight = c->dtype == DT_F32 ? 0 : dtype_size(c->dtype);
     const struct consistency_rule rule = consistency_of(c);
     size_t old = rule.keeps ? (size_t)rule.lead * dtype_size(c->dtype) : 0;
-    // Where workers keep next to nothing, weights and sums of the servers are the job's.
+    // By unit workers keep almost nothing, so the servers' weights and sums are the job's.
     return (struct textbook){.shared =
                                  master_and_states + old + (ps_by_units(c) ? weight + sizeof(float) : 0)};
 }
 
-// `keys` keys like p, on top of what is in bytes.
+// Adds `keys` keys like p to bytes.
 static void add_keys(size_t bytes[MEM_CLASSES], const struct arena *of_one, int64_t keys) {
     for (int k = 0; k < MEM_CLASSES; k++)
         bytes[k] = (size_t)size_plus((int64_t)bytes[k], size_times((int64_t)of_one->bytes[k], keys));
 }
 
-// Keys of as many elements may be pulled more or less often.
+// By unit, keys of the same size may be pulled unequally often.
 int ps_server_alike(const struct config *c, const struct layout *l, int rank) {
     if (ps_by_units(c) && !ps_beside(c)) return 1;
     struct shard_sizes *s = shard_sizes_of(c, l);
@@ -77,7 +77,7 @@ int ps_server_alike(const struct config *c, const struct layout *l, int rank) {
     return alike;
 }
 
-// Elements that a worker pulls of server `rank` in a step, where it keeps two units at a time; -1 after logging.
+// By unit: elements that a worker pulls of server `rank` in a step; -1 after logging.
 static int64_t pulled_by_units(const struct config *c, const struct layout *l, int rank) {
     struct shard_map *m = shard_map_of(c, l);
     if (!m) return -1;

@@ -12,11 +12,11 @@
 struct arrivals;
 struct staleness_log;
 
-// A key whose state behind `step` steps is to be kept: nothing changes it before `keep` returns, which copies it.
+// A key whose state after `step` steps is to be kept. The state does not change before `keep` returns, which copies it.
 struct kept_key {
-    struct key_counts counts;  // until the call returns
+    struct key_counts counts;  // valid until the call returns
     int64_t step;
-    bool last;  // behind all steps of a run that shares a budget: another one of that number may be there
+    bool last;  // after the last step of a run with a shared budget: an earlier keep may have the same step
     const struct server_buffers *buf;
 };
 struct keep_port {
@@ -30,9 +30,9 @@ struct server_core_options {
     const struct shard_map *map;
     int shard;
     const struct server_buffers *buffers;  // (map->count); those of this shard are used
-    struct thread_time *spans;             // of the calling thread; NULL: none. Its content decides nothing
-    uint64_t job;                          // that workers' messages carry
-    // Where what comes by chance is kept (ps/record/arrivals.h), and what is to be repeated. NULL: none.
+    struct thread_time *spans;             // of the calling thread; NULL: none. They decide nothing
+    uint64_t job;                          // the job number that workers' messages carry
+    // Where random choices are recorded (ps/record/arrivals.h), and the record to repeat. NULL: none.
     struct arrivals *record;
     const struct arrivals *replay;
     struct staleness_log *staleness_log;  // NULL: none
@@ -41,7 +41,7 @@ struct server_core_options {
     struct keep_port keep;
 };
 
-// The memory that a worker shares: where its gradients lie and, for some, its weights. base NULL: nothing.
+// The memory that a worker shares: its gradients and, for some workers, its weights. base NULL: nothing.
 struct server_segment {
     char *base;
     size_t bytes;
@@ -49,10 +49,9 @@ struct server_segment {
 
 struct server_totals {
     uint64_t pushes, duplicates, refused;
-    int64_t
-        dropped;  // of these pushes, those that were too old (parameter_server.max_staleness) or too late (push_set.c)
-    size_t held_bytes, held_peak_bytes;  // frames waiting for their turn
-    double steps;  // over on every key of the shard; of pushes that are applied on arrival also a part of one
+    int64_t dropped;  // of these pushes: too old (parameter_server.max_staleness) or too late (push_set.c)
+    size_t held_bytes, held_peak_bytes;  // frames that are not added yet
+    double steps;  // over on every key of the shard; where pushes are applied on arrival also fractions
     struct staleness staleness;
 };
 

@@ -36,7 +36,7 @@ void server_sharing_destroy(struct server_sharing *s) {
     *s = (struct server_sharing){.own.fd = -1};
 }
 
-// Another process has the worker's rank. The memory shared before is still in the hands of shards that have not heard.
+// Another process has the worker's rank. Shards that do not know it yet still use the old segment.
 static void set_aside(struct worker_segment *w, uint32_t life) {
     w->old = xrealloc(w->old, (unsigned long)(w->olds + 1) * sizeof *w->old);
     w->old[w->olds++] = (struct old_segment){w->segment, w->life};
@@ -57,7 +57,7 @@ static void close_unknown(const struct server_sharing *s, struct worker_segment 
     w->olds = left;
 }
 
-// A worker's segment is never unmapped under shards that use it: a process has one for life.
+// A worker's segment is never unmapped while shards use it: a process has only one.
 static int reach(struct server_sharing *s, int thread, const struct wire_header *h,
                  struct server_segment *out, char why[SEGMENT_WHY_MAX]) {
     struct worker_segment *w = &s->workers[h->rank];

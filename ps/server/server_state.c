@@ -63,12 +63,12 @@ void keep_old(const struct server_core *c, struct server_key *k) {
 
 // ---------------------------------------------------------------- checkpoints
 bool keep_wanted(const struct server_core *c, const struct wire_header *h) {
-    // Worker 0 may be late, and all say it of the same steps.
+    // Worker 0 may be late, and all workers set the flag for the same steps.
     bool says = h->rank == 0 || consistency_drops(&c->rule);
     return c->o.keep.keep && says && (h->flags & WIRE_KEEP);
 }
 
-// Gradients of worker w that have come, of the steps before `end`, and are not in the key's state.
+// Gradients of worker w for steps before `end` that have arrived and are not in the key's state.
 static int64_t untaken(const struct server_core *c, const struct server_key *k, int w, int64_t end) {
     int64_t n = 0, begin = end - c->slots > 0 ? end - c->slots : 0;
     for (int64_t step = begin; step < end; step++) n += slot_of(c, k, step)->held[w].data != NULL;
@@ -78,7 +78,7 @@ static int64_t untaken(const struct server_core *c, const struct server_key *k, 
 void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool last) {
     int words = batches_words(c->o.config);
     for (int w = 0; w < c->rule.workers; w++) c->row[w] = k->pushed[w] - untaken(c, k, w, k->pushed[w]);
-    // Of a sum that is not in the masters yet nothing is there.
+    // Leaves out the batches of a sum that is not in the masters yet.
     if (k->batches) memcpy(c->batches, k->batches, (size_t)words * sizeof *c->batches);
     for (int i = 0; i < k->sum.pushes; i++) batches_remove(c->batches, words, k->sum.of[i].batch);
     c->o.keep.keep(c->o.keep.ctx,
@@ -118,10 +118,10 @@ int64_t clock_read(const struct server_core *c, const struct server_key *k, int 
     return -1;
 }
 
-// A pull is answered by what the worker's own push of the step before needed, and only one with the largest delay allowed by the
-// last update too. Where steps commit, a commit waits for replies that are still leaving, so weights are sent from where they
-// lie. Where pushes are applied on arrival, the next one may come at any time: the reply is a copy. So it is where workers may be
-// lost: what leaves for a frozen one would keep the others waiting.
+// peers_ready_ns is when the worker's own push of the step before could be answered, and the last update if the pull
+// needs that update. Where steps commit, a commit waits for replies that are still being sent, so weights are sent from
+// the key's buffer. Where pushes are applied on arrival the next one may arrive at any time, so the reply is a copy. It
+// is a copy too where workers may be lost: a reply to a frozen worker would block the others.
 static struct ps_message pull_reply(struct server_core *c, struct server_key *k, int worker) {
     struct server_pull *pull = &k->pulls[worker];
     size_t bytes = (size_t)k->n * dtype_size(c->dtype);
@@ -151,8 +151,8 @@ bool pull_ready(const struct server_core *c, const struct server_key *k, int wor
     return k->loaded && k->pulls[worker].pending && c->policy->may_read(c, k, worker);
 }
 
-// Through a segment the weights are in the worker's hands: put where it wants them, or read where they are. They are put
-// there once: when the link says the answer again, the worker may have read the first one and be at work on what it says.
+// With a segment no frame is sent: the weights are copied to where the worker wants them, or read in place. The copy is
+// made once: when the link resends the answer, the worker may already compute on the first copy.
 void answer_pull(struct server_core *c, struct server_key *k, int worker) {
     struct server_pull *pull = &k->pulls[worker];
     const struct server_segment *s = &c->segments[worker];
@@ -172,8 +172,8 @@ static struct ps_message snapshot_reply(const struct server_core *c, const struc
         .bytes = (size_t)k->n * dtype_size(c->dtype)};
 }
 
-// The snapshot that was asked for, if its version has come: a copy, and the last answer that an update gives, for nobody waits
-// for it.
+// Answers the last snapshot request once the key has its version: with a copy, and after all other answers of an
+// update, since no worker waits for it.
 void answer_snapshot(struct server_core *c, struct server_key *k) {
     struct server_shot *s = &k->shot;
     if (!s->pending || !k->loaded || k->version < s->want) return;

@@ -1,6 +1,6 @@
-// State that a server's threads share. Its main thread is the member of the job, and watches (server.c); each shard thread owns one
-// ROUTER, its own DEALER to the scheduler, one core and the core's keys (shard.c). They share nothing but the flags
-// below. For these two files alone.
+// State that a server's threads share. The main thread is the member of the job, and watches the others (server.c).
+// Each shard thread owns one ROUTER, its own DEALER to the scheduler, one core and the core's keys (shard.c). They
+// share only the flags below. Included only by these two files.
 #ifndef STARRING_PS_SERVER_SERVER_THREADS_H
 #define STARRING_PS_SERVER_SERVER_THREADS_H
 
@@ -28,16 +28,17 @@ struct shard {
     int thread;
     struct ps_identity id;
     struct net_lines lines;  // to the workers, by one ROUTER, and the scheduler
-    struct link *link;       // over them
+    struct link *link;       // over these lines
     struct server_core *core;
     struct thread_time *spans;
     struct arrivals *record, *replay;  // NULL: none
     struct staleness_log *staleness_log;
-    bool acquainted;  // its core knows who is in the job
-    bool heard;       // something of the scheduler, which knows where to answer then
+    bool acquainted;  // its core knows the members of the job
+    bool heard;       // a message of the scheduler, which then knows where to answer
     pthread_t tid;
-    bool started, loaded;    // its keys go on from what has been read
-    _Atomic uint64_t turns;  // of its loop, of which none takes long: how the main thread knows that it lives
+    bool started, loaded;  // loaded: its keys have the checkpoint's state
+    _Atomic uint64_t
+        turns;  // iterations of its loop, none of which takes long: the main thread finds a stuck thread by it
     struct turning turning;  // the main thread's
     _Atomic int failed;      // error is complete before this is set
     char error[WIRE_TEXT_MAX];
@@ -49,8 +50,8 @@ struct server {
     struct shard_map *map;
     struct manifest manifest, order;
     struct net *net;
-    struct net_lines lines;  // of the main thread: to the scheduler alone
-    struct link *link;       // over them
+    struct net_lines lines;  // of the main thread: only to the scheduler
+    struct link *link;       // over these lines
     struct stall_watch *watch;
     struct wire_count wire;
     struct ps_identity id;
@@ -60,21 +61,21 @@ struct server {
     struct server_buffers *buffers;
     struct server_sharing sharing;
     struct shard *shards;             // (threads)
-    _Atomic(struct roster *) roster;  // who is in the job; NULL: it has not started
-    char token[JOB_TOKEN_MAX];        // that its shards ask for
-    struct server_buffers *copies;    // (map->count) of keys that are being written; all NULL: none are
-    struct keeper *keeper;            // NULL: there are no checkpoints
+    _Atomic(struct roster *) roster;  // the members of the job; NULL: it has not started
+    char token[JOB_TOKEN_MAX];        // that its shards demand
+    struct server_buffers *copies;    // (map->count) of keys being written; all NULL: no checkpoints
+    struct keeper *keeper;            // NULL: no checkpoints
     struct start_point from;          // known with the roster
-    struct background *reader;        // of the checkpoint that it names; NULL: there is none (yet)
-    struct key_rows rows;             // of all keys, as that says
-    _Atomic bool loaded;              // it has been read: buffers and rows have what it says
+    struct background *reader;        // of the checkpoint that `from` names; NULL: none (yet)
+    struct key_rows rows;             // of all keys, from that checkpoint
+    _Atomic bool loaded;              // it has been read: buffers and rows are filled
     _Atomic int quit;
-    // When the first gradient came and when the last update was done, by the clock and in CPU time of the process.
+    // Times of the first gradient and of the last update, by the clock and in CPU time of the process.
     _Atomic int64_t begin_ns, cpu_begin_ns, end_ns, cpu_end_ns;
-    struct helper_figures scheduler_cost;  // as it said when it ended the job
+    struct helper_figures scheduler_cost;  // as the scheduler sent it at the end of the job
 };
 
-// What a server reads of a checkpoint, as keeper.h or any other topology has written it.
+// What a server needs to read a checkpoint, written by keeper.h or by any other topology.
 struct state_read {
     const struct config *config;
     const struct layout *layout;
@@ -82,12 +83,12 @@ struct state_read {
     int rank;
     const struct server_buffers *buffers;  // (map->count)
 };
-// Fills the masters and states of server `rank`'s keys, and the rows of all keys of the job (key_rows_free either way). stop: NULL:
-// never. 0, or -1 after logging.
+// Fills the masters and states of server `rank`'s keys, and the rows of all keys of the job (call key_rows_free in both
+// cases). stop: NULL: never. Returns 0, or -1 after logging.
 int server_read_checkpoint(const struct state_read *r, const struct start_point *from, struct key_rows *rows,
                            const _Atomic int *stop);
 
-// A shard's thread; arg: struct shard. How its link says payloads again.
+// A shard's thread; arg: struct shard. shard_renew: how its link resends payloads.
 void *shard_main(void *arg);
 bool shard_renew(void *shard, int peer, struct ps_message *m);
 

@@ -9,7 +9,7 @@
 #include "shared/core/error.h"
 #include "shared/time/stall.h"
 
-// The first push of the job, and of this shard, begins what is measured.
+// The first push, of the job or of this shard, starts the measurement.
 static void training_begins(struct shard *s) {
     int64_t cpu = 0, wall = 0;
     thread_time_start(s->spans);
@@ -27,7 +27,8 @@ bool shard_renew(void *ctx, int peer, struct ps_message *m) {
     return server_core_renew(((struct shard *)ctx)->core, peer, m);
 }
 
-// The next message; false: *rc is 0, there is none, or -1. The time is that of the push that the message is about.
+// Receives the next message. Returns false if there is none (*rc 0) or on failure (*rc -1). The time counts for the
+// message's push.
 static bool shard_receive(struct shard *s, struct net_socket *from, struct net_message *m, int *rc) {
     thread_time_enter(s->spans, SERVER_RECEIVE, SPAN_OF_NOTHING);
     *rc = net_recv(from, m);
@@ -88,7 +89,7 @@ static int shard_from_scheduler(struct shard *s) {
     return rc;
 }
 
-// The checkpoint that the job goes on from, once it has been read.
+// Resumes from the job's checkpoint, once it is read.
 static int shard_load(struct shard *s) {
     const struct server *sv = s->server;
     if (s->loaded || !atomic_load(&sv->loaded)) return 0;
@@ -96,7 +97,7 @@ static int shard_load(struct shard *s) {
     return server_core_goes_on(s->core, &sv->rows, sv->from.step);
 }
 
-// The members of the job are known, once the main thread has looked.
+// Tells the core the members of the job, once the main thread knows them.
 static void shard_meet(struct shard *s) {
     const struct roster *r = atomic_load(&s->server->roster);
     if (s->acquainted || !r) return;
@@ -105,7 +106,7 @@ static void shard_meet(struct shard *s) {
     s->acquainted = true;
 }
 
-// Messages that come before the start wait in the socket: no sender is known yet.
+// Messages that arrive before the start wait in the socket: no sender is known yet.
 static int shard_loop(struct shard *s) {
     while (!atomic_load(&s->server->quit)) {
         atomic_fetch_add(&s->turns, 1);
@@ -127,7 +128,7 @@ void *shard_main(void *arg) {
     struct shard *s = arg;
     struct server *sv = s->server;
     error_set_label("server %d shard %d", s->id.rank, s->thread);
-    error_quiet(1);  // the main thread speaks for the server
+    error_quiet(1);  // the main thread logs for the server
     stall_part(sv->watch, NULL, gettid());
     int rc = shard_loop(s);
     thread_time_end(s->spans);

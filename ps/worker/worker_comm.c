@@ -307,8 +307,7 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
 }
 
 // Publishes what the hooks wait for. Returns whether to poll again soon: only the transport still reads a buffer, or
-// the main
-//thread waits for a snapshot.
+// the main thread waits for a snapshot.
 static bool publish(struct comm *c, double busy_s, double now_s) {
     bool busy = false;
     // This comes first: a hook that sees the transfers' end may close the timeline.

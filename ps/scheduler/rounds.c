@@ -16,23 +16,23 @@ struct round {
     int64_t step;
     bool *reported;  // (N)
     bool *summed;    // (shards)
-    bool *told;      // (N + shards) that the member is slow
+    bool *told;      // (N + shards) it was printed that the member is slow
     int reports, sums;
     double *loss;         // (N)
     int64_t *tokens;      // (N) of the workers' batches
-    int64_t mean_tokens;  // as the first of them says
+    int64_t mean_tokens;  // from the first report
     float lr, loss_scale, clip;
     int first_worker;
     struct exact_sum sum;
-    double first_s, last_s;  // when the first and the last report or sum of this step came
-    int64_t ready_ns;        // the latest of them: of a report its own, of a sum that of its pushes
+    double first_s, last_s;  // when the first and the last report or sum of this step arrived
+    int64_t ready_ns;        // the latest of a report's own time and a sum's, which is that of its pushes
 };
 
 struct gather {
     uint64_t seq;
     bool *have;        // (N)
-    bool *told;        // (N) that the worker is slow
-    int count, words;  // workers heard; values each
+    bool *told;        // (N) it was printed that the worker is slow
+    int count, words;  // workers that have sent; values of each
     double *values;    // (N, WIRE_VALUES_MAX)
     double first_s;
 };
@@ -43,13 +43,13 @@ struct rounds {
     struct consistency_rule rule;
     int workers, shards;
     int full_shards;       // shards that own keys
-    int64_t step;          // the oldest one that is open
+    int64_t step;          // the oldest open step
     struct round *rounds;  // (1 + lead), by step % (1 + lead)
     struct gather gather;
-    struct budget *budget;  // NULL: workers go step by step
+    struct budget *budget;  // NULL: workers share steps
     struct step_set *set;   // NULL: every worker belongs to every step
-    uint64_t away;          // workers that the step before went without
-    struct loss *losses;    // (N) the last ones; the texts are this one's
+    uint64_t away;          // workers that the last step ran without
+    struct loss *losses;    // (N) the last loss of each; it owns the texts
     char error[WIRE_TEXT_MAX];
 };
 
@@ -115,12 +115,12 @@ static void say_joined(const struct rounds *c, int w, const struct step_opening 
     port_tell(&c->o.port, w, &h);
 }
 
-// From this step on the job has these workers' gradients. People hear of those that are away, and of those that are back:
+// From this step on the job has these workers' gradients. Reports workers that are away, and workers that are back:
 //
 //     step       1 2 3 4 5 6 7 8            worker 1 away from step 4 on, "died"
 //     worker 1   x x x . . x x x            worker 1 there from step 6 on
 //
-// A worker that is lost when its gradients have come, or is back before the next step, was never away.
+// A worker that is lost after its gradients have arrived, or that is back before the next step, was never away.
 static void note_absences(struct rounds *c, int64_t step, uint64_t there) {
     uint64_t away = elastic_all(c->workers) & ~there, changed = away ^ c->away;
     c->away = away;
@@ -132,11 +132,11 @@ static void note_absences(struct rounds *c, int64_t step, uint64_t there) {
     }
 }
 
-// The step is over: the workers hear with it which of them belong to the step that opens.
+// The step is over: STEP_DONE tells the workers which of them belong to the step that opens.
 static void close_set(struct rounds *c, const struct round *r, bool skipped, struct wire_header *step_done) {
     uint64_t set = step_set_fixed(c->set), before = step_set_live(c->set);
     bool more = r->step + 1 < c->o.config->steps && !c->members->stop;
-    note_absences(c, r->step + 1, set | before);  // a worker that is late is there
+    note_absences(c, r->step + 1, set | before);  // a straggler is not away
     step_set_close(c->set, skipped, more);
     struct step_opening opening = {.members = step_set_members(c->set),
                                    .contributors = elastic_count(set),
@@ -183,12 +183,12 @@ static int decide(struct rounds *c, struct round *r) {
     return 0;
 }
 
-// Whether all reports that the step needs are here, or each member's part is or the member is lost.
+// Whether all reports that the step needs are here; with sets, whether the set is fixed.
 static bool is_reported(const struct rounds *c, const struct round *r) {
     return c->set ? step_set_fixed(c->set) != 0 : consistency_completes(&c->rule, r->reports);
 }
 
-// Does what is due: sets are fixed, and steps decided in their order.
+// Does what is due: fixes sets, and decides steps in order.
 static int settle(struct rounds *c, double now) {
     if (c->set && step_set_fix(c->set, now))
         tell_shards(c,
@@ -198,8 +198,8 @@ static int settle(struct rounds *c, double now) {
     return 0;
 }
 
-// A report or a sum of a step. No member is further ahead than its consistency lets it be: a message of a later step has
-// nothing to wait for here.
+// Finds the round of a report or a sum. No member is further ahead than its consistency allows: a message of a later
+// step ends the job.
 static int round_for(struct rounds *c, int member, const struct wire_header *h, struct round **r) {
     char name[48];
     *r = h->step < c->step ? NULL : round_of(c, h->step);
@@ -240,7 +240,7 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
     r->tokens[w] = h->tokens;
     r->reports++;
     if (c->set) step_set_reported(c->set, w);
-    // Its workers know what a job that goes on from a checkpoint has behind it.
+    // The workers know the state of a job that resumes from a checkpoint.
     struct step_opening opening;
     if (c->set && h->step > 0 && h->step == c->o.start.step && opening_read(h, &opening) == 0)
         step_set_begin(c->set, &opening.state);
@@ -258,15 +258,15 @@ int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double 
     return settle(c, now);
 }
 
-// Where weights may wait for a worker's pushes the shards hear that it pushes no more: no batch is left for it, or it has come to
-// the end.
+// Where weights may wait for a worker's pushes, tells the shards that it no longer pushes: no batch is left for it, or
+// it has finished.
 static void say_over(const struct rounds *c, int w) {
     if (!arrivals_wait(c->o.config)) return;
     tell_shards(c, &(struct wire_header){.kind = WIRE_MEMBER, .key = w, .flags = WIRE_FINAL});
 }
 
 // ---------------------------------------------------------------- gathers
-// Answers once all have come.
+// Answers once all workers have sent.
 static void close_gather(struct rounds *c) {
     struct gather *g = &c->gather;
     int owed = c->set ? elastic_count(step_set_live(c->set)) : c->workers;
@@ -319,7 +319,7 @@ void rounds_stop(struct rounds *c) {
     if (c->budget) budget_stop(c->budget);
 }
 
-// ---------------------------------------------------------------- workers that come and go
+// ---------------------------------------------------------------- workers that join and leave
 bool rounds_has(const struct rounds *c, int w) { return is_live(c, w); }
 
 bool rounds_bears(const struct rounds *c, int w) { return c->set && step_set_bears(c->set, w); }
@@ -327,7 +327,7 @@ bool rounds_bears(const struct rounds *c, int w) { return c->set && step_set_bea
 int rounds_lost(struct rounds *c, int w, const struct loss *loss, double now) {
     struct gather *g = &c->gather;
     step_set_lost(c->set, w);
-    // Unless it is another process of a rank that is away, and has not come so far.
+    // Keeps the older loss if the rank is still away: its new process had not joined yet.
     if (!(c->away & elastic_bit(w))) {
         free((char *)c->losses[w].why);
         c->losses[w] = (struct loss){loss->cause, xstrdup(loss->why)};
@@ -340,7 +340,7 @@ int rounds_lost(struct rounds *c, int w, const struct loss *loss, double now) {
 
 int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, double now) {
     struct round *r;
-    int place = 0;  // among the shards that have keys
+    int place = 0;  // index among the shards that have keys
     if (!c->set || !c->o.map->shard_keys[shard]) return 0;
     if (round_for(c, membership_shard(c->members, shard), h, &r) != 0) return -1;
     for (int i = 0; i < shard; i++) place += c->o.map->shard_keys[i] > 0;
@@ -348,7 +348,7 @@ int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, dou
     return settle(c, now);
 }
 
-// Whether nothing is left to join.
+// Whether no step is left to join.
 static bool is_over(const struct rounds *c) { return c->step >= c->o.config->steps; }
 
 void rounds_join(struct rounds *c, int w) {
@@ -357,18 +357,18 @@ void rounds_join(struct rounds *c, int w) {
         refuse_join(c, w);
         return;
     }
-    step_set_join(c->set, w);  // the next step that opens is its first
+    step_set_join(c->set, w);  // its first step is the next one that opens
 }
 
 bool rounds_lets_in(const struct rounds *c, int w) {
     if (!c->set || is_live(c, w)) return false;
-    // Where all is over it hears so; the step behind the last one has members, and never closes.
+    // If all is over, it is told so. The step after the last one has members, and never closes.
     return is_over(c) || !(step_set_members(c->set) & elastic_bit(w));
 }
 
 // ---------------------------------------------------------------- time
-// The moment from which worker w has been waited for: the first of the others came at first_s. A worker that
-// still pushes is on its way: workers that decide alone may be far apart when they come to a barrier.
+// Since when worker w is waited for: first_s, when the first of the others arrived, or its last progress. A worker that
+// still pushes is on its way: workers that decide alone may arrive at a barrier at very different times.
 static double idle_since(const struct rounds *c, int w, double first_s) {
     double progress_s = c->members->m[w].progress_s;
     return progress_s > first_s ? progress_s : first_s;

@@ -1,27 +1,28 @@
-// The common work of a job's members: the commit round of each step and gathers. A part of the scheduler's state machine
-// (scheduler_core.h knows who is there): no sockets, no clock but `now` (seconds).
+// The common work of a job's members: the commit round of each step, and gathers. It belongs to the scheduler's state
+// machine (scheduler_core.h knows the members): no sockets, no clock but `now` (seconds).
 //
 //     step t    REPORT of the workers + SHARD_SUM of every shard with keys
 //                   --> update_decide (kernels/operations.h), losses added in worker order
 //                   --> DECISION to the shards, STEP_DONE to the workers
 //     gather    GATHER of every worker --> values added in worker order --> GATHER_DONE; no values: a barrier
 //
-// Where workers come and go, or steps go on without the late (ps/agree/step_set.h):
+// Where workers join and leave, or steps close without stragglers (ps/agree/step_set.h):
 //
-//     step t    + ARRIVED of every shard --> SET to the shards, once each member's part is here or the member is lost, or
-//               there are enough; then their SHARD_SUMs. STEP_DONE tells who is late that it is
-//     JOIN      of a worker that has come to the running job: JOINED when the next step opens, STEP_DONE to the rest
+//     step t    + ARRIVED of every shard --> SET to the shards, once each member's gradient is here or the member is lost, or
+//               enough gradients are here; then their SHARD_SUMs. STEP_DONE tells a straggler that it is late
+//     JOIN      of a worker that joins the running job: JOINED when the next step opens, STEP_DONE to the rest
 //     gather    of the live workers
 //
-// Where workers run ahead of each other there are no common steps: TAKE of a worker --> TAKEN (budget.h).
+// Where workers run ahead of each other they share no steps: TAKE of a worker --> TAKEN (budget.h).
 //
 // Invariants
-// 1. Each message comes once (ps/net/link.h), in any order; one of a step or gather that is over is dropped, and one of a
-//    step that nobody may be at yet ends the job.
-// 2. One gather and lead + 1 steps are open, each step in a slot of its own (struct round, step % (1 + lead)), which keeps
-//    what comes of it early. Steps are decided in their order, each once, when every report and every sum that it needs is
-//    here; what is decided follows from them in worker order alone.
-// 3. A set of workers is fixed once a step, and is one for all keys. A worker that joins belongs to the next step that opens.
+// 1. Each message arrives once (ps/net/link.h), in any order. A message of a step or gather that is over is dropped;
+//    one of a step that no member can be at yet ends the job.
+// 2. One gather and lead + 1 steps are open, each step in a slot of its own (struct round, step % (1 + lead)), which
+//    keeps messages that arrive early. Steps are decided in order, each once, when every report and every sum that it
+//    needs is here. The decision depends only on these, in worker order.
+// 3. A step's set of workers is fixed once, and is the same for all keys. A worker that joins belongs to the next step
+//    that opens.
 // Errors: -1 with rounds_error set.
 #ifndef STARRING_PS_SCHEDULER_ROUNDS_H
 #define STARRING_PS_SCHEDULER_ROUNDS_H
@@ -39,26 +40,26 @@ void rounds_take(struct rounds *c, int worker,
                  const struct wire_header *h);  // where workers run ahead (budget.h)
 void rounds_stop(struct rounds *c);             // some worker was asked to leave
 
-// ---- where workers come and go
+// ---- where workers join and leave
 bool rounds_has(const struct rounds *c, int worker);    // it belongs to the job
 bool rounds_bears(const struct rounds *c, int worker);  // the job can go on without it
 int rounds_lost(struct rounds *c, int worker, const struct loss *loss, double now);
 int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, double now);
 void rounds_join(struct rounds *c, int worker);
-// Whether a worker that has come to the running job may now come to the servers: no open step may hold gradients
-// of the process before it, and the others have loaded their weights.
+// Whether a worker that joins the running job may connect to the servers now: no open step may hold gradients
+// of its rank's last process, and the other workers have loaded their weights.
 bool rounds_lets_in(const struct rounds *c, int worker);
 
-// A step that has enough waits no longer for others when its grace is over: hurry, until then. 0 or -1.
+// A step with enough gradients stops waiting for others when its grace is over: hurry, until then. Returns 0 or -1.
 int rounds_tick(struct rounds *c, double now);
 bool rounds_hurry(const struct rounds *c);
 
 #define ROUNDS_TEXT_MAX 160
-// Whether a round or a gather has waited long for a member, which is alive (scheduler_core.c notices those that
-// are not) and has not been named for that yet; then text says so. It is waited for all the same.
+// Whether a round or a gather has waited long for a member that is alive (scheduler_core.c notices dead ones)
+// and was not named for this yet; then text names it. The wait goes on.
 bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]);
 
-int64_t rounds_step(const struct rounds *c);  // the oldest one that is open
+int64_t rounds_step(const struct rounds *c);  // the oldest open step
 const char *rounds_error(const struct rounds *c);
 
 #endif

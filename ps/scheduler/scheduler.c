@@ -36,37 +36,37 @@ struct scheduler {
     const struct ps_role_options *o;
     struct net *net;
     struct ps_identity id;
-    struct net_lines lines;  // by one ROUTER, to the members and shards that have spoken in this epoch
-    struct link *link;       // over them
+    struct net_lines lines;  // by one ROUTER, to the members and shards that have sent in this epoch
+    struct link *link;       // over these lines
     struct scheduler_core *core;
-    uint64_t *joined;  // (workers) the life that was told where to join; 0: none
-    int said;          // verdicts
-    bool childless;    // the launcher of this process has no child any more
+    uint64_t *joined;  // (workers) the life that was told to join; 0: none
+    int said;          // verdicts sent
+    bool childless;    // this process's launcher has no child left
     struct shard_map *map;
     struct manifest manifest;
     struct manifest order;    // of recorded arrivals
-    struct arrivals *replay;  // of one shard: which batch each worker's step had; NULL: none are repeated
+    struct arrivals *replay;  // of one shard: the batch of each worker's step; NULL: no replay
     struct wire_count wire;
     char address[NET_ADDRESS_MAX];  // of the ROUTER, as bound
-    struct start_point first;       // where the job begins, as the configuration says
-    bool told;                      // by the launcher of why the job has ended: it says it
-    struct background *files;       // reads and writes them
-    struct beginning *beginning;    // the last job of that kind; NULL: there was none
+    struct start_point first;       // where the job begins, as configured
+    bool told;                      // the launcher knows why the job has ended, and logs it
+    struct background *files;       // runs jobs that read and write files
+    struct beginning *beginning;    // the last job of that kind; NULL: none
     uint64_t begins;                // its number
-    uint64_t standing;              // of the last one that people have heard of
-    int found;                      // what a job has come to: 0 or -1
-    struct epoch_options epochs;    // of the first
-    struct turn_clock turns;        // the core's
+    uint64_t standing;              // of the last job that was printed as slow
+    int found;                      // result of a job: 0 or -1
+    struct epoch_options epochs;    // of the first epoch
+    struct turn_clock turns;        // the core's clock
     struct waiting waiting;
     struct thread_time *spans;  // NULL: no trace
     int64_t cpu_begin_ns;       // when the job started
 };
 
-// Below the link: what the process alone knows is filled in.
+// Called below the link: fills in what only the process knows.
 static void scheduler_send(void *ctx, int peer, const struct ps_message *message) {
     struct scheduler *s = ctx;
     struct ps_message m = *message;
-    // It has no directory of its own, maybe: the servers, which leave reports, learn what it has cost.
+    // The servers write the reports, since the scheduler may have no directory: SHUTDOWN carries its cost.
     struct rusage self;
     if (m.header.kind == WIRE_SHUTDOWN) {
         m.header.count = 4;
@@ -75,20 +75,20 @@ static void scheduler_send(void *ctx, int peer, const struct ps_message *message
         m.header.values[2] = (double)atomic_load(&s->wire.control_sent);
         m.header.values[3] = (double)atomic_load(&s->wire.control_received);
     }
-    // Clocks are compared by it, so it is the host's (ps/net/clock.h).
+    // Members compare clocks with it, so it is the host's (ps/net/clock.h).
     if (m.header.kind == WIRE_HEARTBEAT_ACK) m.header.peers_ready_ns = clock_ns(CLOCK_MONOTONIC);
     net_lines_send(&s->lines, peer, &m);
 }
 
 static double moment(const struct scheduler *s) { return turn_clock_at(&s->turns, now_seconds()); }
 
-// ---------------------------------------------------------------- the meeting
+// ---------------------------------------------------------------- the rendezvous
 static void put_text(const struct scheduler *s, const char *name, char *text, size_t bytes) {
     rendezvous_put(s->o->meet, name, text, bytes);
     free(text);
 }
 
-// Messages of the epoch before are said no more.
+// Messages of the last epoch are no longer resent.
 static void opens(void *ctx, const struct epochs *e) {
     struct scheduler *s = ctx;
     struct meeting_now now = {.epoch = e->epoch, .job = e->job, .clock = ps_clock_id()};
@@ -131,7 +131,7 @@ static void joins(void *ctx, int worker, uint64_t life, const struct meeting_sta
     put_text(s, meeting_join_name(name, epoch, worker, life), text, bytes);
 }
 
-// Whoever was slow finds later, too, that it is over.
+// A slow member finds this later: the epoch is over.
 static void over(void *ctx, uint32_t epoch, const char *why) {
     struct scheduler *s = ctx;
     char name[MEET_NAME_MAX];
@@ -161,7 +161,7 @@ static void hear_launcher(struct scheduler *s, int rank, const struct member_new
     verdict_say(s->o->meet, &s->said, &v);
 }
 
-// ---------------------------------------------------------------- what comes
+// ---------------------------------------------------------------- news and messages
 static void hear_news(struct scheduler *s) {
     int size = rendezvous_size(s->o->meet);
     for (struct member_news n; rendezvous_news(s->o->meet, &n); free(n.data)) {
@@ -172,7 +172,7 @@ static void hear_news(struct scheduler *s) {
     }
 }
 
-// Hands a message to the core, of a member by way of the link, which may answer.
+// Hands a message to the core; a member's message goes through the link first, which may answer.
 static void hear(struct scheduler *s, struct net_message *m) {
     int member = scheduler_core_knows(s->core, &m->header);
     if (member >= 0) s->lines.routes[member] = m->from;
@@ -182,7 +182,7 @@ static void hear(struct scheduler *s, struct net_message *m) {
     ps_frame_release(m->frame);
 }
 
-// What looks at all members, of whom there may be thousands: not for each message, but for all that have come together. 0 or -1.
+// Checks all members, which may be thousands: once for all messages that have arrived together. Returns 0 or -1.
 static int look_around(struct scheduler *s) {
     int rc = scheduler_core_tick(s->core, turn_clock_turn(&s->turns, now_seconds()));
     link_tick(s->link, now_seconds());
@@ -203,7 +203,7 @@ static void say_waiting(struct scheduler *s, double now) {
 }
 
 // ---------------------------------------------------------------- files
-// A file system that stands still is slow, not dead.
+// A file system that blocks is slow, not dead.
 static void say_standing(struct scheduler *s) {
     uint64_t number;
     double now = now_seconds(), age_s = background_age(s->files, now, &number);
@@ -213,7 +213,7 @@ static void say_standing(struct scheduler *s) {
          s->o->dir ? s->o->dir : "the run", age_s);
 }
 
-// Before the job is known, and behind its end. Whoever has come waits meanwhile.
+// Used before the job is known, and after its end. Members that have arrived wait meanwhile.
 static void wait_for(struct scheduler *s, uint64_t number) {
     while (!background_wait(s->files, number, HURRY_MS * 1e-3)) say_standing(s);
 }
@@ -231,7 +231,7 @@ static int start_at(struct start_point *p, const struct config *config, const ch
     struct checkpoint *c = checkpoint_open(path);
     if (!c) return -1;
     const struct train_state *t = checkpoint_train(c);
-    // Where workers share a budget, worker 0's own count.
+    // Where workers share a budget, the step is worker 0's own count.
     int64_t step = consistency_of(config).row->on_arrival ? t->step : train_state_place(t);
     p->step = step / config_round(config);
     snprintf(p->seal, sizeof p->seal, "%s", checkpoint_seal(c));
@@ -240,8 +240,8 @@ static int start_at(struct start_point *p, const struct config *config, const ch
     return 0;
 }
 
-// The checkpoint that --resume names. With --resume-weights-only the job begins at the beginning: workers take the weights from
-// there by themselves.
+// The checkpoint that --resume names. With --resume-weights-only the job begins at step 0: workers load the weights
+// themselves.
 static int start_asked(struct start_point *p, const struct ps_role_options *o) {
     const struct recovery_config *v = &o->config->recovery;
     char *why = NULL;
@@ -253,12 +253,12 @@ static int start_asked(struct start_point *p, const struct ps_role_options *o) {
     return rc;
 }
 
-// The first epoch of this scheduler: what DIR/history.jsonl says of those before, if it goes on with their job.
-// checkpoint: that the configuration says to go on from; "": none.
+// The first epoch of this scheduler: it continues the epochs in DIR/history.jsonl if it continues their job.
+// checkpoint: the one that the configuration resumes from; "": none.
 static void epoch_first(const struct ps_role_options *o, const char *checkpoint, struct epoch_options *out) {
     out->restarts = o->config->recovery.restart;
     if (!o->dir || (!out->restarts && !ps_elastic(o->config))) return;
-    // One that was started by hand goes on with a job whose worker 0 still stands in the run directory's state.
+    // A scheduler started by hand continues a job if the run directory's state shows worker 0 as running or dead.
     struct run_state state;
     bool again = false;
     if (!o->launched) {
@@ -274,18 +274,18 @@ static void epoch_first(const struct ps_role_options *o, const char *checkpoint,
     out->why = "the scheduler was started again";
 }
 
-// The first epoch of a job begins where the configuration says, a later one at the latest complete checkpoint of the run, if
-// there is one; DIR/history.jsonl says so.
+// The first epoch of a job begins as configured, a later one at the latest complete checkpoint of the run, if
+// there is one; DIR/history.jsonl records it.
 static int epoch_starts(const struct ps_role_options *o, const struct epochs *e, struct start_point *out,
                         char error[WIRE_TEXT_MAX]) {
-    // Nobody of an earlier epoch writes any more: all have begun anew, and come.
+    // No process of an earlier epoch still writes: all of them have entered again.
     char *latest = e->why[0] && o->dir ? checkpoint_latest(o->dir) : NULL;
     int rc = latest ? start_at(out, o->config, latest) : 0;
     free(latest);
     if (rc != 0) return core_fail(error, "%s", error_last());
-    // Nothing stays of another run that had this directory.
+    // Steps of another run in this directory do not count.
     int64_t stays = resume_is_own(out->checkpoint, o->dir) ? out->step : 0;
-    // Of a scheduler's own death its records tell: nobody has cut them yet.
+    // After a scheduler's own death metrics.jsonl tells how far the job was: it has not been cut yet.
     bool later = e->why[0] || stays > 0;
     int64_t reached = e->reached < 0 && later && o->dir ? metrics_last_step(o->dir) : e->reached;
     struct history_row life = {.kind = HISTORY_LIFE,
@@ -314,7 +314,7 @@ static int epoch_starts(const struct ps_role_options *o, const struct epochs *e,
 
 struct beginning {
     const struct scheduler *s;
-    struct epochs e;  // as it was when all were there
+    struct epochs e;  // as it was when all ranks were present
     struct start_point out;
     char error[WIRE_TEXT_MAX];
     int rc;
@@ -326,7 +326,7 @@ static int begins(void *arg) {
     return 0;
 }
 
-// An epoch that has ended meanwhile has nothing to begin: the next one asks again.
+// If the epoch has ended meanwhile this result is dropped: the next epoch asks again.
 static int starts(void *ctx, const struct epochs *e, struct start_point *out, char error[WIRE_TEXT_MAX]) {
     struct scheduler *s = ctx;
     struct beginning *b = s->beginning;
@@ -362,7 +362,7 @@ struct noting {
     char *why;
 };
 
-// A line that cannot be written is reported, and changes nothing else.
+// A line that cannot be written is reported; the job goes on.
 static int note(void *arg) {
     const struct noting *n = arg;
     const struct absence *a = &n->a;
@@ -387,7 +387,7 @@ static void note_absence(void *ctx, const struct absence *a) {
     background_ask(s->files, note, n, note_free);
 }
 
-// A launcher may still tell of a death when all members have said goodbye.
+// A launcher may still report a death after all members have left.
 static bool is_over(const struct scheduler *s) {
     return scheduler_core_done(s->core) && (!s->o->launched || s->childless);
 }
@@ -404,7 +404,7 @@ static int scheduler_loop(struct scheduler *s) {
         if (s->o->step) atomic_store(s->o->step, scheduler_core_steps(s->core));
         say_standing(s);
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
-        // A launcher has ended the job, or there is none any more.
+        // A launcher has ended the job, or is gone.
         const char *ended = rendezvous_ended(s->o->meet);
         if (ended) return scheduler_core_abort(s->core, ended);
         thread_time_enter(s->spans, WIRE_NONE, SPAN_OF_NOTHING);
@@ -451,7 +451,7 @@ static int read_first(void *arg) {
 
 static int scheduler_open(struct scheduler *s) {
     const struct config *c = s->o->config;
-    // 1. Where it listens for rounds: roles come to the meeting meanwhile.
+    // 1. The socket for rounds: roles enter the rendezvous meanwhile.
     struct net_options no = {.wire = &s->wire,
                              .queue_messages = QUEUE_MESSAGES,
                              .faults = fault_plan_of(c, PS_SCHEDULER, 0),
@@ -461,7 +461,7 @@ static int scheduler_open(struct scheduler *s) {
     if (!(s->files = background_create("reads and writes the job's files", error_label()))) return -1;
     if (!(s->net = net_create(&no)) || !(s->lines.router = net_router(s->net, at, s->address))) return -1;
     s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = rendezvous_life(s->o->meet)};
-    // 2. The files say which job this is.
+    // 2. The files tell which job this is.
     bool replaced = s->o->launched && (c->recovery.restart || ps_elastic(c));
     struct epoch_options *first = &s->epochs;
     *first = (struct epoch_options){
@@ -524,7 +524,7 @@ int ps_scheduler_run(const struct ps_role_options *o) {
         .names = names, .parts = WIRE_KINDS, .idle = 1u << WIRE_NONE, .trace = true};
     if (o->dir && o->config->trace) s.spans = thread_time_create(&traced);
     int rc = scheduler_open(&s);
-    if (rc != 0 && !o->launched) {  // else its launcher tells the others
+    if (rc != 0 && !o->launched) {  // else its launcher tells the other ranks
         char *why = xasprintf("the scheduler: %s", error_last());
         rendezvous_abort(o->meet, why);
         free(why);
@@ -532,7 +532,7 @@ int ps_scheduler_run(const struct ps_role_options *o) {
     if (rc == 0) {
         rc = scheduler_loop(&s);
         const char *why = scheduler_core_error(s.core);
-        // Its launcher says it, or has ended the job.
+        // Its launcher logs it, or has ended the job.
         error_quiet(s.told || (o->launched && ps_was_interrupted(why)) ? QUIET_ALL : QUIET_NOT);
         if (rc != 0) ps_fail(why);
         error_quiet(QUIET_NOT);

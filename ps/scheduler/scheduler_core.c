@@ -13,14 +13,14 @@
 #include "shared/state/identity.h"
 
 #define ANY   -1
-#define START "the start: "  // what a failure to come begins with
+#define START "the start: "  // the prefix of the reason when members did not arrive
 
 struct scheduler_core {
     struct scheduler_options o;
     struct epochs epochs;
     struct membership members;
-    bool *fell;  // (members + 1) that died since the last start; the last: a member did not come
-    // (members) Whose death has been counted before its launcher tells of it, as it was lost by silence: its process, or ANY; 0: none.
+    bool *fell;  // (members + 1) that died since the last start; the last entry: a member did not arrive
+    // (members) A death by silence is counted before the launcher reports it: here the pid, or ANY; 0: none.
     int *given_up;
     struct rounds *rounds;
     char news[WIRE_TEXT_MAX];
@@ -49,7 +49,7 @@ static void member_names_add(const struct membership *c, struct member_names *x,
                                   member_name(c, i, name));
 }
 
-// Its process is gone, and its place free.
+// Its process is gone, and the rank is free.
 static void forget(struct scheduler_core *c, int i, double now) {
     struct member *m = &c->members.m[i];
     m->here = m->old = m->present = m->gone = false;
@@ -64,7 +64,7 @@ static void members_free(struct membership *m) {
     free(m->first_identity);
 }
 
-// Those of a fresh epoch: nobody is present, and who was is old.
+// The members of a new epoch: none is present, and those that were are old.
 static void members_anew(struct scheduler_core *c, double start_s) {
     const struct membership *before = &c->members;
     struct membership next = {.workers = c->o.config->workers,
@@ -89,9 +89,9 @@ static void members_anew(struct scheduler_core *c, double start_s) {
     c->members = next;
 }
 
-// ---------------------------------------------------------------- where an epoch goes on
-// Where all shards listen; and for servers which process has which rank: their shards learn it from them. What has changed
-// since then is told by WIRE_MEMBER, and a life that is older than that counts no more.
+// ---------------------------------------------------------------- what an epoch resumes from The addresses of all
+// shards and, for servers, the process of each worker rank: their shards learn these from it. WIRE_MEMBER tells later
+// changes; an older life than the latest no longer counts.
 static struct roster *roster_of(const struct scheduler_core *c, int workers) {
     int threads = c->o.map->threads;
     struct roster *r = roster_create(c->members.shards, workers);
@@ -111,7 +111,7 @@ static struct meeting_start start_of(const struct scheduler_core *c, int workers
                                   roster_of(c, workers)};
 }
 
-// A worker has come since the job has started, and may come to the servers: it and they are told, once.
+// A worker has entered since the job started, and may connect to the servers: tells it and them, once.
 static void let_in(struct scheduler_core *c, int w) {
     struct member *m = &c->members.m[w];
     const struct wire_header news = {.kind = WIRE_MEMBER, .key = w, .seq = m->incarnation, .life = m->life};
@@ -124,14 +124,14 @@ static void let_in(struct scheduler_core *c, int w) {
 }
 
 // ---------------------------------------------------------------- epochs
-// Both halves of a fresh epoch.
+// Opens a new epoch: its members and its rounds.
 static void epoch_opens(struct scheduler_core *c, double start_s) {
     members_anew(c, start_s);
     c->rounds = rounds_create(&c->o, &c->members);
     c->o.meeting.opens(c->o.meeting.ctx, &c->epochs);
 }
 
-// All are there that the epoch waits for, and where they go on is known.
+// All ranks that the epoch waits for are present, and what they resume from is known.
 static void epoch_begins(struct scheduler_core *c, double now) {
     struct scheduler_options o = c->o;
     memset(c->fell, 0, (size_t)(c->members.count + 1) * sizeof *c->fell);
@@ -141,7 +141,7 @@ static void epoch_begins(struct scheduler_core *c, double now) {
         rounds_destroy(&c->rounds);
         c->rounds = rounds_create(&o, &c->members);
     }
-    // The job goes on without the workers that have not come (begins_without).
+    // The job goes on without the workers that did not arrive (begins_without).
     struct member_names missing = {.count = 0};
     bool first = !c->epochs.why[0];
     double waited_s = first ? ps_deadline_s(c->o.config) : ps_lost_s(c->o.config);
@@ -160,11 +160,11 @@ static void epoch_begins(struct scheduler_core *c, double now) {
                  c->epochs.epoch, missing.text, waited_s, first ? "" : "half of ");
 }
 
-// Nothing is decided in it any more: the next one opens.
+// Ends the epoch, which decides nothing any more, and opens the next one.
 static void epoch_end(struct scheduler_core *c, const char *why, double now) {
     uint32_t ended = c->epochs.epoch;
-    // An epoch that has not begun has decided nothing: what is lost is still of the one before. Where pushes are applied
-    // on arrival the scheduler decides no step, and worker 0's lines tell.
+    // An epoch that has not begun has decided nothing: `reached` remains that of the epoch before. Where pushes are
+    // applied on arrival the scheduler decides no step, and worker 0's lines tell how far the job was.
     if (c->members.started)
         c->epochs.reached = consistency_of(c->o.config).row->on_arrival ? -1 : rounds_step(c->rounds);
     c->epochs.epoch++;
@@ -175,12 +175,12 @@ static void epoch_end(struct scheduler_core *c, const char *why, double now) {
     c->o.meeting.over(c->o.meeting.ctx, ended, why);
 }
 
-// ---------------------------------------------------------------- workers that come and go
+// ---------------------------------------------------------------- workers that join and leave
 static bool is_elastic(const struct scheduler_core *c, int member) {
     return ps_elastic(c->o.config) && member >= 0 && member < c->members.workers && c->members.started;
 }
 
-// Whether the job goes on without this member, without a step that is done twice (ps/agree/step_set.h).
+// Whether the job goes on without this member, without doing a step twice (ps/agree/step_set.h).
 static bool bears(const struct scheduler_core *c, int member) {
     return is_elastic(c, member) && rounds_bears(c->rounds, member);
 }
@@ -195,9 +195,9 @@ static void lose(struct scheduler_core *c, int worker, const char *cause, const 
     if (rounds_lost(c->rounds, worker, &loss, now) != 0) scheduler_core_abort(c, rounds_error(c->rounds));
 }
 
-// ---------------------------------------------------------------- deaths
-// A member that dies while all are coming to the epoch that a death has begun, or to the first one in which somebody has died,
-// takes no restart of its own, unless it does so again and again. False: none is left, and the job has ended.
+// ---------------------------------------------------------------- deaths A member's death takes no restart if the
+// members are still entering an epoch that follows a death, or if another member has died since the last start, unless
+// it dies repeatedly. Returns false if no restart is left: the job has then ended.
 static bool takes_restart(struct scheduler_core *c, int member, const char *why) {
     char text[WIRE_TEXT_MAX] = "";
     bool *fell = &c->fell[member < 0 ? c->members.count : member];
@@ -212,8 +212,8 @@ static bool takes_restart(struct scheduler_core *c, int member, const char *why)
     return false;
 }
 
-// A member has died (-1: one that nobody knows), as why says: the one place where that becomes an epoch, or the job's
-// end. cause: as struct loss has it.
+// A member has died (-1: an unknown one) for the reason `why`. Only this function makes of it an epoch, or the job's
+// end. cause: as in struct loss.
 static void death(struct scheduler_core *c, int member, const char *cause, const char *why, double now) {
     char text[WIRE_TEXT_MAX] = "", own[WIRE_TEXT_MAX - 64];
     if (c->error[0]) return;
@@ -235,7 +235,7 @@ static void death(struct scheduler_core *c, int member, const char *cause, const
     }
     bool follows = !c->members.started && c->epochs.why[0];
     if (!takes_restart(c, member, why)) return;
-    text_words(own, sizeof own, why);  // it may be in what ends now
+    text_words(own, sizeof own, why);  // epoch_end may overwrite `why`
     snprintf(text, sizeof text, "%s", follows ? c->epochs.why : why);
     if (member >= 0) forget(c, member, now);
     epoch_end(c, text, now);
@@ -255,11 +255,11 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
     int i = 0, all = m->workers + m->servers;
     memcpy(v.name, d->name, sizeof v.name);
     while (i < all && strcmp(member_name(m, i, name), d->name) != 0) i++;
-    // It may have been lost by silence before it was killed, or not have come yet.
+    // It may have been lost by silence before it was killed, or not have arrived yet.
     bool counted = i < all && (c->given_up[i] == ANY || c->given_up[i] == d->pid);
     bool there = i < all && m->m[i].present && m->m[i].pid == d->pid;
     if (counted) c->given_up[i] = 0;
-    if (counted) c->fell[i] = !there;  // else it has come anew meanwhile
+    if (counted) c->fell[i] = !there;  // else it has entered again meanwhile
     if (i < all) c->members.m[i].dead = d->pid;
     if (d->leaving && !c->error[0] && (there ? !bears(c, i) : !m->started))
         scheduler_core_abort(c, d->why);
@@ -275,7 +275,7 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
                (v.kind == VERDICT_WITHOUT && (counted || restarts_take(&c->epochs.restarts))));
     v.of = c->epochs.restarts.count;
     v.left = v.of - c->epochs.restarts.used;
-    // The launcher knows the dead process; the rest of the text says why that is the end.
+    // The launcher knows the dead process; the rest of the text is why that ends the job.
     size_t known = strlen(d->why);
     const char *reason = c->error;
     if (!strncmp(reason, d->why, known)) reason += known + strspn(reason + known, "; ");
@@ -283,8 +283,8 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
     return v;
 }
 
-// ---------------------------------------------------------------- what the book says
-// Writes how member i is of another run than the scheduler, or than the worker that came first: a scheduler knows nothing
+// ---------------------------------------------------------------- news of the book
+// Writes how member i's run differs from the scheduler's, or from that of the first worker: a scheduler knows nothing
 // of data and devices.
 static void check_manifest(const struct scheduler_core *c, int i, const struct meeting_ready *r,
                            char why[WIRE_TEXT_MAX]) {
@@ -336,7 +336,7 @@ static void ready(struct scheduler_core *c, int i, const struct meeting_ready *r
     c->members.came_s = now;
 }
 
-// Another process has the place of one that was present.
+// Another process has taken the rank of one that was present.
 static void replaced(struct scheduler_core *c, int i, double now) {
     char text[WIRE_TEXT_MAX] = "", name[48];
     core_fail(text, "%s was started again", member_name(&c->members, i, name));
@@ -346,7 +346,7 @@ static void replaced(struct scheduler_core *c, int i, double now) {
 static void came(struct scheduler_core *c, const struct member_news *n, double now) {
     struct member *m = &c->members.m[n->member];
     char why[WIRE_TEXT_MAX] = "", name[48];
-    if (n->pid && n->pid == m->dead) return;  // it came before it died
+    if (n->pid && n->pid == m->dead) return;  // it arrived before it died
     if (m->present && !c->o.epochs.restarts && !ps_elastic(c->o.config)) {
         core_fail(why, "%s is already here; every rank joins once",
                   member_name(&c->members, n->member, name));
@@ -354,7 +354,7 @@ static void came(struct scheduler_core *c, const struct member_news *n, double n
         return;
     }
     if (m->present) replaced(c, n->member, now);
-    m = &c->members.m[n->member];  // of a new epoch, maybe
+    m = &c->members.m[n->member];  // possibly of a new epoch
     m->here = true;
     m->old = false;
     m->incarnation = n->life;
@@ -366,19 +366,19 @@ static void failed(struct scheduler_core *c, int i, const struct meeting_failed 
     char text[WIRE_TEXT_MAX] = "", name[48];
     bool worker = i < c->members.workers, has = worker && rounds_has(c->rounds, i);
     if (!c->members.m[i].present || f->epoch != c->epochs.epoch) return;
-    // A worker that was started again has not come so far, or the others can do without it once more.
+    // A worker that was started again has not joined yet, or the others can go on without it once more.
     bool alone = is_elastic(c, i) && (!has || (c->members.m[i].life > 1 && bears(c, i)));
     core_fail(text, "%s: %s", member_name(&c->members, i, name), TEXT_WORDS(440, f->why));
     if (f->lost && has)
-        death(c, -1, "died", text, now);  // it may lack a peer that has died, which this side has not noticed
+        death(c, -1, "died", text, now);  // the cause may be the death of a peer that is not noticed here yet
     else if (alone)
         lose(c, i, "left", text, now);
     else
         scheduler_core_abort(c, text);
 }
 
-// It says how far the member is known to be. Where workers are alone there are no rounds, and servers name no steps: a server is
-// as far as the foremost worker.
+// Writes the loss with the latest known step of the member. Where workers run alone there are no rounds, and servers
+// name no steps: a server's step is the foremost worker's.
 static void lost_words(const struct scheduler_core *c, const struct member_news *n, int64_t step,
                        char text[WIRE_TEXT_MAX]) {
     const struct member *m = &c->members.m[n->member];
@@ -399,7 +399,7 @@ static void lost_words(const struct scheduler_core *c, const struct member_news 
               how, process, silent ? PS_LOST_KEY : "");
 }
 
-// Of a member that was not present nothing is lost: it is waited for.
+// If the member was not present nothing is lost: the wait for it goes on.
 static void lost(struct scheduler_core *c, const struct member_news *n, double now) {
     const struct membership *m = &c->members;
     int i = n->member;
@@ -434,7 +434,7 @@ static void left(struct scheduler_core *c, int i, double now) {
     m->here = false;
 }
 
-// Nothing counts of a process that is not here any more.
+// Messages of a process that is no longer here do not count.
 static bool is_of(const struct member *m, const struct member_news *n) {
     return m->here && m->incarnation == n->life;
 }
@@ -451,7 +451,7 @@ void scheduler_core_hears(struct scheduler_core *c, const struct member_news *n,
 }
 
 // ---------------------------------------------------------------- messages
-// The number of the member or shard that calls itself so, or -1.
+// The number of the member or shard with the header's role and rank, or -1.
 static int number_of(const struct scheduler_core *c, const struct wire_header *h) {
     int threads = c->o.map->threads;
     bool worker = h->role == PS_WORKER;
@@ -462,7 +462,7 @@ static int number_of(const struct scheduler_core *c, const struct wire_header *h
     return membership_shard(&c->members, h->rank * threads + h->thread);
 }
 
-// A shard is of its server's process.
+// A shard belongs to its server's process.
 static struct member *process_of(const struct scheduler_core *c, int i) {
     int shard = i - c->members.workers - c->members.servers;
     return &c->members.m[shard < 0 ? i : c->members.workers + shard / c->o.map->threads];
@@ -503,17 +503,17 @@ void scheduler_core_message(struct scheduler_core *c, const struct wire_header *
 }
 
 // ---------------------------------------------------------------- time
-// Whether it is on its way to this epoch, as the book has a process of it that has not been in an earlier one.
+// Whether it is on its way to this epoch: the book has a process of it that was in no earlier epoch.
 static bool is_coming(const struct member *m) { return !m->present && m->here && !m->old; }
 
-// It is not there, and nothing has been heard of it for a deadline.
+// Whether it is absent, and no news of it has arrived for a deadline.
 static bool is_late(const struct scheduler_core *c, int i, double now) {
     const struct member *m = &c->members.m[i];
     double last_s = fmax(fmax(c->members.start_s, c->members.came_s), m->seen_s);
     return !m->present && !is_coming(m) && now - last_s > ps_deadline_s(c->o.config);
 }
 
-// Members have been on the way for long: they are named, once.
+// Names members that have long been on their way, once.
 static bool slow_to_come(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]) {
     struct member_names coming = {.count = 0};
     double since_s = fmax(c->members.start_s, c->members.came_s);
@@ -528,8 +528,8 @@ static bool slow_to_come(struct scheduler_core *c, double now, char text[WIRE_TE
     return c->members.said_coming;
 }
 
-// The epoch begins without these workers, where they may come and go: a new one of a job that has begun before when half
-// the deadline is over, the first one when it is. A worker that comes later joins.
+// Whether the epoch begins without the absent workers, where workers join and leave: a later epoch after half
+// the deadline, the first one after the whole deadline. A worker that arrives later joins.
 static bool begins_without(const struct scheduler_core *c, double now) {
     int workers = 0;
     if (!ps_elastic(c->o.config)) return false;
@@ -550,9 +550,10 @@ static int begin(struct scheduler_core *c, double now) {
     if (rc != 0) return rc < 0 ? scheduler_core_abort(c, why) : 0;
     m->started = true;
     for (int i = 0; i < m->workers; i++)
-        if (!m->m[i].present) m->m[i].life = 1;  // of the process that is missing: another one's is the next
+        if (!m->m[i].present)
+            m->m[i].life = 1;  // of the missing process: the next process has the next number
     for (enum ps_role role = PS_WORKER; role <= PS_SERVER; role++) {
-        // Each of workers that come and go sees whether it is one of those that the epoch begins with.
+        // Where workers join and leave, each checks whether the epoch begins with it.
         bool all = role == PS_SERVER || ps_elastic(c->o.config);
         struct meeting_start s = start_of(c, all ? m->workers : 0, 1);
         c->o.meeting.starts(c->o.meeting.ctx, role, &s);
@@ -562,10 +563,10 @@ static int begin(struct scheduler_core *c, double now) {
     return 0;
 }
 
-// Members did not come. Where a launcher starts them it ends those processes, and starts them again.
+// Members did not arrive. If a launcher starts them, it kills those processes and starts them again.
 static int missed(struct scheduler_core *c, const char *names, double now) {
     const struct membership *m = &c->members;
-    // The reason that ended the epoch before is told, unless it was the same.
+    // Adds the reason that ended the last epoch, unless it was the same.
     const char *before = strncmp(c->epochs.why, START, strlen(START)) ? c->epochs.why : "";
     char why[WIRE_TEXT_MAX] = "", late[150], cause[120], refused[110];
     core_fail(why,
@@ -596,7 +597,7 @@ static int start_tick(struct scheduler_core *c, double now) {
     return late.count ? missed(c, late.text, now) : 0;
 }
 
-// All workers are gone: servers are told, and say goodbye too.
+// All workers are gone: tells the servers to end, and waits until they have left.
 static void closing_tick(struct scheduler_core *c) {
     struct wire_header h = {.kind = WIRE_SHUTDOWN};
     bool all = true;
@@ -618,7 +619,7 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
     if (!m->started) return 0;
     closing_tick(c);
     if (rounds_tick(c->rounds, now) != 0) return scheduler_core_abort(c, rounds_error(c->rounds));
-    // A worker has come to the running job: it and the shards hear of it as soon as it may come to them.
+    // A worker that joins the running job, and the shards, are told as soon as it may connect to them.
     for (int w = 0; w < m->workers; w++)
         if (m->m[w].joins && m->m[w].present && !m->m[w].let_in && rounds_lets_in(c->rounds, w)) let_in(c, w);
     return 0;
@@ -642,7 +643,7 @@ bool scheduler_core_done(const struct scheduler_core *c) { return c->members.don
 const char *scheduler_core_error(const struct scheduler_core *c) { return c->error; }
 const struct epochs *scheduler_core_epochs(const struct scheduler_core *c) { return &c->epochs; }
 
-// Where each goes at its own pace, it is worker 0's that are written down.
+// Where each worker has its own pace, worker 0's steps are recorded.
 int64_t scheduler_core_steps(const struct scheduler_core *c) {
     const struct membership *m = &c->members;
     int64_t steps = consistency_of(c->o.config).row->on_arrival ? m->m[0].step : rounds_step(c->rounds);

@@ -19,8 +19,8 @@ struct call_block {
     struct call_record records[RECORDS_PER_BLOCK];
 };
 
-// ---------------------------------------------------------------- life
-// With the lock held.
+// ---------------------------------------------------------------- create and destroy
+// The caller holds the lock.
 static void add_block(struct collective_impl *c) {
     struct call_block *b = xcalloc(1, sizeof *b);
     b->next = c->blocks;
@@ -121,7 +121,7 @@ int collective_sum(struct collective_impl *c, const struct reduce_args *a) {
 }
 
 // ---------------------------------------------------------------- enqueuing
-// On the stream's thread.
+// Runs on the stream's thread.
 static int run_record(void *arg) {
     struct call_record *r = arg;
     struct collective_impl *c = r->owner;
@@ -135,7 +135,7 @@ static int run_record(void *arg) {
     return rc;
 }
 
-// A stream that has failed never runs its records; they return to memory when the collective is destroyed.
+// A failed stream never runs its records; they are freed with the collective.
 void collective_impl_enqueue(struct collective *head, const struct collective_call *call) {
     struct collective_impl *c = (struct collective_impl *)head;
     pthread_mutex_lock(&c->lock);
@@ -148,13 +148,13 @@ void collective_impl_enqueue(struct collective *head, const struct collective_ca
 }
 
 // ---------------------------------------------------------------- device memory that is not the host's
-#define STAGED_BYTES ((size_t)1 << 20)  // of a block, in a chunk
+#define STAGED_BYTES ((size_t)1 << 20)  // of one block per chunk
 
 size_t collective_host_bytes(int size, size_t max_count, enum dtype dt) {
     return 2 * (size_t)size * collective_staging_bytes(2, max_count, dt, STAGED_BYTES);
 }
 
-// Brings n elements of every block to send from the device to the host; what was copied before has landed.
+// Copies n elements of every block to send from the device to the host, and waits for this and all earlier copies.
 static int fetch(struct collective_impl *c, const struct collective_plan *p, char *host, size_t done,
                  size_t n) {
     const struct collective_call *call = p->call;
@@ -167,7 +167,7 @@ static int fetch(struct collective_impl *c, const struct collective_plan *p, cha
                                 dev_error(stream_device(call->stream)));
 }
 
-// The pieces of an all_reduce stay those of the whole call: every rank moves the same bytes as without chunks.
+// Chunks of an all_reduce are multiples of its ranks, so every rank moves the same bytes as without chunks.
 int collective_staged(struct collective_impl *c, const struct collective_call *call,
                       const struct collective_room *host,
                       int (*run)(struct collective_impl *c, const struct collective_call *call,

@@ -1,29 +1,28 @@
-// Collectives: eleven primitives over streams. A collective is a call: one struct, which an engine carries
-// out. The engines are collective_hub (threads, and processes of one host), collective_tcp, collective_mpi and
-// collective_nccl (GPUs); what a call means is the same for all of them: collective_plan.h.
+// Collectives: eleven primitives over streams. A call is one struct, which an engine runs. The engines are
+// collective_hub (threads, and processes of one host), collective_tcp, collective_mpi and collective_nccl (GPUs). A
+// call means the same in all of them: collective_plan.h.
 //
-// Ownership   One struct collective per rank and communicator; destroyed by its rank. Operations of one
-//             communicator run in the order enqueued, and every rank enqueues the same sequence. What
-//             must overlap (gathers and reductions) uses two communicators on two streams.
-// Blocking    Calls only enqueue on the stream; buffers must stay valid until it has run them.
-// Errors      A failure, an abort or a peer that does not come within deadline_ms fails the stream;
-//             collective_error has the text, which names the operation and the rank missing.
-// Reduction   A call's `reduction`: a sum, or minimum, maximum, product, logical or (kernels/operations.h says of what).
-//             ordered (the default): 16-bit pieces are added in fp32 in rank order and rounded once
-//             (ARCHITECTURE.md, Numerics 1); fp64 in rank order; int64 exactly, by the library where the engine
-//             has one: any order gives the same bits. native: the library's own order.
-// Counting    Payload bytes by the ring/all-to-all volume: all_gather, reduce_scatter (N-1)/N of the whole
-//             buffer out and in; all_reduce both, 2(N-1)/N of it. Sums of a library itself are counted by this
-//             formula, however it moves the bytes. A control communicator counts as control bytes. A barrier
-//             moves no payload.
-// Groups      With collective_options.group ranks exchange within groups of so many and across them, and sum
-//             in that order (collective_groups.h). Bytes that cross a group's edge are counted once more for themselves.
+// Ownership   One struct collective per rank and communicator, destroyed by its rank. Operations of one communicator
+//             run in the order enqueued, and every rank enqueues the same sequence. Operations that must overlap
+//             (gathers and reductions) use two communicators on two streams.
+// Blocking    Calls only enqueue on the stream. Buffers must stay valid until the stream has run the call.
+// Errors      A failure, an abort or a peer that misses deadline_ms fails the stream. collective_error returns the
+//             text, which names the operation and the missing rank.
+// Reduction   A call's `reduction`: sum, minimum, maximum, product or logical or (defined in kernels/operations.h).
+//             ordered (the default): 16-bit elements are added in fp32 in rank order and rounded once (ARCHITECTURE.md,
+//             Numerics 1); fp64 in rank order; int64 exactly, by the library if the engine has one: any order gives the
+//             same bits. native: the library's own order.
+// Counting    Payload bytes by the ring/all-to-all volume: all_gather, reduce_scatter (N-1)/N of the whole buffer out
+//             and in; all_reduce twice that, 2(N-1)/N. Sums by a library are counted by the same formula, however the
+//             library moves the bytes. A control communicator counts control bytes. A barrier moves no payload.
+// Groups      With collective_options.group ranks exchange within groups of so many ranks, and between groups, and sum
+//             in that order (collective_groups.h). Bytes that leave a group are also counted separately.
 // Deadline    0: none. It runs from when an operation begins to wait for its peers. Slow is not dead: where ranks
 //             tell what device they compute on, a wait goes on beyond the deadline while all who have not come
 //             live and some rank's device is at work (which is named once), and ends within half a deadline
 //             after. Threads live as long as their process; processes over MPI and tcp answer when asked (rank_pulse.h).
 //             Over NCCL the deadline is final; so it is for send and recv between threads.
-// send, recv  A send may end only when its receiver has come: two ranks that exchange must order them.
+// send, recv  A send may block until its receiver receives: two ranks that exchange must order their calls.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_H
 #define STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_H
 
@@ -32,13 +31,13 @@
 #include "kernels/backend.h"
 #include "shared/core/wire_count.h"
 
-// The primitives, one line each: which ranks have a send buffer and which a receive buffer, how many blocks
-// of `count` elements these hold (1, or one for each of the N ranks in rank order), and what arrives:
+// The primitives, one line each: which ranks have a send buffer and which a receive buffer, how many blocks of `count`
+// elements each buffer holds (1, or one per rank: N in rank order), and what arrives:
 //
 //     from rank a to rank b:  a's block for b, or its only one  ->  b's block from a, or its only one
 //
-// MOVED as it is; SUMMED over all a; SUMMED_IN_PIECES, of which every rank sums one and then gets them all.
-// OTHERS: all but the root. Of send and recv CALLER is the rank that calls and PEER the one that it names.
+// MOVED: unchanged. SUMMED: the sum over all a. SUMMED_IN_PIECES: every rank sums one piece, then receives all pieces.
+// OTHERS: all ranks except the root. For send and recv, CALLER is the calling rank and PEER the rank that it names.
 //
 // clang-format off
 //      primitive       name            senders  blocks  receivers  blocks  what arrives
@@ -65,19 +64,19 @@ struct collective_team {
     int first, step, count;
 };
 
-// All but the buffers, the stream and the peer must agree on all ranks of the team.
+// All fields except the buffers, the stream and the peer must agree on all ranks of the team.
 struct collective_call {
     enum collective_primitive primitive;
     struct stream *stream;
-    const void *send;  // NULL where the rank sends nothing
-    void *recv;        // NULL where the rank receives nothing
+    const void *send;  // NULL if the rank sends nothing
+    void *recv;        // NULL if the rank receives nothing
     size_t count;      // elements of a block
     enum dtype dt;
-    int root, peer;  // of the primitives that have one; else 0
-    // The steps that collective_groups.h makes of a call of all ranks. A call that names its team is carried out as it is:
-    size_t stride;                // elements from a block of a buffer to its next one; 0: count
-    struct collective_team team;  // who takes part; root and peer count within it
-    enum reduction reduction;     // of primitives that reduce
+    int root, peer;  // for primitives that have one; else 0
+    // Set in the calls that collective_groups.h makes of a call of all ranks. A call with a team is not split again.
+    size_t stride;                // elements from one block of a buffer to the next; 0: count
+    struct collective_team team;  // the ranks of the call; root and peer count within it
+    enum reduction reduction;     // for primitives that reduce
 };
 
 enum reduce_mode { REDUCE_ORDERED, REDUCE_NATIVE };
@@ -88,7 +87,7 @@ struct collective_ops {
     const char *name;
     void (*enqueue)(struct collective *c, const struct collective_call *call);
     void (*abort)(struct collective *c, const char *why);
-    const char *(*aborted)(struct collective *c);  // NULL: cannot be told
+    const char *(*aborted)(struct collective *c);  // NULL: unknown to this engine
     void (*destroy)(struct collective *c);
 };
 
@@ -97,41 +96,40 @@ struct collective {
     int rank, size;
     enum reduce_mode mode;
     bool control;             // count as control bytes
-    int group;                // ranks of a group, 0: there are none (collective_groups.h)
-    int edge;                 // ranks of a group whose edge is counted, 0: none is
+    int group;                // ranks per group, 0: no groups (collective_groups.h)
+    int edge;                 // ranks per group whose outgoing bytes are counted separately, 0: not counted
     struct wire_count *wire;  // the rank's counters; not owned
     double deadline_s;
-    const char *
-        by;  // who carried out the last call that is done: "memory", "exchange" (between two ranks each) or "library"
-    double busy_s;  // in transfers, waiting for peers included; written by the stream's thread
+    const char *by;  // how the last finished call ran: "memory", "exchange" (pairs of ranks) or "library"
+    double busy_s;   // in transfers, waiting for peers included; written by the stream's thread
 };
 
-// Memory is given by whoever plans it, in what a kind asks for (struct collective_kind).
+// The caller provides memory, of the sizes that a kind needs (struct collective_kind).
 struct collective_options {
     enum reduce_mode mode;
     bool control;
     int group;  // divides the ranks; 0: none
-    int edge;   // what crosses the edge of groups of so many is counted apart; 0: of group
+    int edge;   // bytes that leave groups of so many ranks are counted separately; 0: as group
     struct wire_count *wire;
     double deadline_s;
     void *staging;  // device memory, or NULL
     size_t staging_bytes;
     void *host_staging;  // MEM_HOST, or NULL
     size_t host_staging_bytes;
-    struct device *dev;  // what the rank computes on: while it is at work, peers wait; NULL: not told
+    struct device *dev;  // the rank's device: peers wait longer while it is busy; NULL: unknown
 };
 
-const char *collective_error(struct collective *c);  // "" while nothing has failed
+const char *collective_error(struct collective *c);  // "" before a failure
 void collective_destroy(struct collective **c);
-// Any thread; every rank's waits fail soon.
+// The waits of every rank fail soon. Any thread.
 static inline void collective_abort(struct collective *c, const char *why) { c->ops->abort(c, why); }
-// Why some rank has aborted; NULL: none has, or the engine cannot tell. Any thread; never blocks.
+// Returns why a rank has aborted. NULL: no rank has, or the engine cannot know. Any thread; never blocks.
 static inline const char *collective_aborted(struct collective *c) {
     return c->ops->aborted ? c->ops->aborted(c) : NULL;
 }
 
 // ---------------------------------------------------------------- the primitives
-// N ranks, count elements of type dt. In place where send is the rank's own place in recv.
+// N ranks, count elements of type dt. A call is in place if send is the rank's own block of recv.
 
 static inline bool collective_is_grouped(int group, int size) { return group > 1 && group < size; }
 void collective_grouped_enqueue(struct collective *c,
@@ -145,7 +143,7 @@ static inline void collective_enqueue(struct collective *c, const struct collect
         c->ops->enqueue(c, call);
 }
 
-// The root's buf (count) to all.
+// Sends the root's buf (count) to all ranks.
 static inline void collective_broadcast(struct collective *c, struct stream *s, void *buf, size_t count,
                                         enum dtype dt, int root) {
     collective_enqueue(
@@ -187,8 +185,8 @@ static inline void collective_all_gather(struct collective *c, struct stream *s,
         c, &(struct collective_call){COLLECTIVE_ALL_GATHER, s, send, recv, count, dt, 0, 0, 0, {0}, 0});
 }
 
-// recv (count) is the sum of the rank's blocks of all ranks' send (N*count). In place: recv is the rank's own
-// place in send. With groups the sums of a group come to lie in send.
+// recv (count) is the sum of the rank's blocks of all ranks' send (N*count). In place: recv is the rank's own block of
+// send. With groups, send is overwritten with sums of a group.
 static inline void collective_reduce_scatter(struct collective *c, struct stream *s, const void *send,
                                              void *recv, size_t count, enum dtype dt) {
     collective_enqueue(
@@ -203,7 +201,7 @@ static inline void collective_all_to_all(struct collective *c, struct stream *s,
         c, &(struct collective_call){COLLECTIVE_ALL_TO_ALL, s, send, recv, count, dt, 0, 0, 0, {0}, 0});
 }
 
-// buf (count) to rank `to`, which receives it.
+// Sends buf (count) to rank `to`, which calls collective_recv.
 static inline void collective_send(struct collective *c, struct stream *s, const void *buf, size_t count,
                                    enum dtype dt, int to) {
     assert(to != c->rank);
@@ -211,7 +209,7 @@ static inline void collective_send(struct collective *c, struct stream *s, const
                        &(struct collective_call){COLLECTIVE_SEND, s, buf, NULL, count, dt, 0, to, 0, {0}, 0});
 }
 
-// buf (count) from rank `from`, which sends it.
+// Receives buf (count) from rank `from`, which calls collective_send.
 static inline void collective_recv(struct collective *c, struct stream *s, void *buf, size_t count,
                                    enum dtype dt, int from) {
     assert(from != c->rank);
@@ -219,30 +217,30 @@ static inline void collective_recv(struct collective *c, struct stream *s, void 
         c, &(struct collective_call){COLLECTIVE_RECV, s, NULL, buf, count, dt, 0, from, 0, {0}, 0});
 }
 
-// The stream goes on when every rank's has come here.
+// The stream continues when the streams of all ranks have reached the barrier.
 static inline void collective_barrier(struct collective *c, struct stream *s) {
     collective_enqueue(
         c, &(struct collective_call){COLLECTIVE_BARRIER, s, NULL, NULL, 0, DT_U8, 0, 0, 0, {0}, 0});
 }
 
-// ---------------------------------------------------------------- where communicators come from
-#define COLLECTIVE_CHANNELS 4  // 0 .. : independent communicators
+// ---------------------------------------------------------------- creating communicators
+#define COLLECTIVE_CHANNELS 4  // independent communicators, 0 .. 3
 
 // A kind of collectives: one row, in its engine's file.
 struct collective_kind {
-    const char *name;  // "local", "mpi", "nccl"
-    // world: the engine's own, of all channels. NULL after logging.
+    const char *name;  // "local", "shm", "tcp", "mpi", "nccl"
+    // world: the engine's own, for all channels. Returns NULL after logging.
     struct collective *(*create)(void *world, int rank, int channel, const struct collective_options *o);
-    // Bytes of collective_options' memory for blocks of up to max_count elements. NULL: none.
+    // Bytes of collective_options' memory for blocks of up to max_count elements. NULL: none is needed.
     size_t (*staging_bytes)(int size, size_t max_count, enum dtype dt);       // of channels that reduce
     size_t (*host_staging_bytes)(int size, size_t max_count, enum dtype dt);  // of every channel
     bool ordered_16bit_only;  // REDUCE_NATIVE is refused for bf16 and fp16
 };
 
-// A rank's: the ring does not care which kind they are.
+// A rank's source of communicators, of any kind.
 struct collective_source {
     const struct collective_kind *kind;
-    void *world;  // NULL where only predictions are wanted
+    void *world;  // NULL: for predictions only
     int rank, size;
 };
 static inline struct collective *collective_create(const struct collective_source *s, int channel,

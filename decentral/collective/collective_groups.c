@@ -24,7 +24,7 @@ struct collective_call collective_leg(const struct collective_call *c, int rank,
     struct collective_call leg = *c;
     if (legs == 1) return leg;
     size_t first =
-        (size_t)(sums ? k : k - 1) * (size_t)group;  // block of the group that a call within is about
+        (size_t)(sums ? k : k - 1) * (size_t)group;  // first block of the group that this leg sums or gathers
     leg.team = across ? collective_across(rank, size, group) : collective_within(rank, group);
     leg.stride = across ? (size_t)group * c->count : 0;
     if (sums) {
@@ -49,7 +49,7 @@ static struct collective_volume times(struct collective_volume v, uint64_t n, ui
     return (struct collective_volume){(size_t)(v.sent / of * n), (size_t)(v.received / of * n)};
 }
 
-// Every peer of a call gets as much as every other.
+// Every peer of a call receives the same number of bytes.
 struct collective_traffic collective_traffic(const struct collective_call *c, int rank, int size, int group) {
     int legs = collective_legs(c, size, group);
     bool sums = c->primitive == COLLECTIVE_REDUCE_SCATTER;

@@ -1,17 +1,18 @@
-// Each rank loads straight from its peers' buffers, or from their windows (hub_impl.h). An all_reduce meets once more before
-// it loads the others' sums.
+// Collectives in shared memory: each rank loads directly from its peers' buffers, or from their windows (hub_impl.h).
+// An all_reduce has one more meeting, before it loads the others' sums.
 //
-// Aliasing    reduce_scatter and all_reduce write the rank's own piece of its own buffer while peers load
-//             the other pieces. That is safe: only rank r reads piece r of any buffer before the second
-//             meeting. In chunks every chunk touches its own elements of each block alone.
-// Chunks      Of processes a call is as many operations as its blocks fill windows. Chunk c of each block:
+// Aliasing    reduce_scatter and all_reduce write the rank's own piece of its own buffer while peers load the other
+//             pieces. This is safe: only rank r reads piece r of any buffer before the second meeting. A chunk touches
+//             only its own elements of each block.
+// Chunks      Between processes a call is as many operations as its blocks fill windows. Chunk c of each block:
 //
 //                 buffer   | block 0: 0 1 2 .. | block 1: 0 1 2 .. |        window   | chunk c of block 0 | of block 1 | ..
 //
-//             The own block is not copied: nobody else loads it.
-// Counting    Each rank counts what the plan of its call says, when the call is done.
-// Devices     In device memory of threads the same operations are enqueued, ordered by events; of processes it is staged.
-//             The deadline is that of the meetings; it does not notice a device that hangs.
+//             The own block is not copied: no peer loads it.
+// Counting    Each rank counts the bytes of its call's plan when the call is done.
+// Devices     For threads in device memory, the same operations are enqueued, ordered by events. For processes the
+//             device memory is staged on the host. The deadline is that of the meetings; a hanging device goes
+//             unnoticed.
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -24,9 +25,9 @@
 #include "decentral/collective/hub_impl.h"
 #include "shared/core/error.h"
 
-#define DIRECT_LEAST ((size_t)128 << 10)  // bytes of a call that processes still copy through windows
+#define DIRECT_LEAST ((size_t)128 << 10)  // bytes; processes copy calls up to this size through windows
 
-// ---------------------------------------------------------------- whether all mean the same
+// ---------------------------------------------------------------- comparing the ranks' calls
 static void describe(char *buf, size_t bytes, int rank, const struct hub_show *s) {
     int n =
         snprintf(buf, bytes, "rank %d called %s of %zu %s as its operation %llu", rank,
@@ -36,7 +37,7 @@ static void describe(char *buf, size_t bytes, int rank, const struct hub_show *s
     if (s->enqueues) snprintf(buf + n, bytes - (size_t)n, " on device memory");
 }
 
-// After the first meeting: every rank compares everyone with rank 0 and so reaches the same verdict.
+// After the first meeting every rank compares all calls with rank 0's, so all ranks get the same result.
 static int check_signatures(struct collective_hub *t) {
     const struct hub_show *first = hub_shown(t, 0);
     for (int i = 1; i < t->size; i++) {
@@ -59,17 +60,17 @@ static char *window_of(const struct collective_hub *t, int member, int window) {
     return hub_window(t->hub, collective_member(t->seat->team, member), t->index, window);
 }
 
-// Of the operation under way, what the rank sends.
+// Returns the window with the data that the member sends in the current operation.
 static char *sent_window(const struct collective_hub *t, int member) {
     return window_of(t, member, 2 * t->seat_kind + t->turn);
 }
 
-// Where the piece for a rank lies in a window, whose blocks follow each other.
+// Returns the offset, in elements, of the piece for a rank in a window. A window has no gaps between blocks.
 static size_t packed(const struct collective_plan *p, int rank) {
     return p->row->n_sent ? (size_t)rank * p->call->count : collective_piece(p, rank).at;
 }
 
-// Fills the window that peers load from. The window is free: all who loaded from it have come to the meeting before the last one.
+// Fills the window that peers load from. The window is free: its last readers have since entered a later meeting.
 static void fill_window(const struct collective_hub *t, const struct collective_plan *p) {
     size_t e = dtype_size(p->call->dt);
     char *window = sent_window(t, t->rank);
@@ -87,7 +88,7 @@ static void fill_window(const struct collective_hub *t, const struct collective_
     }
 }
 
-// The piece that the member sends to this rank.
+// Returns the address of the piece that the member sends to this rank.
 static const char *piece_from(const struct collective_hub *t, const struct collective_plan *p, int member) {
     size_t e = dtype_size(p->call->dt), at = collective_piece(p, p->rank).at * e;
     if (member == p->rank) return (const char *)p->call->send + at;
@@ -110,7 +111,7 @@ static bool never(const void *arg) {
     return false;
 }
 
-// A rank that has died is waited for, until its launcher says how it ended or the deadline names it.
+// If the rank has died, waits until its launcher reports how it ended, or until the deadline.
 int hub_read(struct collective_hub *t, enum collective_primitive p, int rank, void *dst, const void *src,
              size_t bytes) {
     struct hub_memory *m = t->hub->memory;
@@ -131,8 +132,8 @@ int hub_read(struct collective_hub *t, enum collective_primitive p, int rank, vo
     return 0;
 }
 
-// Behind the first meeting of a seat's first operation: finds out how its members reach each other's memory. 0, or -1.
-// GPUs: sums need the direct way; copies use it where it is open. Processes agree: one that cannot read is enough.
+// Called after the first meeting of a seat's first operation: tests how its members reach each other's memory. GPUs:
+// sums need direct access; copies use it if possible. Processes use it only if all of them can read. Returns 0 or -1.
 static int greet(struct collective_hub *t, enum collective_primitive p) {
     t->seat->greeted = true;
     for (int i = t->size - 1; i >= 0 && t->enqueues; i--)
@@ -148,10 +149,10 @@ static int greet(struct collective_hub *t, enum collective_primitive p) {
     return 0;
 }
 
-// ---------------------------------------------------------------- what a rank does once all are there
-// In device memory it is enqueued, and in host memory done at once; there points are no more than names.
+// ---------------------------------------------------------------- the work after the first meeting
+// In device memory the work is enqueued. In host memory it is done at once, and points have no effect.
 //
-// Learns the stream's device. 0, or -1 after keeping the error.
+// Stores the stream's device and creates the points' events. Returns 0, or -1 after keeping the error.
 static int open_moves(struct collective_hub *t, struct stream *s) {
     t->stream = s;
     if (t->dev) return 0;
@@ -165,7 +166,7 @@ static int open_moves(struct collective_hub *t, struct stream *s) {
     return 0;
 }
 
-// Waits until every peer has left the operations that this rank has been in; then the events go.
+// Waits until every peer has left all operations that this rank took part in; then destroys the events.
 static void close_moves(struct collective_hub *t) {
     // This ends soon: between the last meeting and its points no peer waits for another.
     for (int i = 0; i < HUB_SEATS && t->enqueues; i++) {
@@ -179,8 +180,8 @@ static void close_moves(struct collective_hub *t) {
     for (int p = 0; p < HUB_POINTS; p++) event_destroy(&t->points[p]);
 }
 
-// Everything enqueued so far lies before the point. 0, or -1 after keeping the error.
-// Calls inside of the stream's function return no errors; a device that has failed reports them here.
+// Marks the point: all work enqueued so far is before it. Returns 0, or -1 after keeping the error. Calls in the
+// stream's function return no errors; a failed device reports them here.
 static int mark_point(struct collective_hub *t, enum collective_primitive p, enum hub_point point) {
     if (!t->enqueues) return 0;
     event_record(t->points[point], t->stream);
@@ -189,7 +190,7 @@ static int mark_point(struct collective_hub *t, enum collective_primitive p, enu
     return collective_impl_fail(&t->impl, "%s on channel %d: %s", collective_name(p), t->index, why);
 }
 
-// Work enqueued from here on comes after the peer's point.
+// Work that is enqueued from now on waits for the peer's point.
 static void follow(struct collective_hub *t, int from, enum hub_point p) {
     if (from != t->rank && t->enqueues) stream_wait_event(t->stream, hub_shown(t, from)->owner->points[p]);
 }
@@ -202,7 +203,7 @@ static void load(struct collective_hub *t, void *dst, const void *src, size_t by
         memcpy(dst, src, bytes);
 }
 
-// out(n) = t->inputs joined in rank order. 0, or -1 after keeping the error.
+// out(n) = the reduction of t->inputs in rank order. Returns 0, or -1 after keeping the error.
 static int join(struct collective_hub *t, const struct collective_call *c, void *out, size_t n) {
     struct reduce_args a = {
         .out = out, .inputs = t->inputs, .count = t->size, .n = (int64_t)n, .dt = c->dt, .how = c->reduction};
@@ -218,7 +219,7 @@ static int join(struct collective_hub *t, const struct collective_call *c, void 
     return 0;
 }
 
-// The sum of the own piece of everyone's send.
+// Sums the own piece of all ranks' send.
 static int load_sum(struct collective_hub *t, const struct collective_plan *p) {
     struct collective_span mine = collective_piece(p, p->rank);
     size_t e = dtype_size(p->call->dt);
@@ -229,7 +230,7 @@ static int load_sum(struct collective_hub *t, const struct collective_plan *p) {
     return join(t, p->call, (char *)p->call->recv + collective_sum_place(p) * e, mine.count);
 }
 
-// Loads the others' pieces once they are summed. rc: of the own sum.
+// Loads the others' pieces after they are summed. rc: the result of the own sum.
 static int load_summed(struct collective_hub *t, const struct collective_plan *p, int rc) {
     size_t e = dtype_size(p->call->dt);
     struct collective_span mine = collective_piece(p, p->rank);
@@ -267,14 +268,14 @@ static int load_pieces(struct collective_hub *t, const struct collective_plan *p
     return 0;
 }
 
-// Marks the point, or, where the rank has failed, waits until its device has ended what it was given.
+// Marks the point; if the rank has failed, waits until its device has done all enqueued work.
 static int finish(struct collective_hub *t, enum collective_primitive what, enum hub_point p, int rc) {
     if (rc == 0) rc = mark_point(t, what, p);
     if (rc != 0 && t->enqueues) stream_sync(t->stream);
     return rc;
 }
 
-// The last meeting; then this rank's later work waits for what its peers still do.
+// The last meeting. Afterwards this rank's later work waits until its peers have finished loading.
 static int leave(struct collective_hub *t, enum collective_primitive what, int rc) {
     int own = finish(t, what, HUB_DONE, rc);
     rc = hub_meet_again(t, what, own);
@@ -310,7 +311,7 @@ static int run_operation(struct collective_hub *t, const struct collective_call 
     bool agreed = rc == 0;
     if (agreed && !t->seat->greeted) rc = greet(t, c->primitive);
     if (rc == 0) rc = load_pieces(t, &p);
-    // Nobody needs this rank any more where its peers load from a window.
+    // If peers load from a window, this rank need not wait for them.
     if (!t->windows || (!agreed && !t->hub->processes)) rc = leave(t, c->primitive, rc);
     atomic_fetch_add(&mine->left, 1);
     if (rc != 0) hub_abort(t->hub, t->impl.error);
@@ -353,7 +354,7 @@ static void set_mail(struct collective_hub *t, struct hub_mail *m, enum mail_sta
     hub_ring(t->hub, &m->bell);
 }
 
-// Chunk k of a mail: where it begins and how long it is, and its half of the sender's window.
+// Chunk k of a mail: its offset and length in bytes, and its half of the sender's window.
 struct mail_chunk {
     size_t at, bytes;
     char *window;
@@ -370,7 +371,7 @@ static uint64_t mail_chunks(const struct collective_hub *t, size_t bytes) {
     return t->hub->processes ? (bytes + half - 1) / half : 0;
 }
 
-// Ends when the receiver has taken the bytes or has enqueued that, in which case later work here waits for it.
+// Returns when the receiver has loaded the bytes, or has enqueued the load, for which later work here then waits.
 static int run_send(struct collective_hub *t, const struct collective_call *c) {
     int rank = t->impl.head.rank;
     struct hub_mail *m = &hub_line(t->hub, rank, t->index)->mail;
@@ -401,7 +402,7 @@ static int run_send(struct collective_hub *t, const struct collective_call *c) {
     uint32_t full = MAIL_FULL;
     if (rc != 0 && (t->hub->processes || atomic_compare_exchange_strong(&m->state, &full, MAIL_EMPTY)))
         return -1;
-    // The receiver of a thread is loading: it only copies memory.
+    // The receiving thread is loading, which ends soon: it only copies memory.
     if (rc != 0) hub_wait_on(t, &m->bell, mail_is, &taken);
     bool failed = m->failed;
     if (!failed && t->enqueues) stream_wait_event(t->stream, m->receiver->points[HUB_DONE]);
@@ -411,7 +412,7 @@ static int run_send(struct collective_hub *t, const struct collective_call *c) {
     return rc;
 }
 
-// Loads the bytes of a mail; its sender waits until they are taken.
+// Loads the bytes of a mail. Its sender waits until they are loaded.
 static int take_mail(struct collective_hub *t, struct hub_mail *m, const struct collective_call *c) {
     size_t bytes = c->count * dtype_size(c->dt);
     if (t->enqueues) stream_wait_event(t->stream, m->sender->points[HUB_READY]);
@@ -467,8 +468,8 @@ static void take_seat(struct collective_hub *t, const struct collective_call *ca
     t->size = team.count;
 }
 
-// With groups everyone has two more seats: in the own group, and with those at the same place in theirs. A team's gate is
-// its first member's.
+// With groups each rank has two more seats: in its own group, and with the ranks at the same place in other groups. A
+// team's gate is its first member's.
 static void find_seats(struct collective_hub *t) {
     int group = t->impl.head.group, rank = t->impl.head.rank, size = t->hub->size;
     struct collective_team teams[HUB_SEATS] = {
@@ -479,12 +480,12 @@ static void find_seats(struct collective_hub *t) {
                                         .rank = collective_place_in(teams[i], rank)};
 }
 
-// Blocks of a rank that sends.
+// Returns the blocks in a sender's buffer.
 static size_t blocks_of(const struct collective_hub *t, const struct collective_call *c) {
     return collective_rows[c->primitive].n_sent ? (size_t)t->size : 1;
 }
 
-// A call on host memory, or of threads.
+// Runs a call on host memory, or between threads.
 static int run_call(struct collective_impl *impl, const struct collective_call *c) {
     struct collective_hub *t = (struct collective_hub *)impl;
     size_t e = dtype_size(c->dt), most = t->hub->window_bytes / e / blocks_of(t, c), done = 0, n;
@@ -508,7 +509,7 @@ static int run_call(struct collective_impl *impl, const struct collective_call *
     return rc;
 }
 
-// A call as it is, or, of processes on a device's own memory, as it has been brought to the host.
+// Runs a call whose buffers are usable: unstaged, or a chunk that collective_staged has copied to the host.
 static int run_on(struct collective_impl *impl, const struct collective_call *c,
                   const struct collective_room *rest) {
     struct collective_hub *t = (struct collective_hub *)impl;

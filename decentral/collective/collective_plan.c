@@ -14,7 +14,7 @@ const struct collective_row collective_rows[COLLECTIVE_PRIMITIVES] = {COLLECTIVE
 
 const char *const reduction_names[REDUCTIONS] = {"sum", "min", "max", "prod", "lor"};
 
-// ---------------------------------------------------------------- who has what
+// ---------------------------------------------------------------- which rank has which buffer
 static bool holds(const struct collective_plan *p, enum collective_holder who, int rank) {
     switch (who) {
         case HOLDER_NOBODY:
@@ -51,7 +51,7 @@ struct collective_plan collective_plan_of(const struct collective_call *c, int r
     return p;
 }
 
-// Where piece i begins when count elements are cut into size nearly equal ones.
+// Returns where piece i begins when count elements are split in `size` nearly equal pieces.
 static size_t cut(size_t count, size_t size, size_t i) { return count / size * i + count % size * i / size; }
 
 struct collective_span collective_piece(const struct collective_plan *p, int rank) {
@@ -107,7 +107,7 @@ struct collective_plan collective_plan_steps(const struct collective_call *c, in
     return p;
 }
 
-// Elements of a piece in a chunk that begins behind `done` of them.
+// Returns the elements of a piece in the chunk that begins after `done` elements.
 static size_t chunk(struct collective_span piece, size_t done, size_t slot) {
     if (piece.count <= done) return 0;
     return piece.count - done < slot ? piece.count - done : slot;
@@ -118,12 +118,12 @@ static void *slot_of(const struct collective_plan *p, size_t step, int peer) {
     return p->staging + i * p->slot * dtype_size(p->call->dt);
 }
 
-// Element i of a buffer, or NULL where there is none.
+// Returns the address of element i of a buffer, or NULL for no buffer.
 static void *element(const struct collective_plan *p, const void *buf, size_t i) {
     return buf ? (char *)(uintptr_t)buf + i * dtype_size(p->call->dt) : NULL;
 }
 
-// The elements moved between the rank and a peer, or itself.
+// Returns the elements that move between the rank and a peer, or itself.
 static struct collective_transfer moved(const struct collective_plan *p, int peer) {
     struct collective_span mine = collective_piece(p, p->rank), theirs = collective_piece(p, peer);
     size_t e = dtype_size(p->call->dt);

@@ -1,4 +1,4 @@
-// The command line: what topologies and what commands there are. The only file that sees both ps/ and decentral/.
+// The command line: the lists of topologies and commands. The only file that includes both ps/ and decentral/.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static int cmd_bench(const struct topology_table *t, int argc, char **argv) {
     return bench_command(benches, BENCHES, t, argc, argv);
 }
 
-// Whether a command that trains was asked to: the others only print, and who leaves has read enough.
+// Returns whether the arguments ask for training. If not, the command only prints, and a closed pipe needs no warning.
 static bool asks_to_train(int argc, char **argv) {
     static const char *const prints[] = {"-h", "--help", "--dry-run", "--print-config"};
     for (int i = 0; i < argc; i++)
@@ -37,10 +37,10 @@ static bool asks_to_train(int argc, char **argv) {
     return true;
 }
 
-// A role that a launcher watches prints where its launcher does, which says what has become of it.
+// A supervised role prints to its launcher's output; the launcher reports failed writes.
 static int end(int status, bool run) { return rank_env_supervised() ? status : output_end(status, run); }
 
-// Words that people type for something that is no command of this program.
+// Words that users may type, and the command that they need.
 static const struct {
     const char *word, *says;
 } elsewhere[] = {
@@ -101,7 +101,7 @@ struct command {
     const char *name;
     int (*run)(const struct topology_table *t, int argc, char **argv);
     bool trains;
-    bool parts;  // its name goes on with another word: bench step
+    bool parts;  // a second word completes its name: bench step
 };
 static const struct command commands[] = {
     {"train", train_command, .trains = true},     {"scheduler", role_scheduler, .trains = true},
@@ -138,7 +138,7 @@ static void overview(FILE *f) {
     free(bench_list);
 }
 
-// `starring help COMMAND ..` is `starring COMMAND .. --help`.
+// `starring help COMMAND ..` runs `starring COMMAND .. --help`.
 static int help(const struct topology_table *t, int argc, char **argv) {
     const struct command *c = argc > 0 ? command_of(argv[0]) : NULL;
     if (argc > 0 && !c && !cli_asks_help(argv[0])) return unknown(argv[0]);
@@ -160,8 +160,8 @@ int main(int argc, char **argv) {
     const struct command *c = command_of(word);
     output_open_streams();
     if (*STARRING_REVISION) starring_revision = STARRING_REVISION;
-    signal(SIGPIPE, SIG_IGN);  // a reader that left is an error of the write, not of the job
-    signal(SIGXFSZ, SIG_IGN);  // and so is a file that may not grow
+    signal(SIGPIPE, SIG_IGN);  // a closed pipe fails the write, not the job
+    signal(SIGXFSZ, SIG_IGN);  // a file at its size limit fails the write, not the job
     if (c)
         return end(c->run(&topologies, argc - 2, argv + 2), c->trains && asks_to_train(argc - 2, argv + 2));
     if (!strcmp(word, "--version")) return puts("starring " STARRING_VERSION), end(0, false);

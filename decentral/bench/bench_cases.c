@@ -16,7 +16,7 @@ bool bench_in_place(enum collective_primitive p) {
 
 bool bench_out_of_place(enum collective_primitive p) { return !collective_in_one_buffer(p); }
 
-// The larger buffer's blocks.
+// Returns the blocks of the larger buffer.
 static size_t blocks(enum collective_primitive p, int ranks) {
     return collective_rows[p].n_sent || collective_rows[p].n_received ? (size_t)ranks : 1;
 }
@@ -45,7 +45,7 @@ struct collective_call bench_call(const struct bench_shape *s, enum collective_p
     return c;
 }
 
-// The call by which a rank gets what it must have in the end.
+// Returns the call with which a rank receives.
 static struct collective_call receiving(const struct bench_shape *s, int rank) {
     return bench_call(s, s->what == COLLECTIVE_SEND ? COLLECTIVE_RECV : s->what, rank);
 }
@@ -61,9 +61,9 @@ size_t bench_recv_count(const struct bench_shape *s, int rank) {
     return collective_plan_of(&c, rank, s->ranks).recv_blocks * s->count;
 }
 
-// ---------------------------------------------------------------- what goes in
-// Well mixed bits of a counter (SplitMix64, Steele et al. 2014): at the sizes of a bench, Philox would take
-// longer than what is measured.
+// ---------------------------------------------------------------- inputs
+// Mixes a counter to random bits (SplitMix64, Steele et al. 2014). At a bench's sizes Philox would take longer than the
+// collective.
 static uint64_t bits_of(uint64_t seed, int rank, size_t i) {
     uint64_t x = ((seed * 4096 + (uint64_t)rank) << 40) + (uint64_t)i;
     x = x * 0x9e3779b97f4a7c15ULL + 0x9e3779b97f4a7c15ULL;
@@ -78,7 +78,7 @@ static double small_integer(uint64_t bits, int ranks) {
     return (double)((int64_t)(bits >> 40) % (2 * most + 1) - most);
 }
 
-// Products of these are exact: powers of two that fp16 holds.
+// Products of these are exact: powers of two in fp16's range.
 static double small_factor(uint64_t bits, int ranks) {
     double size = ranks <= 15 && bits >> 41 & 1 ? 2.0 : 1.0;
     return bits >> 40 & 1 ? -size : size;
@@ -88,9 +88,9 @@ static double fraction(uint64_t bits, int exponent) {
     return ldexp((double)((int64_t)(bits >> 11) - (INT64_C(1) << 52)), exponent - 52);
 }
 
-// Values are below 2 in size. A fourth of the elements has a large number on one rank and its opposite on
-// another: what is added between the two loses its low bits, what comes before or after does not. Without
-// that no order of adding would show: the few bits of 16-bit numbers add up exactly in fp32.
+// Values are below 2 in magnitude. A quarter of the elements has a large number on one rank and its negative on
+// another. Numbers that are added between the two lose their low bits; numbers before or after do not. Without such
+// pairs all orders of adding would give the same result: sums of the few bits of 16-bit numbers are exact in fp32.
 static double any_magnitude(uint64_t seed, const struct bench_shape *s, int rank, size_t i, uint64_t bits) {
     uint64_t h = bits_of(seed, 4095, i);
     uint64_t ranks = (uint64_t)s->ranks;
@@ -131,7 +131,7 @@ void bench_input(const struct bench_data *d, const struct bench_shape *s, int ra
     }
 }
 
-// ---------------------------------------------------------------- what must come out
+// ---------------------------------------------------------------- expected results
 static void expected_sum(const struct bench_data *d, const struct bench_shape *s, size_t offset, size_t n,
                          void *out, void *scratch) {
     const void *inputs[REDUCE_MAX];
@@ -157,7 +157,7 @@ void bench_expected(const struct bench_data *d, const struct bench_shape *s, int
     }
     for (int r = 0; r < s->ranks && !p.row->n_received; r++)
         if (collective_sends(&p, r)) bench_input(d, s, r, before + offset, n, out);
-    for (size_t done = 0; done < n && p.row->n_received;) {  // every rank's block after the other
+    for (size_t done = 0; done < n && p.row->n_received;) {  // the ranks' blocks in order
         size_t from = (offset + done) / s->count, at = (offset + done) % s->count;
         size_t part = s->count - at < n - done ? s->count - at : n - done;
         bench_input(d, s, (int)from, before + at, part, (char *)out + done * dtype_size(s->dt));

@@ -1,4 +1,4 @@
-// `starring bench collective`: the primitives of the ring, each timed and its results compared to the bit.
+// `starring bench collective`: times the primitives of the ring and compares their results to the bit.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,13 +69,13 @@ struct bench {
     enum ring_collective kind;
     const struct backend *backend;
     struct rank_env env;
-    enum ring_collective host;  // how the ranks meet
-    void *world;                // of processes: MPI's, or a hub
+    enum ring_collective host;  // how the ranks connect
+    void *world;                // for processes: MPI's, or a hub
     int ranks, threads;         // threads: of a CPU rank's operations
     bool json;
     cJSON *rows;                // with json
     struct device_facts facts;  // of rank 0's GPU
-    int64_t wrong;              // as rank 0 knows it, where ranks are threads
+    int64_t wrong;              // rank 0's count, if ranks are threads
 };
 
 // ---------------------------------------------------------------- the command line
@@ -153,8 +153,8 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
     return 0;
 }
 
-// Each rank of this machine sends from, receives into and stages in buffers of the largest size. On a host no allocation
-// would fail in time.
+// Each rank on this machine has send, receive and staging buffers of the largest size. Host memory is checked here,
+// because an allocation does not fail when it is short.
 static int check_room(const struct bench *b) {
     int here = b->env.mpi_ready ? b->env.local_size : b->ranks;
     double need = 3 * (double)b->o.max_bytes * (here > 0 ? here : 1);
@@ -203,7 +203,7 @@ static int read_options(struct bench *b, const struct cli_args *a) {
     return !b->backend || read_kind(b, a) || check_room(b) ? -1 : 0;
 }
 
-// ---------------------------------------------------------------- what is printed; by rank 0
+// ---------------------------------------------------------------- output of rank 0
 static void print_head(const struct bench *b) {
     char line[DEVICE_FACTS_LINE];
     printf("# %s, %d rank%s as %s, reductions %s, %d calls a row after %d for warming up\n",
@@ -294,7 +294,7 @@ static void print_json(struct bench *b, int64_t wrong) {
 }
 
 // ---------------------------------------------------------------- ranks
-// With the device open. Rank 0 prints.
+// Runs the bench on an open device. Rank 0 prints.
 static int run_source(struct bench *b, const struct collective_source *src, struct device *dev,
                       int64_t *wrong) {
     struct bench_rank_options o = b->o;
@@ -341,12 +341,12 @@ static int run_thread(void *ctx, struct hub *hub, int rank) {
     return rc;
 }
 
-// Elements that are wrong, or -1.
+// Returns the number of wrong elements, or -1.
 static int64_t run_threads(struct bench *b) {
     return hub_run(b->ranks, "--ranks", run_thread, b) ? -1 : b->wrong;
 }
 
-// A failed rank leaves MPI without MPI_Finalize, and mpirun ends the others.
+// A failed rank exits without MPI_Finalize, and mpirun kills the others.
 static int64_t run_mpi(struct bench *b) {
     int rank, size;
     int64_t wrong = 0;
@@ -357,7 +357,7 @@ static int64_t run_mpi(struct bench *b) {
     return wrong;
 }
 
-// This process is a rank of those that start_processes started.
+// Runs this process as a rank that start_processes has started.
 static int64_t run_process(struct bench *b) {
     struct segment memory;
     int64_t wrong = -1;
@@ -370,7 +370,7 @@ static int64_t run_process(struct bench *b) {
     return wrong;
 }
 
-// Starts the same command once for each rank. The exit status.
+// Starts the same command once per rank. Returns the exit status.
 static int start_processes(const struct bench *b, const struct cli_args *a) {
     struct segment memory;
     char *program = launch_self(), **words = xcalloc(2 * a->given_count + 4, sizeof *words);
@@ -405,7 +405,7 @@ static int run(const struct topology_table *t, const struct cli_args *a) {
     struct bench b = {0};
     int status = EXIT_USAGE;
     (void)t;
-    // Every rank reads the same options; rank 0 alone reports what is wrong with them.
+    // Every rank reads the same options; only rank 0 logs their errors.
     bool ready = !rank_env_read(&b.env);
     error_quiet(b.env.kind != RANK_ENV_NONE && b.env.rank > 0);
     ready = ready && !read_options(&b, a);

@@ -18,16 +18,16 @@ struct rank {
     struct arena arena;
     struct collective *tested, *control;
     int rank, size;
-    char *send, *recv;            // device: what all shapes need at most
-    double *own, *all;            // device: (2), (2 * size): what ranks tell each other
-    char *host, *want, *scratch;  // host: a chunk each, and what sums of a chunk are made of
+    char *send, *recv;            // device: large enough for every shape
+    double *own, *all;            // device: (2), (2 * size): this rank's figures, all ranks' figures
+    char *host, *want, *scratch;  // host: a chunk each; scratch: a chunk per rank, the inputs of sums
     uint64_t seed;
 };
 
-// Where a call reads and writes.
+// The buffers of a call.
 struct buffers {
     char *send, *recv;  // of the call
-    char *data;         // where the input lies: of the rank's bench_send_count elements
+    char *data;         // the input: bench_send_count elements
 };
 
 double bench_algorithm_rate(const struct bench_row *r, enum bench_place place) {
@@ -42,7 +42,7 @@ double bench_bus_rate(const struct bench_row *r, enum bench_place place) {
 // ---------------------------------------------------------------- opening
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-// The larger buffer of any shape.
+// Returns the bytes of the larger buffer over all shapes.
 static size_t most_bytes(const struct rank *x) {
     size_t most = 0;
     for (int i = 0; i < COLLECTIVE_PRIMITIVES; i++) {
@@ -93,7 +93,7 @@ static void close_rank(struct rank *x) {
     free(x->scratch);
 }
 
-// The peers must not wait for a rank that has failed.
+// Aborts the channels, so that no peer waits for this rank. Returns -1 after logging.
 static int fail_rank(struct rank *x, const char *what) {
     const char *why = collective_error(x->tested);
     if (!*why) why = collective_error(x->control);
@@ -130,8 +130,7 @@ static void enqueue_one(struct rank *x, const struct bench_shape *s, enum collec
     collective_enqueue(x->tested, &c);
 }
 
-// Where the ranks send and receive around a circle, even ranks send first: a send may end only when its
-// receiver has come.
+// If the ranks send and receive around a circle, even ranks send first: a send may block until its receiver receives.
 static void enqueue(struct rank *x, const struct bench_shape *s, const struct buffers *p) {
     bool circle = s->what == COLLECTIVE_SEND, odd = circle && x->rank % 2 == 1;
     if (odd) enqueue_one(x, s, COLLECTIVE_RECV, p);
@@ -145,7 +144,7 @@ static struct bench_data data_of(const struct rank *x, const struct bench_shape 
                                .exact = collective_reduces(s->what) && x->o->mode == REDUCE_NATIVE};
 }
 
-// Fills the input; everything else, results included, holds POISON.
+// Fills the input; all other elements, results included, become POISON.
 static int fill(struct rank *x, const struct bench_shape *s, const struct buffers *p) {
     struct bench_data d = data_of(x, s);
     size_t e = dtype_size(s->dt), n = bench_send_count(s, x->rank), bytes = bench_shape_bytes(s);
@@ -162,7 +161,7 @@ static int fill(struct rank *x, const struct bench_shape *s, const struct buffer
     return 0;
 }
 
-// Elements of this rank that are wrong; -1 after failing.
+// Returns the number of wrong elements of this rank, or -1 after logging.
 static int64_t count_wrong(struct rank *x, const struct bench_shape *s, const struct buffers *p) {
     struct bench_data d = data_of(x, s);
     size_t e = dtype_size(s->dt), n = bench_recv_count(s, x->rank);
@@ -178,7 +177,7 @@ static int64_t count_wrong(struct rank *x, const struct bench_shape *s, const st
 }
 
 // ---------------------------------------------------------------- measuring
-// Every rank gets the mean of all ranks' seconds and the sum of their wrong elements.
+// Replaces seconds by the mean over the ranks and wrong by the sum over the ranks.
 static int share(struct rank *x, struct bench_figure *f) {
     double mine[2] = {f->seconds, (double)f->wrong}, all[2 * REDUCE_MAX];
     dev_copy(x->s, x->own, mine, sizeof mine);
@@ -235,7 +234,7 @@ static int run_row(struct rank *x, enum collective_primitive what, size_t bytes,
     return 0;
 }
 
-// A barrier has no size; nobody sends to itself.
+// A barrier has no size. One rank cannot send to itself.
 static int run_case(struct rank *x, enum collective_primitive what, int64_t *wrong) {
     if (what == COLLECTIVE_SEND && x->size < 2) return 0;
     for (size_t bytes = x->o->min_bytes; bytes <= x->o->max_bytes; bytes *= x->o->factor) {

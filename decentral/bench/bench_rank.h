@@ -1,11 +1,11 @@
-// One rank of `starring bench collective`: times each primitive at each size and checks what it gives.
+// One rank of `starring bench collective`: times each primitive at each size and checks its results.
 //
-// Timing     As nccl-tests: after warming up and a barrier, `iterations` calls in a row and one wait, on the
-//            host's clock, divided by their number; the mean over the ranks. In place a reduction sums its
-//            own results again: the values grow, the time stays the same.
-// Checking   Apart from the timing, on fresh data: the receive buffer is filled with other bits, the
-//            primitive runs once, and every element that a rank received is compared, to the bit, with what
-//            it must be. Device memory is filled and read by copies.
+// Timing     As in nccl-tests: after a warm-up and a barrier, `iterations` calls and one wait, on the host's clock,
+//            divided by their number; the mean over the ranks. In place, a reduction sums its own results again: the
+//            values grow, the time stays the same.
+// Checking   Separately from the timing, on fresh data: the receive buffer is filled with other bits, the primitive
+//            runs once, and every element that a rank received is compared, to the bit, with the expected one. Device
+//            memory is filled and read by copies.
 // Threads    The rank's own. All ranks run it with the same options.
 #ifndef STARRING_DECENTRAL_BENCH_BENCH_RANK_H
 #define STARRING_DECENTRAL_BENCH_BENCH_RANK_H
@@ -23,9 +23,9 @@ struct bench_figure {
 struct bench_row {
     struct bench_shape shape;
     struct bench_figure figure[BENCH_PLACES];
-    const char *by;  // collective.h; NULL: nobody
+    const char *by;  // struct collective's `by`; NULL: no call ran
 };
-// Bytes a second; 0 for what moves none.
+// Bytes per second; 0 if nothing moves.
 double bench_algorithm_rate(const struct bench_row *r, enum bench_place place);
 double bench_bus_rate(const struct bench_row *r, enum bench_place place);
 
@@ -36,15 +36,14 @@ struct bench_rank_options {
     enum dtype dt;  // no reductions of uint8
     enum reduce_mode mode;
     enum reduction reduction;
-    bool
-        ones;  // nothing is timed: every rank has the number 1, all_reduce joins them, and each rank prints what it got
+    bool ones;  // times nothing: all_reduce of one number 1 per rank, and each rank prints the result
     double deadline_s;
     void (*on_row)(void *ctx, const struct bench_row *row);  // or NULL
     void *ctx;
 };
 
-// 0, or -1 after logging, when an operation failed or there was no memory. *wrong: elements that were not
-// what they must be, in all rows and ranks.
+// Returns 0, or -1 after logging: an operation failed or memory was missing. *wrong receives the number of wrong
+// elements in all rows and ranks.
 int bench_rank_run(const struct bench_rank_options *o, const struct collective_source *source,
                    struct device *dev, int64_t *wrong);
 

@@ -1,4 +1,4 @@
-// The ring's benches: its primitives (`bench collective`) and what a rank holds in each stage (`bench zero`).
+// The ring's benches: its primitives (`bench collective`) and a rank's memory in each stage (`bench zero`).
 #ifndef STARRING_DECENTRAL_BENCH_BENCH_RING_H
 #define STARRING_DECENTRAL_BENCH_BENCH_RING_H
 

@@ -1,4 +1,4 @@
-// `starring bench zero`: what a rank holds in each stage of ZeRO, counted beside the prediction.
+// `starring bench zero`: a rank's memory in each stage of ZeRO, counted and predicted.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,9 +43,9 @@ static const char *const moment_names[MOMENTS] = {"created", "before_step", "aft
 struct bench {
     struct layout *layout;
     enum dtype dtype;
-    int workers, stage;  // stage: of this pass
+    int workers, stage;  // stage: the current one
     bool json, dry;
-    // The counts of rank 0.
+    // Of rank 0.
     size_t bytes[MOMENTS][MEM_CLASSES], predicted[MEM_CLASSES], formula;
     double norm;
 };
@@ -67,7 +67,7 @@ static struct layout *make_layout(int units, int64_t width, int world) {
     return l;
 }
 
-// Every rank puts its number, counted from 1, into each element: their sum, and hence the norm, is known.
+// Every rank sets each element to its rank + 1: so the sum, and the norm, are known.
 struct fill {
     const struct unit *unit;
     void *grad;
@@ -184,7 +184,7 @@ static int predict(struct bench *b) {
     return 0;
 }
 
-// ---------------------------------------------------------------- what is printed
+// ---------------------------------------------------------------- output
 static void put_classes(cJSON *row, const char *name, const size_t bytes[MEM_CLASSES]) {
     cJSON *o = cJSON_AddObjectToObject(row, name);
     for (int c = 0; c < MEM_CLASSES; c++)
@@ -202,7 +202,7 @@ static cJSON *row_json(const struct bench *b) {
     return row;
 }
 
-// The table's columns of classes; of what was counted last, or, without ranks, predicted.
+// The table's columns of classes: the bytes counted after the step, or with --dry-run the predicted ones.
 static const enum mem_class shown[] = {MEM_PARAMETER, MEM_GRADIENT, MEM_MASTER, MEM_OPTIMIZER, MEM_COMM};
 
 static void print_head(const struct bench *b) {
@@ -226,7 +226,7 @@ static void print_row(const struct bench *b) {
     fflush(stdout);
 }
 
-// Every class, at every moment, to the byte.
+// Compares every class at every moment, to the byte.
 static int judge(const struct bench *b) {
     for (int m = 0; m < MOMENTS; m++)
         if (memcmp(b->bytes[m], b->predicted, sizeof b->predicted) != 0)

@@ -1,4 +1,4 @@
-// One row of `starring bench ps`: its processes, and what is measured of them.
+// One row of `starring bench ps`: its processes and their measurements.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -15,18 +15,18 @@
 #include "shared/fabric/job_key.h"
 #include "shared/launch/launch.h"
 
-#define START_NS      2000000  // until everyone who is told to start then has heard of it
+#define START_NS      2000000  // from the command to the start, so that all processes have read it
 #define REST_NS       3000000
-#define LATENCY_BYTES ((size_t)8 << 20)  // about so many make the latencies of a round
+#define LATENCY_BYTES ((size_t)8 << 20)  // about as many bytes make the latencies of a round
 #define LATENCY_STEPS 16
-#define LATENCY_MOST  128  // payloads: one answer holds them
+#define LATENCY_MOST  128  // payloads, which fit in one answer
 #define RANKS_MOST    4
 #define GRACE_S       2.0
-#define ANSWER_S      120.0  // a process's memory is written before it answers first
+#define ANSWER_S      120.0  // long: a process writes its memory before its first answer
 #define ARGS_MAX      16
 
 // ---------------------------------------------------------------- the processes of a row
-// Started through the star's launcher, which ends them all when one dies, and spoken to line by line (bench_roles.h).
+// The star's launcher starts them and ends all of them when one dies. They communicate by lines (bench_roles.h).
 struct bench_member {
     struct bench_team *team;
     int control;
@@ -40,7 +40,8 @@ struct bench_team {
     struct bench_member *members;
 };
 
-// Ends whatever still runs. The row's exit status: 0, or as launcher_wait's. *interrupted: a signal, or 0.
+// Waits until the processes end; if the row has failed, ends them. Returns launcher_wait's exit status. *interrupted
+// receives a signal, or 0.
 static int team_end(struct bench_team **at, bool failed, int *interrupted) {
     struct bench_team *t = *at;
     if (failed) launcher_end_all(t->launcher);
@@ -59,7 +60,7 @@ static int team_end(struct bench_team **at, bool failed, int *interrupted) {
     return status;
 }
 
-// A process that has died is found and named by whoever waits for its answer.
+// Sends a line. Ignores errors: whoever waits for a dead process's answer logs its death.
 __attribute__((format(printf, 2, 3))) static void tell(struct bench_member *m, const char *fmt, ...) {
     char line[BENCH_LINE_MAX];
     va_list args;
@@ -78,15 +79,15 @@ static int answer(struct bench_member *m, char line[BENCH_LINE_MAX]) {
 static double member_cpu(const struct bench_member *m) { return 1e-9 * (double)clock_ns(m->cpu); }
 
 struct bench_start {
-    const char *role;  // as `bench ps --as`
+    const char *role;  // for `bench ps --as`
     const struct bench_plan *plan;
-    int rank;             // -1: the only one
+    int rank;             // -1: the scheduler
     const char *address;  // or NULL
-    const char *program;  // of a peer (bench_build of bench_ps.c); NULL: this one
+    const char *program;  // of a peer (bench_build in bench_ps.c); NULL: this program
 };
 
 // ---------------------------------------------------------------- starting
-// Starts a process. Valid as long as the team; NULL after logging.
+// Starts a process. Returns a member that the team owns, or NULL after logging.
 static struct bench_member *team_launch(struct bench_team *t, const struct bench_start *s) {
     char plan[BENCH_PLAN_TEXT], rank[16], control[16], keys[16];
     const char *program = s->program ? s->program : t->program;
@@ -121,7 +122,7 @@ static struct bench_member *team_launch(struct bench_team *t, const struct bench
     return m;
 }
 
-// Reads its first line, without the PID, into rest.
+// Reads the process's first line; rest receives it without the PID.
 static int member_ready(struct bench_member *m, char rest[BENCH_LINE_MAX]) {
     char line[BENCH_LINE_MAX];
     int used = 0, pid;
@@ -131,18 +132,18 @@ static int member_ready(struct bench_member *m, char rest[BENCH_LINE_MAX]) {
     return clock_getcpuclockid(pid, &m->cpu) ? fail("bench ps: no clock of process %d", pid) : 0;
 }
 
-// Both, where processes need not come up together.
+// Starts a process and waits until it is ready.
 static struct bench_member *team_start(struct bench_team *t, const struct bench_start *s,
                                        char rest[BENCH_LINE_MAX]) {
     struct bench_member *m = team_launch(t, s);
     return m && member_ready(m, rest) == 0 ? m : NULL;
 }
 
-// ---------------------------------------------------------------- what is measured of them
+// ---------------------------------------------------------------- measurements
 struct star {
     struct bench_plan plan;
     const char *program;     // of a peer; NULL: a star
-    struct bench_star *out;  // what is measured of it
+    struct bench_star *out;  // its measurements
     struct bench_member *scheduler, *servers[RANKS_MOST], *workers[RANKS_MOST];
     int64_t steps;
 };
@@ -152,7 +153,7 @@ struct measure {
     struct bench_row *row;
     struct bench_team *team;
     struct star stars[BENCH_MEDIA][BENCH_KINDS], peer;
-    int round;  // -1: warming up
+    int round;  // -1: the warm-up
 };
 
 static int64_t start_moment(void) { return now_ns() + START_NS; }
@@ -208,8 +209,7 @@ static void read_cpu(const struct star *s, double out[BENCH_ROLES]) {
     out[BENCH_SCHEDULER] = member_cpu(s->scheduler);
 }
 
-// All workers have been told. The first's beginning, the last's end, and where there are three moments the last's
-// middle.
+// Reads the workers' answers. *first: the earliest begin; *middle: the latest second time; *last: the latest end.
 static int read_spans(struct star *s, int64_t *first, int64_t *middle, int64_t *last) {
     char line[BENCH_LINE_MAX];
     *first = INT64_MAX, *middle = *last = 0;
@@ -225,7 +225,8 @@ static int read_spans(struct star *s, int64_t *first, int64_t *middle, int64_t *
     return 0;
 }
 
-// A whole step, then one whose pulls are alone: they begin when twice the time of the first one's pushes has passed.
+// Measures a whole step, then a step that measures only its pulls: these begin after twice the time of the first step's
+// pushes.
 static int measure_stream(struct measure *m, struct star *s) {
     struct bench_star *out = s->out;
     double bytes = (double)m->row->keys * (double)m->row->bytes, before[BENCH_ROLES], after[BENCH_ROLES];
@@ -245,7 +246,7 @@ static int measure_stream(struct measure *m, struct star *s) {
     keep(m, &out->moved[BENCH_PULL].seconds, 1e-9 * (double)(last - first));
     for (int r = 0; r < BENCH_ROLES; r++)
         add_cpu(m, &out->cpu[r], after[r] - before[r], 2 * bytes * s->plan.workers);
-    s->steps += 3;  // with the one whose weights the pull reads
+    s->steps += 3;  // includes the step whose weights the pull reads
     return 0;
 }
 
@@ -263,7 +264,7 @@ static int measure_acknowledgements(struct measure *m, struct star *s) {
     return 0;
 }
 
-// Over tcp the acknowledgements of a star are those of one that does not update in between.
+// A star's acknowledgements over tcp are measured elsewhere, without updates between them (measure_acknowledgements).
 static int measure_latency(struct measure *m, struct star *s) {
     struct bench_star *out = s->out;
     int keys = s->plan.servers * s->plan.threads;
@@ -301,7 +302,7 @@ static int measure_round(struct measure *m) {
 }
 
 // ---------------------------------------------------------------- ending
-// A last line says the payload bytes that the process has sent and received; their means over `count` processes are added.
+// Reads a process's last line, its payload bytes sent and received, and adds them divided by `count`, the processes.
 static int add_last_words(struct bench_member *from, int count, double *sent, double *received) {
     char line[BENCH_LINE_MAX];
     double out, in;

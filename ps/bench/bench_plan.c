@@ -1,4 +1,4 @@
-// A row's plan, and the figures made of what was measured.
+// A row's plan, and the figures computed from its measurements.
 #include "ps/bench/bench_plan.h"
 
 #include <stdio.h>
@@ -7,10 +7,10 @@
 #include "shared/core/error.h"
 
 #define STREAM_BYTES \
-    ((size_t)32 << 20)  // of a step, beyond what caches hold: where that is no more than KEYS_MOST
-#define KEYS_MOST  256  // about as many as gpt2-124m has
+    ((size_t)32 << 20)  // of a step, more than caches hold, if that is at most KEYS_MOST payloads
+#define KEYS_MOST  256  // about as many as a run of gpt2-124m
 #define KEYS_LEAST 2
-// On a loaded machine nobody counts as lost. A process that dies is found by the launcher, at once.
+// Long, so that no process on a loaded machine counts as lost. The launcher notices a process that dies at once.
 #define DEADLINE_MS   "240000"
 #define PROCESS_BYTES (16.0 * 1024 * 1024)
 
@@ -78,7 +78,7 @@ double bench_memory(const struct bench_plan *row, int media) {
         double payload = (double)bench_keys(&p) * (double)p.bytes;
         double elements = (double)bench_keys(&p) * (double)bench_elements(&p);
         double server = elements * 4 * sizeof(float) + (p.dtype == DT_F32 ? 0 : payload);
-        // A worker's weights and gradients, and as much again on its way.
+        // 3 payloads per worker: weights, gradients, and data in flight.
         double job = server + 3 * payload * p.workers;
         total += media * (job + PROCESS_BYTES * (1 + p.servers + p.workers));
     }

@@ -16,8 +16,8 @@
 
 #define RANKS_MOST   4
 #define PAYLOAD_MOST ((size_t)256 << 20)
-#define PARTITION    ((size_t)1 << 20)  // as parameter_server.partition_bytes
-#define MEMORY_SHARE 0.9                // of what the machine has left
+#define PARTITION    ((size_t)1 << 20)  // the default of parameter_server.partition_bytes
+#define MEMORY_SHARE 0.9                // of the machine's free memory
 
 static const struct cli_option options[] = {
     {"min-bytes", NULL, "B", "smallest payload; K, M and G are 1024's powers (4K)", 0},
@@ -33,7 +33,7 @@ static const struct cli_option options[] = {
     {"peer", NULL, "DIR", "ps-lite's source folder: it is built, and takes its turns beside tcp", 0},
     {"rounds", NULL, "N", "measured rounds of each row, after one for warming up (7)", 0},
     {"json", NULL, NULL, "print one JSON document instead of the table", 0},
-    // Between the bench and the processes that it starts (bench_roles.h).
+    // Internal: for the processes that the bench starts (bench_roles.h).
     {"as", NULL, "ROLE", NULL, 0},
     {"plan", NULL, "PLAN", NULL, 0},
     {"rank", NULL, "R", NULL, 0},
@@ -72,7 +72,7 @@ struct bench {
 };
 
 // ---------------------------------------------------------------- the command line
-// "2" or "1-4".
+// Reads "2" or "1-4".
 static int read_range(const struct cli_args *a, const char *name, struct range *out) {
     const char *text = cli_get(a, name);
     *out = (struct range){1, 1};
@@ -86,7 +86,7 @@ static int read_range(const struct cli_args *a, const char *name, struct range *
                        cli_get(a, name), RANKS_MOST, RANKS_MOST);
 }
 
-// Of a payload and a partition alike.
+// Checks the bytes of a payload, or of a partition.
 static int check_blocks(const struct cli_args *a, const char *name, size_t bytes) {
     if (bytes && bytes % BENCH_BYTES_STEP == 0) return 0;
     return fail("--%s %s: a server's partitions are whole blocks of %d bytes; give a multiple of that", name,
@@ -133,7 +133,7 @@ static int read_options(struct bench *b, const struct cli_args *a) {
     return 0;
 }
 
-// The row that takes most: what does not fit is said before the first one runs.
+// Checks the row that uses most memory, before the first row runs.
 static int check_memory(const struct bench *b) {
     struct bench_plan p = b->q.plan;
     struct memory_limit limit;
@@ -151,7 +151,7 @@ static int check_memory(const struct bench *b) {
 // ---------------------------------------------------------------- the peer
 #define GRACE_S 2.0
 
-// The program's text (Makefile).
+// The source text of the peer's program (Makefile).
 __asm__(
     ".section .rodata\n"
     "pslite_peer_begin: .incbin \"ps/bench/pslite_peer.cc\"\n"
@@ -159,13 +159,13 @@ __asm__(
     ".previous\n");
 extern const char pslite_peer_begin[], pslite_peer_end[];
 
-// $1: the source folder, $2: where to build.
+// $1: the source folder, $2: the build folder.
 static const char script[] =
     "protoc --cpp_out=\"$2\" --proto_path=\"$1/src\" \"$1/src/meta.proto\" && "
     "c++ -std=c++17 -O3 -march=native -w -I\"$1/include\" -I\"$2\" -o \"$2/peer\" \"$2/peer.cc\" \"$2/meta.pb.cc\" "
     "\"$1/src/customer.cc\" \"$1/src/postoffice.cc\" \"$1/src/van.cc\" -lprotobuf-lite -lzmq -pthread";
 
-// With the directory around it; nothing is done with NULL.
+// Removes the program and its directory, and sets *program to NULL. Nothing for NULL.
 static void bench_build_remove(char **program) {
     static const char *const files[] = {"peer", "peer.cc", "meta.pb.cc", "meta.pb.h"};
     if (!*program) return;
@@ -201,7 +201,7 @@ static char *write_source(void) {
     return program;
 }
 
-// The compiler's exit status, or 128 + signal.
+// Returns the compiler's exit status, or 128 + signal.
 static int compile(const char *source, const char *program) {
     struct launch_options o = {.grace_s = GRACE_S};
     char *dir = xasprintf("%.*s", (int)(strrchr(program, '/') - program), program);
@@ -214,9 +214,10 @@ static int compile(const char *source, const char *program) {
     return status;
 }
 
-// Builds ps-lite from its source folder: the folder's library and a program of the bench's own (pslite_peer.cc), in a directory
-// of their own for temporary files; blocks as long as the compiler takes. The path of the program (bench_build_remove), or NULL
-// after logging with the exit status in *status: 2 where the folder is no source of ps-lite, 128 + signal where one ended it.
+// Builds ps-lite from its source folder with the bench's own program (pslite_peer.cc), in a temporary directory. Blocks
+// until the compiler ends. Returns the path of the program, which the caller passes to bench_build_remove, or NULL
+// after logging. *status receives the exit status: 2 if the folder has no source of ps-lite, 128 + signal after a
+// signal.
 static char *bench_build(const char *source, int *status) {
     char *wanted = xasprintf("%s/src/meta.proto", source), *program = NULL;
     *status = access(wanted, R_OK) ? EXIT_USAGE : EXIT_RUN_FAILED;
@@ -420,7 +421,7 @@ static int run_all(struct bench *b) {
     return 0;
 }
 
-// A process that the bench has started.
+// Runs a process that the bench has started.
 static int take_part(const struct topology_table *t, const struct cli_args *a) {
     static const struct {
         const char *name;

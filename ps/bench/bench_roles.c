@@ -17,15 +17,15 @@
 #include "shared/report/rank_report.h"
 #include "shared/time/moments.h"
 
-// ---------------------------------------------------------------- the bench's line
-// Sleeps until then. The moment it went on.
+// ---------------------------------------------------------------- lines from and to the bench
+// Sleeps until ns. Returns the time at which it continued.
 static int64_t wait_until(int64_t ns) {
     struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) continue;
     return now_ns();
 }
 
-// The next line without its newline. 0, or -1: the bench has gone.
+// Reads the next line, without its newline. Returns 0, or -1: the bench has ended.
 static int hear(int control, char line[BENCH_LINE_MAX]) {
     for (int n = 0; n < BENCH_LINE_MAX - 1;) {
         ssize_t got = read(control, line + n, 1);
@@ -40,7 +40,7 @@ static int hear(int control, char line[BENCH_LINE_MAX]) {
     return -1;
 }
 
-// A line. 0, or -1 after logging.
+// Sends a line. Returns 0, or -1 after logging.
 __attribute__((format(printf, 2, 3))) static int say(int control, const char *fmt, ...) {
     char line[BENCH_LINE_MAX];
     va_list args;
@@ -126,10 +126,10 @@ struct seated {
     struct topology *t;
     struct comm *comm;
     int64_t step, updates;
-    int64_t updates_read;  // that the weights read last held
+    int64_t updates_read;  // version of the weights that were read last
     void **grads;          // (units)
     double loss;
-    uint64_t seen;  // of weights read, so that they are
+    uint64_t seen;  // checksum of the weights, so that the compiler keeps the reads
 };
 
 static int open_worker(struct seated *w) {
@@ -159,7 +159,7 @@ static int open_worker(struct seated *w) {
     return rc;
 }
 
-// As the last kernel of a unit's backward pass does it.
+// Pushes a unit, as the last kernel of its backward pass does.
 static void push(struct seated *w, int u) {
     struct command c = {.kind = COMMAND_PUSH,
                         .unit = u,
@@ -180,8 +180,8 @@ static void set_first(struct seated *w, float x) {
         *(uint16_t *)w->grads[0] = f32_to_bf16(x);
 }
 
-// Weights that came in frames have been read when they are in place. Those in shared memory may be the server's own:
-// nobody has touched them before they are used, so that the bench does.
+// Reads weights in shared memory, which may be the server's own: the worker first touches them when it uses them.
+// Weights that arrived in frames have already been read, when they were copied.
 static void read_shared(struct seated *w, const struct unit_view *view) {
     uint64_t seen = 0, word;
     if (w->plan->medium != BENCH_SHM) return;
@@ -222,8 +222,8 @@ static int update(struct seated *w) {
     return close_step(w);
 }
 
-// Hands all gradients over at once. The scheduler closes the step when they have been summed. Behind what is measured
-// comes an update whose weights nobody reads: those of the next pull are new, and in no cache that a reading filled.
+// Pushes all gradients at once. The scheduler closes the step when they are summed. After the measurement follows an
+// update whose weights are not read: so the next pull gets new weights, which no earlier read has cached.
 static int whole_step(struct seated *w, int64_t start) {
     if (await_units(w, PASS_BACKWARD) != 0) return -1;
     if (w->seat->rank == 0) set_first(w, 1e-3f);
@@ -236,7 +236,7 @@ static int whole_step(struct seated *w, int64_t start) {
     return say(w->seat->control, "%" PRId64 " %" PRId64 " %" PRId64, begin, summed, end);
 }
 
-// The report, and with it the pulls' answers, is held back until the sums are surely done.
+// Delays the report, and with it the answers to the pulls, by REST ns, in which the sums finish.
 static int pulls_alone(struct seated *w, int64_t start, int64_t rest) {
     int64_t read = w->updates_read;
     if (await_units(w, PASS_BACKWARD) != 0) return -1;
@@ -251,7 +251,7 @@ static int pulls_alone(struct seated *w, int64_t start, int64_t rest) {
     return say(w->seat->control, "%" PRId64 " %" PRId64, begin, end);
 }
 
-// The payloads of a step one after the other, each on its way alone.
+// Measures the payloads of a step one at a time: no other payload is in flight.
 static int measure_latency(struct seated *w, int64_t start, int steps) {
     char line[BENCH_LINE_MAX];
     size_t at = 0;
@@ -275,7 +275,7 @@ static int measure_latency(struct seated *w, int64_t start, int steps) {
     return say(w->seat->control, "%s", line);
 }
 
-// The payloads of a step one after the other, where no server updates before all are there: tcp alone, for over shared
+// Measures the payloads of a step one at a time; no server updates before all have arrived. Only over tcp: in shared
 // memory the weights are the acknowledgement.
 static int measure_acknowledgements(struct seated *w, int64_t start) {
     char line[BENCH_LINE_MAX];

@@ -70,6 +70,8 @@ class Frozen:
         self.summary, self.events = test.summary("run"), test.events("run")
         # A worker's own, which knows of no stop of others.
         self.reports = [test.json("run", "ranks", f"worker-{w}.json") for w in range(len(self.summary["time_per_rank"]))]
+        names = os.listdir(test.at("run", "ranks"))
+        self.servers = [test.json("run", "ranks", f"server-{s}.json") for s in range(len(names)) if f"server-{s}.json" in names]
 
     def freeze(self, run, name):
         def before(step):
@@ -116,9 +118,11 @@ class FrozenTime(Runs):
         frozen_row = run.spans(rank if role == "worker" else workers + rank, "stood still", "stood_still")
         self.assertGreater(covered(frozen_row, windows), SHARE * frozen)
         # What the watcher lost: all that its compute stream was not busy with, by this test's clock and that stream's spans alone,
-        # but for moments in which it was itself kept from running.
-        own = [(b * 1e-9, e * 1e-9) for kind in ("stalls", "without_core") for b, e in run.reports[watcher]["moments"][kind]]
-        lost = without(without(windows, own), run.spans(watcher, "compute", "forward", "backward", "optimizer", "comm", "other"))
+        # but for moments in which it, or another process that nobody stopped, was kept from running: a loaded machine.
+        others = [r for reports, name in ((run.reports, "worker"), (run.servers, "server")) for i, r in enumerate(reports)
+                  if (name, i) != (role, rank)]
+        kept = [(b * 1e-9, e * 1e-9) for r in others for kind in ("stalls", "without_core") for b, e in r["moments"][kind]]
+        lost = without(without(windows, kept), run.spans(watcher, "compute", "forward", "backward", "optimizer", "comm", "other"))
         waited = covered(run.waits(watcher, role, rank), lost)
         mine = run.summary["time_per_rank"][watcher]
         named = {(w["role"], w["rank"]): w["seconds"] for w in mine["waited_for"]}

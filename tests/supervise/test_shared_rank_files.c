@@ -3,11 +3,13 @@
 #include <arpa/inet.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -37,6 +39,7 @@ struct place {
     char dir[64], *of[RANKS];
     int port;
     double deadline_s;
+    _Atomic int *ready;  // ranks that have opened the job; in memory that all share
 };
 struct rank {
     const struct place *place;
@@ -62,6 +65,8 @@ static int open_place(void **state) {
     close(fd);
     p->port = ntohs(a.sin_port);
     p->deadline_s = DEADLINE_S;
+    p->ready = mmap(NULL, sizeof *p->ready, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(p->ready != MAP_FAILED);
     for (int i = 0; i < RANKS; i++) p->of[i] = xasprintf("%s/%s", p->dir, i ? "b/run" : "a/run");
     return 0;
 }
@@ -72,6 +77,7 @@ static int close_place(void **state) {
     int rc = system(command);
     free(command);
     for (int i = 0; i < RANKS; i++) free(p->of[i]);
+    munmap(p->ready, sizeof *p->ready);
     free(p);
     return rc;
 }
@@ -89,6 +95,9 @@ static int live(const struct place *p, int rank, struct words words, body *does)
     device_resolve(r.run.config);
     r.run.env = (struct rank_env){.kind = RANK_ENV_TORCHRUN, .rank = rank, .size = RANKS};
     if (job_open(&r.run.job, r.run.config, false)) return 3;
+    // All ranks begin to meet at one time: the deadline may be short.
+    atomic_fetch_add(p->ready, 1);
+    while (atomic_load(p->ready) % RANKS) usleep(1000);
     r.run.meet = rendezvous_open(&(struct rendezvous_options){.host = "127.0.0.1",
                                                               .port = p->port,
                                                               .rank = rank,

@@ -4,10 +4,10 @@
 
 #include "shared/core/error.h"
 
-// What one worker was given last.
+// The last batch given to one worker.
 struct taker {
-    bool known;     // it has asked
-    int64_t step;   // for this one
+    bool known;     // it has sent a TAKE
+    int64_t step;   // of the TAKE
     int64_t batch;  // -1: none was left
 };
 
@@ -15,8 +15,8 @@ struct budget {
     struct budget_options o;
     struct taker *takers;  // (workers)
     bool begun, stopped;
-    int64_t next;   // the lowest that nobody has had
-    int64_t *back;  // (DONE_MOST) batches below next that are to be handed out, in order
+    int64_t next;   // the lowest that no worker has had
+    int64_t *back;  // (DONE_MOST) batches below next that still have to be handed out, in order
     int first, count;
 };
 
@@ -79,11 +79,11 @@ static int64_t hand_out(struct budget *b) {
 bool budget_take(struct budget *b, int worker, const struct wire_header *h, struct wire_header *out) {
     struct taker *t = &b->takers[worker];
     begin(b, h);
-    if (t->known && h->step < t->step) return false;  // a repetition of what was answered, and heard, before
+    if (t->known && h->step < t->step) return false;  // a late copy of a request that was answered
     if (!t->known || h->step > t->step)
         *t = (struct taker){true, h->step,
                             b->o.recorded ? b->o.recorded(b->o.ctx, worker, h->step) : hand_out(b)};
-    // To a worker that gets none of it any more: how far the budget is used. Of a replay each worker's last batch is known.
+    // A worker without a batch learns how much of the budget is used. In a replay each worker's last batch is known.
     int64_t used = b->o.recorded ? b->o.total : budget_taken(b);
     *out = (struct wire_header){.kind = WIRE_TAKEN,
                                 .step = t->step,

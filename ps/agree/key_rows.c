@@ -10,13 +10,13 @@
 #include "shared/core/error.h"
 
 #define KEY_WORDS 3
-// The most that any count can be: sums over workers, and products with how many there are, stay in range.
+// The upper limit of any count: sums over workers, and products with their number, do not overflow.
 #define COUNT_MOST (INT64_C(1) << 40)
 
 struct key_table {
     const struct shard_map *map;
     int64_t shape[2];
-    int64_t budget[2];  // samples of a batch, words of a row; 0: the checkpoint does not say
+    int64_t budget[2];  // samples of a batch, words of a row; 0: not in the checkpoint
     int count;
     int64_t *keys, *version, *updates, *pushed, *batches;
     int64_t check;
@@ -90,7 +90,7 @@ void key_table_extras(const struct key_table *t, struct part_extra out[KEY_TABLE
 }
 
 // ---------------------------------------------------------------- reading
-// One array of a server's table. to NULL: only whether it is there with so many numbers.
+// One array of a server's table. to NULL: only checks that it exists with so many numbers.
 static int read_array(struct checkpoint *c, const char *who, const char *name, int64_t *to, int64_t count) {
     int rc = checkpoint_extra_alone(c, who, name, to, (int)count);
     return rc == 1
@@ -98,7 +98,7 @@ static int read_array(struct checkpoint *c, const char *who, const char *name, i
                : rc;
 }
 
-// The same, of counts.
+// The same, for counts.
 static int read_counts(struct checkpoint *c, const char *who, const char *name, int64_t *to, int64_t count) {
     if (read_array(c, who, name, to, count)) return -1;
     for (int64_t i = 0; to && i < count; i++)
@@ -108,7 +108,7 @@ static int read_counts(struct checkpoint *c, const char *who, const char *name, 
     return 0;
 }
 
-// Rows of batches: the word behind all of them, then holes below it.
+// Rows of batches: first the batch after all of them, then holes below it.
 static int read_batches(struct checkpoint *c, const char *who, int64_t *to, int64_t count, int64_t words) {
     if (!words) return 0;
     if (read_array(c, who, "star/batches", to, count * words)) return -1;
@@ -132,8 +132,8 @@ static int read_arrays(struct checkpoint *c, const char *who, const struct key_t
                : 0;
 }
 
-// Reads one server's rows: 0, 1 where it wrote none or there is no such server, -1 after logging. Memory is taken for what
-// is there, whatever the shape says.
+// Reads one server's rows. Returns 0, 1 if it wrote none or does not exist, -1 after logging. Allocates only for data
+// that exists, whatever the shape claims.
 static int read_table(struct checkpoint *c, int server, struct key_table *t) {
     char who[32];
     snprintf(who, sizeof who, "server-%d", server);
@@ -144,7 +144,7 @@ static int read_table(struct checkpoint *c, int server, struct key_table *t) {
         return fail("%s: %s has %lld keys of %lld workers", checkpoint_path(c), who, (long long)t->shape[0],
                     (long long)t->shape[1]);
     int rc = checkpoint_extra_alone(c, who, "star/budget", t->budget, 2);
-    if (rc) memset(t->budget, 0, sizeof t->budget);  // of an earlier version
+    if (rc) memset(t->budget, 0, sizeof t->budget);  // of an earlier version of the program
     if (rc == 0 && (t->budget[0] < 1 || t->budget[0] > COUNT_MOST || t->budget[1] < 1 ||
                     t->budget[1] > 1 << 24 || t->shape[0] * t->budget[1] > INT32_MAX))
         return fail("%s: %s has batches of %lld samples in rows of %lld", checkpoint_path(c), who,
@@ -158,7 +158,7 @@ static int read_table(struct checkpoint *c, int server, struct key_table *t) {
     return said ? 0 : checkpoint_extra(c, who, "star/shape", NULL, 2);  // of an earlier version, or damaged
 }
 
-// Every worker has pushed every step; updates are counted in samples where pushes are applied on arrival.
+// Every worker has pushed every step; where pushes are applied on arrival updates are counted in samples.
 static void rows_of_steps(struct key_rows *r, const struct train_state *now, const struct config *c) {
     bool alone = consistency_of(c).row->on_arrival;
     int64_t own = batches_own(c);
@@ -176,7 +176,7 @@ static void rows_of_steps(struct key_rows *r, const struct train_state *now, con
     }
 }
 
-// Which batches a key holds, by an old row of it. Whether there is room for what is open.
+// Sets the batches that a key holds from an old row of it. Returns whether the new row has room for the open ones.
 static bool take_batches(int64_t *row, int words, const struct key_table *t, int64_t i, int64_t own) {
     int64_t total = 0, old_words = t->budget[1];
     const int64_t *old = t->batches + i * old_words;
@@ -191,7 +191,8 @@ static bool take_batches(int64_t *row, int words, const struct key_table *t, int
     return true;
 }
 
-// The row of a key that shares elements with an old one, if that is further than what it has. 0, or -1 after logging.
+// Takes the row of an old key that overlaps the key, if it has more updates than the row so far. Returns 0, or -1 after
+// logging.
 static int take_row(struct key_rows *r, int key, const struct key_table *t, int64_t i, int64_t own) {
     struct key_counts *x = &r->keys[key];
     int64_t workers = t->shape[1];
@@ -245,7 +246,7 @@ int key_rows_read(struct key_rows *r, struct checkpoint *c, const struct config 
     if (rows && rows < r->count)
         return fail("%s: it says of %d of %d keys how far they are", checkpoint_path(c), rows, r->count);
     if (!rows) rows_of_steps(r, checkpoint_train(c), config);
-    // A worker's next step is the same for all keys: a push that some have is known by its batch.
+    // A worker's next step is the same for all keys: keys recognize a push that they have by its batch.
     for (int w = 0; alone && w < r->workers; w++) {
         int64_t step = key_rows_step(r, w);
         for (int k = 0; k < r->count; k++) r->pushed[(int64_t)k * r->workers + w] = step;

@@ -1,23 +1,24 @@
-// The rows of a checkpoint about a star's keys, beside their tensors: how many updates each has had, and of which worker how
-// many pushes. Where steps commit that is the same for all keys and follows from the step. Where pushes are applied on
-// arrival each server writes a row for each of its keys, as I64 arrays in its own file:
+// The rows of a checkpoint about a star's keys: the updates of each key, and the pushes of each worker. Where steps
+// commit both are the same for all keys and follow from the step. Where pushes are applied on arrival each server
+// writes a row for each of its keys, as I64 arrays in its own file:
 //
 //     "star/shape"    keys, workers
 //     "star/keys"     (keys, 3)        unit, first and last+1 element of it
-//     "star/version"  (keys)           pushes applied: updates of this job, also those of other topologies before it
+//     "star/version"  (keys)           pushes applied: updates of this job, and those of other topologies before it
 //     "star/updates"  (keys)           updates of its moments: Adam's t
 //     "star/pushed"   (keys, workers)  pushes applied of each worker
 //     "star/budget"   samples of a batch, words of a row below
-//     "star/batches"  (keys, words)    which batches of the job's budget the key holds: a row of ps/job/batches.h
+//     "star/batches"  (keys, words)    the batches of the job's budget that the key holds: a row of ps/job/batches.h
 //     "star/check"    (1)              the xxh64 of the numbers above, in their order
 //
-// Every role reads all rows, and checks these numbers alone: the bytes of a file are hashed by the servers that take their state
-// from it. A file whose rows do not check is hashed as a whole.
+// Every role reads all rows and checks only these numbers: the servers that take their state from a file hash its
+// bytes. A file whose rows do not check is hashed as a whole.
 //
-// A key that was cut differently then gets the row of that piece of it which has had the most updates. Each worker goes on
-// behind the steps that all its keys have: what some keys have beyond, they know by the batch. With another number of workers
-// each goes on behind worker 0's, and with batches of another size as many samples count as used as were. A checkpoint
-// without rows (of a ring, or of steps that commit) makes rows in which each worker has pushed every step.
+// If keys were cut differently, a key gets the row of the overlapping old key with the most updates. Each worker
+// resumes after the steps that all its keys have: keys recognize later pushes by the batch. With another number of
+// workers each resumes at worker 0's step. With batches of another size the same number of samples counts as used. For
+// a checkpoint without rows (of a ring, or of steps that commit) rows are made in which each worker has pushed every
+// step.
 #ifndef STARRING_PS_AGREE_KEY_ROWS_H
 #define STARRING_PS_AGREE_KEY_ROWS_H
 
@@ -26,40 +27,40 @@
 
 struct key_counts {
     int key;
-    int64_t version;         // updates applied
-    int64_t updates;         // by the count of its moments (Adam's t): another topology may have begun them
-    int64_t clock;           // steps over; 0 where pushes are applied on arrival
-    const int64_t *pushed;   // (N) pushes applied of each worker
+    int64_t version;        // updates applied
+    int64_t updates;        // updates that its moments count (Adam's t): another topology may have begun them
+    int64_t clock;          // steps committed; 0 where pushes are applied on arrival
+    const int64_t *pushed;  // (N) pushes applied of each worker
     const int64_t *batches;  // a row (ps/job/batches.h), where pushes are applied on arrival; else NULL
 };
 
-// Of all keys of a job, in the order of its map.
+// The rows of all keys of a job, in the order of its map.
 struct key_rows {
     int count, workers, words;
-    struct key_counts *keys;  // (count); pushed: into the array below
+    struct key_counts *keys;  // (count); their `pushed` points to the array below
     int64_t *pushed;          // (count, workers)
     int64_t *batches;         // (count, words): batches_words
 };
-// 0, or -1 after logging; key_rows_free either way.
+// Returns 0, or -1 after logging; call key_rows_free in both cases.
 int key_rows_read(struct key_rows *r, struct checkpoint *c, const struct config *config,
                   const struct shard_map *map);
 void key_rows_free(struct key_rows *r);
-// The first step that worker `worker` has not pushed to every key: there it goes on. Keys that have the push drop it.
+// The first step that worker `worker` has not pushed to every key: it resumes there. Keys that have the push drop it.
 int64_t key_rows_step(const struct key_rows *r, int worker);
-// The lowest batch that some key lacks, and whether every key has this one.
+// low: the lowest batch that some key lacks; has: whether every key has this batch.
 int64_t key_rows_low(const struct key_rows *r);
 bool key_rows_has(const struct key_rows *r, int64_t batch);
-int64_t key_rows_next(const struct key_rows *r);  // no key has this one, or any beyond
-// Updates that every key has had.
+int64_t key_rows_next(const struct key_rows *r);  // no key has this one or a later one
+// The least updates of any key.
 int64_t key_rows_version(const struct key_rows *r);
 
-// The other direction: the rows of one server's keys as they come.
+// Writing: the rows of one server's keys, added one by one.
 struct key_table;
-// keys: how many will come.
+// keys: the number of keys that will be added.
 struct key_table *key_table_create(const struct shard_map *map, int keys, const struct config *c);
 void key_table_add(struct key_table *t, const struct key_counts *k);
 #define KEY_TABLE_EXTRAS 8
-// For part_options; what they name is the table's, and complete when all keys are.
+// For part_options. The table owns the arrays, which are complete when all keys are added.
 void key_table_extras(const struct key_table *t, struct part_extra out[KEY_TABLE_EXTRAS]);
 void key_table_destroy(struct key_table **t);
 

@@ -11,7 +11,7 @@ struct step_set {
     uint64_t live, joining;
     uint64_t members, reported, set;  // of the open step
     uint64_t *arrived;                // (shards)
-    bool enough;                      // have come, since:
+    bool enough;                      // are complete, since enough_s
     double enough_s;
 };
 
@@ -51,7 +51,7 @@ void step_set_reported(struct step_set *s, int worker) { s->reported |= elastic_
 
 void step_set_arrived(struct step_set *s, int shard, uint64_t workers) { s->arrived[shard] |= workers; }
 
-// As many of them as a step needs, from worker `step` mod N on.
+// As many of the complete workers as a step needs, from worker `step` mod N on.
 static uint64_t first_of(const struct step_set *s, uint64_t complete) {
     uint64_t set = 0;
     for (int i = 0, n = s->o.workers; i < n && elastic_count(set) < s->o.needs; i++)
@@ -90,7 +90,7 @@ uint64_t step_set_members(const struct step_set *s) { return s->members; }
 
 void step_set_close(struct step_set *s, bool skipped, bool admits) {
     struct train_state *x = &s->state;
-    // At its end it is the workers that end the run: they know whose gradient it was, and of which tensor.
+    // At the minimum scale the workers end the run: they know whose gradient it was, and of which tensor.
     if (!skipped || !scaler_at_end(&x->scaler, &s->o.scaler))
         scaler_update(&x->scaler, &s->o.scaler, skipped);
     x->step++;
@@ -128,7 +128,7 @@ enum {
     DEAL_VALUES
 };
 
-// Whole numbers below 2^53 are themselves as doubles.
+// Whole numbers below 2^53 are exact as doubles.
 void opening_write(const struct step_opening *d, struct wire_header *h) {
     const struct train_state *x = &d->state;
     double *v = h->values;
@@ -147,7 +147,7 @@ void opening_write(const struct step_opening *d, struct wire_header *h) {
     v[HYSTERESIS] = x->scaler.hysteresis_left;
 }
 
-// Whether value i can be what opening_write makes of an opening: a whole number, below 2^31 where an int holds it.
+// Whether opening_write can have written value i: a whole number, below 2^31 if an int holds it.
 static bool is_value(int i, double x) {
     bool is_int = i == CONTRIBUTORS || i == SKIPPED || i == HYSTERESIS;
     return x >= -1 && x < (is_int ? 0x1p31 : 0x1p53) && (i == SCALE || x == floor(x));

@@ -6,7 +6,7 @@ void batches_clear(int64_t *row, int words) {
     for (int i = 1; i < words; i++) row[i] = -1;
 }
 
-// The place of a hole; -1 names a free one. 0: there is none.
+// The index of a hole; -1 finds a free entry. Returns 0 if there is none.
 static int place_of(const int64_t *row, int words, int64_t batch) {
     for (int i = 1; i < words; i++)
         if (row[i] == batch) return i;

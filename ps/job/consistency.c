@@ -10,8 +10,8 @@
 // Update t commits when all workers have contributed to it, and step t+1 computes on it.
 static void resolve_sync(struct consistency_rule *c) { c->needs = c->workers; }
 
-// The updates are those of sync. Step t may be computed on any of the last 1 + S versions: a worker goes on while up to S of
-// its gradients wait for other workers'.
+// The updates are those of sync. Step t may be computed on any of the last 1 + S versions: a worker continues while up
+// to S of its gradients wait for other workers'.
 static void resolve_ssp(struct consistency_rule *c) {
     resolve_sync(c);
     c->delay = c->lead = c->argument;
@@ -31,10 +31,10 @@ static int check_ssp(const struct consistency_rule *c, const char *origin, const
 // Update t commits with the gradients of the first N-B workers whose pushes of step t are complete.
 static void resolve_backup(struct consistency_rule *c) { c->needs = c->workers - c->argument; }
 
-// Update t commits with those that have come when Q have, and a while of grace is over.
+// Update t commits with the gradients that have arrived when there are Q and the grace is over.
 static void resolve_quorum(struct consistency_rule *c) { c->needs = c->argument > 0 ? c->argument : 1; }
 
-// Of a step to which not all workers belong the set is a word.
+// If not all workers belong to a step, its set is one uint64_t.
 static int check_sets(const struct consistency_rule *c, const char *origin, const char *topology) {
     if (!consistency_drops(c) || c->workers <= CONFIG_ELASTIC_MAX) return 0;
     return fail("%s: topology %s: steps go on without some of at most %d workers: there are %d", origin,
@@ -54,8 +54,8 @@ static int check_backup(const struct consistency_rule *c, const char *origin, co
 }
 
 // ssp     bounded delay by clock (Ho et al. 2013; Li et al. 2014)
-// backup  the first N-B workers, of B backup workers the rest (Chen et al. 2016); K-sync with K = N-B (Dutta et al. 2018)
-// quorum  Q workers, and those that come within a window of grace (Decoupled DiLoCo, arXiv 2604.21428)
+// backup  the first N-B workers; the other B are backup workers (Chen et al. 2016); K-sync with K = N-B (Dutta et al. 2018)
+// quorum  Q workers, and those that arrive within the grace (Decoupled DiLoCo, arXiv 2604.21428)
 static const struct consistency_row rows[] = {
     {.name = "sync",
      .resolve = resolve_sync,
@@ -128,7 +128,8 @@ struct consistency_rule consistency_of(const struct config *config) {
     c.row->resolve(&c);
     c.oldest = c.lead > 0 && config->ps.read_oldest;
     c.keeps = c.oldest || (c.lead > 0 && config->ps.replay_arrivals);
-    // Where nothing is decided about a step that all belong to, its outcome is loss and norm, for people.
+    // If all workers belong to a step and nothing is decided about it, its outcome is only loss and norm, to be
+    // printed.
     bool undecided =
         !c.row->on_arrival && c.needs == c.workers && !commit_round(config) && !ps_elastic(config);
     c.lag = c.lead > 0 ? c.lead : undecided;

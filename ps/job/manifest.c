@@ -9,7 +9,7 @@
 #include "shared/core/error.h"
 #include "shared/state/identity.h"
 
-// Programs that cut the same configuration into other partitions do not get past this key.
+// Programs that cut the same configuration into other partitions differ in this key.
 static void put_map(struct identity *i, const struct layout *l, const struct config *c,
                     const struct shard_map *m) {
     const uint64_t of[] = {layout_hash(l, (int)c->dtype), shard_map_hash(m)};

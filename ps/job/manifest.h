@@ -1,5 +1,6 @@
-// The facts that all roles must agree on before a byte of payload moves (shared/state/identity.h), and the layout and partition map
-// that follow from it. A role that is ready says them; a mismatch is refused with the keys and both sides' values.
+// The facts that all roles must agree on before any payload is sent (shared/state/identity.h), and the layout and
+// partition map that follow from it. A role that is ready sends them; a mismatch is refused with the keys and both
+// sides' values.
 #ifndef STARRING_PS_JOB_MANIFEST_H
 #define STARRING_PS_JOB_MANIFEST_H
 
@@ -8,15 +9,15 @@
 
 struct manifest {
     uint64_t hash;
-    char text[240];  // of an order: the same in words, for people
-    char *identity;  // of a role: identity_text, what a difference is named from
+    char text[240];  // of an order: the same in words, to be printed
+    char *identity;  // of a role: identity_text, which a difference is described from
 };
 
-// Of a role; manifest_release frees what it holds.
+// The manifest of a role; manifest_release frees what it holds.
 struct manifest manifest_make(const struct ps_role_options *o, const struct shard_map *m);
 void manifest_release(struct manifest *m);
-// Of the keys that decide the order of pushes (IDENTITY_ORDER), and no more: an order of arrivals may be repeated by another program, evaluated
-// otherwise. It holds nothing to free.
+// The manifest of the keys that decide the order of pushes (IDENTITY_ORDER), and of no others: another program, with
+// other evaluation, may repeat an order of arrivals. It holds nothing to free.
 struct manifest manifest_of_order(const struct config *c, const struct layout *l, const struct shard_map *m);
 
 #endif

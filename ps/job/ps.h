@@ -1,12 +1,12 @@
-// The star, as the program's main file sees it: three roles and one topology.
+// The star, as the program's main file uses it: three roles and one topology.
 //
 //     scheduler   membership, manifest check, barriers, commit decisions (clip, skip), who is lost and when
 //     server      shard threads, each with its own ROUTER socket and keys: fp32 masters and optimizer state
 //     worker      struct topology; one communication thread owns its DEALER sockets
 //
-// Addresses   All come to the meeting of the job (shared/fabric/peer.h), where the scheduler says at which address it listens for
-//             rounds. Servers bind to config->ps.bind and say there what they advertise; workers learn it from the scheduler.
-// Errors      Every wait has config->ps.deadline_ms. A role returns -1 after naming who is missing,
+// Addresses   All roles enter the job's rendezvous (shared/fabric/peer.h), where the scheduler publishes its address for
+//             rounds. Servers bind to config->ps.bind and publish there what they advertise; workers learn it from the scheduler.
+// Errors      Every wait has config->ps.deadline_ms. A role returns -1 after naming the missing rank,
 //             the key and the step.
 #ifndef STARRING_PS_JOB_PS_H
 #define STARRING_PS_JOB_PS_H
@@ -29,32 +29,33 @@ static inline const char *ps_role_name(enum ps_role r) {
 struct ps_role_options {
     const struct config *config;
     const struct layout *layout;      // world = workers
-    const struct model_spec *spec;    // for the manifest; NULL: the layout alone speaks for the model
+    const struct model_spec *spec;    // for the manifest; NULL: the layout alone describes the model
     const struct token_source *data;  // a worker's, for the manifest; NULL: this role computes nothing
-    const char *scheduler;  // where the job meets; of the scheduler: address at which it listens for rounds
-    const char *dir;        // run directory, for traces; NULL: none
-    const char *advertise;  // host or tcp://host:port told to others, or NULL: as bound
-    struct rendezvous
-        *meet;  // where the processes of the job meet: the scheduler's is member 0's; outlives the role
-    const struct job_key *key;  // who has it may join; outlives the role. NULL: nobody is asked (--insecure)
-    int rank;                   // server or worker index
+    const char *scheduler;            // the job's rendezvous; for the scheduler: its own address for rounds
+    const char *dir;                  // run directory, for traces; NULL: none
+    const char *advertise;            // host or tcp://host:port told to others, or NULL: as bound
+    struct rendezvous *meet;  // of the job's processes, at member 0, the scheduler's; outlives the role
+    const struct job_key
+        *key;  // a process with it may join; outlives the role. NULL: every process may (--insecure)
+    int rank;  // server or worker index
     bool
-        quoted;  // this role's launcher is of the same meeting, and says, for this role too, why the job has ended
-    bool say_waiting;  // lines about who is waited for; someone started this role by hand
-    // Non-zero: scheduler and server leave as soon as possible, and with them the job; a worker waits no
-    // more for the others, and once the job has started its loop leaves at the end of a step (step_input.stop).
+        quoted;  // this role's launcher is at the same rendezvous, and logs for this role too why the job has ended
+    bool say_waiting;  // print which ranks are waited for; for a role started by hand
+    // Non-zero: scheduler and server leave as soon as possible, which ends the job. A worker no longer waits for
+    // the others; once the job has started its loop leaves at the end of a step (step_input.stop).
     const _Atomic int *stop;
-    // scheduler: launchers started the roles. They say of each child's death, and that none is left, at the meeting, where the
-    // scheduler puts its verdicts (shared/launch/verdict.h). step: for the launcher of its process: steps known to be done; -1.
+    // scheduler: launchers started the roles. They report each child's death, and that none is left, at the rendezvous,
+    // where the scheduler publishes its verdicts (shared/launch/verdict.h). step: steps known to be done, for this
+    // process's launcher; -1: none.
     bool launched;
     _Atomic int64_t *step;
-    // scheduler: reads what it needs of files, layout and spec here among it, on a thread of its own; 0, or -1 after logging.
-    // NULL: all is there.
+    // scheduler: reads the files that it needs, and fills layout and spec here, on a thread of its own. Returns 0, or
+    // -1 after logging. NULL: nothing to read.
     int (*read)(void *ctx);
     void *ctx;
 };
 
-// Run until the job ends (all workers have left) or fails. 0 or -1. report: memory and wire of this role.
+// Run until the job ends (all workers have left) or fails. Return 0 or -1. report: memory and wire of this role.
 int ps_scheduler_run(const struct ps_role_options *o);
 int ps_server_run(const struct ps_role_options *o, struct rank_report *report);
 
@@ -65,12 +66,12 @@ struct ps_worker_options {
 };
 struct topology *ps_worker_create(const struct ps_worker_options *o);  // NULL after logging
 
-// Predictions alone: they take no memory to speak of, however large the model. server: of server `rank`.
+// Predictions only: they take almost no memory, however large the model. server: of server `rank`.
 int ps_worker_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire);
 int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire);
-// How many servers from `rank` on have the same prediction.
+// The number of servers from `rank` on with the same prediction.
 int ps_server_alike(const struct config *c, const struct layout *l, int rank);
 struct textbook ps_worker_textbook(const struct config *c);
 struct textbook ps_server_textbook(const struct config *c);  // shared over the servers

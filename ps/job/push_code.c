@@ -11,7 +11,7 @@ static int squares(const void *x, enum dtype dtype, int64_t n, bool first, struc
     return cpu_ops[OP_SUMSQ](1, &a, &why) == 0 ? 0 : -1;
 }
 
-// Of the values alone: all else is 0.
+// Sums only the values: all other elements are 0.
 static int squares_of_topk(const struct code_format *code, const char *payload, int64_t n,
                            struct exact_sum *out) {
     int64_t kept = code_kept(code->share, n);

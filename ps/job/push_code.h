@@ -1,5 +1,5 @@
-// The payload of a push of a key: the gradient, or its code (kernels/codec.h). One of both for all pushes of a
-// job; initial values and weights are never coded.
+// The payload of a push of a key: the gradient, or its code (kernels/codec.h). A job pushes only gradients or only
+// codes; initial values and weights are never coded.
 #ifndef STARRING_PS_JOB_PUSH_CODE_H
 #define STARRING_PS_JOB_PUSH_CODE_H
 
@@ -10,17 +10,17 @@
 // Whether workers push codes.
 static inline bool ps_codes(const struct config *c) { return c->ps.code.kind != CODE_NONE; }
 
-// Bytes of a push of n elements. code: of kind CODE_NONE where gradients go as they are.
+// Bytes of a push of n elements. code: of kind CODE_NONE if gradients are not coded.
 static inline size_t push_bytes(const struct code_format *code, enum dtype dtype, int64_t n) {
     return code->kind == CODE_NONE ? (size_t)n * dtype_size(dtype) : code_bytes(code, n);
 }
 
-// The sum of squares of what a push of n elements says; n is that of a partition, payload has push_bytes. 0, or -1 where
-// the operations cannot.
+// *out receives the sum of squares of a push of n elements, where n is that of a partition and payload has push_bytes.
+// Returns 0, or -1 if the operations cannot.
 int push_squares(const struct code_format *code, enum dtype dtype, const void *payload, int64_t n,
                  struct exact_sum *out);
 
-// Of all keys of each unit: bytes (units). 0, or -1 after logging what is impossible.
+// Sums of all keys of each unit: bytes (units). Returns 0, or -1 after logging what is impossible.
 int push_bytes_of_units(const struct config *c, const struct layout *l, size_t *bytes);
 
 #endif

@@ -7,9 +7,9 @@
 #include "kernels/exact_sum.h"
 #include "shared/core/error.h"
 
-// With this many pieces a shard, largest-first assignment stays within 1/21 < 5% of the mean.
+// With so many partitions per shard, largest-first assignment stays within 1/21 < 5% of the mean.
 #define PIECES_PER_SHARD 21
-// Below this, more messages would cost more than better balance is worth.
+// Below this size more messages cost more than better balance gains.
 #define PIECE_MIN_BYTES 16384
 
 static int parts_of(const struct config *c) {
@@ -17,7 +17,7 @@ static int parts_of(const struct config *c) {
     return beside ? c->ps.servers : 1;
 }
 
-// Largest piece, in blocks of SUMSQ_BLOCK elements.
+// The largest partition, in blocks of SUMSQ_BLOCK elements.
 static int64_t piece_blocks(const struct config *c, const struct layout *l) {
     int64_t bytes = c->ps.partition_bytes, size = (int64_t)dtype_size(c->dtype);
     int shards = c->ps.servers * c->ps.threads;
@@ -31,7 +31,8 @@ static int64_t piece_blocks(const struct config *c, const struct layout *l) {
     return blocks > 0 ? blocks : 1;
 }
 
-// Even pieces of whole grains: no unit, nor part of one, ends in a sliver. Where piece i of so many begins.
+// Even partitions of whole grains: no unit, nor part of one, ends in a very small partition. Returns where partition i
+// begins.
 static int64_t piece_begin(const struct shard_cut *cut, const struct unit *u, int64_t pieces, int64_t i) {
     int64_t part = u->n_pad / cut->parts, grains = (part + cut->grain - 1) / cut->grain;
     int64_t each = pieces / cut->parts, at = i % each;
@@ -52,7 +53,7 @@ static void cut_units(struct shard_map *m, const struct layout *l, const struct 
             p->unit = u;
             p->begin = piece_begin(cut, &l->units[u], pieces, i);
             p->end = piece_begin(cut, &l->units[u], pieces, i + 1);
-            p->shard = (int)(i / (pieces / cut->parts)) * m->threads;  // of its part's server, the first one
+            p->shard = (int)(i / (pieces / cut->parts)) * m->threads;  // the first shard of its part's server
         }
     }
     m->first[l->count] = m->count;
@@ -69,13 +70,13 @@ static int larger_first(const void *a, const void *b) {
     return x->key - y->key;
 }
 
-// Whether shard a is to have the next key rather than b.
+// Whether shard a gets the next key before shard b.
 static bool is_before(const struct shard_map *m, int a, int b) {
     int64_t x = m->shard_elements[a], y = m->shard_elements[b];
     return x != y ? x < y : a < b;
 }
 
-// The first of the heap got heavier: it sinks to its place.
+// The first of the heap has become heavier: moves it down.
 static void sink(const struct shard_map *m, int *heap) {
     int shard = heap[0], at = 0;
     for (int child; (child = 2 * at + 1) < m->shards; at = child) {
@@ -86,7 +87,7 @@ static void sink(const struct shard_map *m, int *heap) {
     heap[at] = shard;
 }
 
-// parts: whose server is known by its part: a key's threads are those of one server.
+// parts > 1: the part decides the server, whose least loaded thread gets the key.
 static void assign(struct shard_map *m, int parts) {
     struct sized_key *order = xcalloc((unsigned long)m->count, sizeof *order);
     int *heap = xcalloc((unsigned long)m->shards, sizeof *heap);  // of shards, the next one first

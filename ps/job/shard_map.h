@@ -1,12 +1,13 @@
-// Which piece of which unit lives where. A key is a partition: a range of one unit.
+// Which shard owns which range of which unit. A key is a partition: a range of one unit.
 //
-//     unit u:   | key k | key k+1 | .. |       boundaries: multiples of SUMSQ_BLOCK elements, of pages where keys
-//                                              are at least as large
+//     unit u:   | key k | key k+1 | .. |       boundaries: multiples of SUMSQ_BLOCK elements, or of pages if keys
+//                                              are at least a page
 //     shard g = server * threads + thread owns a set of keys, assigned largest first to the least
 //     loaded shard (Graham 1969, "Bounds on multiprocessing timing anomalies": LPT).
 //
-// Where servers are beside workers that keep two units at a time, server r has the r-th of N equal parts of every unit, as rank r
-// of a ring's stage 3 has: a unit then comes from all of them in equal shares, (N-1)/N of it from others.
+// If servers are next to workers that keep two units at a time, server r has the r-th of N equal parts of every unit,
+// as rank r of a ring's stage 3 has. A unit is then pulled from all of them in equal shares, (N-1)/N of it from other
+// servers.
 //
 // Plain data, a pure function of (layout, configuration): every role builds the same map by itself and the
 // manifest proves it. The creator owns it.
@@ -22,35 +23,37 @@ struct partition {
     int shard;
 };
 
-// How units are cut: into pieces of at most `most` grains of so many elements, all of a unit as large as possible.
+// How units are cut: into partitions of at most `most` grains of so many elements, the partitions of a unit as large as
+// possible.
 struct shard_cut {
     int64_t grain, most;
     int64_t keys;  // of all units
     bool pages;    // grains are pages
-    int parts;     // equal parts that a unit is cut into first, one for each server; 1: it is cut as a whole
+    int parts;     // equal parts that a unit is cut into first, one per server; 1: it is cut as a whole
 };
 
 struct shard_map {
     int count;                // keys
     struct partition *parts;  // (count), by unit, then by begin
     int *first;               // (units+1): keys of unit u are first[u] .. first[u+1]-1
-    // Every key begins at a page of its unit: its weights can be mapped by themselves.
+    // Every key begins at a page of its unit: its weights can be mapped separately.
     bool pages;
     int servers, threads;
     int shards;               // servers * threads
     int64_t *shard_elements;  // (shards)
-    int *shard_keys;          // (shards) how many keys each owns
+    int *shard_keys;          // (shards) keys of each
 };
 
-// The cut alone, of any number of keys. 0, or -1 after logging what is impossible.
+// Only the cut, for any number of keys. Returns 0, or -1 after logging what is impossible.
 int shard_cut_of(const struct config *c, const struct layout *l, struct shard_cut *out);
 
-#define SHARD_KEYS_MAX (1 << 22)  // of a map: it has a record for each, and so have its users
-// A partition has at most ps.partition_bytes, and fewer where balance wants it. NULL after logging what is impossible.
+#define SHARD_KEYS_MAX (1 << 22)  // of a map: it and its users have a record per key
+// A partition has at most ps.partition_bytes, and less if balance needs it. Returns NULL after logging what is
+// impossible.
 struct shard_map *shard_map_of(const struct config *c, const struct layout *l);
 void shard_map_destroy(struct shard_map **m);
 #define SHARD_PAGE 4096  // bytes
-// Where each key's weights lie when its server publishes them in a segment of its own: place (count), bytes from the
+// The offsets of each key's weights in the segment that its server publishes: place (count), bytes from the
 // segment's start, multiples of a page. head: bytes before the first, a multiple of a page.
 void shard_map_places(const struct shard_map *m, size_t element_bytes, size_t head, size_t *place);
 // xxh64 over every partition and its shard.

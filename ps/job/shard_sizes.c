@@ -16,8 +16,8 @@ static void count_keys(struct shard_sizes *s, int64_t elements, int64_t keys) {
     s->class[i].keys += keys;
 }
 
-// As cut_units of shard_map.c cuts it: of so many grains in so many pieces, grains % pieces have one grain more, the last
-// of them among these, which ends with the unit.
+// As cut_units of shard_map.c cuts it: so many grains make so many partitions, and grains % pieces of these have one
+// grain more. The last one, which ends with the unit, is among these.
 void shard_sizes_of_unit(const struct shard_cut *cut, int64_t n_pad, struct size_class out[3]) {
     n_pad /= cut->parts;
     int64_t grains = (n_pad + cut->grain - 1) / cut->grain;
@@ -48,13 +48,13 @@ static void count_all(struct shard_sizes *s, const struct layout *l) {
     qsort(s->class, (size_t)s->classes, sizeof *s->class, larger_first);
 }
 
-// ---------------------------------------------------------------- who gets how many
-// Places below `level`: a shard of this load takes its next key of `size` at load, load + size, ..
+// ---------------------------------------------------------------- how many keys each shard gets
+// The keys of `size` that a shard takes below load `level`: it takes the next one at load, load + size, ..
 static int64_t places_of(const struct shard_group *g, int64_t size, int64_t level) {
     return level > g->elements ? (level - g->elements + size - 1) / size : 0;
 }
 
-// Whether all groups together have at most n places below the level.
+// Whether all groups together take at most n keys below the level.
 static bool at_most(const struct shard_sizes *s, int64_t size, int64_t level, int64_t n) {
     for (int g = 0; g < s->groups; g++) {
         int64_t each = places_of(&s->group[g], size, level);
@@ -64,7 +64,7 @@ static bool at_most(const struct shard_sizes *s, int64_t size, int64_t level, in
     return true;
 }
 
-// The first `count` shards of group g become a group of their own, in its place.
+// The first `count` shards of group g become a group of their own before the rest.
 static void split(struct shard_sizes *s, int g, int count) {
     size_t row = (size_t)s->classes;
     for (int i = s->groups++; i > g; i--) {
@@ -76,7 +76,7 @@ static void split(struct shard_sizes *s, int g, int count) {
     s->group[g + 1].count -= count;
 }
 
-// Each key goes to the least loaded shard, of several to the first: the keys of one size take the first places in the order
+// Each key is given to the least loaded shard, to the first of several: the keys of one size are taken in the order
 // of (load, shard).
 static void deal(struct shard_sizes *s, int class) {
     int64_t n = s->class[class].keys, size = s->class[class].elements, low = INT64_MAX, high = 0;
@@ -84,7 +84,7 @@ static void deal(struct shard_sizes *s, int class) {
         if (s->group[g].elements < low) low = s->group[g].elements;
         if (s->group[g].elements > high) high = s->group[g].elements;
     }
-    // The highest level with at most n places below it, between low, which has none, and high, which has more.
+    // The highest level below which at most n keys are taken, between low (none) and high (more than n).
     high += (n + 1) * size;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
@@ -96,8 +96,8 @@ static void deal(struct shard_sizes *s, int class) {
     for (int g = 0; g < s->groups; g++) n -= places_of(&s->group[g], size, low) * s->group[g].count;
     for (int g = 0; g < s->groups; g++) {
         int64_t each = places_of(&s->group[g], size, low);
-        bool next =
-            n > 0 && s->group[g].elements + each * size == low;  // its next place is at the level itself
+        bool next = n > 0 &&
+                    s->group[g].elements + each * size == low;  // it takes its next key at exactly this level
         if (next && n < s->group[g].count) split(s, g, (int)n);
         each += next;
         if (next) n -= s->group[g].count;
@@ -115,7 +115,7 @@ struct shard_sizes *shard_sizes_of(const struct config *c, const struct layout *
     s->threads =
         cut.parts > 1 ? 1 : c->ps.threads;  // of equal parts a server's keys are known, not its threads'
     count_all(s, l);
-    // Each size splits one group at most.
+    // Each size splits at most one group.
     s->group = xcalloc((unsigned long)s->classes + 1, sizeof *s->group);
     s->keys = xcalloc((unsigned long)(s->classes + 1) * (unsigned long)s->classes, sizeof *s->keys);
     s->groups = 1;

@@ -1,10 +1,10 @@
 // How the configured times divide. Deadlines follow heartbeats: slow is not dead.
 //
-//     silent      A member whose heartbeats stop, or a shard that owes a worker an answer and whose link says
-//                 nothing either, is lost: it is named, and the job, or this epoch of it, ends before
+//     silent      A member whose heartbeats stop is lost. So is a shard that owes a worker an answer and whose
+//                 link is silent. It is named, and the job, or this epoch of it, ends before
 //                 the deadline of those who wait for it.
-//     slow        A member that is heard and does not come is waited for, however long it takes, and the
-//                 scheduler says so once.
+//     slow        A member that sends heartbeats and does not arrive is waited for without limit, and the
+//                 scheduler prints that once.
 #ifndef STARRING_PS_JOB_TIMING_H
 #define STARRING_PS_JOB_TIMING_H
 
@@ -14,25 +14,25 @@
 
 #include "shared/config/config.h"
 
-#define POLL_MS        20   // a thread waits for messages this long before it looks at the clock
-#define HURRY_MS       1    // or this long, while only the transport still holds what is waited for
+#define POLL_MS        20   // a thread waits for messages this long before it reads the clock
+#define HURRY_MS       1    // or this long, while only the transport holds what is waited for
 #define FLUSH_MS       500  // for queued messages to leave at the end
-#define DRAIN_MESSAGES 64   // of one socket before the others get their turn
+#define DRAIN_MESSAGES 64   // of one socket before the others are served
 
-#define REPEAT_MOST_S 2.0  // between two questions of a link
+#define REPEAT_MOST_S 2.0  // most seconds between two repeats of a link
 
 static inline double ps_deadline_s(const struct config *c) { return (double)c->ps.deadline_ms * 1e-3; }
-// A step or gather may be incomplete this long before those who are waited for are said to be slow.
+// A step or gather may be incomplete this long before the missing members are printed as slow.
 static inline double ps_overdue_s(const struct config *c) { return 0.75 * ps_deadline_s(c); }
-// The advice to people.
+// The advice that is printed.
 #define PS_LOST_KEY "; parameter_server.deadline_ms is twice as long as anybody may be silent"
-// A silent member counts as lost: half the deadline, but never fewer than four heartbeats.
+// A silent member counts as lost after half the deadline, but not before four heartbeats.
 static inline double ps_lost_s(const struct config *c) {
     double half = 0.5 * ps_deadline_s(c), beats = 4e-3 * (double)c->ps.heartbeat_ms;
     return half > beats ? half : beats;
 }
-// A message that has not been heard is said again after a round-trip timeout (ps/net/link.h), then at twice that, .., at most this
-// apart: eight times before a silent peer counts as lost.
+// A message that is not acknowledged is resent after a round-trip timeout (ps/net/link.h), then at twice that, .., at
+// most this long apart: eight times before a silent peer counts as lost.
 static inline double ps_repeat_most_s(const struct config *c) {
     double most = 0.0625 * ps_deadline_s(c);
     return most < REPEAT_MOST_S ? most : REPEAT_MOST_S;
@@ -40,17 +40,17 @@ static inline double ps_repeat_most_s(const struct config *c) {
 static inline double ps_heartbeat_s(const struct config *c) { return (double)c->ps.heartbeat_ms * 1e-3; }
 
 // ---------------------------------------------------------------- lines about waits
-// When a line about a wait is due: the first at once, then one second after the last line if the text has
+// When a line about a wait is printed: the first at once, then one second after the last line if the text has
 // changed, ten seconds after it if not.
 #define WAITING_CHANGED_S 1.0
 #define WAITING_STEADY_S  10.0
 
 struct waiting {
-    char text[384];  // said last; "": nothing yet
+    char text[384];  // printed last; "": nothing yet
     double said_s;
 };
 
-// Whether to say text now; then it counts as said.
+// Whether to print text now; then it counts as printed.
 static inline bool waiting_due(struct waiting *w, const char *text, double now) {
     double pause = strcmp(w->text, text) ? WAITING_CHANGED_S : WAITING_STEADY_S;
     if (w->text[0] && now - w->said_s < pause) return false;

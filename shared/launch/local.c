@@ -13,10 +13,10 @@
 struct buffers {
     void *grad;
     struct update_range update;  // of the whole unit; in fp32 the weights are their own master
-    char *old;  // (delay, n_pad): the weights behind t steps lie at t % delay while they are read
+    char *old;  // (delay, n_pad): row t % delay has the weights after t steps, as long as they are read
 };
 
-// The results of a step, which the host learns in one copy.
+// The results of a step, which one copy brings to the host.
 struct outcome {
     double loss_sum;
     struct update_scalars scalars;
@@ -29,13 +29,13 @@ struct local {
     struct buffers *units;
     struct exact_sum *sum;
     struct outcome *outcome;  // device
-    struct outcome *seen;     // its copy in page-locked memory; where the host reads the device's, the same
-    struct event *told;       // `seen` is there
+    struct outcome *seen;     // its copy in page-locked memory; the same pointer if the host can read it
+    struct event *told;       // `seen` is complete
     struct grad_sums sums;
     int micro, micro_count;
     int delay;
-    int64_t steps;    // made
-    int64_t drained;  // no weights behind fewer steps are computed on
+    int64_t steps;    // done
+    int64_t drained;  // no step computes on weights after fewer steps than this
     int64_t updates;
 };
 
@@ -87,8 +87,9 @@ static char *old_of(const struct local *t, int u, int64_t steps) {
     return t->units[u].old + (size_t)(steps % t->delay) * bytes;
 }
 
-// With a delay, step t computes on the weights behind t - delay steps, or behind the last drained one: bounded delay by clock
-// with the oldest versions read (ps/job/consistency.c), by a single worker. The updates themselves are not late.
+// With a delay, step t computes on the weights after t - delay steps, or after `drained` steps if these are more. That
+// is bounded delay by clock that reads the oldest allowed version (ps/job/consistency.c), with one worker. The updates
+// themselves are not late.
 static int local_acquire(struct topology *base, int u, enum pass pass, struct unit_view *view) {
     struct local *t = (struct local *)base;
     int64_t least = t->steps - t->delay, from = least > t->drained ? least : t->drained;
@@ -122,7 +123,7 @@ static int local_grad_ready(struct topology *base, int u) {
     return 0;
 }
 
-// Loss, norm and decision, and their way to the host.
+// Enqueues loss, norm and decision, and their copy to the host.
 static void launch_decision(struct local *t, const struct step_input *in) {
     struct topology *base = &t->base;
     const struct layout *l = base->layout;
@@ -150,7 +151,7 @@ static int local_step(struct topology *base, const struct step_input *in, struct
         optimizer_launch(base->compute, &t->optimizer, r, &update);
     }
     stream_phase(base->compute, PHASE_OTHER);
-    // The updates go on meanwhile, and the next forward pass queues behind them.
+    // The updates continue meanwhile, and the next forward pass is queued after them.
     if (event_sync(t->told)) return fail("step %lld: %s", (long long)in->step + 1, dev_error(base->dev));
     *out = (struct step_stats){.loss = t->seen->loss_sum / in->loss_tokens,
                                .grad_norm = t->seen->scalars.norm,
@@ -217,7 +218,7 @@ int local_own_state(struct topology *local, int index, struct state_range *out) 
     return 0;
 }
 
-// ranks 0: from what all ranks hold together, else from rank's own.
+// ranks 0: loads the state that all ranks share; else the state of `rank` alone.
 static int load_state(struct topology *base, struct checkpoint *c, int rank, int ranks) {
     struct local *t = (struct local *)base;
     const struct layout *l = base->layout;

@@ -1,31 +1,32 @@
-// The decorator of local steps. Rank i has weights x_i, masters and an optimizer of its own, the local topology's; the inner
-// topology has the anchor a, which all ranks share. A round is
+// The decorator of local steps. Rank i has weights x_i, masters and an optimizer of its own, in a local topology. The
+// inner topology has the anchor a, which all ranks share. A round is
 //
-//     x_i = a                                           elastic: in the first round alone
+//     x_i = a                                           elastic: only in the first round
 //     H times: x_i = local optimizer(x_i, mean gradient of i's own samples)
-//     give a - x_i to the inner topology as rank i's gradient, whose optimizer, the outer one, makes the next a of them
+//     pass a - x_i to the inner topology as rank i's gradient; its optimizer, the outer one, computes the next a
 //
-// and "local_steps.outer.type" is what the outer optimizer does with the sum over the N ranks, lr its own learning rate:
+// "local_steps.outer.type" names the outer optimizer's update from the sum over the N ranks; lr is its learning rate:
 //
 //     mean         a = a - lr/N sum (a - x_i); lr 1: the mean of the x_i. Local SGD (Stich 2019), FedAvg (McMahan et al. 2017)
 //     nesterov     the same gradient by SGD with Nesterov's momentum; lr 0.7, momentum 0.9: DiLoCo (Douillard et al. 2023,
 //                  algorithm 1, with the paper's outer optimizer)
-//     elastic      x_i = x_i + lr (a - x_i) and a = a - lr sum (a - x_i), at one moment: synchronous EASGD (Zhang, Choromanska
-//                  and LeCun 2015, equations 5 and 6, where lr is alpha and N alpha is beta)
+//     elastic      x_i = x_i + lr (a - x_i) and a = a - lr sum (a - x_i), both from the old values: synchronous EASGD
+//                  (Zhang, Choromanska and LeCun 2015, equations 5 and 6, where lr is alpha and N alpha is beta)
 //
-// Where each rank's gradient is an update of its own (ps:async), there is no sum and no 1/N: a = a - lr (a - x_i) on arrival. There alone:
+// If each rank's gradient is an update of its own (ps:async), there is no sum and no 1/N: a = a - lr (a - x_i) on
+// arrival. Only there:
 //
-//     cgad         Adam, momentum its beta1, beta2 0.999, of s (a - x_i), where s = gate e^(-alpha age) is the server's
+//     cgad         Adam with beta1 = momentum and beta2 = 0.999, on s (a - x_i); the server's s = gate e^(-alpha age)
 //                  (ps/server/push_on_arrival.c): CGAD (Shah and Sun 2026, arXiv 2605.09126)
 //
-// Numbers     The anchor that a rank begins with, and that it measures its way from, is the weights that the inner topology
-//             gives it, in the run's type. So all ranks begin at the same values, whatever the masters behind them are; they are
-//             widened to fp32 for the masters of x_i. a - x_i is one subtraction in fp32, rounded once to the gradients' type.
+// Numbers     A rank's anchor is the weights of the inner topology in the run's type. The rank starts from it and
+//             subtracts from it. So all ranks start from the same values, for any masters; the values are widened to
+//             fp32 for the masters of x_i. a - x_i is one subtraction in fp32, rounded once to the gradients' type.
 //             Sums follow the inner topology's rules: the same bits from the star and the ring.
-// Memory      Beside the inner topology: all of a local one, and a unit in fp32.
-// Learning rate   of a rank's own optimizer: the schedule's, at the step that the rank is at (tell_clock)
-// Checkpoints, snapshots and the end   are at the end of a round (plan.open: nowhere else). What they hold of all ranks is the
-//             anchor's, and so are the last weights; each rank adds its own masters, moments and number of updates.
+// Memory      In addition to the inner topology's: that of a local topology, and a unit in fp32.
+// Learning rate   of a rank's own optimizer: the schedule's, at the rank's current step (tell_clock)
+// Checkpoints, snapshots and the run's end   happen only at the end of a round (plan.open). Their shared state is the
+//             anchor's, like the last weights; each rank adds its own masters, moments and number of updates.
 // The record of a step   has rank 0's own loss and gradient norm.
 #include "shared/launch/local_steps.h"
 
@@ -45,22 +46,22 @@ struct local_steps {
     const struct config *c;
     struct arena arena;
     struct update_scalars *scalars;
-    float *way;         // a unit's a - x
-    float **master;     // (units) the local ones
-    void **weight;      // (units) of fp32 the same
-    bool *anchored;     // (units) the local weights are the round's anchor
+    float *way;         // a - x of one unit
+    float **master;     // (units) the local topology's masters
+    void **weight;      // (units) the local topology's weights; in fp32 the masters
+    bool *anchored;     // (units) the unit has received this round's anchor
     int64_t at, round;  // steps done in this round; rounds done by this rank
-    int64_t samples;    // of the job in the anchor
-    int64_t seen;       // alone: the schedule's place in the run
-    int64_t first;  // alone: the job's sample that begins the round of all ranks which this one's batch is of
-    bool begun, stop;  // a round was; this rank was asked to leave in this one
+    int64_t samples;    // of the job, that the anchor contains
+    int64_t seen;       // plan.alone: the schedule's position, in samples
+    int64_t first;      // plan.alone: the first sample of all ranks' round that contains this rank's batch
+    bool begun, stop;   // a round is done; this rank was asked to stop in this round
 };
 
 static struct local_steps *steps_of(struct topology *t) { return (struct local_steps *)t; }
 
 static bool elastic(const struct local_steps *d) { return d->c->local_steps.outer == OUTER_ELASTIC; }
 
-// ---------------------------------------------------------------- the configuration inside
+// ---------------------------------------------------------------- the inner configuration
 struct config local_steps_inner(const struct config *c) {
     struct config in = *c;
     int64_t every = c->local_steps.steps;
@@ -90,9 +91,10 @@ static void cast(struct local_steps *d, void *to, enum dtype to_dt, const void *
         op_cast(d->base.compute, &(struct cast_args){to, from, n, from_dt, to_dt});
 }
 
-// Alone: the schedule's clock. A budget's batch is of one rank's round, and every N of them are a round of all; while a rank takes a
-// step of its round, the others take one of theirs. So ranks of one speed have the learning rates of ranks that go together, and
-// the last round ends where the schedule does. A rank that is ahead of the job keeps its rate until the job has come as far.
+// Sets the schedule's position if each rank goes at its own speed (plan.alone). A batch of the budget is one rank's
+// round, and N batches are a round of all ranks. While a rank takes a step, each other rank is assumed to take one,
+// too. So ranks of equal speed have the learning rates of synchronous ranks, and the last round ends where the schedule
+// ends. The position never decreases: a rank ahead of the job keeps its learning rate until the job catches up.
 static void tell_clock(struct local_steps *d) {
     struct step_plan *p = &d->base.plan;
     int64_t seen = d->first + d->at * d->c->train_batch;
@@ -109,7 +111,7 @@ static int take_anchor(struct local_steps *d, int u) {
     if (topology_acquire(d->inner, u, PASS_FORWARD, &v)) return -1;
     cast(d, d->master[u], DT_F32, v.weights, d->base.dtype, n);
     cast(d, d->weight[u], d->base.dtype, v.weights, d->base.dtype, n);
-    // The number of samples behind the new anchor is known when all of it has arrived.
+    // The number of samples in the new anchor is known when all units have arrived.
     if (d->base.plan.alone && u == d->base.layout->count - 1) {
         d->samples = d->inner->plan.samples;
         tell_clock(d);
@@ -117,7 +119,7 @@ static int take_anchor(struct local_steps *d, int u) {
     return topology_release(d->inner, u, PASS_FORWARD);
 }
 
-// The round's way as the inner topology's gradient.
+// Passes a - x of a unit to the inner topology as its gradient.
 static int give_way(struct local_steps *d, int u) {
     struct unit_view v;
     int64_t n = d->base.layout->units[u].n_pad;
@@ -133,7 +135,8 @@ static int give_way(struct local_steps *d, int u) {
 }
 
 // ---------------------------------------------------------------- a step
-// What both sides count, each in its own unit. Before the first step, and where a checkpoint says where that is.
+// Sets the counters of the inner topology, in rounds, from those of the loop, in steps. Called before the first step,
+// with the state of a checkpoint if the run resumes.
 static void begin_inside(struct local_steps *d) {
     const struct train_state *s = &d->base.start;
     int64_t every = d->c->local_steps.steps;
@@ -148,7 +151,7 @@ static void begin_inside(struct local_steps *d) {
     p->steps = p->version = d->inner->start.step;
 }
 
-// What the inner topology knows of the job and of the bytes, the loop looks for here.
+// Copies the inner topology's counters of the job and of bytes to the outer one, where the loop reads them.
 static void look_inside(struct local_steps *d) {
     struct topology *t = &d->base, *in = d->inner;
     t->plan.version = in->plan.version;
@@ -196,7 +199,7 @@ static int steps_release(struct topology *t, int u, enum pass p) {
 
 static int steps_grad_ready(struct topology *t, int u) { return topology_grad_ready(steps_of(t)->local, u); }
 
-// The end of a round.
+// Ends a round: the inner topology's step.
 static int exchange(struct local_steps *d, const struct step_input *in, struct step_stats *out) {
     struct topology *inner = d->inner;
     struct step_input round = {.step = d->round,
@@ -227,7 +230,8 @@ static int exchange(struct local_steps *d, const struct step_input *in, struct s
     return 0;
 }
 
-// The loop's gradient is of a mean over the global batch, of which this rank's samples are 1/N: its own mean is N times that.
+// The loop scales a gradient for the mean over the global batch. This rank has 1/N of the samples: its own mean is N
+// times that.
 static int steps_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
     struct local_steps *d = steps_of(t);
     struct step_input own = *in;
@@ -240,7 +244,7 @@ static int steps_step(struct topology *t, const struct step_input *in, struct st
     t->own_number.value = in->updates + !out->skipped;
     if (!t->plan.open && exchange(d, in, out)) return -1;
     int64_t version = t->plan.version;  // of the anchor
-    step_plan_over(t, false);  // the job's samples are done, whether or not this rank has skipped its own
+    step_plan_over(t, false);           // the job's samples are done, even if this rank skipped the update
     t->plan.version = version;
     return 0;
 }
@@ -277,7 +281,7 @@ static void steps_snapshot(struct topology *t, int64_t version, struct snapshot 
     topology_snapshot(steps_of(t)->inner, version, s);
 }
 
-// The inner topology's, then the rank's own.
+// The inner topology's state, then the rank's own.
 static int steps_state(struct topology *t, int i, struct state_range *out) {
     struct local_steps *d = steps_of(t);
     int held = 0;
@@ -396,12 +400,12 @@ void local_steps_formula(const struct config *c, struct topology_formula *f) {
              (long long)c->local_steps.steps);
 }
 
-// Stars and rings with the same local steps end in the same bits; `differs` stays the inner topology's.
+// Stars and rings with the same local steps give the same bits. `differs` stays the inner topology's.
 void local_steps_explain(const struct config *c, struct topology_words *w) {
     if (c->local_steps.steps) w->loss_of = LOSS_OF_RANK_0;
 }
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- create
 static int make(struct local_steps *d) {
     struct topology *t = &d->base;
     struct local_options o = local_options_of(d->c, t->layout);
@@ -430,7 +434,7 @@ struct topology *local_steps_around(const struct config *c, struct topology *inn
     struct topology_ops *ops = xcalloc(1, sizeof *ops);
     struct topology *t = &d->base;
     const size_t wire = offsetof(struct topology, wire), behind = wire + sizeof t->wire;
-    // 1. For the loop it is the inner topology: the same ranks, job and checkpoints. Bytes may be counted already.
+    // 1. The loop sees a copy of the inner topology, without its byte counters, which may already be in use.
     *ops = steps_ops;
     ops->name = inner->ops->name;
     ops->weights = inner->ops->weights ? steps_weights : NULL;
@@ -439,12 +443,12 @@ struct topology *local_steps_around(const struct config *c, struct topology *inn
     memcpy((char *)t + behind, (const char *)inner + behind, sizeof *t - behind);
     t->ops = ops;
     t->lag = 0;
-    t->writes_early = true;  // the local masters take the anchor
+    t->writes_early = true;  // the anchor is written to the local masters
     t->own_number.name = "updates";
     t->own_number.value = 0;
     d->c = c;
     d->inner = inner;
-    // 2. With a rank's own beside it.
+    // 2. Add the rank's own local topology.
     predict_memory(c, t->layout, &t->memory);
     t->wire_predicted = local_steps_wire(t->wire_predicted, c->local_steps.steps);
     if (make(d)) {

@@ -1,32 +1,34 @@
-// Local steps: a decorator around a topology, in which each rank takes H steps of its own between two exchanges
-// (local_steps.c has the algorithm and its papers). The configuration's section local_steps asks for it.
+// Local steps: a decorator around a topology. Each rank takes H steps of its own between two exchanges (local_steps.c
+// has the algorithm and its papers). The configuration's section local_steps enables it.
 //
 //     the loop     | step | step | .. | step | step | step | ..        H steps are a round
-//     the inner    |                  round  |                 ..      one step of it each: its gradient is what the round has
-//     topology                                                         moved the rank's weights by
+//     the inner    |                  round  |                 ..      a round is one step of it, with the gradient
+//     topology                                                         weights at the round's start - weights at its
+//     end
 //
-// Ownership   The decorator owns the topology inside; create takes it in any case.
-// Threads     The rank's main thread, as of any topology.
+// Ownership   The decorator owns the inner topology; local_steps_around takes it even if it fails.
+// Threads     The rank's main thread, as for any topology.
 #ifndef STARRING_SHARED_LAUNCH_LOCAL_STEPS_H
 #define STARRING_SHARED_LAUNCH_LOCAL_STEPS_H
 
 #include "shared/config/config.h"
 #include "shared/core/topology_row.h"
 
-// The configuration as the inner topology sees it: a step is a round, its batch all samples of one, its optimizer the outer one.
-// Without local steps: c's. It has c's texts, which it does not own.
+// If a configuration has no local steps, functions that take it change nothing.
+//
+// Returns the inner topology's configuration: its step is a round, its batch all samples of a round, its optimizer the
+// outer one. It points to c's texts and does not own them.
 struct config local_steps_inner(const struct config *c);
-// Adds a worker's own part to the prediction for the inner topology, and divides the bytes of a round among its steps. Nothing
-// without local steps.
+// Adds a worker's own memory to the prediction for the inner topology, and divides the bytes of a round by its steps.
 void local_steps_predict(const struct config *c, const struct layout *l, struct prediction *p);
-// The bytes of so many steps' worth as those of one.
+// Returns the bytes per step when w moves once in `steps` steps.
 struct wire_prediction local_steps_wire(struct wire_prediction w, int64_t steps);
-// Adds a worker's own part to the formula of the inner topology's memory, and says that bytes are of a round. Nothing
-// without local steps.
+// Adds a worker's own memory to the formula of the inner topology's, and adds that the bytes are per round.
 void local_steps_formula(const struct config *c, struct topology_formula *f);
-// Names worker 0's own samples as those of the loss. Nothing without local steps.
+// States that the loss is of worker 0's own samples.
 void local_steps_explain(const struct config *c, struct topology_words *w);
-// inner: of local_steps_inner, or NULL after logging; without local steps it is what is returned. NULL after logging.
+// Wraps inner, which was created with local_steps_inner; without local steps returns inner. inner NULL: returns NULL.
+// Returns NULL after logging.
 struct topology *local_steps_around(const struct config *c, struct topology *inner);
 
 #endif

@@ -1,9 +1,9 @@
-// ps-lite's processes as `starring bench ps --peer` measures them: built against the source folder that is given there,
-// from the text of this file, which lies in the program. They are spoken to as the star's are (bench_roles.h).
+// ps-lite's processes, which `starring bench ps --peer` measures. The program contains the text of this file, and builds
+// it against the given source folder. The processes answer the same lines as the star's (bench_roles.h).
 //
-// A server keeps the fp32 sum of each payload's elements, adds what is pushed to it, rounds it to the run's type and
-// acknowledges; a pull is answered from where those lie. No update, no clipping, no scheduler's decision: less than a
-// star's server does. Payloads are sent without a copy (ZPush, ZPull), one key each.
+// A server keeps the fp32 sum of each payload's elements. On a push it adds, rounds to the run's type and acknowledges;
+// a pull is answered from the rounded values. There is no update, no clipping and no scheduler's decision: a star's server
+// does more. Payloads are sent without a copy (ZPush, ZPull), one key each.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>

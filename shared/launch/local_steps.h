@@ -2,9 +2,8 @@
 // has the algorithm and its papers). The configuration's section local_steps enables it.
 //
 //     the loop     | step | step | .. | step | step | step | ..        H steps are a round
-//     the inner    |                  round  |                 ..      a round is one step of it, with the gradient
-//     topology                                                         weights at the round's start - weights at its
-//     end
+//     the inner    |                  round  |                 ..      a round is one step of it; its gradient:
+//     topology                                                         weights at the round's start minus at its end
 //
 // Ownership   The decorator owns the inner topology; local_steps_around takes it even if it fails.
 // Threads     The rank's main thread, as for any topology.

@@ -5,10 +5,10 @@
 
 #include <xxhash.h>
 
-// RFC 5905's frequency tolerance: what an offset measured once gets worse by, per second.
+// RFC 5905's frequency tolerance: the error that a measured offset gains per second.
 #define DRIFT 15e-6
 
-// Appends what the kernel says in a small file. Nothing there: nothing.
+// Appends the contents of a small file of the kernel; nothing if it is missing.
 static void append(char *text, size_t size, const char *path) {
     size_t at = strlen(text);
     FILE *f = fopen(path, "r");

@@ -17,7 +17,7 @@ struct fault_line {
     struct message_fault fault;
     uint64_t stream, seen;
     struct wire_count *counts;
-    struct waiting_message *first;  // in the order of their due times; of equal ones in that of arrival
+    struct waiting_message *first;  // ordered by due time; equal ones by arrival
 };
 
 struct fault_plan fault_plan_of(const struct config *c, enum ps_role role, int rank) {
@@ -48,7 +48,7 @@ void fault_line_destroy(struct fault_line **at) {
     *at = NULL;
 }
 
-// A payload of its own.
+// A frame with its own copy of the payload.
 struct copied_frame {
     struct ps_frame frame;
     char data[];

@@ -6,11 +6,11 @@
 #include "ps/job/security.h"
 #include "shared/core/processors.h"
 
-#define KEYS_MAX 32768  // each is a mapping of its own; Linux gives a process 65530
+#define KEYS_MAX 32768  // each is a separate mapping; Linux allows a process 65530
 
 int ps_io_threads(const struct config *c, int streams, int peers) {
     int given = processors_given();
-    bool near = ps_security_of(c) == PS_LOOPBACK;  // nobody is on another host
+    bool near = ps_security_of(c) == PS_LOOPBACK;  // all peers are on this host
     int most = near || streams > peers ? streams : peers;
     if ((near && ps_shares(c)) || most < 1) return 1;
     return most > given ? given : most;

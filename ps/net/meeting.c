@@ -30,12 +30,13 @@ static char *said(char *text, size_t *bytes) {
     return text;
 }
 
-// The end of a text that says nothing behind its zero; NULL: it is none.
+// The end of a text without data after its zero; NULL: it is no such text.
 static const char *end_of(const char *text, size_t bytes) {
     return strlen(text) == bytes ? text + bytes : NULL;
 }
 
-// Copies so many bytes, with a newline behind them, to out of `room`. The text that follows; NULL: there is no such part.
+// Copies so many bytes, which a newline must follow, to out of `room`. Returns the text after it, or NULL if the text
+// is shorter.
 static const char *part(const char *text, const char *end, uint64_t bytes, char *out, size_t room) {
     if (bytes >= room || (size_t)(end - text) <= bytes || text[bytes] != '\n') return NULL;
     memcpy(out, text, (size_t)bytes);

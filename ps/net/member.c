@@ -22,7 +22,7 @@
 #include "shared/launch/rank_env.h"
 
 #define WORDS_MAX 1024
-#define SAYING_S  0.5  // for messages to leave, where they can
+#define SAYING_S  0.5  // seconds for messages to be sent, if they can be
 
 uint64_t ps_random_id(void) {
     uint64_t id = 0;
@@ -40,7 +40,7 @@ int ps_fail(const char *why) {
     return fail("%s", why);
 }
 
-// ---------------------------------------------------------------- the place
+// ---------------------------------------------------------------- the address
 int member_place(const char *address, struct member_place *out) {
     const char *host = address + 6, *port = strncmp(address, "tcp://", 6) ? NULL : strrchr(host, ':');
     char *end = "";
@@ -64,10 +64,10 @@ void member_meeting(const struct config *c, struct rendezvous_options *o) {
     o->beat_s = ps_heartbeat_s(c);
 }
 
-// ---------------------------------------------------------------- coming, and waiting for the others
+// ---------------------------------------------------------------- entering, and waiting for the others
 int member_interrupted(const struct ps_role_options *o) {
     if (!ps_stopped(o->stop)) return 0;
-    error_quiet(1);  // a user that has pressed Ctrl-C needs no line
+    error_quiet(1);  // a user who has pressed Ctrl-C needs no line
     return fail("interrupted before the start");
 }
 
@@ -129,7 +129,7 @@ int member_find(const struct ps_role_options *o, struct ps_identity *id, char sc
     if (!good) return fail("what listens at %s is no scheduler of this version", o->scheduler);
     if (member_place(now.address, &at)) return -1;
     snprintf(scheduler, NET_ADDRESS_MAX, "%s", now.address);
-    // Of one that listens everywhere this role knows a host that leads there.
+    // If the scheduler listens on every address, this role uses the host that it was given.
     int port = at.port;
     bool everywhere = !strcmp(at.host, "0.0.0.0") || !strcmp(at.host, "::");
     if (everywhere && member_place(o->scheduler, &at)) return -1;
@@ -149,7 +149,7 @@ void member_ready(const struct ps_role_options *o, const struct ps_identity *id,
     free(text);
 }
 
-// What the scheduler has put under that name; NULL: nothing yet.
+// Returns what the scheduler has published under that name, or NULL if nothing yet.
 static char *look_for_start(const struct ps_role_options *o, const struct ps_identity *id, size_t *bytes) {
     char name[MEET_NAME_MAX];
     if (id->joins)
@@ -172,15 +172,15 @@ int member_starts(const struct ps_role_options *o, struct ps_identity *id, int s
                     o->scheduler);
     id->life = worker ? out->life : 0;
     if (!worker || !elastic || out->roster->worker[id->rank].incarnation == id->incarnation) return 1;
-    // The epoch has begun without this process: it is let in by itself.
+    // The epoch has begun without this process: it joins separately.
     id->joins = true;
     roster_destroy(&out->roster);
     return 0;
 }
 
-// ---------------------------------------------------------------- anew
-// The words that this process was started with. The caller does not outlive them. Behind them, unless they say so already,
-// where the configuration lies in memory: the last -c counts.
+// ---------------------------------------------------------------- starting again
+// The arguments that this process was started with; the caller keeps them until it ends. The configuration in memory
+// is added, unless they have it already: the last -c counts.
 static char **own_words(const struct config *c) {
     static char path[32];
     char **words = xcalloc(WORDS_MAX + 3, sizeof *words), *text = NULL, *last = "";
@@ -200,7 +200,7 @@ static char **own_words(const struct config *c) {
     return words;
 }
 
-// Those that somebody has left open by mistake too.
+// Closes on exec all other descriptors, also those that were left open by mistake.
 static void keep_standard_streams_alone(void) {
     DIR *d = opendir("/proc/self/fd");
     for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d))
@@ -208,8 +208,8 @@ static void keep_standard_streams_alone(void) {
     if (d) closedir(d);
 }
 
-// Signals until the program has installed its handlers again: the launcher's SIGTERM ends the process, and a
-// terminal's Ctrl-C concerns its launcher alone. The signal of the launcher's death belongs to a thread.
+// Signals until the program has installed its handlers again: the launcher's SIGTERM ends the process, and only its
+// launcher handles a terminal's Ctrl-C. The signal of the launcher's death belongs to a thread.
 static void reset_signals(bool supervised) {
     sigset_t none;
     sigemptyset(&none);
@@ -222,7 +222,7 @@ static void reset_signals(bool supervised) {
 
 static void become_myself(const struct config *c) {
     char *program = launch_self();
-    // The holder of the stream may be stuck with it: what it has not written is lost, as where a process is killed.
+    // The thread that holds the stream may be stuck: its unwritten output is lost, as if the process was killed.
     if (ftrylockfile(stdout) == 0) {
         fflush(stdout);
         funlockfile(stdout);
@@ -231,11 +231,11 @@ static void become_myself(const struct config *c) {
     keep_standard_streams_alone();
     char **words = own_words(c);
     if (program && access(program, X_OK) == 0) execv(program, words);
-    execv("/proc/self/exe", words);  // its file has been replaced or removed
+    execv("/proc/self/exe", words);  // the program's file was replaced or removed
 }
 
 int member_anew(const struct ps_role_options *o, const char *why) {
-    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;  // stays locked where the process begins anew
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;  // remains locked if the program is executed
     const struct config *c = o->config;
     if (!c->recovery.restart)
         return fail(
@@ -243,13 +243,13 @@ int member_anew(const struct ps_role_options *o, const char *why) {
             why);
     pthread_mutex_lock(&one);
     bool supervised = rank_env_supervised();
-    int quiet = error_quiet(QUIET_NOT);  // of a thread for which another speaks
+    int quiet = error_quiet(QUIET_NOT);  // of a thread whose errors another one logs
     if (o->say_waiting) info("%s: coming anew to %s", why, o->scheduler);
     error_quiet(quiet);
     reset_signals(supervised);
     if (o->stop && *o->stop) {
         pthread_mutex_unlock(&one);
-        error_quiet(supervised);  // the launcher says it
+        error_quiet(supervised);  // the launcher logs it
         return fail("interrupted");
     }
     become_myself(c);
@@ -273,7 +273,7 @@ int member_goes_on(const struct ps_role_options *o, const struct ps_identity *id
     if (!ended && !over) return 0;
     enum meet_end end = rendezvous_end(o->meet);
     if (ended) why = xasprintf("%s%s", end == MEET_FIRST_GONE ? "the scheduler was lost: " : "", ended);
-    // Another scheduler may come in the place of one that has gone, and this process have its own place again.
+    // Another scheduler may replace one that is gone, and this process may get its rank again.
     bool again = (end == MEET_FIRST_GONE || end == MEET_LOST_ME) && o->config->recovery.restart > 0;
     if (over || (again && !member_quoted(o)))
         rc = member_anew(o, over ? over : why);
@@ -296,7 +296,7 @@ void member_failed(const struct ps_role_options *o, const struct ps_identity *id
     free(text);
 }
 
-// A launcher that has asked the role to leave says itself why.
+// If a launcher has asked the role to leave, the launcher logs why.
 int member_left(const struct ps_role_options *o, const struct ps_identity *id, int rc) {
     bool asked = ps_stopped(o->stop) && rank_env_supervised();
     if (rc != 0 && !asked && !rendezvous_ended(o->meet)) member_failed(o, id, false, error_last());

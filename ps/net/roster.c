@@ -39,7 +39,7 @@ char *roster_text(const struct roster *r, size_t *bytes) {
     return text;
 }
 
-// The next line without its newline; false: there is none, or it is longer than any line, or holds a zero.
+// The next line without its newline; false: there is none, or it is too long, or has a zero in it.
 static bool next_line(const char **text, const char *end, char line[LINE_MAX_BYTES]) {
     const char *newline = *text < end ? memchr(*text, '\n', (size_t)(end - *text)) : NULL;
     size_t n = newline ? (size_t)(newline - *text) : 0;
@@ -50,7 +50,7 @@ static bool next_line(const char **text, const char *end, char line[LINE_MAX_BYT
     return true;
 }
 
-// "ADDRESS TOKEN", or the address alone.
+// "ADDRESS TOKEN", or only the address.
 _Static_assert(ROSTER_ADDRESS_MAX == 256 && JOB_TOKEN_MAX == 41, "as the format below has it");
 static bool read_place(const char *line, struct roster_shard *s) {
     int used = 0;

@@ -1,9 +1,9 @@
-// The members of a job and the addresses of its shards, as a start says it (meeting.h): the one source of addresses, tokens and
-// incarnations. A role counts what is said in somebody's name only with the incarnation that stands here, or that the
-// scheduler has told since (WIRE_MEMBER).
+// The members of a job and the addresses of its shards, as a start carries them (meeting.h): the only source of
+// addresses, tokens and incarnations. A role counts a message in a member's name only with the incarnation in the
+// roster, or with one that the scheduler has sent since (WIRE_MEMBER).
 //
-//     shard INCARNATION ADDRESS TOKEN      a line for each shard, in shard order; TOKEN "-": none
-//     worker INCARNATION LIFE              a line for each worker; workers, who ask shards alone, are told none
+//     shard INCARNATION ADDRESS TOKEN      a line per shard, in shard order; TOKEN "-": none
+//     worker INCARNATION LIFE              a line per worker; workers, who connect only to shards, get none
 //
 // Pure. Texts come from the network: nothing in them is trusted.
 #ifndef STARRING_PS_NET_ROSTER_H
@@ -24,7 +24,7 @@ struct roster_shard {
 };
 
 struct roster_worker {
-    uint64_t incarnation;  // 0: nobody has the rank
+    uint64_t incarnation;  // 0: no process has the rank
     uint32_t life;
 };
 
@@ -37,14 +37,14 @@ struct roster {
 struct roster *roster_create(int shards, int workers);
 void roster_destroy(struct roster **r);
 char *roster_text(const struct roster *r, size_t *bytes);  // malloc'd
-// NULL: not a roster of so many shards and workers.
+// Returns NULL if the text is no roster of so many shards and workers.
 struct roster *roster_read(const char *text, size_t bytes, int shards, int workers);
 
-// Whether a message is of shard g, where a server has so many threads: of the process that the roster has.
+// Whether a message is from shard g, if a server has so many threads: from the process in the roster.
 bool roster_is_shard(const struct roster *r, int g, int threads, const struct wire_header *h);
 
-// The shards of a server that is ready: "ADDRESS TOKEN" a line, TOKEN missing or "-": none. (count) of them
-// (malloc'd); NULL: not so many lines, or no such lines.
+// The shards of a server that is ready: "ADDRESS TOKEN" per line, TOKEN missing or "-": none. Returns (count) shards
+// (malloc'd), or NULL if the text does not have exactly so many such lines.
 struct roster_shard *roster_read_shards(const char *text, size_t bytes, int count);
 // Appends such a line to out of `room` bytes at *at.
 void roster_say_shard(char *out, size_t room, size_t *at, const char *address, const char *token);

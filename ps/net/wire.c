@@ -5,7 +5,7 @@
 #include "proto/ps.pb-c.h"
 
 // ---------------------------------------------------------------- bodies
-// Where each number of a body (proto/ps.proto) lies in the header.
+// The offset in the header of each number of a body (proto/ps.proto).
 static const size_t place_of[] = {
     [1] = offsetof(struct wire_header, key),          [2] = offsetof(struct wire_header, step),
     [3] = offsetof(struct wire_header, version),      [4] = offsetof(struct wire_header, seq),
@@ -20,7 +20,7 @@ static const size_t place_of[] = {
     [21] = offsetof(struct wire_header, clip),        [22] = offsetof(struct wire_header, mask),
     [23] = offsetof(struct wire_header, untaken),     [24] = offsetof(struct wire_header, tokens),
     [25] = offsetof(struct wire_header, mean_tokens)};
-#define BODY       16   // a body's number is its kind's and this
+#define BODY       16   // a body's number is its kind's plus this
 #define BODY_BYTES 256  // of the largest body's struct
 
 static const ProtobufCFieldDescriptor *body_of(enum wire_kind k) {
@@ -57,13 +57,13 @@ static void fill_body(const ProtobufCMessageDescriptor *d, const struct wire_hea
     }
 }
 
-// -1: more than the header holds.
+// Returns -1 if the body has more than the header can hold.
 static int read_body(const ProtobufCMessageDescriptor *d, const char *body, struct wire_header *out) {
     for (unsigned i = 0; i < d->n_fields; i++) {
         const ProtobufCFieldDescriptor *f = &d->fields[i];
         char *to = (char *)out + place_of[f->id];
         const void *place = body + f->offset;
-        const char *far;  // what lies there, where it is a pointer
+        const char *far;  // the data, if the field is a pointer
         if (f->label == PROTOBUF_C_LABEL_REPEATED) {
             bool values = f->type == PROTOBUF_C_TYPE_DOUBLE;
             size_t n;
@@ -120,12 +120,12 @@ size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]) {
     p.again = h->link.again;
     p.asks = h->link.asks;
     p.body_case = (Starring__PsMessage__BodyCase)f->id;
-    p.word = (Starring__Nothing *)(void *)body;  // whichever it is: they lie in a union
+    p.word = (Starring__Nothing *)(void *)body;  // any body: all are in a union
     size_t n = starring__ps_message__get_packed_size(&p);
     return n <= WIRE_HEADER_MAX ? starring__ps_message__pack(&p, out) : 0;
 }
 
-// Which kinds carry a payload, behind the header or, some, in a segment.
+// Whether the kind allows the payload, which follows the header or, for some kinds, is in a segment.
 static bool payload_fits(const struct wire_header *h, size_t payload_bytes) {
     switch (h->kind) {
         case WIRE_PUSH:
@@ -139,7 +139,7 @@ static bool payload_fits(const struct wire_header *h, size_t payload_bytes) {
     }
 }
 
-// The next step or version, and differences and sums of two moments, stay in range.
+// The next step or version, and differences and sums of two times, do not overflow.
 static bool counts(int64_t x) { return x >= 0 && x <= INT64_MAX >> 2; }
 
 static int header_check(const struct wire_header *h, size_t payload_bytes) {
@@ -149,14 +149,14 @@ static int header_check(const struct wire_header *h, size_t payload_bytes) {
     if (h->tokens < 0 || h->mean_tokens < h->tokens) return -1;
     if (h->untaken < 0 || h->untaken > h->step) return -1;
     if (!counts(h->ready_ns) || !counts(h->peers_ready_ns) || h->flags & ~(uint32_t)WIRE_FLAGS) return -1;
-    // Digits of 32 bits, as exact_sum_carry leaves them: the sums of 2^31 shards meet without an overflow.
+    // Digits of 32 bits, as exact_sum_carry leaves them: the sums of 2^31 shards can be added without overflow.
     for (int i = 0; h->has_sum && i < EXACT_SUM_LIMBS; i++)
         if (h->sum.limb[i] < 0 || h->sum.limb[i] > UINT32_MAX) return -1;
     if (h->sum.nonfinite < 0 || h->sum.nonfinite > EXACT_SUM_NONFINITE_MOST) return -1;
     return payload_fits(h, payload_bytes) ? 0 : -1;
 }
 
-// Room for an unpacked message: 1023 bytes are at most as many words.
+// Memory for an unpacked message: 1023 bytes are at most as many words.
 struct room {
     size_t used;
     char bytes[3 * 8192] __attribute__((aligned(16)));

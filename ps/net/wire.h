@@ -1,6 +1,6 @@
-// Messages of the parameter server: one plain struct, its protobuf encoding, and the checks that
-// stand between the network and everything else. No sockets, no state. proto/ps.proto has what each kind carries, in its own
-// words: what the struct holds beside that stays at home.
+// Messages of the parameter server: one plain struct, its protobuf encoding, and the checks
+// between the network and everything else. No sockets, no state. proto/ps.proto lists what each kind carries;
+// other fields of the struct are not sent.
 //
 //     worker -> scheduler   HEARTBEAT REPORT GATHER      server -> scheduler   HEARTBEAT      shard -> scheduler   SHARD_SUM
 //     worker -> scheduler   TAKE          scheduler -> worker  TAKEN      where workers run ahead of each other
@@ -12,11 +12,11 @@
 //     shard -> worker       ATTACHED INIT_ACK PUSH_ACK PULL_REPLY SNAPSHOT_REPLY REFUSED
 //     any two               WORD, of the link (shared/fabric/link.h)
 //
-// A payload follows the header, or lies in the worker's segment (shared/core/segment.h) and the header says where:
+// A payload follows the header, or is in the worker's segment (shared/core/segment.h) and the header has its offset:
 //     PUSH        place, place_bytes: the gradient
-//     PULL        into: where the weights are wanted; 0: the worker reads them where the server has them
-//     PULL_REPLY  place_bytes: so many bytes are there now
-// It acknowledges the receiver's pushes of the key too: all before its step, but for the last `untaken` of them.
+//     PULL        into: where the weights are wanted; 0: the worker reads the server's weights in place
+//     PULL_REPLY  place_bytes: bytes that are there now
+// PULL_REPLY acknowledges the receiver's pushes of the key too: all before its step, except the last `untaken` of them.
 #ifndef STARRING_PS_NET_WIRE_H
 #define STARRING_PS_NET_WIRE_H
 
@@ -63,14 +63,14 @@ enum wire_kind {  // in the order of PsMessage.body
 const char *wire_kind_name(enum wire_kind k);  // "push", ...
 
 // WIRE_STOP: this worker, or some worker, was asked to leave.
-// WIRE_FINAL: it follows no push: the last weights, or those of a checkpoint. With STOP: nobody pushes any more. Of MEMBER:
-// that worker pushes no more.
-// WIRE_HELD: arrived, and not in the sum yet (PUSH_ACK); of ATTACHED: refused.
+// WIRE_FINAL: it follows no push: the last weights, or those of a checkpoint. With STOP: no worker pushes any more. In
+// MEMBER: that worker no longer pushes.
+// WIRE_HELD: arrived, and not in the sum yet (PUSH_ACK); in ATTACHED: refused.
 // WIRE_SKIP: the step is skipped. WIRE_PULLS: the push asks for the weights of the next step too.
-// WIRE_KEEP: the state behind this step goes into a checkpoint. Worker 0's.
+// WIRE_KEEP: the state after this step goes into a checkpoint. Sent by worker 0.
 // WIRE_LATE: the step was closed without the receiver's gradient (STEP_DONE).
 // WIRE_UNUSED: no update has the gradient (PUSH_ACK, PULL_REPLY): it was too late, too old, or skipped.
-// WIRE_DRAINS: the weights that the push asks for are those behind its step, whatever delay is allowed.
+// WIRE_DRAINS: the push asks for the weights after its own step, whatever delay is allowed.
 enum {
     WIRE_HELD = 1,
     WIRE_SKIP = 2,
@@ -100,43 +100,43 @@ struct wire_header {
         batch;  // of the job's budget (ps/job/batches.h), or the step's micro-batch (ps/server/push_units.c)
     uint64_t seq;
     int64_t staleness;
-    int64_t
-        untaken;  // of the receiver's pushes before `step`, that is those of so many last steps, the key has yet to take
+    int64_t untaken;  // the receiver's last pushes before `step` that the key has not taken yet
     uint32_t flags;
-    uint64_t place, place_bytes, into;  // bytes of a segment
+    uint64_t place, place_bytes, into;  // offsets and bytes in a segment
     uint64_t mask;                      // bit w: worker w
-    uint32_t life;                      // of the sender's rank: 1, 2, ..; 0: nobody takes another's place
+    uint32_t life;                      // the process of the sender's rank: 1, 2, ..; 0: never replaced
     float lr, loss_scale, clip, grad_scale;
     double loss, norm;
     int64_t tokens,
-        mean_tokens;  // of a worker's batch, and those that its gradient is a mean over; 0: not said
-    // Moments, nanoseconds of the scheduler's monotonic clock (ps/net/clock.h); 0: none. ready_ns: when the
-    // sender's own part could have left; of a worker's push and report with its rank (ps_moment_of).
-    // peers_ready_ns: the latest ready_ns of all that the answer needed: a receiver that waited for it before that
-    // moment waited for a peer, and after it for the transfer.
+        mean_tokens;  // of a worker's batch, and those that its gradient is averaged over; 0: not sent
+    // Times in nanoseconds of the scheduler's monotonic clock (ps/net/clock.h); 0: none. ready_ns: when the
+    // sender's own data was ready; with the rank in a worker's push and report (ps_moment_of).
+    // peers_ready_ns: the latest ready_ns of all that the answer needed. A receiver waited for a peer
+    // before that time, and for the transfer after it.
     int64_t ready_ns, peers_ready_ns;
-    struct link_word link;  // the link's part, which it alone reads
+    struct link_word link;  // only the link reads it
     bool has_sum;
     int count;             // of values
-    struct exact_sum sum;  // from here on: what few kinds use
+    struct exact_sum sum;  // from here on: fields that few kinds use
     double values[WIRE_VALUES_MAX];
     char text[WIRE_TEXT_MAX];
 };
 
-// Bytes written to out (1..WIRE_HEADER_MAX), or 0 when the header does not fit (a programmer's error:
-// the longest text and the longest values never travel together).
+// Returns the bytes written to out (1..WIRE_HEADER_MAX), or 0 if the header does not fit (a programmer's error:
+// the longest text and the longest values are never sent together).
 size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]);
-// 0, or -1 for anything that is not a well-formed header: every enum in range, counts bounded, no
-// negative step, key, version or moment. Never logs, never trusts. payload_bytes: of the frame that follows,
-// 0 for none; a kind that carries no payload refuses one and the other way round. One in a segment counts.
+// Returns 0, or -1 for anything that is not a well-formed header: every enum in range, counts bounded, no
+// negative step, key, version or time. It never logs. payload_bytes: of the frame that follows, 0 for none. A kind
+// without a payload refuses one, and a kind with one requires it. A payload in a segment counts.
 int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct wire_header *out);
-// Whether the link keeps messages of this kind until they are heard. The others are repeated by themselves: heartbeats.
+// Whether the link keeps messages of this kind until they are acknowledged. The others are sent regularly anyway:
+// heartbeats.
 bool wire_is_kept(enum wire_kind k);
-// Whether the payload of this message is what the textbook formulas count (gradients and weights
-// of a step); loading, the final pull and what is sent again are control. A payload in a segment counts as one that
+// Whether the textbook formulas count this message's payload (gradients and weights
+// of a step). Loading, the final pull and resent messages are control. A payload in a segment counts like one that
 // follows a header.
 bool wire_is_payload(const struct wire_header *h);
-// Bytes that the message stands for beside its frames: what lies in a segment, told for the first time.
+// Bytes of the message's payload in a segment, 0 if it is resent.
 uint64_t wire_place_bytes(const struct wire_header *h);
 
 #endif

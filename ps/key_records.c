@@ -11,7 +11,7 @@
 #include "shared/core/error.h"
 #include "shared/core/sizes.h"
 
-// Of a key that the server owns: its record, and what it knows of each worker.
+// For a key that the server owns: its record, and what the key keeps of each worker.
 static int64_t of_own_key(const struct config *c) {
     int64_t bytes = server_core_key_bytes(c);
     int64_t pushes = size_times(c->workers, c->steps);
@@ -20,15 +20,14 @@ static int64_t of_own_key(const struct config *c) {
     return bytes;
 }
 
-// Of every key of the job, its own and others'.
+// For every key of the job, its own and others'.
 static int64_t of_any_key(const struct config *c) {
-    int64_t each_thread =
-        sizeof(int) + sizeof(int64_t);  // where it is; how many pushes (ps/record/staleness_log.h)
+    int64_t each_thread = sizeof(int) + sizeof(int64_t);  // its shard; its pushes (ps/record/staleness_log.h)
     if (c->ps.record_arrivals) each_thread += ARRIVALS_KEY_BYTES;
     if (c->ps.replay_arrivals) each_thread += ARRIVALS_KEY_BYTES;
     int64_t bytes =
         (int64_t)(sizeof(struct partition) + 3 * sizeof(struct server_buffers)) + each_thread * c->ps.threads;
-    // The rows that are written, and those that were read (ps/agree/key_rows.h): pushes and batches of each worker.
+    // The rows to write and those that were read (ps/agree/key_rows.h): pushes and batches of each worker.
     const int64_t rows = (c->workers + batches_words(c)) * (int64_t)sizeof(int64_t);
     if (c->recovery.checkpoint_every > 0)
         bytes += (int64_t)(sizeof(struct key_counts) + sizeof(struct server_buffers)) + rows;
@@ -51,7 +50,7 @@ int64_t key_records_of_server(const struct config *c, const struct layout *l, in
 int64_t key_records_of_worker(const struct config *c, const struct layout *l) {
     struct shard_cut cut;
     if (shard_cut_of(c, l, &cut) != 0) return -1;
-    // Its state, where it belongs and lies, and which parts of a snapshot have come.
+    // Its state, its shard and offset, and whether its share of a snapshot has arrived.
     uint64_t slots = (1 + (uint64_t)consistency_of(c).lead) * sizeof(struct worker_slot);
     return size_times((int64_t)(sizeof(struct partition) + sizeof(struct worker_key) + slots +
                                 sizeof(size_t) + sizeof(bool) + sizeof(uint32_t)),

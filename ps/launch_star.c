@@ -30,32 +30,33 @@ struct star {
     struct launcher *launcher;
     char *program, config_path[32];
     int config_fd;
-    // Where the processes of the job meet, and what this launcher starts of it.
+    // The rendezvous of the job's processes, and what this launcher starts.
     struct rendezvous *meet;
-    bool joined;  // of ranks that others have started; else this launcher has opened it, and starts all
+    bool
+        joined;  // other programs have started the ranks; else this launcher has opened the rendezvous, and starts all
     int rank, size;
-    int *server_rank;           // (servers) whose launcher starts each
-    bool unlocked;              // the meeting has no key although the job has one
-    char host[64], place[300];  // of this machine; of the meeting, "tcp://HOST:PORT"
-    bool *gone;                 // (size) said to be
-    bool told;                  // the others have heard that this launcher ends
+    int *server_rank;           // (servers) the rank whose launcher starts each
+    bool unlocked;              // the rendezvous has no key although the job has one
+    char host[64], place[300];  // host: this machine; place: the rendezvous, "tcp://HOST:PORT"
+    bool *gone;                 // (size) it was logged that the rank is gone
+    bool told;                  // the other launchers know that this one ends
     char lost[400];
-    // The scheduler's thread, of rank 0's launcher.
+    // The scheduler's thread, in rank 0's launcher.
     bool schedules;
     struct ps_role_options role;
-    struct config inner;  // the star's own: of local steps a step of it is a round
+    struct config inner;  // the star's own configuration: with local steps one of its steps is a round
     struct job_key key;
-    char bind[96];  // where it listens for rounds
+    char bind[96];  // the scheduler's address for rounds
     pthread_t thread;
     _Atomic int64_t step;
     _Atomic int stop, ended;
-    char why[512];  // once it has ended; "": well
+    char why[512];  // why it has ended; "": normally
 };
 
 static int64_t last_step(void *ctx) { return ((const struct star *)ctx)->step; }
 
-// ---------------------------------------------------------------- who starts what, and where
-// The first rank of the machine that the word names, whose length is n; -1: there is none.
+// ---------------------------------------------------------------- which launcher starts what
+// Returns the first rank of the machine that the n characters of `word` name, or -1.
 static int rank_on(const char *word, size_t n, const struct rank_place *ranks, int count) {
     int number = -1;
     const char *end = text_count(word, &number);
@@ -119,7 +120,7 @@ static int lay(struct star *s) {
     return rc;
 }
 
-// The machine's address takes the host's place in parameter_server.bind; the port stays.
+// The machine's address replaces the host in parameter_server.bind; the port remains.
 static void bind_here(struct star *s, struct config *c) {
     bool alone = rendezvous_machines(s->meet) == 1;
     const char *address = alone ? "127.0.0.1" : rendezvous_member(s->meet, s->rank)->address;
@@ -131,7 +132,8 @@ static void bind_here(struct star *s, struct config *c) {
     snprintf(s->bind, sizeof s->bind, "%.*s:*", (int)(strrchr(bind, ':') - bind), bind);
 }
 
-// Rank 0 was given the key, or makes it; the others' children have the same. Where they have met with one, all have it.
+// Rank 0 was given the key, or makes it, and passes it to the others' children. If the rendezvous has a key, all have
+// it.
 static int share_key(const struct star *s) {
     if (s->c->security.insecure || (s->joined && !s->unlocked)) return 0;
     if (s->rank == 0 && job_key_hand_down()) return -1;
@@ -146,8 +148,8 @@ static int share_key(const struct star *s) {
     return 0;
 }
 
-// Finds its place among the ranks that have met, or opens the meeting of its own roles; all have one key then. 0, or the exit status
-// after logging.
+// Places the servers among the ranks at the rendezvous, or opens a rendezvous of its own roles. All have one key then.
+// Returns 0, or the exit status after logging.
 static int meet(struct star *s, struct config *c) {
     const struct member_place here = {"127.0.0.1", 0};
     const struct rank_env *env = &s->run->env;
@@ -165,8 +167,8 @@ static int meet(struct star *s, struct config *c) {
     return 0;
 }
 
-// ---------------------------------------------------------------- the scheduler: a thread of this process
-// With descriptors of its own: connections of strangers may use up the scheduler's, and the launcher still starts children.
+// ---------------------------------------------------------------- the scheduler: a thread of this process It has its
+// own file descriptors: strangers' connections may use up the scheduler's, and the launcher can still start children.
 static void *schedule(void *arg) {
     struct star *s = arg;
     int meeting[2];
@@ -202,7 +204,7 @@ static int start_scheduler(struct star *s) {
     return why ? fail("cannot start the scheduler's thread: %s; " ERROR_RAISE_THREADS, strerror(why)) : 0;
 }
 
-// Whether it is gone. It is not where files stand still and the job was ended.
+// Returns whether the thread has ended. It has not if its files block and the job was ended.
 static bool end_scheduler(struct star *s) {
     if (s->schedules && !s->ended) return false;
     if (s->schedules) pthread_join(s->thread, NULL);
@@ -252,13 +254,14 @@ static int start(void *ctx) {
     return rc;
 }
 
-// ---------------------------------------------------------------- what is said at the meeting
+// ---------------------------------------------------------------- what is published at the rendezvous
 static int works_on(void *ctx) {
     struct star *s = ctx;
     return s->schedules && !s->ended;
 }
 
-// A rank's launcher has gone, and with it its children. NULL: the scheduler says what becomes of the job.
+// Looks for a rank whose launcher is gone with its children. Returns the reason, or NULL if the scheduler decides about
+// the job.
 static const char *look_for_gone(struct star *s) {
     for (int r = 0; r < s->size && rendezvous_lost(s->meet) >= 0; r++) {
         const struct rendezvous_member *m = rendezvous_member(s->meet, r);
@@ -272,9 +275,9 @@ static const char *look_for_gone(struct star *s) {
     return NULL;
 }
 
-// Why the job ends, as the others know, and the scheduler of another process; NULL: it goes on.
+// Returns why the job ends, from the other ranks or from the scheduler, or NULL if it goes on.
 static const char *look_for_end(struct star *s) {
-    // What has ended all rank 0's scheduler says itself.
+    // Rank 0's scheduler logs itself what has ended the job.
     const char *why = s->rank ? rendezvous_ended(s->meet) : NULL;
     if (!why && s->joined) why = look_for_gone(s);
     if (why) fail("%s", why);
@@ -285,7 +288,7 @@ static const char *look_for_end(struct star *s) {
 static const char *look_outside(void *ctx, const char *ends) {
     struct star *s = ctx;
     if (!ends) return look_for_end(s);
-    // The others hear why this launcher has its children ended.
+    // Tells the other ranks why this launcher ends its children.
     char *text = xasprintf("rank %d, on %s: %s", s->rank, s->host, *ends ? ends : "interrupted");
     s->stop = 1;
     if (!s->told) rendezvous_abort(s->meet, text);
@@ -294,8 +297,8 @@ static const char *look_outside(void *ctx, const char *ends) {
     return NULL;
 }
 
-// ---------------------------------------------------------------- the whole
-// The scheduler's thread uses what it has been given until this process ends, where files stand still.
+// ---------------------------------------------------------------- the run
+// If its files block, the scheduler's thread uses its memory until this process ends, so nothing is freed.
 static void leave(struct star **star) {
     struct star *s = *star;
     free(s->program);
@@ -308,14 +311,14 @@ static void leave(struct star **star) {
     *star = NULL;
 }
 
-// Of a run that has begun, until every process has ended. The job's exit status; 0 also when it ended in order after Ctrl-C or
-// SIGTERM, whose number is then in *interrupted_by.
+// Runs a run that has begun until every process has ended. Returns the job's exit status; 0 also if it ended in order
+// after Ctrl-C or SIGTERM: *interrupted_by then receives the signal's number.
 static int launch(struct run *r, int *interrupted_by) {
     const struct job *job = &r->job;
     const struct config *c = job->config;
     double deadline_s = (double)c->deadline_ms * 1e-3;
     struct launch_options o = {.still_s = deadline_s,
-                               .last_step = r->env.rank > 0 ? NULL : last_step,  // others do not know it
+                               .last_step = r->env.rank > 0 ? NULL : last_step,  // other ranks do not know it
                                .outside = look_outside,
                                .start = start,
                                .others = r->meet != NULL,

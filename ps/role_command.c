@@ -35,20 +35,20 @@ struct role {
     const struct cli_command *command;
     const struct cli_args *args;
     struct job job;
-    struct config inner;  // the star's own: of local steps a step of it is a round
+    struct config inner;  // the star's own configuration: with local steps one of its steps is a round
     struct ps_role_options ps;
     struct job_key key;
     struct session_end end;         // job: known once the scheduler has answered
-    char listens[NET_ADDRESS_MAX];  // of the scheduler: for rounds
-    long rank, ranks, local_rank;   // ranks: of the meeting
+    char listens[NET_ADDRESS_MAX];  // the scheduler's address for rounds
+    long rank, ranks, local_rank;   // ranks: size of the rendezvous
     bool by_hand;
-    bool unusable;  // model, data or directory, as was said
+    bool unusable;  // model, data or directory, which was logged
 };
 
 static bool is(const struct role *r, const struct cli_command *command) { return r->command == command; }
 
-// ---------------------------------------------------------------- before
-// The role's rank, and the scheduler's address.
+// ---------------------------------------------------------------- before the run
+// Reads the role's rank, and the scheduler's address.
 static int read_identity(struct role *r, struct config *c) {
     const char *name = r->command->name;
     bool scheduler = is(r, &command_scheduler);
@@ -77,9 +77,9 @@ static int read_identity(struct role *r, struct config *c) {
     if (scheduler)
         r->ps.scheduler = cli_get(r->args, "bind") ? cli_get(r->args, "bind") : "tcp://127.0.0.1:*";
     if (is(r, &command_server)) r->ps.advertise = cli_get(r->args, "advertise");
-    // Before anybody waits for who would listen there.
+    // Checked before any rank waits for this address.
     if (address_check_port(r->ps.scheduler)) return -1;
-    // The header and the report say by the configuration who may join; here an option has the address.
+    // The header and the report derive from the configuration which processes may join; here an option has the address.
     const char *at = r->ps.scheduler, *port = strncmp(at, "tcp://", 6) ? NULL : strrchr(at + 6, ':');
     if (port && !is(r, &command_server) && !ps_is_local(at) && ps_security_of(c) == PS_LOOPBACK) {
         free(c->ps.bind);
@@ -90,7 +90,7 @@ static int read_identity(struct role *r, struct config *c) {
     return keyed < 0 ? -1 : 0;
 }
 
-// A report goes into --out: said before hours of training, not after.
+// A missing --out is reported before hours of training, not after.
 static void say_no_report(const struct role *r) {
     if (r->by_hand && !r->job.config->out && !is(r, &command_scheduler) && !r->job.config->quiet)
         info(
@@ -99,21 +99,21 @@ static void say_no_report(const struct role *r) {
             r->command->name);
 }
 
-// The role's share of --out DIR. Worker 0 takes it once all roles are there, and none has written anything;
-// that it may is found out now. The scheduler leaves its trace there, if any.
+// Prepares the role's files in --out DIR. Worker 0 takes DIR once all roles are present and before any has written;
+// whether it may is checked now. The scheduler leaves its trace there, if any.
 static int open_dir(const struct role *r) {
     const char *dir = r->ps.dir;
     const struct config *c = r->job.config;
     if (!dir) return 0;
     if (is(r, &command_scheduler)) return run_dir_join(dir);
-    // Where a job may go on, the directory is its own; whether it does, the scheduler says at the start.
+    // If a job may resume, the directory is its own; the scheduler decides at the start whether it does.
     bool first = !c->recovery.restart && !c->recovery.resume && checkpoint_latest_step(dir) < 0;
     if (first && r->by_hand && is(r, &command_worker) && r->rank == 0 && run_dir_check(dir, r->job.force))
         return -1;
     return run_dir_join(dir);
 }
 
-// Model and data, and the directory of the run.
+// Reads model and data, and prepares the run's directory.
 static int read_files(void *ctx) {
     struct role *r = ctx;
     const struct config *c = r->job.config;
@@ -153,8 +153,8 @@ static int prepare(struct role *r, struct config *c) {
     return 0;
 }
 
-// ---------------------------------------------------------------- each role's run
-// The job meets where --bind says, a name, an interface or a number; for rounds the scheduler listens at any port of the same address.
+// ---------------------------------------------------------------- each role's run The rendezvous is at --bind's name,
+// interface or number; for rounds the scheduler listens at any port of the same address.
 static int open_meeting(struct role *r) {
     struct member_place at;
     char own[ADDRESS_MAX];
@@ -203,7 +203,7 @@ static int run_worker(struct role *r) {
         &r->end);
 }
 
-// A worker's device, and what a member reads of files: it is alive meanwhile.
+// Enters the rendezvous first, so that the process counts as alive while it opens its device and reads files.
 static int make_ready(struct role *r, struct config *c) {
     bool computes = is(r, &command_worker), open = cli_get(r->args, "open") || !r->ps.key;
     r->ps.meet = member_come(&r->ps, computes ? PS_WORKER : PS_SERVER, (int)r->ranks, open);
@@ -215,11 +215,11 @@ static int make_ready(struct role *r, struct config *c) {
     return r->unusable || read_files(r) ? -1 : 0;
 }
 
-// One that its launcher has asked to leave, and that has not come to an end of its own, is no member that leaves: the launcher tells
-// the scheduler of it.
+// A role that its launcher has asked to leave, and that has not ended by itself, does not leave as a member: the
+// launcher reports it to the scheduler.
 static void leave_meeting(struct role *r, int rc) {
     if (rc && ps_stopped(r->ps.stop) && rank_env_supervised()) return;
-    int quiet = error_quiet(QUIET_ALL);  // what has ended without this role has said so
+    int quiet = error_quiet(QUIET_ALL);  // the reason was logged when the job ended without this role
     char *why = xstrdup(error_last());
     rendezvous_close(&r->ps.meet);
     error_take_over(why);
@@ -237,8 +237,8 @@ static int run(struct role *r, struct config *c) {
     return rc;
 }
 
-// ---------------------------------------------------------------- after
-// Its report is there; the last one of the job prints the table.
+// ---------------------------------------------------------------- after the run
+// Its report is written; the last role of the job prints the table.
 static int close_dir(const struct role *r) {
     if (!r->job.dir || !r->by_hand) return 0;
     return closing_leave(&(struct closing_rank){.config = r->job.config,
@@ -251,13 +251,13 @@ static int close_dir(const struct role *r) {
                : 0;
 }
 
-// How the role ended, for the shell; and for the run, where it stands for it: worker 0 started by hand.
+// Returns the role's exit status, and records the run's end in its directory if the role is worker 0 started by hand.
 static int leave(struct role *r, int status) {
     bool left = r->end.interrupted && !status;
     enum run_phase phase = left || status > 128 ? RUN_INTERRUPTED : status ? RUN_FAILED : RUN_COMPLETE;
     if (r->job.dir) run_state_end(r->job.dir, phase, status ? error_last() : NULL);
     if (!status && close_dir(r)) status = EXIT_RUN_FAILED;
-    // The last to leave has said so of the job; worker 0 stands for it, whoever is the last.
+    // The last role to leave has logged the job's end; worker 0 reports it for the run, whichever role is the last.
     bool stands = r->by_hand && is(r, &command_worker) && r->end.rank == 0 && r->job.dir;
     if (stands && status == EXIT_RUN_FAILED) run_say_lost(&r->job, true);
     if (!status && stands && phase == RUN_COMPLETE && r->job.config->recovery.checkpoint_every > 0 &&
@@ -279,7 +279,7 @@ static int role_main(const struct topology_table *t, const struct cli_command *c
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     struct config *c = NULL;
     output_apart_begin();
-    // A launched role sees what its launcher has seen, and warned of.
+    // A launched role sees the configuration that its launcher has checked, and warned of.
     error_quiet(outcome == CLI_RUN && cli_get(&args, "launched") ? QUIET_WARNINGS : QUIET_NOT);
     if (outcome == CLI_RUN) c = config_load(t, cli_get(&args, "config"), args.overrides, args.override_count);
     error_quiet(QUIET_NOT);

@@ -23,7 +23,7 @@
 #include "shared/fabric/job_key.h"
 #include "shared/launch/local_steps.h"
 
-#define FRAME_OVERHEAD 1.125  // of what the transport holds, by libzmq
+#define FRAME_OVERHEAD 1.125  // of libzmq, on what the transport holds
 
 static bool is_server(const char *role) { return !strcmp(role, "server"); }
 
@@ -45,7 +45,7 @@ static int check_name(const struct config *c, const char *origin) {
     return rule.row->check ? rule.row->check(&rule, origin, c->topology) : 0;
 }
 
-// All workers that this command starts are on this machine; rank r of those that others have started is worker r.
+// A command's own workers are all on this machine; of ranks that other programs have started, rank r is worker r.
 static void resolve(struct config *c, const struct rank_env *e) {
     int group = rank_env_group(e, c->workers);
     if (c->reduce_group == GROUP_HOST && group) c->reduce_group = group;
@@ -61,7 +61,8 @@ static int check_optimizer(const struct config *c) {
         c->optimizer.row->name);
 }
 
-// What a setting cannot be by itself, or by a number; an order of arrival exists where pushes are applied as they come.
+// Checks each setting by itself, or against a number. An order of arrivals exists only where pushes are applied on
+// arrival.
 static int check(const struct config *c) {
     const struct ps_config *p = &c->ps;
     bool order = p->record_arrivals || p->replay_arrivals;
@@ -90,7 +91,7 @@ static int check(const struct config *c) {
     return 0;
 }
 
-// Rank r's process starts worker r, and what is laid beside it.
+// Rank r's process starts worker r, and the servers placed with it.
 static int check_rank(const struct config *c, const struct rank_env *e) {
     if (e->kind == RANK_ENV_NONE || e->size == c->workers) return 0;
     return fail(
@@ -108,7 +109,7 @@ static int predict(const struct config *c, const struct layout *l, const char *r
     if (is_server(role) && ps_server_predict(&in, l, rank, &out->memory, &out->wire)) return -1;
     out->wire = local_steps_wire(out->wire, config_round(&in));
     if (is_server(role)) return 0;
-    // Errors of codes, which a worker writes into a checkpoint by itself.
+    // Errors of codes, which a worker writes to a checkpoint itself.
     if (ps_codes(c) && !consistency_of(c).row->on_arrival)
         out->state_bytes = (size_t)l->padded * sizeof(float);
     if (ps_worker_predict(&in, l, rank, &out->memory, &out->wire)) return -1;
@@ -134,17 +135,17 @@ static struct topology_formula formula(const struct config *outside, const char 
     return is_server(role) ? of_server : of_worker;
 }
 
-// Bytes of answers that are copies until the transport has sent them: weights, of each worker at most once (where pushes are
-// applied on arrival, or workers may be lost; with shared memory they are written where they are wanted), and of a snapshot.
+// Bytes of answers that are copies until the transport has sent them. Weights: each worker's at most once, where pushes
+// are applied on arrival or workers may be lost (with shared memory they are written in place). And one snapshot.
 static double copied_answers(const struct config *c, double weights) {
     bool snapshots = c->eval_batches != 0 && (c->eval_every > 0 || c->eval_every_seconds > 0);
     bool copies = (consistency_of(c).row->on_arrival || ps_in_part(c)) && c->medium != MEDIUM_SHM;
     return (copies * c->workers + snapshots) * weights;
 }
 
-// Bytes of gradients that wait at a server, of each worker at most `of_one`: no worker's that is the first in order of a step
-// that is alone open; none where memory is shared, but for units' gradients, whose place is wanted; and where pushes are applied on
-// arrival those that a recording holds up.
+// Bytes of gradients that wait at a server, at most `of_one` per worker. If only one step is open, the gradient of the
+// first worker in order does not wait. With shared memory none wait, except units' gradients, whose buffers are reused.
+// Where pushes are applied on arrival, only those that a replay delays.
 static double waiting_gradients(const struct config *c, double of_one, double weights) {
     const struct consistency_rule rule = consistency_of(c);
     bool first_is_added = !ps_in_part(c) && !rule.row->on_arrival && !rule.lead && !ps_by_units(c);
@@ -154,25 +155,25 @@ static double waiting_gradients(const struct config *c, double of_one, double we
     return (c->workers - first_is_added) * of_one;
 }
 
-// Bytes that the credits of its workers let into the transport: a worker's own, or those of all that a server has.
+// Bytes that credits allow in the transport: a worker's own, or those of all workers of a server.
 static struct topology_allowance allowance(const struct config *c, const char *role,
                                            const struct prediction *p) {
     const struct consistency_rule rule = consistency_of(c);
     const struct wire_prediction *w = &p->wire;
-    double round = c->local_steps.steps ? (double)c->local_steps.steps : 1;  // at whose end all moves
+    double round = c->local_steps.steps ? (double)c->local_steps.steps : 1;  // at its end everything is moved
     double open = (1 + rule.lead) * round, credit = (double)credit_of(c, INT64_MAX);
     if (!is_server(role))
         return (struct topology_allowance){.frame_bytes = fmin(open * (double)w->sent_per_step, credit)};
     double of_one = open * (double)(w->received_per_step + w->local_received_per_step) / c->workers;
     double weights = round * (double)(w->sent_per_step + w->local_sent_per_step) / c->workers;
     double copies = copied_answers(c, weights);
-    // Each thread's own peak is counted, and a worker's credits may be at one thread now, and at another later.
+    // Each thread's own peak is counted: a worker's credits may be at one thread now, and at another later.
     double lent = c->ps.credit_bytes ? fmin(of_one, (double)(c->ps.credit_bytes * c->ps.threads)) : of_one;
-    // A server keeps frames until the set of the step is fixed, credits or not: N P b / S of a whole step.
+    // A server keeps frames until the step's set is fixed, whatever the credits: N P b / S for a whole step.
     if (ps_in_part(c)) lent = of_one;
     double held = waiting_gradients(c, lent, weights) + copies;
     if (ps_in_part(c)) credit = of_one;
-    // A replay holds gradients until it is their turn, and answers until they are no longer asked for.
+    // A replay holds gradients until they are the next to apply, and answers until they are no longer requested.
     if (c->ps.replay_arrivals && !rule.lead) credit = of_one = 2 * of_one;
     return (struct topology_allowance){
         .frame_bytes = FRAME_OVERHEAD * c->workers * fmin(of_one, credit) + copies, .held_bytes = held};

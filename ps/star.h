@@ -1,4 +1,4 @@
-// The star as the program sees it (shared/core/topology_row.h). Its roles as commands: ps/role_command.h.
+// The star as the program uses it (shared/core/topology_row.h). Its roles as commands: ps/role_command.h.
 #ifndef STARRING_PS_STAR_H
 #define STARRING_PS_STAR_H
 

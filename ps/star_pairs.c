@@ -7,9 +7,9 @@
 #include "ps/net/medium.h"
 #include "shared/core/error.h"
 
-// What a configuration may ask for: its name here, whether it does, its name for people. Of the topology: pushes are applied on arrival
-// (async) or in steps (all others); workers run ahead (ssp), or each goes at its own pace (either); steps go on without those that
-// are late (backup, quorum); weights change while workers read them.
+// What a configuration may ask for: its name here, whether it does, its printed name. The topology decides whether
+// pushes are applied on arrival (async) or in steps (all others); workers run ahead (ssp), or have their own pace
+// (either); steps close without stragglers (backup, quorum); weights change while workers read them.
 #define SETTINGS(S)                                                                           \
     S(ON_ARRIVAL, alone, topology)                                                            \
     S(IN_STEPS, !alone, topology)                                                             \

@@ -1,5 +1,5 @@
-// Which settings of a star do not go together, and why: one table of pairs. What a setting cannot be by itself is said where it is
-// read (shared/config/config_resolve.c, star.c).
+// The settings of a star that exclude each other, and why: one table of pairs. Limits of a single setting are checked
+// where it is read (shared/config/config_resolve.c, star.c).
 #ifndef STARRING_PS_STAR_PAIRS_H
 #define STARRING_PS_STAR_PAIRS_H
 

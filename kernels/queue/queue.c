@@ -26,11 +26,11 @@ const char *slot_name(const struct slot *slot) {
     return "";
 }
 
-// ---------------------------------------------------------------- progress, as others see it
+// ---------------------------------------------------------------- progress, as other threads see it
 
 int queue_await(struct queue *q, uint64_t count) {
     pthread_mutex_lock(&q->lock);
-    // A stopped queue has done everything, and a later queue's thread may have got its pthread_t.
+    // A stopped queue has done everything, and a later queue's thread may have the same pthread_t.
     assert((q->done >= count || !pthread_equal(pthread_self(), q->thread)) &&
            "a stream cannot wait for itself");
     q->watchers++;
@@ -61,7 +61,7 @@ void queue_fail(struct stream *head, const char *text) {
 
 // ---------------------------------------------------------------- times and trace
 
-// With the lock held.
+// Call it with the lock held.
 static void log_span(struct queue *q, const struct span *span) {
     struct spans *log = &q->log;
     bool stamp = span->kind == SPAN_STAMP, busy = span->kind == SPAN_BUSY;
@@ -80,7 +80,7 @@ static void log_span(struct queue *q, const struct span *span) {
     if (!stamp && log->lost == lost) q->log_busy = busy ? log->next : 0;
 }
 
-// With the lock held.
+// Call it with the lock held.
 static void account(struct queue *q, const struct span *span) {
     log_span(q, span);
     if (span->kind == SPAN_STAMP) return;
@@ -128,7 +128,7 @@ const struct spans *queue_spans(struct device *d, int i, const char **stream) {
     pthread_mutex_unlock(&d->lock);
     if (!q) return NULL;
     *stream = q->name;
-    // Spans of SPANS_FIRST stay as they are once they are there: a thread that adds one touches none of these.
+    // A record of kind SPANS_FIRST never changes a written span: a thread that adds a span touches no other.
     pthread_mutex_lock(&q->lock);
     q->told = q->trace;
     pthread_mutex_unlock(&q->lock);
@@ -165,7 +165,7 @@ static void count_work(struct queue *q, const struct slot *slot) {
     pthread_mutex_unlock(&q->lock);
 }
 
-// Runs one slot without the lock; 0, or -1 after keeping the error's text.
+// Runs one slot without the lock. Returns 0, or -1 after keeping the error's text.
 static int run_slot(struct queue *q, const struct slot *slot) {
     switch (slot->kind) {
         case SLOT_HOST:
@@ -193,7 +193,7 @@ static int run_slot(struct queue *q, const struct slot *slot) {
     return q->ops->run(q, slot);
 }
 
-// Whether the thread does the slot's work itself and so times it; what a device does the backend times.
+// Whether the thread does the slot's work itself and times it; the backend times a device's work.
 static bool timed_here(const struct queue *q, const struct slot *slot) {
     return slot->kind == SLOT_HOST || (!q->ops->behind && slot->kind != SLOT_PHASE);
 }
@@ -202,7 +202,7 @@ static int run_timed(struct queue *q, const struct slot *slot, struct span *span
     const struct queue_device *behind = q->ops->behind;
     if (behind && (interval_end(q, false) != 0 || behind->drain(q, slot_name(slot)) != 0)) return -1;
     bool stamp = slot->kind == SLOT_STAMP, wait = slot->kind == SLOT_WAIT;
-    // The moment of a stamp passed with the slot before it, even if the thread has been kept from running since.
+    // A stamp's time is the end of the slot before it, even if the thread was delayed since.
     *span = (struct span){.begin = stamp && q->last_end_ns ? q->last_end_ns : now_ns(),
                           .name = slot_name(slot),
                           .kind = stamp  ? SPAN_STAMP
@@ -223,7 +223,7 @@ static void drop_mark(const struct slot *slot) {
     if (slot->kind == SLOT_RECORD || slot->kind == SLOT_WAIT) moment_drop(&slot->at);
 }
 
-// With the lock held, while there is nothing to do. A stream that stands idle is not busy.
+// Sleeps while nothing is queued; call it with the lock held. An idle stream is not busy.
 static void stand_idle(struct queue *q) {
     if (q->ops->behind && q->failed_at == QUEUE_NEVER) {
         pthread_mutex_unlock(&q->lock);
@@ -243,7 +243,7 @@ void *queue_run(void *queue) {
         const struct slot *slot = &q->ring[q->done % QUEUE_SLOTS];
         bool run = q->failed_at == QUEUE_NEVER, timed = run && timed_here(q, slot);
         struct span span = {0};
-        // The slot stays the thread's until done moves on: the enqueuer writes to free slots only.
+        // The slot belongs to the thread until done rises: the enqueuer writes only to free slots.
         pthread_mutex_unlock(&q->lock);
         int rc = timed ? run_timed(q, slot, &span) : run ? run_slot(q, slot) : 0;
         if (q->failed_inside) rc = -1;
@@ -258,7 +258,7 @@ void *queue_run(void *queue) {
     return NULL;
 }
 
-// ---------------------------------------------------------------- creation and the end
+// ---------------------------------------------------------------- start and stop
 
 void queue_init(struct queue *q, struct device *dev, const char *name, const struct queue_ops *ops) {
     q->head.dev = dev;
@@ -268,7 +268,7 @@ void queue_init(struct queue *q, struct device *dev, const char *name, const str
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->work, NULL);
     pthread_cond_init(&q->progress, NULL);
-    // Without memory for them all spans count as lost.
+    // If there is no memory for spans, all of them count as lost.
     if (dev->trace) spans_open(&q->trace, SPANS_TRACED, SPANS_FIRST);
 }
 
@@ -316,10 +316,10 @@ void queues_free(struct device *d) {
 
 // ---------------------------------------------------------------- enqueuing
 
-// Whether the caller is a function that the queue itself is running: then what it asks for happens now.
+// Whether the caller is a function that the queue is running: its calls then act at once.
 static bool inside(const struct queue *q) { return pthread_equal(pthread_self(), q->thread); }
 
-// A free slot to fill, with the lock held; blocks while the ring is full.
+// Returns a free slot to fill, with the lock held; blocks while the ring is full.
 static struct slot *slot_free(struct queue *q, enum slot_kind kind) {
     pthread_mutex_lock(&q->lock);
     if (q->queued - q->done == QUEUE_SLOTS) {
@@ -342,7 +342,7 @@ static uint64_t slot_queue(struct queue *q) {
     return count;
 }
 
-// The slot to fill for what also acts inside: a free one of the ring, or the caller's own, which slot_end
+// Returns the slot to fill for a call that may be inside: a free one of the ring, or the caller's own, which slot_end
 // then runs.
 static struct slot *slot_begin(struct queue *q, enum slot_kind kind, struct slot *own) {
     if (!inside(q)) return slot_free(q, kind);
@@ -350,8 +350,8 @@ static struct slot *slot_begin(struct queue *q, enum slot_kind kind, struct slot
     return own;
 }
 
-// The number of slots that must be done for all that the caller has asked for so far. Inside, what came before has been
-// done; what has failed is known when the function's own slot is done.
+// The number of slots that must be done for all calls of the caller so far. Inside, earlier calls are
+// done; whether one failed is known when the function's own slot is done.
 static uint64_t count_now(struct queue *q) {
     pthread_mutex_lock(&q->lock);
     uint64_t count = inside(q) ? q->done + q->failed_inside : q->queued;
@@ -438,7 +438,7 @@ void queue_phase(struct stream *head, enum phase phase) {
     slot_queue(q);
 }
 
-// Waits until all that the function under way has asked for has been through the device; also what it had before it failed.
+// Waits until the device has finished all work of the running function, also the work before a failed call.
 static int sync_inside(struct queue *q) {
     const struct queue_device *behind = q->ops->behind;
     if (interval_end(q, false) != 0) q->failed_inside = true;
@@ -459,7 +459,7 @@ int queue_sync(struct stream *head) {
         pthread_mutex_unlock(&q->lock);
         return -1;
     }
-    // A failure from outside (queue_fail) may have come while the device was still at work.
+    // A failure from outside (queue_fail) may have occurred while the device was working.
     return queue_state(q, count) < 0 ? -1 : 0;
 }
 
@@ -512,7 +512,7 @@ void queue_event_destroy(struct event *head) {
     free(e);
 }
 
-// The mark of the earlier record lives on in the waits that hold it.
+// Waits that hold the mark of the earlier record keep it.
 void queue_event_record(struct event *head, struct stream *on) {
     struct queue_event *e = (struct queue_event *)head;
     struct queue *q = (struct queue *)on;
@@ -540,7 +540,7 @@ struct moment queue_event_moment(struct event *head) {
     return m;
 }
 
-// A queue's own past is behind it already.
+// A queue need not wait for its own earlier work.
 void queue_wait_event(struct stream *s, struct event *e, uint64_t tag) {
     struct queue *q = (struct queue *)s;
     struct moment m = queue_event_moment(e);
@@ -563,7 +563,7 @@ int queue_event_sync(struct event *e) {
     if (!m.on) return 0;
     int rc = queue_await(m.on, m.count);
     if (rc == 0 && m.mark && m.on->ops->behind->passed(m.on, m.mark, true) < 0) rc = -1;
-    // A failure from outside may have come while the device was still at work.
+    // A failure from outside may have occurred while the device was working.
     if (rc == 0 && queue_state(m.on, m.count) < 0) rc = -1;
     moment_drop(&m);
     return rc;

@@ -32,8 +32,7 @@ struct star {
     int config_fd;
     // The rendezvous of the job's processes, and what this launcher starts.
     struct rendezvous *meet;
-    bool
-        joined;  // other programs have started the ranks; else this launcher has opened the rendezvous, and starts all
+    bool joined;  // other programs have started the ranks; else this launcher starts all roles
     int rank, size;
     int *server_rank;           // (servers) the rank whose launcher starts each
     bool unlocked;              // the rendezvous has no key although the job has one
@@ -275,7 +274,7 @@ static const char *look_for_gone(struct star *s) {
     return NULL;
 }
 
-// Returns why the job ends, from the other ranks or from the scheduler, or NULL if it goes on.
+// Returns why the job ends, from the other ranks or from the scheduler, or NULL if it continues.
 static const char *look_for_end(struct star *s) {
     // Rank 0's scheduler logs itself what has ended the job.
     const char *why = s->rank ? rendezvous_ended(s->meet) : NULL;

@@ -7,7 +7,7 @@
 #include "ps/net/medium.h"
 #include "shared/core/error.h"
 
-// What a configuration may ask for: its name here, whether it does, its printed name. The topology decides whether
+// The settings that a configuration may ask for: name here, whether it asks, printed name. The topology decides whether
 // pushes are applied on arrival (async) or in steps (all others); workers run ahead (ssp), or have their own pace
 // (either); steps close without stragglers (backup, quorum); weights change while workers read them.
 #define SETTINGS(S)                                                                           \

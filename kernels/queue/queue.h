@@ -1,22 +1,22 @@
-// The queue behind a stream, the same for all backends: a bounded ring of slots, and a thread that runs them in
+// The queue of a stream, the same for all backends: a bounded ring of slots, and a thread that runs them in
 // order.
 //
 //     ring   | done .. | running | queued .. | free ..      capacity QUEUE_SLOTS
 //                      ^ done                ^ queued       counts of slots since creation
 //
-// Backend  A backend's stream begins with a struct queue; its queue_ops say how the thread runs a slot. On a
-//          host the thread does the work itself. On a GPU a device works behind the thread: a slot is done
-//          when it has been given to the device, and a mark in the device's own queue tells when the device
-//          has passed that place. Most functions here stand in the backends' tables as they are.
-// Owner    The caller until queue_stop; then the device keeps the queue (not the ring) until it closes, so
-//          that a wait captured earlier can still ask how far the queue got.
+// Backend  A backend's stream begins with a struct queue; its queue_ops tell the thread how to run a slot. On a
+//          host the thread does the work itself. On a GPU a device executes what the thread submits: a slot is done
+//          when it is submitted to the device, and a mark in the device's own queue shows when the device
+//          has passed that point. Most functions here are entries of the backends' tables without a wrapper.
+// Owner    The caller until queue_stop. Then the device keeps the queue (not the ring) until it closes, so
+//          that a wait captured earlier can still ask for the queue's progress.
 // Threads  One enqueuing thread at a time, one thread of the queue.
 // Moments  A moment is (queue, count of slots queued then, mark). It has passed when that queue's `done` has
 //          reached the count and the device has passed the mark. A device is told to wait for a mark only
-//          after the mark has been given to its own device, so no device waits for work that none has been
-//          given, whatever hardware queues streams share.
+//          after the mark is submitted to its own device. So no device waits for work that is not submitted,
+//          whichever streams share a hardware queue.
 // Inside   A function that the queue runs and that calls on its own stream (backend.h, Inside) is on the
-//          queue's thread: slots are run at once instead of queued.
+//          queue's thread: its slots are run at once instead of queued.
 // Failure  `failed_at` is the number of the first slot that failed. Later slots still count as done (so
 //          nothing hangs) but do not run; a wait for a count >= failed_at fails as well.
 #ifndef STARRING_KERNELS_QUEUE_QUEUE_H
@@ -26,30 +26,30 @@
 
 #define QUEUE_SLOTS      1024
 #define QUEUE_NAME_BYTES 32
-// A gap between two operations that is shorter is the queue's own work, and a shorter wait is none.
+// A shorter gap between two operations is the queue's own work, and a shorter wait does not count.
 #define QUEUE_GAP_NS 2000
 #define QUEUE_NEVER  UINT64_MAX  // failed_at while nothing has failed
 
 struct queue;
-struct mark;  // a place in the queue of the device behind; the backend's
+struct mark;  // a point in the device's own queue; the backend's
 
 struct moment {
     struct queue *on;  // NULL: an event that was never recorded
     uint64_t count;
-    struct mark *mark;  // with a reference; NULL: `count` alone tells
+    struct mark *mark;  // holds a reference; NULL: only `count` decides
 };
 
 enum slot_kind {
     SLOT_OP,
     SLOT_COPY,
-    SLOT_HOST,    // a function, when the device is through with what came before
-    SLOT_SUBMIT,  // a function, at once
-    SLOT_NATIVE,  // the same, given the stream as the device's library knows it
+    SLOT_HOST,    // a function, when the device has finished the slots before it
+    SLOT_SUBMIT,  // a function, without waiting for the device
+    SLOT_NATIVE,  // the same, called with the device library's own stream
     SLOT_PHASE,
     SLOT_RECORD,
     SLOT_WAIT,
     SLOT_STAMP,
-    SLOT_FLUSH  // nothing; an interval that is being measured ends
+    SLOT_FLUSH  // no work; ends the interval that is being measured
 };
 
 struct slot {
@@ -79,29 +79,30 @@ struct slot {
         enum phase phase;
     };
 };
-const char *slot_name(const struct slot *slot);  // "matmul", "copy", ...; "" for what takes no time
+const char *slot_name(const struct slot *slot);  // "matmul", "copy", ...; "" for slots that take no time
 
-// The work of a device behind the thread. All return 0, or -1 after device_fail, where nothing else is said.
+// A device that executes what the queue's thread submits. All functions return 0, or -1 after device_fail, except as
+// noted.
 struct queue_device {
     // On the queue's thread. pause: nothing follows at once, so the interval that is being measured ends;
-    // idle: nothing is queued at all. drain: blocks until the device is through; what: named in the error.
+    // idle: nothing is queued at all. drain: blocks until the device has finished; what: named in the error.
     int (*pause)(struct queue *q, bool idle);
     int (*drain)(struct queue *q, const char *what);
-    // begin_wait: an interval of waiting begins, which ends when the slot's mark has been given to the device.
-    // Also: a thread that blocks until another device has been given its work may leave this one idle.
+    // begin_wait: an interval of waiting begins, which ends when the slot's mark is submitted to the device.
+    // Also: a thread that blocks until another device's work is submitted may leave this device idle.
     int (*begin_wait)(struct queue *q, const struct slot *slot);
     // On any thread. sync: drain for the host.
     int (*sync)(struct queue *q);
-    struct mark *(*take)(struct queue *q);  // one reference; NULL after queue_fail
+    struct mark *(*take)(struct queue *q);  // returns one reference; NULL after queue_fail
     void (*hold)(struct mark *m);
     void (*drop)(struct mark *m);
     int (*passed)(struct queue *q, struct mark *m, bool wait);  // 1; 0: not yet, unless wait; -1
 };
 
 struct queue_ops {
-    void *(*thread)(void *queue);  // queue_run, or the same with a beginning and an end of the backend's own
-    // Runs a slot of a kind that is the backend's: SLOT_OP, SLOT_COPY, and with a device behind SLOT_SUBMIT,
-    // SLOT_NATIVE, SLOT_RECORD, SLOT_STAMP and the device's part of SLOT_WAIT. 0, or -1 after device_fail.
+    void *(*thread)(void *queue);  // queue_run, or a wrapper with the backend's own setup and cleanup
+    // Runs a slot of the backend's kinds: SLOT_OP, SLOT_COPY, and with a device SLOT_SUBMIT,
+    // SLOT_NATIVE, SLOT_RECORD, SLOT_STAMP and the device's share of SLOT_WAIT. Returns 0, or -1 after device_fail.
     int (*run)(struct queue *q, const struct slot *slot);
     const struct queue_device *behind;  // NULL: the thread does the work itself
 };
@@ -115,38 +116,37 @@ struct queue {
     pthread_mutex_t lock;     // guards the fields down to log_busy
     pthread_cond_t work;      // the queue's thread sleeps here
     pthread_cond_t progress;  // hosts and other queues sleep here
-    int watchers;             // how many sleep on progress
+    int watchers;             // threads that sleep on progress
     struct slot *ring;        // (QUEUE_SLOTS); NULL once stopped
     uint64_t queued, done, failed_at;
     bool closing;
-    bool waits;  // for other ranks: the function under way says so
+    bool waits;  // the running function waits for other ranks
     struct stream_times times;
-    struct spans trace;  // a span of every operation, where the device's options ask for it
-    struct spans told;   // trace as it was when queue_spans was asked last: what follows is not in it
-    struct spans log;    // since the last stream_take_log; neighbours in time and phase are one
+    struct spans trace;  // a span of every operation, if the device's options ask for it
+    struct spans told;   // copy of trace at the last call of queue_spans, without later spans
+    struct spans log;    // since the last stream_take_log; adjacent spans of one phase are merged
     bool stamps_only;    // of log
-    uint64_t
-        log_busy;  // 1 + the number of log's last busy span, as long as nothing but stamps followed; else 0
-    // The thread's own:
+    uint64_t log_busy;   // 1 + the number of log's last busy span, while only stamps followed it; else 0
+    // Used only by the queue's thread:
     enum phase phase;
-    int64_t last_end_ns;  // of the slot timed last
-    bool failed_inside;   // the function under way failed in what it called on its own stream
+    int64_t last_end_ns;  // of the last timed slot
+    bool failed_inside;   // a call of the running function on its own stream failed
 };
 
 // ---------------------------------------------------------------- for backends
-// q is zeroed. queue_start starts the thread; -1: it cannot (no text is kept), and q is the caller's to free.
+// q is zeroed. queue_start starts the thread; -1: it cannot (no text is kept), and the caller frees q.
 void queue_init(struct queue *q, struct device *dev, const char *name, const struct queue_ops *ops);
 int queue_start(struct queue *q);
 void *queue_run(void *queue);        // runs slots until queue_stop
 void queue_stop(struct queue *q);    // runs what is queued, then joins
-void queues_free(struct device *d);  // at the device's end, after every queue has been stopped
-// Accounts a span to its phase and records it where the device traces and the stream logs.
+void queues_free(struct device *d);  // when the device closes, after every queue was stopped
+// Adds a span to its phase's time, and records it if the device traces or the stream logs.
 void queue_span(struct queue *q, const struct span *span);
-// await blocks until `count` slots are done; -1 when one of them failed. state: 1 done, 0 not yet, -1 failed.
+// await blocks until `count` slots are done; -1 if one of them failed. state: 1 done, 0 not yet, -1 failed.
 int queue_await(struct queue *q, uint64_t count);
 int queue_state(struct queue *q, uint64_t count);
-void moment_drop(const struct moment *m);  // gives its reference back
-// Queue the two slots of events, and take over the mark's reference. queue_record returns the count of the
+void moment_drop(const struct moment *m);  // releases its reference
+// Queue the two slots of events, and take ownership of the mark's reference. queue_record returns the count of the
 // moment; without a mark it queues nothing.
 uint64_t queue_record(struct queue *q, struct mark *mark);
 void queue_wait(struct queue *q, const struct moment *until, uint64_t tag);
@@ -165,24 +165,24 @@ size_t queue_take_log(struct stream *s, struct span *out, size_t room, uint64_t 
 int queue_sync(struct stream *s);
 void queue_times(struct stream *s, struct stream_times *out);
 const struct spans *queue_spans(struct device *d, int i, const char **stream);
-// Fails every queue of the stream's device from outside; others may have been told already to go on after
-// what has failed.
+// Fails every queue of the stream's device from outside: others may already have been allowed to run work that follows
+// the failed work.
 void queue_fail(struct stream *s, const char *text);
 
 // ---------------------------------------------------------------- events
 // An event names the moment of a queue at which it was recorded last. A wait copies
-// the moment when it is enqueued, so recording again, or destroying the event, does not touch waits that are
-// already queued. Ownership and threads are as kernels/backend.h says; most functions here stand in the
-// backends' tables as they are.
+// the moment when it is enqueued, so waits that are already queued do not change when the event is recorded
+// again or destroyed. Ownership and threads: see kernels/backend.h. Most functions here are entries of
+// the backends' tables without a wrapper.
 struct event *queue_event_create(struct device *d);
 void queue_event_destroy(struct event *e);
 void queue_event_record(struct event *e, struct stream *s);
 void queue_wait_event(struct stream *s, struct event *e, uint64_t tag);
-// Only the queue's thread waits, until the device behind e's queue has been given what came before.
+// Only the queue's thread waits, until the earlier work of e's queue is submitted to its device.
 void queue_follow_event(struct stream *s, struct event *e);
 int queue_event_sync(struct event *e);
 int queue_event_passed(struct event *e);
-// The moment that an event names now, with a reference of the caller's own to be dropped.
+// The moment that an event names now, with a reference that the caller drops.
 struct moment queue_event_moment(struct event *e);
 
 #endif

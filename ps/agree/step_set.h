@@ -15,7 +15,7 @@
 // are complete at the same time, those count that follow worker t mod N, so that no worker is favoured. A quorum
 // (Decoupled DiLoCo, arXiv 2604.21428): Q workers, and those that are complete within the grace.
 //
-// A straggler remains a member: the scheduler tells it of each step's end like the others, and it passes through the
+// A straggler remains a member: it gets each step's STEP_DONE like the others, and it passes through the
 // steps that are over without computing them (ps/worker/worker.c). Samples dealt to it are lost, as those of a lost
 // worker.
 //
@@ -53,7 +53,7 @@ static inline int elastic_count(uint64_t set) { return __builtin_popcountll(set)
 static inline int elastic_place(uint64_t set, int worker) {
     return elastic_count(set & (elastic_bit(worker) - 1));
 }
-// What a step's mean was planned over, and what its set has of that.
+// The planned size of a step's mean, and the share that its set has.
 struct set_share {
     int workers, contributors;    // N; n of them
     int64_t mean_tokens, tokens;  // 0: unknown; then each worker has the same number

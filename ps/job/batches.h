@@ -18,7 +18,7 @@
 #define BATCHES_OPEN \
     2  // open batches of a worker: one whose gradients are in transfer, one that it computes on
 
-// Of the whole job; batches_own: samples of one.
+// Batches of the whole job; batches_own: samples of one batch.
 int64_t batches_total(const struct config *c);
 static inline int64_t batches_own(const struct config *c) { return c->micro_batch * c->accumulation; }
 

@@ -85,7 +85,8 @@ static inline bool commit_round(const struct config *c) { return c->clip > 0.0f 
 
 // Whether a worker keeps two units' weights and gradients at a time (ps/worker/resident_units.h).
 static inline bool ps_by_units(const struct config *c) { return c->ps.resident == PS_RESIDENT_UNITS; }
-// Whether a worker's weights may have to wait for other workers' pushes: servers are told which workers no longer push.
+// Whether a worker's weights may have to wait for other workers' pushes: servers must know which workers no longer
+// push.
 static inline bool arrivals_wait(const struct config *c) { return c->ps.max_lead > 0; }
 
 // Whether workers may join and leave (ps/agree/step_set.h).
@@ -102,7 +103,7 @@ static inline bool ps_reads_vary(const struct config *c) {
 // Whether each step decides which workers' gradients count: some may be lost, or late.
 static inline bool ps_in_part(const struct config *c) { return ps_elastic(c) || ps_drops(c); }
 
-// Counts one push's staleness (versions). mean is exact while the total stays below 2^53.
+// Counts one push's staleness (versions). mean is exact while the total is below 2^53.
 void staleness_count(struct staleness *s, uint64_t tau);
 // Counts one step's spread of versions.
 void staleness_spread(struct staleness *s, uint64_t spread);

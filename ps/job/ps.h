@@ -29,18 +29,16 @@ static inline const char *ps_role_name(enum ps_role r) {
 struct ps_role_options {
     const struct config *config;
     const struct layout *layout;      // world = workers
-    const struct model_spec *spec;    // for the manifest; NULL: the layout alone describes the model
+    const struct model_spec *spec;    // for the manifest; NULL: only the layout describes the model
     const struct token_source *data;  // a worker's, for the manifest; NULL: this role computes nothing
     const char *scheduler;            // the job's rendezvous; for the scheduler: its own address for rounds
     const char *dir;                  // run directory, for traces; NULL: none
-    const char *advertise;            // host or tcp://host:port told to others, or NULL: as bound
-    struct rendezvous *meet;  // of the job's processes, at member 0, the scheduler's; outlives the role
-    const struct job_key
-        *key;  // a process with it may join; outlives the role. NULL: every process may (--insecure)
-    int rank;  // server or worker index
-    bool
-        quoted;  // this role's launcher is at the same rendezvous, and logs for this role too why the job has ended
-    bool say_waiting;  // print which ranks are waited for; for a role started by hand
+    const char *advertise;            // host or tcp://host:port for other ranks, or NULL: as bound
+    struct rendezvous *meet;    // of the job's processes, at member 0, the scheduler's; outlives the role
+    const struct job_key *key;  // a process needs it to join; outlives the role. NULL: --insecure
+    int rank;                   // server or worker index
+    bool quoted;                // its launcher, at the same rendezvous, logs for it why the job has ended
+    bool say_waiting;           // print which ranks are waited for; for a role started by hand
     // Non-zero: scheduler and server leave as soon as possible, which ends the job. A worker no longer waits for
     // the others; once the job has started its loop leaves at the end of a step (step_input.stop).
     const _Atomic int *stop;

@@ -7,7 +7,7 @@
 #include "kernels/exact_sum.h"
 #include "shared/core/error.h"
 
-// With so many partitions per shard, largest-first assignment stays within 1/21 < 5% of the mean.
+// With so many partitions per shard, largest-first assignment is within 1/21 < 5% of the mean.
 #define PIECES_PER_SHARD 21
 // Below this size more messages cost more than better balance gains.
 #define PIECE_MIN_BYTES 16384

@@ -15,8 +15,7 @@ int64_t unit_pushes(const struct config *c);
 #define CREDIT_LEAST ((int64_t)64 << 20)
 int64_t credit_of(const struct config *c, int64_t pushed);
 void unit_pulls(const struct config *c, const struct layout *l, int64_t *out);  // (units)
-// Of the bytes to and from all of a role's peers, `own` bytes are of the process next to it: they are local, on no
-// wire.
+// Counts `own` of the bytes to and from a role's peers as local, on no wire: those of the process next to it.
 void unit_moves_local(struct wire_prediction *w, uint64_t own_sent, uint64_t own_received);
 
 #endif

@@ -1,6 +1,6 @@
-// What a star's scheduler and roles publish at the rendezvous of their job (shared/fabric/peer.h): names, values and
-// messages. The scheduler, in the process of member 0, puts values and receives messages; a role reads values and sends
-// messages.
+// The data that a star's scheduler and roles publish at the rendezvous of their job (shared/fabric/peer.h): names,
+// values and messages. The scheduler, in the process of member 0, puts values and receives messages; a role reads
+// values and sends messages.
 //
 //     star/now             the open epoch: its number, its job number, the scheduler's address for rounds and its clock
 //     star/start/E/ROLE    all are ready: what epoch E resumes from, and who is who. For workers, and for servers
@@ -10,9 +10,9 @@
 //     ready     a role has read what it needs for the epoch: its run's identity; a server: its shards' addresses
 //     failed    it cannot continue: why
 //
-// Epoch E + 1 is open before E is over. Messages of an epoch that is over are dropped. Pure. Texts come from the
-// network: nothing in them is trusted, except that a zero follows them, which the rendezvous guarantees. Texts that are
-// written are malloc'd.
+// Epoch E + 1 is open before E is over. Messages of an epoch that is over are dropped.
+// Pure. Texts arrive from the network: nothing in them is trusted, except that a zero follows them, which the
+// rendezvous guarantees. Texts that are written are malloc'd.
 #ifndef STARRING_PS_NET_MEETING_H
 #define STARRING_PS_NET_MEETING_H
 
@@ -41,7 +41,7 @@ char *meeting_now_text(const struct meeting_now *n, size_t *bytes);
 // Returns false if the text is not valid; *out is undefined then, here and below.
 bool meeting_now_read(const char *text, size_t bytes, struct meeting_now *out);
 
-// What a job resumes from, as its scheduler finds it.
+// The point that a job resumes from, as its scheduler finds it.
 struct start_point {
     char checkpoint[WIRE_TEXT_MAX];  // absolute path; "": from step 0
     char seal[17];  // checkpoint_seal, which identifies the checkpoint among those of the same name
@@ -52,8 +52,7 @@ int start_point_check(const struct start_point *p, const struct checkpoint *c);
 
 struct meeting_start {
     struct start_point from;
-    uint32_t
-        life;  // number of a worker's process among those of its rank, 1, 2, ..; 0: no process replaces another
+    uint32_t life;          // the worker's process among those of its rank, 1, 2, ..; 0: never replaced
     struct roster *roster;  // owned by the reader: roster_destroy
 };
 // workers: the number of workers in the text: all; none in a text for workers if no worker joins or leaves.

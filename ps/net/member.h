@@ -67,7 +67,7 @@ bool member_quoted(const struct ps_role_options *o);
 // lost: a peer is missing, so a new epoch may help. The scheduler decides what happens to the job, unless that has
 // ended.
 void member_failed(const struct ps_role_options *o, const struct ps_identity *id, bool lost, const char *why);
-// A role ends with rc, which is returned. If it has failed, and was not asked to leave, the scheduler is told why.
+// A role ends with rc, which is returned. If it has failed, and was not asked to leave, the scheduler learns why.
 int member_left(const struct ps_role_options *o, const struct ps_identity *id, int rc);
 
 uint64_t ps_random_id(void);  // never 0

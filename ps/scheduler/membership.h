@@ -38,7 +38,7 @@ struct absence_port {
     void (*changed)(void *ctx, const struct absence *a);
 };
 
-// What the scheduler publishes to the job's processes at the rendezvous (ps/net/meeting.h).
+// The values that the scheduler publishes to the job's processes at the rendezvous (ps/net/meeting.h).
 struct meeting_port {
     void *ctx;
     void (*opens)(void *ctx, const struct epochs *e);  // a new epoch: all ranks enter it
@@ -86,7 +86,7 @@ struct member {
     bool present, gone;
     uint32_t life;      // number of the process among those of its rank since the job started: 1, 2, ..
     bool joins;         // it entered when the job was under way (--elastic)
-    bool let_in;        // it and the shards have been told that it may join
+    bool let_in;        // it and the shards know that it may join
     double seen_s;      // when its last process was no longer here
     int64_t step;       // the latest step that it named
     uint64_t progress;  // pushes and initial values acknowledged so far, from its heartbeat

@@ -132,7 +132,7 @@ static void note_absences(struct rounds *c, int64_t step, uint64_t there) {
     }
 }
 
-// The step is over: STEP_DONE tells the workers which of them belong to the step that opens.
+// The step is over: STEP_DONE lists the workers that belong to the step that opens.
 static void close_set(struct rounds *c, const struct round *r, bool skipped, struct wire_header *step_done) {
     uint64_t set = step_set_fixed(c->set), before = step_set_live(c->set);
     bool more = r->step + 1 < c->o.config->steps && !c->members->stop;
@@ -258,8 +258,8 @@ int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double 
     return settle(c, now);
 }
 
-// Where weights may wait for a worker's pushes, tells the shards that it no longer pushes: no batch is left for it, or
-// it has finished.
+// Where weights may wait for a worker's pushes, informs the shards that it no longer pushes: no batch is left for it,
+// or it has finished.
 static void say_over(const struct rounds *c, int w) {
     if (!arrivals_wait(c->o.config)) return;
     tell_shards(c, &(struct wire_header){.kind = WIRE_MEMBER, .key = w, .flags = WIRE_FINAL});
@@ -362,13 +362,13 @@ void rounds_join(struct rounds *c, int w) {
 
 bool rounds_lets_in(const struct rounds *c, int w) {
     if (!c->set || is_live(c, w)) return false;
-    // If all is over, it is told so. The step after the last one has members, and never closes.
+    // If all is over, the worker is refused. The step after the last one has members, and never closes.
     return is_over(c) || !(step_set_members(c->set) & elastic_bit(w));
 }
 
-// ---------------------------------------------------------------- time
-// Since when worker w is waited for: first_s, when the first of the others arrived, or its last progress. A worker that
-// still pushes is on its way: workers that decide alone may arrive at a barrier at very different times.
+// ---------------------------------------------------------------- time The time since when worker w is waited for:
+// first_s, when the first of the others arrived, or its last progress. A worker that still pushes is on its way:
+// workers that decide by themselves may arrive at a barrier at very different times.
 static double idle_since(const struct rounds *c, int w, double first_s) {
     double progress_s = c->members->m[w].progress_s;
     return progress_s > first_s ? progress_s : first_s;

@@ -9,7 +9,7 @@
 // Where workers join and leave, or steps close without stragglers (ps/agree/step_set.h):
 //
 //     step t    + ARRIVED of every shard --> SET to the shards, once each member's gradient is here or the member is lost, or
-//               enough gradients are here; then their SHARD_SUMs. STEP_DONE tells a straggler that it is late
+//               enough gradients are here; then their SHARD_SUMs. STEP_DONE marks a straggler as late
 //     JOIN      of a worker that joins the running job: JOINED when the next step opens, STEP_DONE to the rest
 //     gather    of the live workers
 //
@@ -56,7 +56,7 @@ bool rounds_hurry(const struct rounds *c);
 
 #define ROUNDS_TEXT_MAX 160
 // Whether a round or a gather has waited long for a member that is alive (scheduler_core.c notices dead ones)
-// and was not named for this yet; then text names it. The wait goes on.
+// and was not named for this yet; then text names it. The wait continues.
 bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]);
 
 int64_t rounds_step(const struct rounds *c);  // the oldest open step

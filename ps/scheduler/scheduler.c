@@ -39,7 +39,7 @@ struct scheduler {
     struct net_lines lines;  // by one ROUTER, to the members and shards that have sent in this epoch
     struct link *link;       // over these lines
     struct scheduler_core *core;
-    uint64_t *joined;  // (workers) the life that was told to join; 0: none
+    uint64_t *joined;  // (workers) the life that was published as joining; 0: none
     int said;          // verdicts sent
     bool childless;    // this process's launcher has no child left
     struct shard_map *map;
@@ -172,7 +172,7 @@ static void hear_news(struct scheduler *s) {
     }
 }
 
-// Hands a message to the core; a member's message goes through the link first, which may answer.
+// Hands a message to the core; a member's message passes the link first, which may answer.
 static void hear(struct scheduler *s, struct net_message *m) {
     int member = scheduler_core_knows(s->core, &m->header);
     if (member >= 0) s->lines.routes[member] = m->from;
@@ -285,7 +285,7 @@ static int epoch_starts(const struct ps_role_options *o, const struct epochs *e,
     if (rc != 0) return core_fail(error, "%s", error_last());
     // Steps of another run in this directory do not count.
     int64_t stays = resume_is_own(out->checkpoint, o->dir) ? out->step : 0;
-    // After a scheduler's own death metrics.jsonl tells how far the job was: it has not been cut yet.
+    // After a scheduler's own death metrics.jsonl shows how far the job was: it has not been cut yet.
     bool later = e->why[0] || stays > 0;
     int64_t reached = e->reached < 0 && later && o->dir ? metrics_last_step(o->dir) : e->reached;
     struct history_row life = {.kind = HISTORY_LIFE,
@@ -362,7 +362,7 @@ struct noting {
     char *why;
 };
 
-// A line that cannot be written is reported; the job goes on.
+// A line that cannot be written is reported; the job continues.
 static int note(void *arg) {
     const struct noting *n = arg;
     const struct absence *a = &n->a;
@@ -461,7 +461,7 @@ static int scheduler_open(struct scheduler *s) {
     if (!(s->files = background_create("reads and writes the job's files", error_label()))) return -1;
     if (!(s->net = net_create(&no)) || !(s->lines.router = net_router(s->net, at, s->address))) return -1;
     s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = rendezvous_life(s->o->meet)};
-    // 2. The files tell which job this is.
+    // 2. The files identify the job.
     bool replaced = s->o->launched && (c->recovery.restart || ps_elastic(c));
     struct epoch_options *first = &s->epochs;
     *first = (struct epoch_options){
@@ -524,7 +524,7 @@ int ps_scheduler_run(const struct ps_role_options *o) {
         .names = names, .parts = WIRE_KINDS, .idle = 1u << WIRE_NONE, .trace = true};
     if (o->dir && o->config->trace) s.spans = thread_time_create(&traced);
     int rc = scheduler_open(&s);
-    if (rc != 0 && !o->launched) {  // else its launcher tells the other ranks
+    if (rc != 0 && !o->launched) {  // else its launcher informs the other ranks
         char *why = xasprintf("the scheduler: %s", error_last());
         rendezvous_abort(o->meet, why);
         free(why);

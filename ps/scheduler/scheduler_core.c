@@ -90,7 +90,7 @@ static void members_anew(struct scheduler_core *c, double start_s) {
 }
 
 // ---------------------------------------------------------------- what an epoch resumes from The addresses of all
-// shards and, for servers, the process of each worker rank: their shards learn these from it. WIRE_MEMBER tells later
+// shards and, for servers, the process of each worker rank: their shards learn these from it. WIRE_MEMBER carries later
 // changes; an older life than the latest no longer counts.
 static struct roster *roster_of(const struct scheduler_core *c, int workers) {
     int threads = c->o.map->threads;
@@ -111,7 +111,7 @@ static struct meeting_start start_of(const struct scheduler_core *c, int workers
                                   roster_of(c, workers)};
 }
 
-// A worker has entered since the job started, and may connect to the servers: tells it and them, once.
+// A worker has entered since the job started, and may connect to the servers: informs it and them, once.
 static void let_in(struct scheduler_core *c, int w) {
     struct member *m = &c->members.m[w];
     const struct wire_header news = {.kind = WIRE_MEMBER, .key = w, .seq = m->incarnation, .life = m->life};
@@ -164,7 +164,7 @@ static void epoch_begins(struct scheduler_core *c, double now) {
 static void epoch_end(struct scheduler_core *c, const char *why, double now) {
     uint32_t ended = c->epochs.epoch;
     // An epoch that has not begun has decided nothing: `reached` remains that of the epoch before. Where pushes are
-    // applied on arrival the scheduler decides no step, and worker 0's lines tell how far the job was.
+    // applied on arrival the scheduler decides no step, and worker 0's lines show how far the job was.
     if (c->members.started)
         c->epochs.reached = consistency_of(c->o.config).row->on_arrival ? -1 : rounds_step(c->rounds);
     c->epochs.epoch++;
@@ -377,8 +377,8 @@ static void failed(struct scheduler_core *c, int i, const struct meeting_failed 
         scheduler_core_abort(c, text);
 }
 
-// Writes the loss with the latest known step of the member. Where workers run alone there are no rounds, and servers
-// name no steps: a server's step is the foremost worker's.
+// Writes the loss with the latest known step of the member. Where workers run by themselves there are no rounds, and
+// servers name no steps: a server's step is the foremost worker's.
 static void lost_words(const struct scheduler_core *c, const struct member_news *n, int64_t step,
                        char text[WIRE_TEXT_MAX]) {
     const struct member *m = &c->members.m[n->member];
@@ -399,7 +399,7 @@ static void lost_words(const struct scheduler_core *c, const struct member_news 
               how, process, silent ? PS_LOST_KEY : "");
 }
 
-// If the member was not present nothing is lost: the wait for it goes on.
+// If the member was not present nothing is lost: the wait for it continues.
 static void lost(struct scheduler_core *c, const struct member_news *n, double now) {
     const struct membership *m = &c->members;
     int i = n->member;
@@ -597,7 +597,7 @@ static int start_tick(struct scheduler_core *c, double now) {
     return late.count ? missed(c, late.text, now) : 0;
 }
 
-// All workers are gone: tells the servers to end, and waits until they have left.
+// All workers are gone: sends SHUTDOWN to the servers, and waits until they have left.
 static void closing_tick(struct scheduler_core *c) {
     struct wire_header h = {.kind = WIRE_SHUTDOWN};
     bool all = true;
@@ -619,7 +619,7 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
     if (!m->started) return 0;
     closing_tick(c);
     if (rounds_tick(c->rounds, now) != 0) return scheduler_core_abort(c, rounds_error(c->rounds));
-    // A worker that joins the running job, and the shards, are told as soon as it may connect to them.
+    // Admits a worker to the running job as soon as it may connect to the shards.
     for (int w = 0; w < m->workers; w++)
         if (m->m[w].joins && m->m[w].present && !m->m[w].let_in && rounds_lets_in(c->rounds, w)) let_in(c, w);
     return 0;

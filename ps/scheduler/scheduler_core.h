@@ -4,7 +4,7 @@
 // closes. The common work of the members is in rounds.h. No sockets, no clock but `now` (seconds), which stops while
 // the thread is blocked, so that no member counts as silent then (shared/time/turn_clock.h). One thread.
 //
-// Errors: -1 with scheduler_core_error set; the rendezvous has then been told.
+// Errors: -1 with scheduler_core_error set; the reason is then published at the rendezvous.
 #ifndef STARRING_PS_SCHEDULER_SCHEDULER_CORE_H
 #define STARRING_PS_SCHEDULER_SCHEDULER_CORE_H
 
@@ -29,7 +29,7 @@ int scheduler_core_tick(struct scheduler_core *c, double now);
 struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death *d, double now);
 // The current epoch; the port stamps its job number on messages.
 const struct epochs *scheduler_core_epochs(const struct scheduler_core *c);
-// Ends the job with this reason; every member is told. Always returns -1.
+// Ends the job with this reason; every member learns it. Always returns -1.
 int scheduler_core_abort(struct scheduler_core *c, const char *why);
 // Whether a step waits for the end of its grace: tick again soon.
 bool scheduler_core_hurry(const struct scheduler_core *c);

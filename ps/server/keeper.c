@@ -24,13 +24,12 @@ struct entry {
 struct keeper {
     struct keeper_options o;
     int states, count;
-    int *keys;                  // (count) in the order of the file
-    struct entry *entries;      // (map->count)
-    int64_t *pushed;            // (map->count, N) of the entries
-    int64_t *batches;           // (map->count, batches_words) of the entries
-    struct background *writer;  // a job for each checkpoint
-    struct background
-        *refusals;  // of checkpoints that arrive while the writer is busy: its disk may be stuck
+    int *keys;                    // (count) in the order of the file
+    struct entry *entries;        // (map->count)
+    int64_t *pushed;              // (map->count, N) of the entries
+    int64_t *batches;             // (map->count, batches_words) of the entries
+    struct background *writer;    // a job for each checkpoint
+    struct background *refusals;  // of checkpoints that arrive while the writer is busy
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     // The current checkpoint: twice its steps, plus one if it is the last; NO_STEP: none. Guarded by mutex, as all

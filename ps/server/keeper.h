@@ -8,7 +8,7 @@
 //
 // A server is responsible for its own file only: an error ends the checkpoint with a warning and server-R.failed. A
 // checkpoint that begins while the last one is still being written (worker 0 has given that one up) fails in the same
-// way, through another thread. So does one that is incomplete when the job ends.
+// way, through another thread. A checkpoint fails too if it is incomplete when the job ends.
 //
 // Threads   keeper_keep: any shard's; all other functions: the server's main thread.
 // Blocking  keeper_keep copies; keeper_end waits for what is being written.
@@ -25,14 +25,12 @@ struct keeper_file {
     int rank;  // of the server: participant "server-RANK"
     const char *run_dir;
     int64_t step;
-    uint64_t
-        life;  // the job's number: server and worker 0 derive the same name of the unfinished directory from it
+    uint64_t life;  // the job's number: part of the unfinished directory's name
 };
 
 struct keeper_options {
-    struct keeper_file file;  // step is set per checkpoint
-    const struct server_buffers
-        *copies;  // (map->count) buffers for copies of the server's keys: masters and states
+    struct keeper_file file;              // step is set per checkpoint
+    const struct server_buffers *copies;  // (map->count) for copies of masters and states
 };
 
 // Counts of what was written, for the report.
@@ -41,7 +39,7 @@ struct keeper_figures {
     int64_t bytes;             // of the complete ones
     double write_seconds;      // from a checkpoint's first key until its file is complete, all checkpoints
     double copy_seconds,
-        copy_seconds_most;  // that shards spent on copies, all threads added: in all; most in one checkpoint
+        copy_seconds_most;  // of all threads; the most in one checkpoint
 };
 
 struct keeper;

@@ -209,7 +209,7 @@ static struct sum_args turns_of(struct server_core *c, const struct server_key *
     return a;
 }
 
-// `count` more gradients are in the sum: tells their workers. If a worker's pull is open, its answer does that as well.
+// `count` more gradients are in the sum: acknowledges them. If a worker's pull is open, the answer acknowledges too.
 static void take_turns(struct server_core *c, struct server_key *k, struct slot *s, int count) {
     for (int end = s->turn + count; s->turn < end; s->turn++) {
         int w = s->turn;

@@ -5,24 +5,28 @@
 //     push  --K = 1-----------------------> optimizer                     weights: as they are when the worker's pull arrives
 //           --K > 1--> sum of a g, in fp32 --after K--> mean, rounded once --> optimizer
 //
-//     K          a worker whose push is in a sum gets the weights as they are, and may push again: K-batch-async (Dutta et al. 2018)
-//     max_lead   s: a worker's step t is computed on weights that have the first t - s pushes of every worker that still pushes
-//                (SSP, Ho et al. 2013, with updates applied on arrival); s is at least K - 1
-//     staleness  max_staleness a: a gradient of an age above a is dropped. It counts as pushed and is acknowledged; its batch is
-//                given up and not handed out again. With a = 0 an update is the mean of K gradients that were all computed on
-//                the version that it replaces, from any workers: K-batch-sync (Dutta et al. 2018), except that a worker finishes
-//                its current batch, which the paper's worker abandons. Age is checked key by key: a gradient may be in
-//                time for one key and too old for another
-//     age        of a gradient: updates between the weights that it was computed on and those that it is applied to. With age_damping
-//                its share a is 1 / max(1, age) instead of 1, and the update's rate is lr times the mean of the a's: for K = 1
-//                lr / age, and for SGD lr / K * sum(g / age) (Zhang et al. 2016, equations 4 and 6)
-//     cgad       the outer step of local steps (local_steps.outer.type): s g replaces g, s = e^(-alpha age) gate, before it enters Adam's
-//                moments (CGAD, Shah and Sun 2026, abstract). The gate falls from 1 at age 0 to 0 at the cutoff, and is 0 beyond: here
-//                half a wave of the cosine, (1 + cos(pi age / cutoff)) / 2. At age 0 it is Adam
-//     lambda     with delay_compensation g + lambda g g (w - w_then) replaces g; w and w_then are the published weights, now and
-//                as the worker was sent them (DC-ASGD-c, Zheng et al. 2017, equation 10). A gradient of age 0 does not change. With
-//                delay_compensation_decay m lambda / sqrt(s + 1e-7) replaces lambda, element by element, s = m s + (1 - m) g g
-//                over every gradient, those of age 0 too, from 0 on (DC-ASGD-a, section 5). For m = 1 s remains 0
+//     K          a worker whose push is in a sum gets the weights as they are, and may push again: K-batch-async (Dutta
+//                et al. 2018)
+//     max_lead   s: a worker's step t is computed on weights that have the first t - s pushes of every worker that
+//                still pushes (SSP, Ho et al. 2013, with updates applied on arrival); s is at least K - 1
+//     staleness  max_staleness a: a gradient of an age above a is dropped. It counts as pushed and is acknowledged; its
+//                batch is given up and not handed out again. With a = 0 an update is the mean of K gradients that were
+//                all computed on the version that it replaces, from any workers: K-batch-sync (Dutta et al. 2018),
+//                except that a worker finishes its current batch, which the paper's worker abandons. Age is checked key
+//                by key: a gradient may be in time for one key and too old for another
+//     age        of a gradient: updates between the weights that it was computed on and those that it is applied to.
+//                With age_damping its share a is 1 / max(1, age) instead of 1, and the update's rate is lr times the
+//                mean of the a's: for K = 1 lr / age, and for SGD lr / K * sum(g / age) (Zhang et al. 2016, equations 4
+//                and 6)
+//     cgad       the outer step of local steps (local_steps.outer.type): s g replaces g, s = e^(-alpha age) gate,
+//                before it enters Adam's moments (CGAD, Shah and Sun 2026, abstract). The gate falls from 1 at age 0 to
+//                0 at the cutoff, and is 0 beyond: here half a wave of the cosine, (1 + cos(pi age / cutoff)) / 2. At
+//                age 0 it is Adam
+//     lambda     with delay_compensation g + lambda g g (w - w_then) replaces g; w and w_then are the published
+//                weights, now and as the worker was sent them (DC-ASGD-c, Zheng et al. 2017, equation 10). A gradient
+//                of age 0 does not change. With delay_compensation_decay m lambda / sqrt(s + 1e-7) replaces lambda,
+//                element by element, s = m s + (1 - m) g g over every gradient, those of age 0 too, from 0 on
+//                (DC-ASGD-a, section 5). For m = 1 s remains 0
 //
 // A version counts the pushes that the weights hold, hence the job's samples too. An update adds its number of pushes,
 // and the moments count updates (skew). When no worker pushes any more, the last update is the mean of the pushes in

@@ -9,12 +9,12 @@
 //
 // A straggler pushes to a step whose set is fixed: the gradient is dropped and acknowledged as unused. So is a gradient
 // that had arrived and is not in the set. A pull is answered with the current weights and their step. Keys may answer
-// with different steps, until the worker goes on to the open step and asks for its weights (worker_core_jump). A push
+// with different steps, until the worker jumps to the open step and asks for its weights (worker_core_jump). A push
 // counts only if the set has the worker, and then no key was further than the push's step while the worker computed.
 //
-// A worker's next life (its next process) begins when the scheduler says so: what the last process left is released,
-// and its late messages are dropped. The first pull of a key says from which step on the worker belongs; a key takes no
-// push twice. A segment of a dead worker remains mapped until then: its gradients may belong to the set.
+// A worker's next life (its next process) begins when the scheduler announces it: all that the last process left is
+// released, and its late messages are dropped. The first pull of a key has the step from which on the worker belongs; a
+// key takes no push twice. A segment of a dead worker remains mapped until then: its gradients may belong to the set.
 //
 // Memory: frames of a whole step of all workers, N P b / S bytes of transport, reported as held.
 #include "ps/agree/step_set.h"

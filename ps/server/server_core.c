@@ -83,7 +83,7 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
         refuse(c, h, "it asks for weights outside of what it shares");
         return;
     }
-    // A worker that joins, returns or jumps tells with a pull from which step on it belongs.
+    // The pull of a worker that joins, returns or jumps has the step from which on it belongs.
     bool enters = h->kind == WIRE_PULL && ((c->life && h->life > 1 && p->seq == 0) ||
                                            (consistency_drops(&c->rule) && want <= k->step + 1));
     if (enters && want > k->pushed[h->rank]) k->pushed[h->rank] = want;

@@ -51,7 +51,7 @@
 // the commit of that step, or, where pushes are applied on arrival, after worker 0's push. Only the first message of a
 // push counts: a repeated one keeps nothing.
 //
-// Errors: -1 with server_core_error set (the shard is then finished and tells the job).
+// Errors: -1 with server_core_error set (the shard is then finished and reports it to the job).
 #ifndef STARRING_PS_SERVER_SERVER_CORE_H
 #define STARRING_PS_SERVER_SERVER_CORE_H
 
@@ -86,7 +86,7 @@ bool server_core_holds(const struct server_core *c);
 // Whether a commit waits only for the transport to release a buffer: tick again soon.
 bool server_core_hurry(const struct server_core *c);
 
-// Makes an answer with weights anew (link_options.renew), with the current weights. Returns false if the worker has
+// Makes an answer with weights again (link_options.renew), with the current weights. Returns false if the worker has
 // asked for others since.
 bool server_core_renew(struct server_core *c, int worker, struct ps_message *m);
 

@@ -13,8 +13,7 @@ struct server_buffers {
     float *state[OPTIMIZER_STATES_MAX];  // (n) each
     void *weight;                        // (n) of dtype; = master in fp32
     float *acc;                          // (n): the running sum, then the rounded gradient from its start
-    float *
-        part_acc;  // (n): partial sum of a group of workers (config_group) or of a micro-batch by unit; NULL: none
+    float *part_acc;  // (n): sum of a group (config_group) or, by unit, of a micro-batch; NULL: none
     void *pulled;   // (N, n) of dtype: the weights last sent to each worker; NULL without delay_compensation
     float *square;  // (n): the mean of squared gradients; NULL without delay_compensation_decay
     void *old;      // (lead, n): earlier weights, if these are read (consistency_rule.keeps); else NULL

@@ -151,10 +151,9 @@ struct push_policy {
     int64_t (*key_bytes)(const struct config *c);
 };
 extern const struct push_policy
-    push_in_order;  // the gradients of a step are summed in worker order; all workers belong to it
-extern const struct push_policy
-    push_units;  // the same per micro-batch, for workers that keep two units at a time
-extern const struct push_policy push_set;         // the same over the set that the scheduler fixes
+    push_in_order;                           // a step's are summed in worker order; all workers belong to it
+extern const struct push_policy push_units;  // the same per micro-batch, by unit
+extern const struct push_policy push_set;    // the same over the set that the scheduler fixes
 extern const struct push_policy push_on_arrival;  // each is an update of its own, or in a sum, at once
 extern const struct push_policy push_replayed;    // on arrival, in the recorded order
 
@@ -217,7 +216,7 @@ void answer_pulls(struct server_core *c, struct server_key *k);
 bool pull_ready(const struct server_core *c, const struct server_key *k, int worker);
 // The key's clock whose weights answer the worker's pull; -1: in a replayed run, the recorded ones are missing.
 int64_t clock_read(const struct server_core *c, const struct server_key *k, int worker);
-// What was recorded of the step of the worker's pull; NULL: nothing, or nothing is computed on it.
+// The record of the step of the worker's pull; NULL: none, or nothing is computed on the weights.
 const struct arrival *recorded_read(const struct server_core *c, const struct server_key *k, int worker);
 void answer_pull(struct server_core *c, struct server_key *k, int worker);
 void answer_snapshot(struct server_core *c, struct server_key *k);  // once the key has its version

@@ -36,9 +36,8 @@ struct shard {
     bool acquainted;  // its core knows the members of the job
     bool heard;       // a message of the scheduler, which then knows where to answer
     pthread_t tid;
-    bool started, loaded;  // loaded: its keys have the checkpoint's state
-    _Atomic uint64_t
-        turns;  // iterations of its loop, none of which takes long: the main thread finds a stuck thread by it
+    bool started, loaded;    // loaded: its keys have the checkpoint's state
+    _Atomic uint64_t turns;  // iterations of its loop: the main thread finds a stuck thread by it
     struct turning turning;  // the main thread's
     _Atomic int failed;      // error is complete before this is set
     char error[WIRE_TEXT_MAX];
@@ -75,7 +74,7 @@ struct server {
     struct helper_figures scheduler_cost;  // as the scheduler sent it at the end of the job
 };
 
-// What a server needs to read a checkpoint, written by keeper.h or by any other topology.
+// The options for reading a checkpoint that was written by keeper.h or by any other topology.
 struct state_read {
     const struct config *config;
     const struct layout *layout;

@@ -2,9 +2,9 @@
 // (kernels/codec.h). All of it runs on the compute stream:
 //
 //     grad_ready(u)     code = code of (error * factor + gradient), key by key     the push reads the code
-//     step() is over    error = error * factor + gradient - what the code says     unless the step was skipped
+//     step() is over    error = error * factor + gradient - decoded code     unless the step was skipped
 //
-// A skipped step changes no error, since its gradients are lost with it. So codes and gradients stay unchanged until
+// A skipped step changes no error, since its gradients are lost with it. So codes and gradients do not change until
 // the step is over. Errors are in units of the loss scale at which they were kept; factor is how much the loss scale
 // has grown since.
 #ifndef STARRING_PS_WORKER_PUSH_ERRORS_H

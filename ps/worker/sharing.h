@@ -8,7 +8,7 @@
 //
 // A key of a server that shares nothing has private pages of this worker in the window, and arrives in frames.
 //
-// A worker on a GPU keeps the page-locked twins of all gradients and weights in its segment (staging.h). They stay
+// A worker on a GPU keeps the page-locked twins of all gradients and weights in its segment (staging.h). They remain
 // page-locked as long as the arena exists; the arena is released before the segment is unmapped.
 //
 // Order       create, attach (ps/worker/enter.h), settle; then the window is complete and no longer changes.

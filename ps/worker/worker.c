@@ -42,8 +42,8 @@ struct worker {
     struct unit_task *tasks;    // (1 + lead, units): pushes, each until its buffer is free (worker_buffer)
     uint64_t *reports;          // (1 + lag): the timeline's ids of the steps' reports
     int64_t step;
-    // If it decides alone: the last batch taken, the wait for it (0: none), and the batches that a checkpoint records
-    // as done.
+    // For a worker that decides by itself: the last batch taken, the wait for it (0: none), and the batches that a
+    // checkpoint records as done.
     struct {
         int64_t asked, asked_ns, batch, from_ns,
             to_ns;  // asked: the last step that requested one
@@ -58,12 +58,12 @@ struct worker {
     bool *unit_loaded;  // (units) in this round
     int units_loaded;
     bool loaded;
-    bool sum_started;            // alone: the first unit of this step has zeroed the sum in buffers.words
+    bool sum_started;  // decides by itself: the first unit of this step has zeroed the sum in buffers.words
     struct event *words_read;    // the host has its copy of buffers.words
     struct meeting_start begun;  // what its epoch resumes from
 };
 
-// Whether the worker decides about its step alone.
+// Whether the worker decides about its step by itself.
 static bool is_alone(const struct worker *w) { return w->rule.row->on_arrival; }
 
 // ---------------------------------------------------------------- together
@@ -575,8 +575,8 @@ static int worker_state(struct topology *t, int index, struct state_range *out) 
     return 0;
 }
 
-// Returns 1 if the checkpoint has no errors of this worker, or another number of workers wrote it: they stay zero. -1
-// after logging.
+// Returns 1 if the checkpoint has no errors of this worker, or another number of workers wrote it: the errors remain
+// zero. -1 after logging.
 static int load_errors(struct worker *w, struct checkpoint *c) {
     const struct layout *l = w->t.layout;
     char who[32];

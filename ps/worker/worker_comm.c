@@ -176,8 +176,8 @@ int comm_wait_unit(struct comm *c, enum comm_event event, int unit, int64_t coun
     c->waited_count = count;
     while (!c->failed && !has_happened(c, event, unit, step, count) && !late) {
         late = pthread_cond_timedwait(&c->changed, &c->mutex, &end) == ETIMEDOUT;
-        // A peer that answers is alive, so the wait goes on: the scheduler names stragglers and notices lost peers. If
-        // the scheduler is silent as well, the rendezvous soon reports that.
+        // A peer that answers is alive, so the wait continues: the scheduler names stragglers and notices lost peers.
+        // If the scheduler is silent as well, the rendezvous soon reports that.
         if (late && (c->now.status.silent_s <= ps_lost_s(c->c) ||
                      rendezvous_silent_s(c->o.role.meet) > 0.5 * ps_lost_s(c->c))) {
             end = moment_in(ps_repeat_most_s(c->c));
@@ -310,7 +310,7 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
 // the main thread waits for a snapshot.
 static bool publish(struct comm *c, double busy_s, double now_s) {
     bool busy = false;
-    // This comes first: a hook that sees the transfers' end may close the timeline.
+    // This is done first: a hook that sees the transfers' end may close the timeline.
     worker_times_tell(c->times, c->core, c->o.staging != NULL);
     pthread_mutex_lock(&c->mutex);
     c->now.version = INT64_MAX;
@@ -381,7 +381,7 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
     return *why ? fail("the device has failed: %s", why) : 0;
 }
 
-// Whether the thread must end. *failed receives whether an error is the reason, which the job must be told.
+// Whether the thread must end. *failed receives whether an error is the reason, which the job must learn.
 static bool asked_to_end(struct comm *c, bool *failed) {
     pthread_mutex_lock(&c->mutex);
     *failed = c->failed;

@@ -10,7 +10,7 @@
 // which side owns them when.
 //
 // Blocking   comm_create (until all ranks are ready), and comm_wait.
-// Errors     The first error is kept: every wait then fails with it, and the job is told. It is logged once.
+// Errors     The first error is kept: every wait then fails with it, and is reported to the job. It is logged once.
 #ifndef STARRING_PS_WORKER_WORKER_COMM_H
 #define STARRING_PS_WORKER_WORKER_COMM_H
 
@@ -81,7 +81,7 @@ struct command {
     struct snapshot *snapshot;
 };
 void comm_command(struct comm *c, const struct command *command);  // any thread; never blocks
-// Makes every wait fail with this text and tells the job. Any thread may call it.
+// Makes every wait fail with this text, which is reported to the job. Any thread may call it.
 void comm_give_up(struct comm *c, const char *why);
 
 // ---------------------------------------------------------------- waiting (main thread)

@@ -388,7 +388,7 @@ static void taken(struct worker_core *c, int key, struct worker_slot *s, const s
 }
 
 // By unit: the shard has the gradient, in a sum or as its own copy, and the buffer is free. The credit of a copy
-// returns once it is in the sum. That answer may arrive before the one that says that it was copied.
+// returns once it is in the sum. That answer may arrive before the acknowledgement of the copy.
 static void on_unit_ack(struct worker_core *c, int key, const struct wire_header *h, double now) {
     struct worker_slot *s = slot_at(c, key, h->step);
     bool held = (h->flags & WIRE_HELD) != 0;

@@ -19,7 +19,7 @@
 // 1. The link delivers each message exactly once, in any order (ps/net/link.h).
 // 2. A key's weights may be overwritten once it is pushed: this worker pushes it only after its last use of them in
 //    step t. They only become newer: weights that land answer the open pulls of earlier steps as well.
-// 3. A gradient stays unchanged until the shard answers, with the acknowledgement or with weights that acknowledge it.
+// 3. A gradient does not change until the shard answers, with the acknowledgement or with weights that acknowledge it.
 //    A second copy of the push that arrives later is dropped unread.
 // 4. Credits (worker_core_state.h) are bytes pushed and not yet acknowledged. A gradient that a shard reads in this
 //    worker's segment uses no transport and, except by unit, no credit: its push carries the offset. The weights are
@@ -47,7 +47,7 @@ struct worker_core_options {
     int rank;
     int lead;        // steps that may be open in addition to one
     int lag;         // reported steps whose outcome may be unknown
-    bool drops;      // steps may close without this worker: the next weights tell whether its push counted
+    bool drops;      // steps may close without this worker: the next weights show whether its push counted
     int per_update;  // pushes that are averaged in one update; 0: 1
     const struct layout *layout;
     const struct shard_map *map;
@@ -58,8 +58,7 @@ struct worker_core_options {
     const bool *shared;         // (shards) that share this worker's segment; NULL: none
     const uint64_t *grad_at;    // (1 + lead, units) offsets of the grads in the segment
     const uint64_t *weight_at;  // (units) offsets of the weights; NULL: they are read in the shards' memory
-    bool
-        by_unit;  // two units are kept at a time: pushes ask for no weights, and a step may push a unit often
+    bool by_unit;  // two units are kept at a time: pushes ask for no weights, and may be many per step
     int64_t credit_bytes;
     double heartbeat_s;
     double lost_s;  // a shard that owes answers and is silent for so long is lost
@@ -68,7 +67,7 @@ struct worker_core_options {
     struct ps_port port;        // peers: shard indices, PEER_SCHEDULER
 };
 
-// What a unit's push carries with its gradient.
+// The data that a unit's push carries with its gradient.
 struct push_info {
     int64_t step;  // 0-based attempt
     float lr;
@@ -99,7 +98,7 @@ struct step_outcome {
     struct step_stats stats;
     struct step_opening opening;  // of the step that it opens, where workers join and leave
     int64_t done_ns,
-        done_peers_ns;  // when the answer arrived; the latest time of any worker that it waited for
+        done_peers_ns;  // when the answer arrived; the latest worker's time that it needed
 };
 
 struct worker_status {
@@ -132,9 +131,10 @@ void worker_core_destroy(struct worker_core **c);
 // ---- requests. Each is answered by a change of the state below.
 // The unit must not be busy with the step that had the slot before.
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info);
-// By unit: pulls the unit's weights after `step` steps; aside: as control bytes. No pull of the unit may be open.
+// By unit: pulls the unit's weights after `step` steps; aside: their bytes count as control. No pull of the unit may be
+// open.
 void worker_core_pull_unit(struct worker_core *c, int u, int64_t step, bool aside, double now);
-// values (n_pad) stay unchanged until the unit is no longer busy. round: 1, 2, .. counts loadings.
+// values (n_pad) must not change until the unit is no longer busy. round: 1, 2, .. counts loadings.
 void worker_core_init_unit(struct worker_core *c, int u, const float *values, uint64_t round);
 // The report of a worker that has computed its step.
 struct step_report {
@@ -179,8 +179,8 @@ int worker_core_busy(const struct worker_core *c, int u, int64_t step);
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
 // Whether the shard owes an answer, as of the last tick.
 bool worker_core_owes(const struct worker_core *c, int shard);
-// Whether the link still has to resend the message of this header (link_options.renew). Gradients and initial values
-// stay unchanged as long as it does.
+// Whether the link still has to resend the message of this header (link_options.renew). Gradients and initial values do
+// not change as long as it does.
 bool worker_core_renew(const struct worker_core *c, const struct wire_header *h);
 const char *worker_core_error(const struct worker_core *c);
 // Describes what the worker waits for on unit u, for the message of a missed deadline.

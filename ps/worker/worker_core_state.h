@@ -103,7 +103,7 @@ struct worker_slot {
     uint64_t pull_seq;
 };
 
-// What this worker knows of a shard.
+// A shard's state, as this worker knows it.
 struct shard_side {
     double heard_s;  // when its last message arrived
     int owes;        // answers: to pushes that this worker does not know to have arrived, and to pulls
@@ -149,9 +149,8 @@ struct worker_core {
     int gather_count;
     struct worker_status status;
     int64_t begin, step;
-    bool stop;  // this worker was asked to leave
-    uint64_t
-        progress;  // pushes and initial values acknowledged: the scheduler tells a slow worker from a stuck one by it
+    bool stop;          // this worker was asked to leave
+    uint64_t progress;  // pushes and initial values acknowledged: a stuck worker makes none
     double beat_s;
     struct turn_clock turns;    // the clock of the shards' times
     struct shard_side *shards;  // (shards)

@@ -14,7 +14,7 @@
 // The results of a step that a worker's host reads, in one copy.
 struct worker_words {
     double loss_sum;
-    struct exact_sum sum;  // of the worker's own gradient, if it decides alone
+    struct exact_sum sum;  // of the worker's own gradient, if it decides by itself
 };
 
 // Each array is the host's own: (units) of (n_pad) in dtype. Arrays of gradients, and of what is made of them, are (1 +
@@ -29,7 +29,7 @@ struct worker_buffers {
     void **wire_weights,
         **wire_grads;  // what the wire uses: page-locked twins of weights and pushes, or these (staging.h)
     uint64_t *grad_at, *weight_at;    // offsets of wire_grads and wire_weights in the segment; 0: not there
-    struct worker_words *words;       // on the device, if the worker decides alone; else NULL
+    struct worker_words *words;       // on the device, if the worker decides by itself; else NULL
     struct worker_words *wire_words;  // page-locked; NULL: the host reads the device's memory
 };
 // The index of unit u's gradient of `step` in grads, pushes, wire_grads and grad_at.

@@ -1,8 +1,8 @@
 // A star's launcher. On one machine one launcher starts all roles as processes of this program, and opens the
-// rendezvous. If other programs have started the ranks (torchrun, srun, mpirun), which are at the rendezvous already
-// (shared/launch/joined.h), rank r's process is the launcher of worker r and of the servers placed with it. The
-// scheduler is a thread of the launcher, or of rank 0's: it decides what a child's death does to the job, and counts
-// restarts.
+// rendezvous. Other programs (torchrun, srun, mpirun) may have started the ranks, which are then at the rendezvous
+// already (shared/launch/joined.h). Rank r's process is then the launcher of worker r and of the servers placed with
+// it. The scheduler is a thread of the launcher, or of rank 0's: it decides what a child's death does to the job, and
+// counts restarts.
 //
 //     launchers      report deaths of children to the scheduler, and read its verdicts (shared/launch/verdict.h)
 //     star/key       if the rendezvous has no key: the job's (shared/fabric/job_key.h), for every role's environment

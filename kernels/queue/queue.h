@@ -4,9 +4,9 @@
 //     ring   | done .. | running | queued .. | free ..      capacity QUEUE_SLOTS
 //                      ^ done                ^ queued       counts of slots since creation
 //
-// Backend  A backend's stream begins with a struct queue; its queue_ops tell the thread how to run a slot. On a
-//          host the thread does the work itself. On a GPU a device executes what the thread submits: a slot is done
-//          when it is submitted to the device, and a mark in the device's own queue shows when the device
+// Backend  A backend's stream begins with a struct queue; its queue_ops define how the thread runs a slot. On a
+//          host the thread does the work itself. On a GPU a device executes what the thread submits. A slot is
+//          then done when it is submitted to the device. A mark in the device's own queue shows when the device
 //          has passed that point. Most functions here are entries of the backends' tables without a wrapper.
 // Owner    The caller until queue_stop. Then the device keeps the queue (not the ring) until it closes, so
 //          that a wait captured earlier can still ask for the queue's progress.

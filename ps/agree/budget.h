@@ -33,9 +33,9 @@ bool budget_knows(const struct budget *b, int worker);  // it has sent a TAKE
 void budget_stop(struct budget *b);                     // no batch is handed out any more
 int64_t budget_taken(const struct budget *b);           // batches handed out, including those done before
 
-// The batches that a checkpoint records as done, in the fields version, count and values of a worker's first TAKE: all
-// below version, and those from version on whose bits are set. Done batches beyond the last bit are computed again, and
-// dropped.
+// The batches that a checkpoint records as done, in the fields version, count and values of a worker's first TAKE.
+// These are all batches below version, and from version on those whose bits are set. Done batches beyond the last bit
+// are computed again, and dropped.
 #define BUDGET_BITS 52  // of a value
 void budget_write_done(struct wire_header *h, int64_t low);
 void budget_set_done(struct wire_header *h, int64_t batch);

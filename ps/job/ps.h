@@ -42,8 +42,8 @@ struct ps_role_options {
     // Non-zero: scheduler and server leave as soon as possible, which ends the job. A worker no longer waits for
     // the others; once the job has started its loop leaves at the end of a step (step_input.stop).
     const _Atomic int *stop;
-    // scheduler: launchers started the roles. They report each child's death, and that none is left, at the rendezvous,
-    // where the scheduler publishes its verdicts (shared/launch/verdict.h). step: steps known to be done, for this
+    // scheduler: launchers started the roles. At the rendezvous they report each child's death, and that none is left.
+    // The scheduler publishes its verdicts there (shared/launch/verdict.h). step: steps known to be done, for this
     // process's launcher; -1: none.
     bool launched;
     _Atomic int64_t *step;

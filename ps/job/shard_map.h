@@ -5,9 +5,9 @@
 //     shard g = server * threads + thread owns a set of keys, assigned largest first to the least
 //     loaded shard (Graham 1969, "Bounds on multiprocessing timing anomalies": LPT).
 //
-// If servers are next to workers that keep two units at a time, server r has the r-th of N equal parts of every unit,
-// as rank r of a ring's stage 3 has. A unit is then pulled from all of them in equal shares, (N-1)/N of it from other
-// servers.
+// If servers are next to workers that keep two units at a time, server r has the r-th of N equal parts of every unit.
+// Rank r of a ring's stage 3 has the same. A unit is then pulled from all of them in equal shares, (N-1)/N of it from
+// other servers.
 //
 // Plain data, a pure function of (layout, configuration): every role builds the same map by itself and the
 // manifest proves it. The creator owns it.

@@ -32,7 +32,7 @@ static inline double ps_lost_s(const struct config *c) {
     return half > beats ? half : beats;
 }
 // A message that is not acknowledged is resent after a round-trip timeout (ps/net/link.h), then at twice that, .., at
-// most this long apart: eight times before a silent peer counts as lost.
+// most this long apart. That is eight times before a silent peer counts as lost.
 static inline double ps_repeat_most_s(const struct config *c) {
     double most = 0.0625 * ps_deadline_s(c);
     return most < REPEAT_MOST_S ? most : REPEAT_MOST_S;

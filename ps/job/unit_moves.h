@@ -10,8 +10,8 @@
 
 int64_t unit_pushes(const struct config *c);
 // Bytes that a worker may have pushed and that are in no sum yet (parameter_server.credit_bytes). "auto": all bytes of
-// a step, `pushed`, so that no worker waits for credits, if the free memory allows it: all workers together take at
-// most a quarter of it, and each at least CREDIT_LEAST.
+// a step, `pushed`, so that no worker waits for credits, if the free memory allows it. All workers together take at
+// most a quarter of the free memory, and each at least CREDIT_LEAST.
 #define CREDIT_LEAST ((int64_t)64 << 20)
 int64_t credit_of(const struct config *c, int64_t pushed);
 void unit_pulls(const struct config *c, const struct layout *l, int64_t *out);  // (units)

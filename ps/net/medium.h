@@ -31,9 +31,9 @@ static inline bool ps_shares_any(const struct config *c) { return ps_shares(c) |
 static inline bool ps_shares_with(const struct config *c, int worker, int server) {
     return ps_shares(c) || (ps_beside(c) && worker == server);
 }
-// The number of ZeroMQ threads that move and encrypt a role's payloads, which `streams` shards send or receive: one per
-// stream over tcp, and one per peer (workers of a server, servers of a worker) if peers may be on other hosts, and at
-// most one per core. One thread moves a connection.
+// The number of ZeroMQ threads that move and encrypt a role's payloads, which `streams` shards send or receive. It is
+// one per stream over tcp. If peers may be on other hosts, it is at least one per peer (workers of a server, servers of
+// a worker). It is at most one per core. One thread moves a connection.
 int ps_io_threads(const struct config *c, int streams, int peers);
 // pages, keys: of the map, or of its cut.
 bool ps_weights_in_place(const struct config *c, bool pages, int64_t keys);

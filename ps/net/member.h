@@ -56,8 +56,8 @@ int member_starts(const struct ps_role_options *o, struct ps_identity *id, int s
 int member_goes_on(const struct ps_role_options *o, const struct ps_identity *id);
 // The role starts again as the same process: it executes its program with its own arguments. So every epoch of a job
 // starts from clean processes, and no code has to undo half a step. The effect is that of killing the process and
-// starting it again: threads end where they are, the kernel frees descriptors, mappings and memory on the GPU, and
-// files remain as the last write left them. The pid does not change: its launcher still waits for it, and a run
+// starting it again: threads end where they are, and files remain as the last write left them. The kernel frees
+// descriptors, mappings and memory on the GPU. The pid does not change: its launcher still waits for it, and a run
 // directory that it has taken is its own. why: printed. Does not return if the program is executed. Returns -1 after
 // logging if the role was asked to leave meanwhile (o->stop), or there are no restarts. (The scheduler counts the
 // restarts of a job.)

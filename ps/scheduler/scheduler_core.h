@@ -1,8 +1,8 @@
 // The scheduler as a pure state machine: a policy over the members of the book (shared/fabric/book.h), which reports
-// who has arrived, left or is lost. It decides when an epoch begins and for whom it waits, who is late, what a death
-// does to the job (`death` is the only place that decides this: a new epoch, while restarts are left), and when the job
-// closes. The common work of the members is in rounds.h. No sockets, no clock but `now` (seconds), which stops while
-// the thread is blocked, so that no member counts as silent then (shared/time/turn_clock.h). One thread.
+// who has arrived, left or is lost. It decides when an epoch begins and for whom it waits, who is late, and when the
+// job closes. Only `death` decides what a death does to the job: a new epoch, while restarts are left. The common work
+// of the members is in rounds.h. No sockets, no clock but `now` (seconds), which stops while the thread is blocked, so
+// that no member counts as silent then (shared/time/turn_clock.h). One thread.
 //
 // Errors: -1 with scheduler_core_error set; the reason is then published at the rendezvous.
 #ifndef STARRING_PS_SCHEDULER_SCHEDULER_CORE_H

@@ -91,7 +91,7 @@ static void finish(const struct sum_args *a, int64_t begin, int64_t n, void *out
     }
 }
 
-// Block by block: in memory, what is still read of acc is after what has been written to out.
+// Block by block: in memory, the elements of acc that are read later are after those written to out.
 void sum_finish(const struct sum_args *a, int64_t begin, int64_t n, void *out) {
     float block[SCALED_AT_ONCE];
     for (int64_t at = 0; at < n && a->group; at += SCALED_AT_ONCE)

@@ -158,7 +158,7 @@ int close_slot(struct server_core *c, struct server_key *k, bool at_once) {
 }
 
 // ---------------------------------------------------------------- the policy A key may be a step further than later
-// keys of the same shard. Until these have committed too, no push can be of a still later step, since its worker lacks
+// keys of the same shard. Until these commit too, no push can be of a still later step, since its worker lacks
 // weights.
 const char *in_order_unfit(const struct server_core *c, const struct server_key *k,
                            const struct wire_header *h) {

@@ -5,12 +5,12 @@
 //     applied       when no worker still has to be sent the version that it would replace
 //     pull of w     answered when the key has reached the version recorded for the worker's step
 //
-// No deadlock: each of these waits for something that happened earlier in the recorded run: an earlier push of the key;
-// a worker's push, hence its pulls of that step and its pushes of the step before; a pull that a worker sends with
-// its push, before it waits for anything. So the earliest event of the recorded run that has not happened yet can
-// always happen. Nothing else delays a worker: a frame is acknowledged as taken when it arrives, which
-// returns its credits, and belongs to the server from then on (counted as transport memory). An answer is kept
-// until the worker's next push proves that it arrived: it may have to be resent after the key has changed.
+// No deadlock: each of these waits for something that happened earlier in the recorded run. That is an earlier push of
+// the key; a worker's push, hence its pulls of that step and its pushes of the step before; or a pull that a worker
+// sends with its push, before it waits for anything. So the earliest event of the recorded run that has not happened
+// yet can always happen. Nothing else delays a worker: a frame is acknowledged as taken when it arrives, which returns
+// its credits, and belongs to the server from then on (counted as transport memory). An answer is kept until the
+// worker's next push proves that it arrived: it may have to be resent after the key has changed.
 #include <stdlib.h>
 #include <string.h>
 

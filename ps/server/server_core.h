@@ -47,9 +47,9 @@
 // 6. A key waits for a straggler without limit: the scheduler knows which workers live, and ends the job of a worker
 //    that is lost. A message that is not understood is refused with a text, never applied.
 //
-// A checkpoint (WIRE_KEEP on worker 0's pushes of a step): the key's state is handed to o.keep, which copies it, after
-// the commit of that step, or, where pushes are applied on arrival, after worker 0's push. Only the first message of a
-// push counts: a repeated one keeps nothing.
+// A checkpoint (WIRE_KEEP on worker 0's pushes of a step): the key's state is handed to o.keep, which copies it. This
+// happens after the commit of that step, or after worker 0's push where pushes are applied on arrival. Only the first
+// message of a push counts: a repeated one keeps nothing.
 //
 // Errors: -1 with server_core_error set (the shard is then finished and reports it to the job).
 #ifndef STARRING_PS_SERVER_SERVER_CORE_H

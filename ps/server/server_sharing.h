@@ -1,5 +1,6 @@
-// The memory that a server shares with workers: its own segment, in which it publishes weights that workers read in
-// place, and the workers' segments, which hold gradients and, for some workers, the weights that the server writes.
+// The memory that a server shares with workers: its own segment and theirs. In its own segment it publishes weights
+// that workers read in place. The workers' segments hold gradients and, for some workers, the weights that the server
+// writes.
 //
 //     worker                                  shard
 //     ATTACH seq 1, the worker's segment -->  opens it (once for all shards of the server)

@@ -1,5 +1,5 @@
-// How worker 0 collects a snapshot (shared/train/saver.h) while training goes on: it asks each key's shard once,
-// and the shard answers with a copy as soon as the key's version is the wanted one or a later one.
+// How worker 0 collects a snapshot (shared/train/saver.h) while training goes on. It asks each key's shard once. The
+// shard answers with a copy as soon as the key's version is the wanted one or a later one.
 //
 //     worker 0                    shard, each key on its own
 //     SNAPSHOT version v   -->    version < v: remembered, and answered by the update that makes it v

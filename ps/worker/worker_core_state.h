@@ -17,8 +17,8 @@
 //
 // Gradients become ready in the opposite order of their urgency, so workers of unequal speed push in unequal orders. A
 // shard holds a gradient until the earlier workers send theirs. They may send theirs last, and meanwhile wait for this
-// worker's urgent keys. So held bytes take credits from less urgent keys only: half of the credits are for bytes under
-// way and for more urgent held bytes, all of the credits for both and the other held bytes. One more key may go if
+// worker's urgent keys. So held bytes take credits from less urgent keys only. Half of the credits are for bytes under
+// way and for more urgent held bytes. All of the credits are for these and the other held bytes. One more key may go if
 // nothing is under way and nothing as urgent is held.
 //
 // If the credits cover all that this worker can have open (all), they hold nothing back, however slow the first worker

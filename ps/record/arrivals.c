@@ -14,22 +14,23 @@
 struct key_arrivals {
     struct arrival *all;  // (count)
     int64_t count, room;
-    // Of what was read: where in all a worker's pushes are, one worker behind the other; where each begins (workers + 1).
+    // After reading: the indices in `all` of the workers' pushes, one worker after the other; where each worker begins
+    // (workers + 1).
     uint32_t *places, *first;
 };
 
 struct arrivals {
     struct arrivals_options o;
-    struct key_arrivals *keys;  // (map->count); those of other shards stay empty
+    struct key_arrivals *keys;  // (map->count); those of other shards are empty
 };
 
-#define WORDS_BYTES 24  // of an arrival, as a rule
+#define WORDS_BYTES 24  // of a typical arrival
 #define WORDS_MOST  44
 static_assert(sizeof(struct key_arrivals) <= ARRIVALS_KEY_BYTES, "counted before the run");
 
 int64_t arrivals_bytes(int64_t pushes, bool replay) {
     const struct key_arrivals *k = NULL;
-    // Recorded: the room doubles, and so does that of the words. Read: the words, all of them, and their places.
+    // Recording: the array doubles, and so does the text. Reading: the text, all arrivals, and their indices.
     int64_t each = replay ? WORDS_BYTES + (int64_t)(sizeof *k->all + sizeof *k->places)
                           : 2 * (int64_t)sizeof *k->all + 2 * WORDS_BYTES;
     return size_times(pushes, each);
@@ -76,7 +77,7 @@ const struct arrival *arrivals_of(const struct arrivals *a, int key, int worker,
                                                           : NULL;
 }
 
-// Whether the worker is in the set of a step, by the first key that has any: batches grow.
+// The batch of the worker's step if the worker is in the set, by the first key that has any: batches ascend.
 static int64_t batch_in_set(const struct arrivals *a, int worker, int64_t step) {
     int64_t batch = step * a->o.workers + worker, low = 0;
     const struct key_arrivals *k = a->keys;
@@ -144,7 +145,7 @@ static int refuse(const struct reading *r, const char *why) {
                 r->path, r->line, why);
 }
 
-// WORKER#BATCH@VERSION[+STALENESS], digits alone. NULL: it is none; else behind it.
+// WORKER#BATCH@VERSION[+STALENESS], digits only. Returns the text after it, or NULL if it is none.
 static const char *read_arrival(const char *at, struct arrival *x) {
     uint64_t number[4] = {0};
     for (int i = 0; i < 4; i++) {
@@ -162,8 +163,8 @@ static const char *read_arrival(const char *at, struct arrival *x) {
     return *at == ' ' || !*at ? at : NULL;
 }
 
-// Rules that any run keeps: versions grow by as many pushes as an update has at most or, where one was skipped or waits for
-// others, not at all; a worker computes on weights that are not older than those that its last push came upon.
+// Rules of any run. Versions grow by at most the pushes of one update. They do not grow if the push was skipped or
+// waits for others. A worker computes on weights that are not older than those that its last push was applied to.
 static int check_arrival(const struct reading *r, struct key_arrivals *k, const struct arrival *x, bool *had,
                          uint32_t *own) {
     const struct arrival *before = k->count ? &k->all[k->count - 1] : NULL;
@@ -184,7 +185,7 @@ static int check_arrival(const struct reading *r, struct key_arrivals *k, const 
     return 0;
 }
 
-// Every step has its workers, in their order, one step behind the other.
+// Each step has workers, in worker order, one step after the other.
 static int check_sets(const struct reading *r, const struct key_arrivals *k) {
     int64_t workers = r->a->o.workers, step = -1;
     for (int64_t i = 0; i < k->count; i++) {
@@ -198,7 +199,7 @@ static int check_sets(const struct reading *r, const struct key_arrivals *k) {
     return step + 1 == r->a->o.steps ? 0 : refuse(r, "has fewer steps than the run: torn, or interrupted");
 }
 
-// Where each worker's pushes are.
+// Indexes each worker's pushes.
 static void find_places(struct key_arrivals *k, int workers) {
     k->first = xcalloc((unsigned long)workers + 1, sizeof *k->first);
     k->places = xcalloc((unsigned long)k->count, sizeof *k->places);
@@ -218,7 +219,7 @@ static int read_key(const struct reading *r, const char *text, int wanted) {
     if (key != wanted) return refuse(r, "is of another key than the shard's next one");
     struct key_arrivals *k = &a->keys[key];
     unsigned long workers = (unsigned long)a->o.workers;
-    // Exactly so many: whoever has fewer or more is refused.
+    // The exact number: a file with fewer or more is refused.
     k->room = (int64_t)workers * a->o.steps;
     k->all = xcalloc((unsigned long)k->room, sizeof *k->all);
     uint32_t *own = xcalloc(workers, sizeof *own);
@@ -230,7 +231,7 @@ static int read_key(const struct reading *r, const char *text, int wanted) {
             break;
         }
         if ((rc = check_arrival(r, k, &x, had, own))) break;
-        own[x.worker] = x.version + x.staleness;  // one more unless it was skipped, which the next one tells
+        own[x.worker] = x.version + x.staleness;  // one more unless it was skipped, which the next one shows
         arrivals_note(a, key, &x);
     }
     if (!rc && a->o.sets) rc = check_sets(r, k);
@@ -290,7 +291,7 @@ static int read_all(struct reading *r, char *text) {
     return *text ? refuse(r, "is followed by more") : 0;
 }
 
-// A longer file is of another run.
+// A longer file belongs to another run.
 static size_t words_at_most(const struct arrivals_options *o) {
     int64_t keys = o->map->shard_keys[o->shard], pushes = size_times(o->workers, o->steps);
     return (size_t)size_plus(size_times(keys, size_plus(size_times(pushes, WORDS_MOST), 32)), 8192);

@@ -20,7 +20,7 @@
 struct tally {
     uint64_t count, max;
     double sum;      // of tau
-    double updates;  // of the pushes' numbers, 1, 2, ..
+    double updates;  // sum of the updates' numbers, 1, 2, ..
 };
 
 struct staleness_log {
@@ -30,7 +30,7 @@ struct staleness_log {
     int64_t *pushed;  // (map->count)
     struct updates_file *log;
     char *path;
-    bool told;  // that lines of it are lost; the main thread's
+    bool told;  // lost lines of the log were reported; used by the main thread
 };
 
 struct staleness_log *staleness_log_create(const struct staleness_log_options *o) {
@@ -66,7 +66,8 @@ static void count(struct tally *t, uint64_t tau, int64_t number) {
     if (tau > t->max) t->max = tau;
 }
 
-// Of the gradient, or of what its code says, as it is applied: clipped and without the loss scale where its worker decides that alone.
+// The norm of the gradient, or of its decoded code, as it is applied: clipped and without the loss scale if its worker
+// decides that.
 static double norm_of(const struct staleness_log *s, const struct wire_header *h, const void *grad,
                       int64_t n) {
     struct exact_sum sum;
@@ -179,11 +180,11 @@ struct updates_file {
     char *path;
     struct log_file file;
     int error;              // of opening and closing
-    pthread_mutex_t mutex;  // guards what follows
+    pthread_mutex_t mutex;  // guards all fields below
     char *lines;            // that the writer has not taken yet
     size_t length, room;
     int64_t step;  // of the first of them
-    int lost;      // errno; 0: nothing is
+    int lost;      // errno; 0: none
     int64_t lost_step;
 };
 
@@ -226,7 +227,7 @@ static void wait_for(struct updates_file *l, int (*what)(void *)) {
     while (!background_wait(l->writer, number, 1)) continue;
 }
 
-// ---------------------------------------------------------------- who has it
+// ---------------------------------------------------------------- create and destroy
 static void log_free(struct updates_file *l) {
     background_destroy(&l->writer);
     pthread_mutex_destroy(&l->mutex);

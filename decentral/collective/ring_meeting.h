@@ -12,7 +12,7 @@ struct ring_meeting {
 };
 // m: zeros. Returns 0, or -1 after logging.
 int ring_meeting_open(struct ring_meeting *m, const struct collective_source *under, double deadline_s);
-void ring_meeting_close(struct ring_meeting *m);  // last of all its users; nothing if m is zeros
+void ring_meeting_close(struct ring_meeting *m);  // after the code that uses it; nothing if m is zeros
 // Broadcasts root's bytes to all ranks, which call it in the same order. Blocks up to the deadline. Returns 0, or -1
 // after logging.
 int ring_meeting_share(struct ring_meeting *m, int root, void *bytes, size_t size);

@@ -604,5 +604,6 @@ const struct topology_row topology_gossip = {
     .predict = predict,
     .formula = formula,
     .meeting_bytes = ranks_meeting_bytes,
+    .meet = ranks_meet,
     .run = run,
 };

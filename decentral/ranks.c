@@ -7,6 +7,7 @@
 
 #include "decentral/collective/hub.h"
 #include "decentral/collective/last_word.h"
+#include "decentral/collective/rank_lives.h"
 #include "decentral/collective/ring_meeting.h"
 #include "decentral/mpi/mpi_load.h"
 #include "decentral/nccl/collective_nccl.h"
@@ -20,8 +21,9 @@
 #include "shared/launch/joined.h"
 #include "shared/launch/stop.h"
 
-#define LOST_LOOKS   30
-#define LOST_LOOK_US 100000
+#define LOST_LOOKS       30
+#define LOST_LOOK_US     100000
+#define SILENT_DEADLINES 1.6
 
 // ---------------------------------------------------------------- sources of collectives
 struct ring_source {
@@ -123,6 +125,7 @@ static int open_tcp(struct ring_source *r, const struct ring_place *p) {
     return tcp_world_open(&r->tcp,
                           &(struct tcp_world_options){.rank = p->rank,
                                                       .size = p->size,
+                                                      .lives = p->lives,
                                                       .listen = listen,
                                                       .key = keyed ? &r->key : NULL,
                                                       .deadline_s = p->deadline_s,
@@ -246,6 +249,12 @@ static int check_collective(const struct config *c) {
     return 0;
 }
 
+// Where all are on one machine their meeting names one that is silent; else the ranks that wait for it do first, by the operation.
+void ranks_meet(const struct config *c, struct rendezvous_options *o) {
+    if (c->collective != RING_SHM) o->silent_s = SILENT_DEADLINES * o->deadline_s;
+    o->beat_s = rendezvous_beat(o->deadline_s);
+}
+
 int ranks_check(const struct config *c) { return check_medium(c) || check_collective(c) ? -1 : 0; }
 
 int ranks_check_rank(const struct config *c, const struct rank_env *e) {
@@ -349,9 +358,7 @@ static int train(struct rank *r, int local_rank) {
 
 // Where the ranks of one machine meet: their launcher's memory, which is there before any of them is slow, or rank 0's,
 // which the others open by its name. The rendezvous tells of the dead.
-static void give_hub_up(void *hub, const char *why) { hub_abort(hub, why); }
-
-static struct hub *meet_in_memory(struct run *r, struct segment *memory) {
+static struct hub *meet_in_memory(struct run *r, struct segment *memory, struct rank_lives *lives) {
     static const char name[] = "ring/memory";
     int rank = r->env.rank, size = r->env.size;
     char text[SEGMENT_NAME_MAX] = "", why[SEGMENT_WHY_MAX];
@@ -370,17 +377,33 @@ static struct hub *meet_in_memory(struct run *r, struct segment *memory) {
         if (rc)
             return fail("rank %d cannot share rank 0's memory: %s; use --collective tcp", rank, why), NULL;
     }
-    struct hub *hub = hub_join(segment_data(memory), rank, size);
-    if (hub) rendezvous_watch(r->meet, give_hub_up, hub);
-    return hub;
+    return hub_join(segment_data(memory), rank, size, lives);
+}
+
+// The ranks of our launcher's mpirun: where they meet MPI alone can tell. 0, or -1 after logging.
+static int meet_over_mpi(struct run *r) {
+    struct rendezvous_options o = {.rank = r->env.rank,
+                                   .size = r->env.size,
+                                   .deadline_s = (double)r->config->deadline_ms * 1e-3,
+                                   .later = true};
+    char host[64] = "127.0.0.1", place[80] = "";
+    if (r->env.local_size != o.size) gethostname(host, sizeof host - 1);
+    o.host = host;
+    ranks_meet(r->config, &o);
+    if (o.rank == 0 && (r->meet = rendezvous_open(&o)))
+        snprintf(place, sizeof place, "%d %s", rendezvous_port(r->meet), host);
+    if (r->tell(place, sizeof place) || sscanf(place, "%d %63s", &o.port, host) != 2) return -1;
+    if (o.rank) r->meet = rendezvous_open(&o);
+    return r->meet ? rendezvous_wait(r->meet, NULL) : -1;
 }
 
 // A collective's error names the missing rank. The rendezvous learns shortly afterwards that its machine is gone.
-static void say_lost(struct run *r) {
+static void say_lost(struct run *r, struct rank_lives *lives) {
+    const char *said = rank_lives_ended(lives);
     for (int i = 0; i < LOST_LOOKS && rendezvous_machines(r->meet) > 1; i++, usleep(LOST_LOOK_US)) {
         int rank = rendezvous_lost(r->meet);
         const char *why = rendezvous_ended(r->meet);
-        if (rank < 0 && !why) continue;
+        if (rank < 0 && (!why || (said && strstr(said, why)))) continue;
         if (rank < 0)
             fail("%s", why);
         else
@@ -390,45 +413,51 @@ static void say_lost(struct run *r) {
 }
 
 // This process is one of those that somebody else has started, or this program's launcher.
-static int run_started(struct run *r, ranks_create *create_one) {
+static int run_rank(struct run *r, ranks_create *create_one, struct rank_lives *lives) {
     struct job *j = &r->job;
     bool child = r->env.kind == RANK_ENV_OWN, joins = run_meets(r);
     struct mpi_world *world = NULL;
     struct segment memory = {.fd = -1};
-    struct rank own = {
-        .job = j,
-        .create = create_one,
-        .place = {.host = host_here(j->config, &r->env), .rank = r->env.rank, .size = r->env.size},
-        .medium = {.medium = j->config->medium,
-                   .ranks_here = r->env.local_size,
-                   .ranks = r->env.size,
-                   .local_rank = r->env.local_rank},
-        .by = child ? NULL : r->env.by};
+    struct rank own = {.job = j,
+                       .create = create_one,
+                       .place = {.host = host_here(j->config, &r->env),
+                                 .lives = lives,
+                                 .rank = r->env.rank,
+                                 .size = r->env.size},
+                       .medium = {.medium = j->config->medium,
+                                  .ranks_here = r->env.local_size,
+                                  .ranks = r->env.size,
+                                  .local_rank = r->env.local_rank},
+                       .by = child ? NULL : r->env.by};
     int rank = own.place.rank, status = 0, local_rank = r->env.local_rank;
     bool mpi = own.place.host == RING_MPI;
-    if (mpi && mpi_world_open(&world, &own.medium, &own.place.rank, &own.place.size)) return EXIT_RUN_FAILED;
+    if (mpi && mpi_world_open(&world, &own.medium, lives, &own.place.rank, &own.place.size))
+        return EXIT_RUN_FAILED;
     if (own.place.size != j->config->workers) {
         fail("MPI's world has %d ranks, --workers is %d: make them equal", own.place.size,
              j->config->workers);
         return EXIT_USAGE;
     }
     j->dir = j->config->out;
-    // 1. All meet, and rank 0 begins the run; of a launcher of ours its children are in its meeting, the ranks of its
-    // mpirun in MPI alone.
+    // 1. All meet, and rank 0 begins the run; of a launcher of ours its children are in its meeting, the ranks of its mpirun in one
+    // of their own.
     if (child && run_come(r)) return EXIT_RUN_FAILED;
+    if (mpi && !joins && r->env.size > 1 && meet_over_mpi(r)) return EXIT_RUN_FAILED;
     if (joins && run_join(r, &status)) return status;
     if (!joins && rank == 0 && !r->life && run_begin(r)) return EXIT_USAGE;
     if (!joins && !child && rank != 0) job_resume_forget(j);
     if (joins && !r->env.local_size) local_rank = rendezvous_member(r->meet, rank)->local_rank;
+    if (r->meet) rank_lives_meet(lives, r->meet);
     // 2. They train.
     j->stop = child ? stop_install_role(true) : stop_install(rank == 0 && !r->life ? "this step" : NULL);
-    struct hub *hub = own.place.host == RING_SHM ? meet_in_memory(r, &memory) : NULL;
+    struct hub *hub = own.place.host == RING_SHM ? meet_in_memory(r, &memory, lives) : NULL;
     own.place.world = mpi ? (void *)world : hub ? (void *)hub : r->meet;
     status = own.place.host == RING_SHM && !hub ? -1 : train(&own, local_rank);
-    if (r->meet) rendezvous_watch(r->meet, NULL, NULL);
-    if (joins && status) say_lost(r);
+    if (joins && status) say_lost(r, lives);
     if (child && hub && status) hub_abort(hub, error_last());
     if (child) run_go(r, !status ? NULL : hub ? last_word(segment_data(&memory)) : error_last());
+    if (!child && !joins && r->meet && status) rendezvous_abort(r->meet, error_last());
+    if (!child && !joins && rendezvous_close(&r->meet) && !status) status = -1;
     hub_destroy(&hub);
     segment_close(&memory);
     status = stop_status(status, j->stop);
@@ -454,5 +483,8 @@ static int train_threads(void *ctx, const struct job *j) {
 
 int ranks_run(struct run *r, ranks_create *create_one) {
     if (r->env.kind == RANK_ENV_NONE) return run_here(r, train_threads, &create_one);
-    return run_started(r, create_one);
+    struct rank_lives *lives = rank_lives_open(r->env.rank, r->env.size);
+    int status = run_rank(r, create_one, lives);
+    rank_lives_close(&lives);
+    return status;
 }

@@ -24,6 +24,7 @@
 extern const struct topology_role ranks_roles[];
 size_t ranks_meeting_bytes(const struct config *c);
 void ranks_resolve(struct config *c, const struct rank_env *e);
+void ranks_meet(const struct config *c, struct rendezvous_options *o);
 int ranks_check(const struct config *c);  // --medium, --collective and --launch
 int ranks_check_rank(const struct config *c, const struct rank_env *e);
 int ranks_check_machine(const struct config *c);
@@ -56,6 +57,7 @@ struct ring_place {
     enum ring_collective
         host;     // how ranks meet: RING_THREADS, RING_SHM, RING_MPI, or RING_TCP: in a rendezvous
     void *world;  // a struct hub, of MPI a struct mpi_world, of RING_TCP the struct rendezvous
+    struct rank_lives *lives;  // of processes
     int rank, size;
     struct device *dev;
     double deadline_s;  // 0: none

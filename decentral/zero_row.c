@@ -262,5 +262,6 @@ const struct topology_row topology_zero = {
     .describe = describe,
     .explain = explain,
     .meeting_bytes = ranks_meeting_bytes,
+    .meet = ranks_meet,
     .run = run,
 };

@@ -34,7 +34,7 @@ ON_ARRIVAL, IN_ORDER, PUSH_SET = "ps/server/push_on_arrival.c", "ps/server/push_
 PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
 CORE_C, EPOCHS = "ps/scheduler/scheduler_core.c", "test_ps_epochs"
 GOSSIP_C, LOCAL_C = "decentral/gossip.c", "shared/launch/local_steps.c"
-TCP, PULSE = "test_decentral_tcp", "decentral/collective/rank_pulse.c"
+TCP, LIVES = "test_decentral_tcp", "decentral/collective/rank_lives.c"
 MESH, LANES, SEAT = "shared/fabric/mesh.c", "shared/fabric/lanes.c", "shared/fabric/seat.c"
 
 HF, HF_DIR, DATA, DATA_FILES = "test_shared_hf", "shared/hf/hf_dir.c", "test_shared_data", "shared/data/data_files.c"
@@ -42,8 +42,8 @@ HF, HF_DIR, DATA, DATA_FILES = "test_shared_hf", "shared/hf/hf_dir.c", "test_sha
 RULES = [Rule(*row) for row in (
     # ---- ranks that are processes
     ("a rank that closed its connections is missed", MESH, "if (missing[i] && m->peers[i].gone_s > 0", "if (false && m->peers[i].gone_s > 0", TCP),
-    ("a rank that gives up tells the others", PULSE, "if (p->end == &p->own && p->ways) say_to_all(p, &word);",
-     "(void)word;", TCP),
+    ("a rank that gives up tells the others", "decentral/collective/collective_peers.c", "if (!rank_lives_end(m->lives, why, lost)) return;",
+     "if (rank_lives_end(m->lives, why, lost) || true) return;", TCP),
     ("a rank that needs nothing of one that has left goes on", MESH, "if (missing[i] && m->peers", "if (m->peers", TCP),
     ("a message of another length is an error", LANES, "h->total != p->in_bytes || ", "", TCP),
     ("what is on its way to where all meet is bounded", "shared/fabric/post.c", " && n->under_way + MEET_PIECE + sizeof(struct meet_message) <= MEET_WINDOW", "", "test_shared_book_slow"),
@@ -59,11 +59,12 @@ RULES = [Rule(*row) for row in (
     ("what is on its way to a peer is bounded", LANES, "if (p->credit < bytes) return false;", "", "test_shared_lanes"),
     ("a peer that sends more than its window is named", LANES, "p->kept_bytes + piece->bytes > l->window", "false", "test_shared_lanes"),
     ("credit that was not owed is none", LANES, "h->total > l->window - pair_of", "false && h->total > l->window - pair_of", "test_shared_lanes"),
-    ("slow is not dead", PULSE, "    if (on) return false;\n", "    if (!late) return false;\n", TCP),
-    ("who lives and rests is not waited for", PULSE, "return works || now - p->since_s <= window_s;", "return true;", "test_decentral_collective"),
-    ("a rank that is slow itself names no slow one", PULSE, "if (i != rank && !work[i]) return;", "if (i != rank) return;", "ring/test_slow_files.py"),
+    ("slow is not dead", LIVES, "    if (on) return false;\n", "", TCP),
+    ("who lives and rests is not waited for", LIVES, "return works || l->told_s - l->since_s <= window_s;", "return true;", "test_decentral_collective"),
+    ("a rank that is slow itself names no slow one", LIVES, "if (i != rank && !work[i]) return;", "if (i != rank) return;", "ring/test_slow_files.py"),
     # ---- who stands still
-    ("a rank without a core finds nobody silent", PULSE, "        turn_clock_turn(&p->turns, now_seconds());\n", "", "test_decentral_collective"),
+    ("where the meeting stands still rank 0 is silent", LIVES, "    else if (rank_0_silent)\n", "    else if (false)\n", "test_decentral_collective"),
+    ("who has given no sign of life yet is on the way", LIVES, "bool comes = !sign || ", "bool comes = ", "ring/test_slow_files.py"),
     ("nobody is silent while nobody listens", "shared/time/turn_clock.c", "c->behind_s += took_s - most_s;", "", "test_ps_still"),
     ("slow turns do not make a peer immortal", "shared/time/turn_clock.c", "fmax(TURN_COUNTS * c->lost_s, c->pause_s)", "c->pause_s", "test_ps_still"),
     ("a launcher that was stopped kills nobody for it", "shared/launch/launch.c", "now = turn_clock_turn(&l->turns, now_seconds()), most_s", "now = now_seconds(), most_s",

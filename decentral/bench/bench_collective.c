@@ -7,6 +7,7 @@
 #include "decentral/bench/bench_rank.h"
 #include "decentral/bench/bench_ring.h"
 #include "decentral/collective/hub.h"
+#include "decentral/collective/rank_lives.h"
 #include "decentral/mpi/mpi_load.h"
 #include "decentral/ranks.h"
 #include "shared/core/error.h"
@@ -20,7 +21,8 @@
 #include "shared/launch/stop.h"
 #include "shared/memory/memory_limits.h"
 
-#define DEADLINE_S 120.0  // beyond what checking the largest buffers takes
+#define DEADLINE_S \
+    120.0  // beyond what checking the largest buffers takes; nobody tells who lives, and it is final
 
 static const struct cli_option options[] = {
     {"op", NULL, "LIST", "primitives, with commas between them (all)", 0},
@@ -313,7 +315,7 @@ static int run_source(struct bench *b, const struct collective_source *src, stru
     return 0;
 }
 
-static int run_rank(struct bench *b, void *world, int rank, int64_t *wrong) {
+static int run_rank(struct bench *b, void *world, struct rank_lives *lives, int rank, int64_t *wrong) {
     struct device *dev = NULL;
     struct ring_source *source = NULL;
     error_set_label("rank %d", rank);
@@ -322,6 +324,7 @@ static int run_rank(struct bench *b, void *world, int rank, int64_t *wrong) {
     if (dev_open(b->backend, &d, &dev)) return fail("cannot open the %s device", b->backend->name);
     struct ring_place place = {.host = b->host,
                                .world = world,
+                               .lives = lives,
                                .rank = rank,
                                .size = b->ranks,
                                .dev = dev,
@@ -336,7 +339,7 @@ static int run_rank(struct bench *b, void *world, int rank, int64_t *wrong) {
 static int run_thread(void *ctx, struct hub *hub, int rank) {
     struct bench *b = ctx;
     int64_t wrong = 0;
-    int rc = run_rank(b, hub, rank, &wrong);
+    int rc = run_rank(b, hub, NULL, rank, &wrong);
     if (rank == 0) b->wrong = wrong;
     return rc;
 }
@@ -351,9 +354,13 @@ static int64_t run_mpi(struct bench *b) {
     int rank, size;
     int64_t wrong = 0;
     struct mpi_world *world;
-    if (mpi_world_open(&world, &(struct mpi_medium){0}, &rank, &size)) return -1;
-    if (run_rank(b, world, rank, &wrong)) return -1;
-    mpi_world_close(&world);
+    struct rank_lives *lives = rank_lives_open(b->env.rank, b->env.size);
+    if (mpi_world_open(&world, &(struct mpi_medium){0}, lives, &rank, &size) ||
+        run_rank(b, world, lives, rank, &wrong))
+        wrong = -1;
+    else
+        mpi_world_close(&world);
+    rank_lives_close(&lives);
     return wrong;
 }
 
@@ -362,10 +369,12 @@ static int64_t run_process(struct bench *b) {
     struct segment memory;
     int64_t wrong = -1;
     if (segment_adopt(&memory, b->env.memory)) return -1;
-    struct hub *hub = hub_join(segment_data(&memory), b->env.rank, b->env.size);
-    if (hub && run_rank(b, hub, b->env.rank, &wrong)) wrong = -1;
-    if (hub && wrong < 0) hub_abort(hub, error_last());
+    struct rank_lives *lives = rank_lives_open(b->env.rank, b->env.size);
+    struct hub *hub = hub_join(segment_data(&memory), b->env.rank, b->env.size, lives);
+    if (run_rank(b, hub, lives, b->env.rank, &wrong)) wrong = -1;
+    if (wrong < 0) hub_abort(hub, error_last());
     hub_destroy(&hub);
+    rank_lives_close(&lives);
     segment_close(&memory);
     return wrong;
 }

@@ -20,7 +20,7 @@
 // Deadline    0: none. It runs from when an operation begins to wait for its peers. Slow is not dead: where ranks
 //             tell what device they compute on, a wait goes on beyond the deadline while all who have not come
 //             live and some rank's device is at work (which is named once), and ends within half a deadline
-//             after. Threads live as long as their process; processes over MPI and tcp answer when asked (rank_pulse.h).
+//             after. Threads live as long as their process; the meeting of processes knows who of them does (rank_lives.h).
 //             Over NCCL the deadline is final; so it is for send and recv between threads.
 // send, recv  A send may block until its receiver receives: two ranks that exchange must order their calls.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_H

@@ -122,8 +122,8 @@ int hub_read(struct collective_hub *t, enum collective_primitive p, int rank, vo
         int error = errno;
         if (n > 0) done += (size_t)n;
         if (n > 0) continue;
-        if (rank_pulse_ended(t->hub->pulse)) return hub_fail_aborted(t, p);
-        if (n < 0 && error == ESRCH) return hub_wait_for(t, &m->ranks[rank].bell, never, NULL, p, rank);
+        if (rank_lives_ended(t->hub->lives)) return hub_fail_aborted(t, p);
+        if (n < 0 && error == ESRCH) return hub_wait_for(t, &(struct hub_bell){0}, never, NULL, p, rank);
         char text[COLLECTIVE_ERROR_BYTES];
         snprintf(text, sizeof text, "%s on channel %d: the memory of rank %d cannot be read: %s",
                  collective_name(p), t->index, rank, strerror(n < 0 ? error : EFAULT));
@@ -544,12 +544,12 @@ static void abort_hub(struct collective *c, const char *why) {
 }
 
 static const char *aborted(struct collective *c) {
-    return rank_pulse_ended(((struct collective_hub *)c)->hub->pulse);
+    return rank_lives_ended(((struct collective_hub *)c)->hub->lives);
 }
 
 static void destroy(struct collective *c) {
     struct collective_hub *t = (struct collective_hub *)c;
-    rank_pulse_computes(t->hub->pulse, t->impl.head.rank, NULL);
+    rank_lives_computes(t->hub->lives, t->impl.head.rank, NULL);
     close_moves(t);
     collective_impl_fini(&t->impl);
     free(t->inputs);
@@ -589,7 +589,7 @@ static struct collective *create(void *world, int rank, int channel, const struc
     if (!t->host.at) t->impl.enqueue = stream_submit;
     find_seats(t);
     t->inputs = xcalloc((unsigned long)h->size, sizeof *t->inputs);
-    if (o->dev) rank_pulse_computes(h->pulse, rank, o->dev);
+    if (o->dev) rank_lives_computes(h->lives, rank, o->dev);
     return &t->impl.head;
 }
 

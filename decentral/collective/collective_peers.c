@@ -148,38 +148,46 @@ int peers_fail(struct collective_peers *m, const char *what, const char *why) {
     return collective_impl_fail(&m->impl, "%s on channel %d: %s", what, m->channel, why);
 }
 
+static void end_all(struct collective_peers *m, const char *why, bool lost) {
+    if (!rank_lives_end(m->lives, why, lost)) return;
+    if (m->engine->tell)
+        m->engine->tell(m, why);
+    else
+        rank_lives_tell(m->lives, why);
+}
+
 int peers_lose(struct collective_peers *m, const char *what, const char *why) {
     peers_fail(m, what, why);
-    rank_pulse_end(m->pulse, m->impl.error, true);
+    end_all(m, m->impl.error, true);
     return -1;
 }
 
 void peers_abort(struct collective *c, const char *why) {
     struct collective_peers *m = (struct collective_peers *)c;
     atomic_store(m->broken, true);
-    rank_pulse_end(m->pulse, why, false);
+    end_all(m, why, false);
 }
 
 const char *peers_aborted(struct collective *c) {
-    return rank_pulse_ended(((struct collective_peers *)c)->pulse);
+    return rank_lives_ended(((struct collective_peers *)c)->lives);
 }
 
-int peers_check(struct collective_peers *m, struct pulse_wait *w) {
-    const char *ended = rank_pulse_ended(m->pulse);
+int peers_check(struct collective_peers *m, struct lives_wait *w) {
+    const char *ended = rank_lives_ended(m->lives);
     char why[LAST_WORD_BYTES + 16];
     if (ended) {
         snprintf(why, sizeof why, "aborted: %s", ended);
         return peers_fail(m, w->what, why);
     }
-    return rank_pulse_in_vain(m->pulse, w, why, sizeof why) ? peers_lose(m, w->what, why) : 0;
+    return rank_lives_in_vain(m->lives, w, why, sizeof why) ? peers_lose(m, w->what, why) : 0;
 }
 
 void peers_wait_begins(struct collective_peers *m) {
     if (m->stream) stream_waits(m->stream, true);
-    if (!m->stream) rank_pulse_waits(m->pulse, true);
+    if (!m->stream) rank_lives_waits(m->lives, true);
 }
 
 void peers_wait_ends(struct collective_peers *m) {
     if (m->stream) stream_waits(m->stream, false);
-    if (!m->stream) rank_pulse_waits(m->pulse, false);
+    if (!m->stream) rank_lives_waits(m->lives, false);
 }

@@ -11,7 +11,7 @@
 #define STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_PEERS_H
 
 #include "decentral/collective/collective_impl.h"
-#include "decentral/collective/rank_pulse.h"
+#include "decentral/collective/rank_lives.h"
 
 struct collective_peers;
 
@@ -22,6 +22,8 @@ struct peers_engine {
     int (*end)(struct collective_peers *m, enum collective_primitive p);
     // Lets what is under way come on, between two slices of a sum; NULL: it does so by itself.
     void (*push)(struct collective_peers *m);
+    // Says why all end to the other ranks; NULL: at the meeting.
+    void (*tell)(struct collective_peers *m, const char *why);
     // The library's own sum; NULL: it has none, and integers are exchanged as all others are.
     int (*native)(struct collective_peers *m, const struct collective_call *c,
                   const struct collective_room *staging);
@@ -30,7 +32,7 @@ struct peers_engine {
 struct collective_peers {
     struct collective_impl impl;
     const struct peers_engine *engine;
-    struct rank_pulse *pulse;  // the process's; not owned
+    struct rank_lives *lives;  // the process's; not owned
     int channel;
     atomic_bool *broken;                   // of the process: calls fail from now on
     struct collective_room staging, host;  // host: page-locked memory; none: device memory is the host's
@@ -57,8 +59,8 @@ void peers_count(struct collective_peers *m, enum collective_primitive p, size_t
 int peers_fail(struct collective_peers *m, const char *what, const char *why);
 // The same, and every rank is told that those in `ranks`, for people, are lost.
 int peers_lose(struct collective_peers *m, const char *what, const char *why);
-// -1 when all end, or the wait is in vain (rank_pulse.h).
-int peers_check(struct collective_peers *m, struct pulse_wait *w);
+// -1 when all end, or the wait is in vain (rank_lives.h).
+int peers_check(struct collective_peers *m, struct lives_wait *w);
 // The main thread itself, or the device's stream, begins or ends to wait for others.
 void peers_wait_begins(struct collective_peers *m);
 void peers_wait_ends(struct collective_peers *m);

@@ -9,7 +9,7 @@
 //             Where every rank can have a core it keeps its own for as long as a small message takes, unless one that it waits
 //             for was last seen on the same core; then it gives the core away between questions, and sleeps once the wait has
 //             taken longer than waking would.
-// Slow        Slow is not dead (rank_pulse.h). The words of processes lie in the memory that they share.
+// Slow        Slow is not dead (rank_lives.h).
 #include "decentral/collective/hub.h"
 
 #include <errno.h>
@@ -83,28 +83,29 @@ static struct hub *hub_begin(int size) {
         return NULL;
     }
     struct hub *h = open_hub(memory, size, false);
-    h->pulse = rank_pulse_start(-1, size, NULL, NULL, &h->memory->end);
+    h->lives = rank_lives_open(-1, size);
+    rank_lives_share(h->lives, &h->memory->end, NULL);
     return h;
 }
 
 struct hub *hub_create(int size) {
     struct hub *h = hub_begin(size);
-    for (int i = 0; i < size && h; i++) rank_pulse_computes(h->pulse, i, NULL);
+    for (int i = 0; i < size && h; i++) rank_lives_computes(h->lives, i, NULL);
     return h;
 }
 
 void hub_destroy(struct hub **hub) {
     struct hub *h = *hub;
     if (!h) return;
-    rank_pulse_stop(&h->pulse);
+    rank_lives_share(h->lives, NULL, NULL);
+    if (!h->processes) rank_lives_close(&h->lives);
     if (!h->processes) munmap(h->memory, bytes_of(h->size, false));
-    free(h->told);
     free(h);
     *hub = NULL;
 }
 
 // Waits see it within a moment, also those that sleep.
-void hub_abort(struct hub *h, const char *why) { rank_pulse_end(h->pulse, why, false); }
+void hub_abort(struct hub *h, const char *why) { (void)rank_lives_end(h->lives, why, false); }
 
 // ---------------------------------------------------------------- running
 struct worker {
@@ -118,7 +119,7 @@ struct worker {
 static void *rank_main(void *arg) {
     struct worker *r = arg;
     r->rc = r->work(r->ctx, r->hub, r->rank);
-    rank_pulse_computes(r->hub->pulse, r->rank, NULL);
+    rank_lives_computes(r->hub->lives, r->rank, NULL);
     if (r->rc) hub_abort(r->hub, error_last());  // the others must not wait for this rank
     return NULL;
 }
@@ -141,7 +142,7 @@ int hub_run(int size, const char *flag, int (*work)(void *ctx, struct hub *hub, 
         pthread_join(ranks[i].thread, NULL);
         if (ranks[i].rc) rc = -1;
     }
-    if (rc) error_take_over(rank_pulse_ended(hub->pulse));  // what the others' failures are consequences of
+    if (rc) error_take_over(rank_lives_ended(hub->lives));  // what the others' failures are consequences of
     free(ranks);
     hub_destroy(&hub);
     return rc;
@@ -168,65 +169,16 @@ static void sleep_on(const struct hub *h, struct hub_bell *b, uint32_t rung, dou
     atomic_fetch_sub(&b->sleepers, 1);
 }
 
-// ---------------------------------------------------------------- words of processes
-#define QUESTION_S 1.0   // how long a process sleeps that nobody asks
-#define TICK_S     0.02  // and one that waits for answers
-
-// What a rank tells is there for all; who asked last stands for all who did, and the first of them has rung.
-static bool send_word(void *ctx, int to, const struct pulse_word *word) {
-    struct hub *h = ctx;
-    struct hub_rank *own = &h->memory->ranks[h->own], *other = &h->memory->ranks[to];
-    if (word->kind == PULSE_TELL) {
-        atomic_store(&own->work, word->at);
-        atomic_fetch_add(&own->told, 1);
-    } else if (!atomic_exchange(&other->asked, 1 + h->own)) {
-        hub_ring(h, &other->bell);
-    }
-    return true;
-}
-
-// One that has not joined yet cannot answer, and is on its way: its launcher ends it where a signal has stopped it.
-static void look(void *ctx, struct rank_pulse *p) {
-    struct hub *h = ctx;
-    struct hub_memory *m = h->memory;
-    h->rung = atomic_load(&m->ranks[h->own].bell.rung);
-    int from = atomic_exchange(&m->ranks[h->own].asked, 0) - 1;
-    if (from >= 0) rank_pulse_heard(p, from, &(struct pulse_word){.kind = PULSE_ASK});
-    for (int i = 0; i < h->size; i++) {
-        uint32_t told = atomic_load(&m->ranks[i].told);
-        bool begins = !atomic_load(&m->ranks[i].pid);
-        char at = begins ? DEV_HOST_WORKS : (char)atomic_load(&m->ranks[i].work);
-        if (begins || told != h->told[i])
-            rank_pulse_heard(p, i, &(struct pulse_word){.kind = PULSE_TELL, .at = at});
-        h->told[i] = told;
-    }
-}
-
-static void rest(void *ctx, bool asks) {
-    struct hub *h = ctx;
-    sleep_on(h, &h->memory->ranks[h->own].bell, h->rung, asks ? TICK_S : QUESTION_S);
-}
-
-static void wake(void *ctx) {
-    struct hub *h = ctx;
-    hub_ring(h, &h->memory->ranks[h->own].bell);
-}
-
-struct hub *hub_join(void *memory, int rank, int size) {
-    static const struct pulse_ways ways = {send_word, look, rest, wake};
+struct hub *hub_join(void *memory, int rank, int size, struct rank_lives *lives) {
     struct hub *h = open_hub(memory, size, true);
-    h->own = rank;
     h->own_word = hub_own_word(getpid(), rank);
-    h->told = xcalloc((unsigned long)size, sizeof *h->told);
     h->memory->ranks[rank].own_word = &h->own_word;
     atomic_store(&h->memory->ranks[rank].pid, getpid());
     // Yama lets nobody read a process but its forefathers, and those it names: here its launcher and all that one starts.
     prctl(PR_SET_PTRACER, (unsigned long)getppid(), 0, 0, 0);
-    h->pulse = rank_pulse_start(rank, size, &ways, h, &h->memory->end);
-    if (h->pulse) return h;
-    free(h->told);
-    free(h);
-    return NULL;
+    h->lives = lives;
+    rank_lives_share(lives, &h->memory->end, h->memory->signs);
+    return h;
 }
 
 // ---------------------------------------------------------------- waiting
@@ -304,7 +256,7 @@ static bool is_missing(const void *wait, int rank) { return !is_present(wait, ra
 
 static enum wait_end sleep_until(struct wait *w) {
     struct collective_hub *t = w->t;
-    struct pulse_wait p = {.what = collective_name(w->p),
+    struct lives_wait p = {.what = collective_name(w->p),
                            .since_s = now_seconds(),
                            .deadline_s = w->endless ? 0 : t->impl.head.deadline_s,
                            .missing = is_missing,
@@ -312,8 +264,8 @@ static enum wait_end sleep_until(struct wait *w) {
     for (;;) {
         uint32_t rung = atomic_load(&w->bell->rung);
         if (w->over(w->arg)) return WAIT_OVER;
-        if (!w->endless && rank_pulse_ended(t->hub->pulse)) return WAIT_ABORTED;
-        if (rank_pulse_in_vain(t->hub->pulse, &p, w->why, sizeof w->why) && !w->over(w->arg))
+        if (!w->endless && rank_lives_ended(t->hub->lives)) return WAIT_ABORTED;
+        if (rank_lives_in_vain(t->hub->lives, &p, w->why, sizeof w->why) && !w->over(w->arg))
             return WAIT_IN_VAIN;
         sleep_on(t->hub, w->bell, rung, SEE_S);
     }
@@ -329,7 +281,7 @@ static enum wait_end await(struct wait *w) {
 
 // ---------------------------------------------------------------- failing
 int hub_fail_aborted(struct collective_hub *t, enum collective_primitive p) {
-    const char *why = rank_pulse_ended(t->hub->pulse);
+    const char *why = rank_lives_ended(t->hub->lives);
     return collective_impl_fail(&t->impl, "%s on channel %d: aborted: %s", collective_name(p), t->index,
                                 why ? why : "");
 }
@@ -347,7 +299,7 @@ static void say_missing(struct wait *w, uint64_t operation) {
     char text[COLLECTIVE_ERROR_BYTES], which[48] = "";
     if (operation) snprintf(which, sizeof which, " (operation %llu)", (unsigned long long)operation);
     snprintf(text, sizeof text, "%s on channel %d%s: %s", collective_name(w->p), t->index, which, w->why);
-    rank_pulse_end(t->hub->pulse, text, true);
+    (void)rank_lives_end(t->hub->lives, text, true);
     collective_impl_fail(&w->t->impl, "%s", text);
 }
 
@@ -400,7 +352,7 @@ static int stay(struct collective_hub *t, enum collective_primitive p, struct me
 }
 
 int hub_meet_first(struct collective_hub *t, enum collective_primitive p) {
-    if (rank_pulse_ended(t->hub->pulse)) return hub_fail_aborted(t, p);
+    if (rank_lives_ended(t->hub->lives)) return hub_fail_aborted(t, p);
     int rc = stay(t, p, come(t));
     if (rc == 0) hub_slot(t, t->rank)->passed++;
     return rc;

@@ -14,6 +14,7 @@
 #include "decentral/collective/collective.h"
 
 struct hub;
+struct rank_lives;
 struct hub *hub_create(int size);  // for threads. NULL after logging
 void hub_destroy(struct hub **h);
 // Any thread. Ends the waits of every rank.
@@ -28,9 +29,8 @@ int hub_run(int size, const char *flag, int (*work)(void *ctx, struct hub *hub, 
 // are a struct last_word (decentral/collective/last_word.h).
 #define HUB_PROCESSES_MAX 1024
 size_t hub_bytes(int size);
-// This process is the rank from now on. A thread of its own tells the others that it lives when they ask. NULL after
-// logging.
-struct hub *hub_join(void *memory, int rank, int size);
+// This process is the rank from now on. lives outlives the hub, and has its end there.
+struct hub *hub_join(void *memory, int rank, int size, struct rank_lives *lives);
 
 // world: struct hub. shm: of processes; staged: whose device memory is not the host's.
 extern const struct collective_kind collective_threads_kind, collective_shm_kind, collective_shm_staged_kind;

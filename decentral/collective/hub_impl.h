@@ -44,7 +44,7 @@
 
 #include "decentral/collective/collective_impl.h"
 #include "decentral/collective/hub.h"
-#include "decentral/collective/rank_pulse.h"
+#include "decentral/collective/rank_lives.h"
 #include "kernels/backend.h"
 
 enum hub_point { HUB_READY, HUB_SUMMED, HUB_DONE, HUB_POINTS };
@@ -115,16 +115,13 @@ struct hub_rank {
     _Atomic pid_t
         pid;  // where others find its memory, and a word in it that is its own; 0: it has not joined yet
     const void *own_word;
-    struct hub_bell bell;   // of the pulse's thread, for
-    _Atomic int asked;      // 1 + the rank that wants to know whether it lives
-    _Atomic uint32_t told;  // how often it has said that it does, and
-    _Atomic int work;       // enum dev_work: at what it was
     struct hub_line lines[COLLECTIVE_CHANNELS];
 };
 
 struct hub_memory {
     struct last_word end;
-    struct hub_rank ranks[];  // (size)
+    _Atomic uint16_t signs[HUB_PROCESSES_MAX];  // of life, of processes (shared/fabric/meet.h)
+    struct hub_rank ranks[];                    // (size)
 };
 
 // The word that others find at hub_rank.own_word where they read the rank's memory and nobody else's.
@@ -143,12 +140,8 @@ struct hub {
     struct hub_memory *memory;
     char *windows;
     size_t window_bytes;
-    struct rank_pulse *pulse;
-    // Of processes:
-    int own;
-    uint64_t own_word;
-    // Of the pulse's thread:
-    uint32_t *told, rung;  // (size) what has been heard of each rank; of the own bell
+    struct rank_lives *lives;  // of processes not owned
+    uint64_t own_word;         // of processes
 };
 
 struct hub_seat {

@@ -1,5 +1,5 @@
 // Why all ranks of a job must end: the first that says it is heard. It lies in memory that ranks share, or in a process's
-// own, where it comes as a word (rank_pulse.h).
+// own, where it comes as a word (rank_lives.h).
 #ifndef STARRING_DECENTRAL_COLLECTIVE_LAST_WORD_H
 #define STARRING_DECENTRAL_COLLECTIVE_LAST_WORD_H
 

@@ -9,10 +9,10 @@
 //             marked broken and closed without MPI_Finalize, which would hang; when the process ends with
 //             an error, mpirun ends the job. A world that is refused after MPI_Init is left in the same way:
 //             MPI_Finalize of ranks that cannot reach each other has crashed inside of Open MPI.
-// End         A word of the pulse (mpi_words.c), which every wait asks for.
+// End         A word of the meeting, which every wait asks for.
 // Devices     What is not host memory is staged (collective_staged): the stream runs these calls as host
 //             functions.
-// Deadline    Beyond half of it peers are asked whether they live and compute (rank_pulse.h).
+// Deadline    Beyond half of it every wait asks whether peers live and compute (rank_lives.h).
 // Mismatch    Operations have their own tags, and lengths are compared. Differing lengths are errors that
 //             name both ranks; differing operations end at the deadline and name the rank that did not come.
 #include <stdio.h>
@@ -24,7 +24,8 @@
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- the world
-static int world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size) {
+static int world_open(struct mpi_world **out, struct mpi_medium *medium, struct rank_lives *lives, int *rank,
+                      int *size) {
     int provided = 0, done = 0;
     MPI_Initialized(&done);
     if (done) return fail("MPI is initialized already: one mpi_world a process");
@@ -46,11 +47,7 @@ static int world_open(struct mpi_world **out, struct mpi_medium *medium, int *ra
         free(w);
         return fail("mpirun started %d ranks; at most %d are possible", n, REDUCE_MAX);
     }
-    w->words = mpi_words_start(w->rank, w->size);
-    if (!w->words) {
-        free(w);
-        return -1;
-    }
+    w->lives = lives;
     *out = w;
     *rank = w->rank;
     *size = w->size;
@@ -60,7 +57,6 @@ static int world_open(struct mpi_world **out, struct mpi_medium *medium, int *ra
 static void world_close(struct mpi_world **world) {
     struct mpi_world *w = *world;
     if (!w) return;
-    mpi_words_stop(&w->words, atomic_load(&w->broken));
     if (!atomic_load(&w->broken)) {
         mpi_medium_show(&w->medium);
         MPI_Finalize();
@@ -249,7 +245,7 @@ static int run_native(struct collective_peers *peers, const struct collective_ca
 // ---------------------------------------------------------------- the table
 static void mpi_destroy(struct collective *c) {
     struct collective_mpi *m = (struct collective_mpi *)c;
-    rank_pulse_computes(m->peers.pulse, m->world->rank, NULL);
+    rank_lives_computes(m->peers.lives, m->world->rank, NULL);
     // A broken world leaves MPI's part behind: messages that refer to it may still be under way.
     if (!atomic_load(&m->world->broken)) {
         if (m->comm != MPI_COMM_NULL) MPI_Comm_free(&m->comm);
@@ -278,7 +274,8 @@ static int open_communicator(struct collective_mpi *m) {
     return 0;
 }
 
-static const struct peers_engine exchange = {begin_exchange, end_exchange, push_exchange, run_native};
+static const struct peers_engine exchange = {
+    .begin = begin_exchange, .end = end_exchange, .push = push_exchange, .native = run_native};
 
 static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
     struct mpi_world *w = world;
@@ -289,13 +286,13 @@ static struct collective *create(void *world, int rank, int channel, const struc
         return NULL;
     }
     m->peers.engine = &exchange;
-    m->peers.pulse = w->words->pulse;
+    m->peers.lives = w->lives;
     m->peers.broken = &w->broken;
     m->world = w;
     m->comm = MPI_COMM_NULL;
     m->requests = xcalloc(2 * (unsigned long)w->size, sizeof *m->requests);
     if (open_communicator(m) == 0) {
-        if (o->dev) rank_pulse_computes(m->peers.pulse, w->rank, o->dev);
+        if (o->dev) rank_lives_computes(m->peers.lives, w->rank, o->dev);
         return &m->peers.impl.head;
     }
     fail("rank %d: %s", w->rank, collective_error(&m->peers.impl.head));

@@ -3,7 +3,6 @@
 //
 //     collective_mpi   world, communicators, messages, the library's own reductions, the table
 //     mpi_wait         waits: deadline and end
-//     mpi_words        the pulse's words
 #ifndef STARRING_DECENTRAL_MPI_MPI_IMPL_H
 #define STARRING_DECENTRAL_MPI_MPI_IMPL_H
 
@@ -14,18 +13,10 @@
 
 #define MESSAGE_BYTES ((size_t)1 << 30)  // MPI counts are ints
 
-// Of the pulse (decentral/collective/rank_pulse.h): one message a peer and kind is under way at most.
-struct mpi_words {
-    int size;
-    struct rank_pulse *pulse;
-    MPI_Request in[PULSE_KINDS], *out[PULSE_KINDS];  // out: (size)
-    struct pulse_word in_word[PULSE_KINDS], *out_word[PULSE_KINDS];
-};
-
 struct mpi_world {
     int rank, size;
     struct mpi_medium medium;
-    struct mpi_words *words;
+    struct rank_lives *lives;
     atomic_bool broken;
 };
 
@@ -35,11 +26,6 @@ struct collective_mpi {
     MPI_Comm comm, coming;  // MPI_COMM_NULL until all ranks have it; what it will be
     MPI_Request *requests;  // (2*size): receive from i, send to i
 };
-
-// ---- mpi_words.c: the main thread's, between MPI_Init and MPI_Finalize
-struct mpi_words *mpi_words_start(int rank, int size);  // with a pulse that uses them; NULL after logging
-// broken: the world is; what MPI still refers to is left behind.
-void mpi_words_stop(struct mpi_words **w, bool broken);
 
 // ---- mpi_wait.c: on the stream's thread
 int mpi_fail(struct collective_mpi *m, const char *what, int mpi_code);  // keeps the error; -1

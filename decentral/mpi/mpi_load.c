@@ -60,9 +60,10 @@ static const struct mpi_engine *engine(const char **why) {
 
 bool mpi_available(const char **why) { return engine(why) != NULL; }
 
-int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size) {
+int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, struct rank_lives *lives, int *rank,
+                   int *size) {
     const char *why;
-    return engine(&why) ? engine(&why)->open(out, medium, rank, size) : fail("%s", why);
+    return engine(&why) ? engine(&why)->open(out, medium, lives, rank, size) : fail("%s", why);
 }
 
 void mpi_world_close(struct mpi_world **w) {

@@ -14,11 +14,13 @@
 #include "decentral/mpi/mpi_medium.h"
 
 struct mpi_world;
+struct rank_lives;
 // Whether there is an Open MPI that this program can use; if not, why.
 bool mpi_available(const char **why);
-// medium: what is asked for; it becomes what is taken. 0, or -1 after logging; the process then
+// medium: what is asked for; it becomes what is taken. lives outlives the world. 0, or -1 after logging; the process then
 // ends with an error, and without MPI_Finalize.
-int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size);
+int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, struct rank_lives *lives, int *rank,
+                   int *size);
 void mpi_world_close(struct mpi_world **w);
 
 // All ranks that mpirun has started, before or after their world is opened: rank 0's text becomes everybody's. 0, or -1 after
@@ -34,7 +36,8 @@ extern const struct collective_kind collective_mpi_kind, collective_mpi_staged_k
 #define MPI_ENGINE_SYMBOL "starring_mpi_engine"
 
 struct mpi_engine {
-    int (*open)(struct mpi_world **out, struct mpi_medium *medium, int *rank, int *size);
+    int (*open)(struct mpi_world **out, struct mpi_medium *medium, struct rank_lives *lives, int *rank,
+                int *size);
     void (*close)(struct mpi_world **w);
     struct collective *(*create)(void *world, int rank, int channel, const struct collective_options *o);
     int (*tell)(char *text, size_t bytes);

@@ -75,7 +75,7 @@ static void pause_between_tests(double start) {
 // expected[i]: bytes from rank i, or 0; NULL: not compared.
 static int test_until_done(struct collective_mpi *m, const char *what, const size_t *expected) {
     MPI_Status statuses[2 * REDUCE_MAX];
-    struct pulse_wait w = {.what = what,
+    struct lives_wait w = {.what = what,
                            .since_s = now_seconds(),
                            .deadline_s = m->peers.impl.head.deadline_s,
                            .missing = expected ? is_missing : NULL,

@@ -2,7 +2,7 @@
 // collective_peers.c; how bytes move, in shared/fabric/mesh.h.
 //
 // Waiting     For some milliseconds each, and between two of them a look around: has somebody aborted, is a rank that is
-//             missing gone, has the deadline come since the last bytes moved (rank_pulse.h).
+//             missing gone, has the deadline come since the last bytes moved (rank_lives.h).
 #include "decentral/tcp/collective_tcp.h"
 
 #include <stdio.h>
@@ -18,8 +18,7 @@
 struct tcp_world {
     int rank, size;
     struct mesh *mesh;
-    struct rank_pulse *pulse;
-    atomic_bool ready;  // all connections are there
+    struct rank_lives *lives;
     atomic_bool broken;
 };
 
@@ -31,45 +30,38 @@ struct collective_tcp {
 
 static struct collective_tcp *of(struct collective_peers *p) { return (struct collective_tcp *)p; }
 
-// ---------------------------------------------------------------- words
-static void hear_word(void *ctx, int from, const void *bytes, size_t n) {
-    struct pulse_word word;
-    if (n != sizeof word) return;
-    memcpy(&word, bytes, sizeof word);
-    rank_pulse_heard(((struct tcp_world *)ctx)->pulse, from, &word);
+// ---------------------------------------------------------------- the end, which comes before that of the connection
+static void hear_end(void *ctx, int from, const void *bytes, size_t n) {
+    char why[MESH_WORD_MAX + 1];
+    (void)from;
+    snprintf(why, sizeof why, "%.*s", (int)n, (const char *)bytes);
+    rank_lives_told(((struct tcp_world *)ctx)->lives, why);
 }
 
-static bool send_word(void *ctx, int to, const struct pulse_word *word) {
-    struct tcp_world *w = ctx;
-    return atomic_load(&w->ready) && mesh_say(w->mesh, to, word, sizeof *word);
-}
-
-static void look(void *ctx, struct rank_pulse *p) {
-    struct tcp_world *w = ctx;
-    (void)p;
-    if (atomic_load(&w->ready)) mesh_look(w->mesh);
+static void tell_end(struct collective_peers *p, const char *why) {
+    const struct tcp_world *w = of(p)->world;
+    for (int i = 0; i < w->size; i++)
+        if (i != w->rank) mesh_say(w->mesh, i, why, strnlen(why, MESH_WORD_MAX));
 }
 
 // ---------------------------------------------------------------- life
 int tcp_world_open(struct tcp_world **out, const struct tcp_world_options *o) {
-    static const struct pulse_ways ways = {.send = send_word, .look = look};
     *out = NULL;
     if (o->size > REDUCE_MAX) return fail("%d ranks over tcp; at most %d are possible", o->size, REDUCE_MAX);
     struct tcp_world *w = xcalloc(1, sizeof *w);
     w->rank = o->rank;
     w->size = o->size;
-    w->pulse = rank_pulse_start(w->rank, w->size, &ways, w, NULL);
-    int rc = !w->pulse || mesh_open(&w->mesh, &(struct mesh_options){.rank = o->rank,
-                                                                     .size = o->size,
-                                                                     .lanes = COLLECTIVE_CHANNELS,
-                                                                     .listen = o->listen,
-                                                                     .key = o->key,
-                                                                     .deadline_s = o->deadline_s,
-                                                                     .meet = o->meet,
-                                                                     .meet_ctx = o->ctx,
-                                                                     .word = hear_word,
-                                                                     .ctx = w});
-    atomic_store(&w->ready, !rc);
+    w->lives = o->lives;
+    int rc = mesh_open(&w->mesh, &(struct mesh_options){.rank = o->rank,
+                                                        .size = o->size,
+                                                        .lanes = COLLECTIVE_CHANNELS,
+                                                        .listen = o->listen,
+                                                        .key = o->key,
+                                                        .deadline_s = o->deadline_s,
+                                                        .meet = o->meet,
+                                                        .meet_ctx = o->ctx,
+                                                        .word = hear_end,
+                                                        .ctx = w});
     if (rc) tcp_world_close(&w);
     *out = w;
     return w ? 0 : -1;
@@ -79,7 +71,6 @@ void tcp_world_close(struct tcp_world **world) {
     struct tcp_world *w = *world;
     if (!w) return;
     if (w->mesh && !atomic_load(&w->broken)) mesh_leave(w->mesh);
-    rank_pulse_stop(&w->pulse);
     mesh_close(&w->mesh);
     free(w);
     *world = NULL;
@@ -102,12 +93,12 @@ static int begin_exchange(struct collective_peers *p, enum collective_primitive 
 // -1 when the wait is over: nothing more will come of it.
 static bool is_missing(const void *missing, int rank) { return ((const bool *)missing)[rank]; }
 
-static int look_around(struct collective_tcp *m, struct pulse_wait *w) {
+static int look_around(struct collective_tcp *m, struct lives_wait *w) {
     bool missing[REDUCE_MAX] = {false};
     char why[LANES_WHY], text[LANES_WHY + 64];
     w->ctx = missing;
     mesh_missing(m->world->mesh, m->peers.channel, missing);
-    int gone = rank_pulse_ended(m->world->pulse) ? -1 : mesh_gone(m->world->mesh, missing, why);
+    int gone = rank_lives_ended(m->world->lives) ? -1 : mesh_gone(m->world->mesh, missing, why);
     if (gone < 0) return peers_check(&m->peers, w);
     snprintf(text, sizeof text, "rank %d is gone: %s", gone, why);
     return peers_lose(&m->peers, w->what, text);
@@ -117,7 +108,7 @@ static int end_exchange(struct collective_peers *p, enum collective_primitive pr
     struct collective_tcp *m = of(p);
     struct mesh *mesh = m->world->mesh;
     const char *what = collective_name(primitive);
-    struct pulse_wait w = {
+    struct lives_wait w = {
         .what = what, .since_s = now_seconds(), .deadline_s = p->impl.head.deadline_s, .missing = is_missing};
     uint64_t moved = mesh_moved(mesh, p->channel), now;
     char why[LANES_WHY];
@@ -138,23 +129,29 @@ static int end_exchange(struct collective_peers *p, enum collective_primitive pr
 
 static void push(struct collective_peers *p) { mesh_turn(of(p)->world->mesh); }
 
-static const struct peers_engine exchange = {.begin = begin_exchange, .end = end_exchange, .push = push};
+static const struct peers_engine exchange = {
+    .begin = begin_exchange, .end = end_exchange, .push = push, .tell = tell_end};
 
 // ---------------------------------------------------------------- the table
 static void tcp_destroy(struct collective *c) {
     struct collective_tcp *m = (struct collective_tcp *)c;
-    rank_pulse_computes(m->world->pulse, m->world->rank, NULL);
+    rank_lives_computes(m->world->lives, m->world->rank, NULL);
     mesh_drop(m->world->mesh, m->peers.channel);
     free(m->own_staging);
     peers_fini(&m->peers);
     free(m);
 }
 
+static const char *aborted(struct collective *c) {
+    mesh_look(((struct collective_tcp *)c)->world->mesh);
+    return peers_aborted(c);
+}
+
 static const struct collective_ops tcp_ops = {
     .name = "tcp",
     .enqueue = collective_impl_enqueue,
     .abort = peers_abort,
-    .aborted = peers_aborted,
+    .aborted = aborted,
     .destroy = tcp_destroy,
 };
 
@@ -177,10 +174,10 @@ static struct collective *create(void *world, int rank, int channel, const struc
         return NULL;
     }
     m->peers.engine = &exchange;
-    m->peers.pulse = w->pulse;
+    m->peers.lives = w->lives;
     m->peers.broken = &w->broken;
     m->world = w;
-    if (o->dev) rank_pulse_computes(w->pulse, w->rank, o->dev);
+    if (o->dev) rank_lives_computes(w->lives, w->rank, o->dev);
     return &m->peers.impl.head;
 }
 

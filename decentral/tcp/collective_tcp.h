@@ -9,9 +9,11 @@
 #include "decentral/collective/collective.h"
 #include "shared/fabric/mesh.h"
 
+struct rank_lives;
 struct tcp_world;
 struct tcp_world_options {
     int rank, size;
+    struct rank_lives *lives;                                           // outlives the world
     const char *listen;                                                 // mesh_options'
     const struct job_key *key;                                          // the same
     double deadline_s;                                                  // for all to come

@@ -33,7 +33,8 @@ struct place {
     struct past *past;
     int pasts;  // that there have been: the last PASTS_MAX are kept
     uint64_t life;
-    uint64_t gets;           // the number of its last GET
+    uint64_t gets;  // the number of its last GET
+    uint16_t sign;
     double heard_s, gone_s;  // of the book's turns. gone_s: 0 while there is a connection
     struct meet_come come;
 };
@@ -471,8 +472,21 @@ static void put_part(struct book *b, int rank, const char *name, const char *dat
     if (k > 1) drop(b, before);
 }
 
+static void say_lives(struct book *b, int member) {
+    size_t bytes = (size_t)b->o.size * sizeof b->places->sign;
+    uint16_t *signs = xcalloc(1, bytes);
+    struct entry e = {.named.name = MEET_LIVES, .value = meet_value_of(signs, bytes)};
+    for (int i = 0; i < b->o.size; i++) signs[i] = b->places[i].sign;
+    hand_out(b, member, &e);
+    meet_value_free(e.value);
+}
+
 static void get(struct book *b, const struct meet_message *m) {
     b->places[m->rank].gets = m->count;
+    if (!strcmp(m->name, MEET_LIVES)) {
+        say_lives(b, m->rank);
+        return;
+    }
     if (is_past(b, m->name)) return;
     struct entry *e = entry_of(b, m->name);
     if (e->there) {
@@ -531,7 +545,10 @@ void book_hear(struct book *b, const struct meet_message *m, const void *data, d
     p->gone_s = 0;
     struct meet_value *v = post_hear(b->post, m->rank, m, data, now_s);
     if (v) act(b, m, p, v);
-    if (m->kind == MEET_PING) answer(b, m->rank, now_s);
+    if (m->kind == MEET_PING) {
+        p->sign = meet_sign(p->sign, (int)m->count);
+        answer(b, m->rank, now_s);
+    }
     post_push(b->post, m->rank, true);
 }
 

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MEET_MAGIC    0x34565a52u  // of this version of these messages
+#define MEET_MAGIC    0x35565a52u  // of this version of these messages
 #define MEET_NAME_MAX 160
 #define MEET_TEXT_MAX 640
 #define MEET_DATA_MAX ((size_t)16 << 20)  // of a value; of a gather all parts together
@@ -28,6 +28,7 @@
 #define MEET_PAUSE_S  0.1   // between two turns
 #define MEET_GONE_S   3.0   // a broken connection that is not made anew by then is a process that has gone
 #define MEET_TABLE    "#0"  // the name of who is there; "#1", "#2", ..: of gathers
+#define MEET_LIVES    "?"   // the name of what is known of all ranks: the last sign of life of each
 #define MEET_CAST_MAX 2     // kinds of roles
 #define MEET_WHO_MAX  48    // of a member's name, "worker 12"
 
@@ -70,6 +71,11 @@ struct member_news {
     char why[MEET_TEXT_MAX];
 };
 
+// A sign of life: which it is, from 1 to 255 and again from 1 on, and what the member was at (rendezvous_is_at). 0: none has come.
+static inline uint16_t meet_sign(uint16_t last, int is_at) {
+    return (uint16_t)(((last >> 8) % 255 + 1) << 8 | (is_at & 255));
+}
+
 // A member, as all know it after rendezvous_open.
 struct rendezvous_member {
     char host[64];     // its name
@@ -106,8 +112,8 @@ struct meet_message {
     int32_t rank;   // a member's. To the book: whose; from it: of ENDED which
     int32_t size;   // COME: how many ranks the sender was told of
     uint64_t life;  // a random number of the process: which of those that say they are this rank
-    uint64_t
-        count;  // WAITING: how many are missing; ENDED: an enum meet_end; GET: its number; GOT: of the last GET
+    // WAITING: how many are missing; ENDED: an enum meet_end; GET: its number; GOT: of the last GET; PING: rendezvous_is_at
+    uint64_t count;
     uint64_t number, said, heard, seen;  // the link's word; said 0: none
     uint64_t asks;
     uint64_t at, total;  // of a piece: from which byte on, of how many

@@ -41,6 +41,7 @@
 #define PAUSE_S       0.1  // between two looks of one who waits
 #define CAST_LEAVES_S 1.0  // for the cast to hear the end
 #define ID_MAX        40
+#define BEATS         32  // per deadline
 #define OF_PROCESS    22  // descriptors of one that has come, its standard streams among them
 #define DESCRIPTORS   65536
 #define MESSAGE_MAX   (1 << 19)
@@ -486,6 +487,15 @@ void rendezvous_turns(struct rendezvous *r, const _Atomic uint64_t *turns) {
     r->turning = (struct turning){0};
     pthread_mutex_unlock(&r->lock);
 }
+
+void rendezvous_is_at(struct rendezvous *r, int (*is_at)(void *ctx), void *ctx) {
+    pthread_mutex_lock(&r->lock);
+    r->seat.is_at = is_at;
+    r->seat.is_at_ctx = ctx;
+    pthread_mutex_unlock(&r->lock);
+}
+
+double rendezvous_beat(double deadline_s) { return fmin(MEET_AGAIN_S, fmax(deadline_s, 2) / BEATS); }
 
 const struct rendezvous_member *rendezvous_member(const struct rendezvous *r, int rank) {
     return &r->seat.members[rank];

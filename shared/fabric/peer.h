@@ -34,6 +34,11 @@ uint64_t rendezvous_life(const struct rendezvous *r);        // this process', a
 // The turns of a thread that must turn (shared/time/turn_clock.h, turning_stood): while it stands for more than deadline_s this
 // process says no sign of life. NULL: none; rendezvous_close takes it away.
 void rendezvous_turns(struct rendezvous *r, const _Atomic uint64_t *turns);
+// What this process is at, 0 to 255, for those who ask who lives (MEET_LIVES is such a name, that is always there): each sign of life
+// says it. is_at is called on the rendezvous' thread, with the rendezvous locked: it calls nothing of it. NULL: none any more.
+void rendezvous_is_at(struct rendezvous *r, int (*is_at)(void *ctx), void *ctx);
+// Seconds between two signs of life, for who waits for each other up to that deadline.
+double rendezvous_beat(double deadline_s);
 // Ranks alone know them:
 const struct rendezvous_member *rendezvous_member(const struct rendezvous *r, int rank);
 int rendezvous_machines(const struct rendezvous *r);

@@ -166,8 +166,11 @@ void seat_tick(struct seat *s, double now_s) {
     double turn_s = turn_clock_turn(&s->turns, now_s);
     miss(s, turn_s);
     if (!seat_in(s)) come(s, turn_s, now_s);
-    if (s->heard && meet_due(&s->ping_s, s->beat_s, now_s))
-        post_say(s->post, 0, meet_message(MEET_PING, s->rank, s->life), NULL);
+    if (s->heard && meet_due(&s->ping_s, s->beat_s, now_s)) {
+        struct meet_message m = meet_message(MEET_PING, s->rank, s->life);
+        m.count = s->is_at ? (uint64_t)s->is_at(s->is_at_ctx) : 0;
+        post_say(s->post, 0, m, NULL);
+    }
     post_push(s->post, 0, seat_in(s));
     post_tick(s->post, now_s);
 }

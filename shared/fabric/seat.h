@@ -22,6 +22,8 @@ struct seat {
     const char *first, *place;  // first: what member 0 is called; NULL: "rank 0"
     double silent_s, beat_s;    // beat_s: between two signs of life; 0: MEET_AGAIN_S
     bool still;                 // it says no sign of life, nor anything else
+    int (*is_at)(void *ctx);    // what a sign of life says; NULL: 0
+    void *is_at_ctx;
     meet_say *say;
     void *ctx;
     void *come;  // a struct meet_come and the identity's text

@@ -8,6 +8,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/regular_file.h"
+#include "shared/fabric/job_key.h"
 #include "shared/launch/launch.h"
 
 // After Ctrl-C mpirun tells its ranks, waits one second, whether they need it or not, and kills them. They end the step
@@ -21,7 +22,9 @@ static const struct {
     const char *advice;
 } starters[LAUNCH_KINDS] = {
     // More ranks than cores are this program's business; binding would leave each rank one core alone.
-    [LAUNCH_MPI] = {(const char *const[]){"--oversubscribe", "--bind-to", "none", NULL},
+    // Those of other machines are given the key by its name.
+    [LAUNCH_MPI] = {(const char *const[]){"--oversubscribe", "--bind-to", "none", "-x", JOB_KEY_VARIABLE,
+                                          NULL},
                     "install Open MPI (the packages openmpi-bin and libopenmpi-dev)"},
 };
 

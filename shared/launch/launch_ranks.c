@@ -146,7 +146,7 @@ int launch_ranks(struct run *r, int argc, char *const *argv) {
         (getrandom(&r->lives, sizeof r->lives, 0) != (ssize_t)sizeof r->lives || !r->lives))
         return fail("no random number"), EXIT_RUN_FAILED;
     bool opened =
-        !job_key_hand_down() && (s.program = launch_self()) && (s.meet = run_meeting(0, s.count, 0));
+        !job_key_hand_down() && (s.program = launch_self()) && (s.meet = run_meeting(c, 0, s.count, 0));
     if (!opened || run_begin(r)) {
         rendezvous_close(&s.meet);
         free(s.program);

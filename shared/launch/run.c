@@ -166,22 +166,24 @@ int run_end(struct run *r, int status, int number) {
 // ---------------------------------------------------------------- a launcher and its children
 // Who stands still, or has gone, the launcher sees of its children, and the kernel ends them with it. One that is slow on its
 // way is waited for.
-struct rendezvous *run_meeting(int member, int count, int port) {
-    return rendezvous_open(&(struct rendezvous_options){.host = "127.0.0.1",
-                                                        .port = port,
-                                                        .rank = member,
-                                                        .size = 1,
-                                                        .cast = {{"rank", count}},
-                                                        .first = "the launcher",
-                                                        .anew = true,
-                                                        .deadline_s = ENDLESS_S,
-                                                        .silent_s = ENDLESS_S,
-                                                        .later = member > 0});
+struct rendezvous *run_meeting(const struct config *c, int member, int count, int port) {
+    return rendezvous_open(
+        &(struct rendezvous_options){.host = "127.0.0.1",
+                                     .port = port,
+                                     .rank = member,
+                                     .size = 1,
+                                     .cast = {{"rank", count}},
+                                     .first = "the launcher",
+                                     .anew = true,
+                                     .deadline_s = ENDLESS_S,
+                                     .silent_s = ENDLESS_S,
+                                     .beat_s = rendezvous_beat((double)c->deadline_ms * 1e-3),
+                                     .later = member > 0});
 }
 
 int run_come(struct run *r) {
     int port = rank_env_meeting();
-    if (port) r->meet = run_meeting(1 + r->env.rank, r->env.size, port);
+    if (port) r->meet = run_meeting(r->config, 1 + r->env.rank, r->env.size, port);
     return r->meet || !port ? 0 : -1;
 }
 

@@ -30,7 +30,7 @@ bool run_is_over(const struct run *r);
 int run_show(struct run *r);
 
 // The meeting of a launcher, member 0, and its `count` children, the cast "rank". port: 0, of the launcher: any. NULL after logging.
-struct rendezvous *run_meeting(int member, int count, int port);
+struct rendezvous *run_meeting(const struct config *c, int member, int count, int port);
 #define RUN_WHY "failed/%d"  // a child's word, with its life: why it has
 // A child comes there. It does not wait. 0, or -1 after logging.
 int run_come(struct run *r);

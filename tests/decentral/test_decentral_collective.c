@@ -25,6 +25,7 @@
 #include "shared/core/error.h"
 #include "shared/launch/stop.h"
 #include "tests/decentral/collective_cases.h"
+#include "tests/decentral/meets.h"
 
 static bool processes;  // of the tests that run now
 static bool forbidden;  // to read the memory of other processes
@@ -33,7 +34,11 @@ static bool forbidden;  // to read the memory of other processes
 struct rank_thread {
     int rank, size;
     struct hub *hub;
-    void *memory;  // of processes: each has a hub of its own upon it
+    // Of processes: each has a hub of its own upon the memory.
+    void *memory;
+    _Atomic int *port;
+    struct rank_lives *lives;
+    struct rendezvous *meet;
     double deadline_s;
     int (*body)(struct rank_thread *t);
     pthread_barrier_t *start;  // of all ranks
@@ -52,7 +57,12 @@ static void *rank_main(void *arg) {
     dev_open(backend_find("cpu", &(const char *){NULL}),
              &(struct device_options){.threads = 1, .watch_host = true}, &t->dev);
     const struct collective_kind *kind = processes ? &collective_shm_kind : &collective_threads_kind;
-    if (processes) t->hub = hub_join(t->memory, t->rank, t->size);
+    if (processes) {
+        t->lives = rank_lives_open(t->rank, t->size);
+        t->hub = hub_join(t->memory, t->rank, t->size, t->lives);
+        t->meet = meets(t->rank, t->size, t->deadline_s, t->port);
+        if (t->meet) rank_lives_meet(t->lives, t->meet);
+    }
     for (int i = 0; i < 2; i++) {
         struct collective_options o = {
             .control = i == 1, .wire = &t->wire[i], .deadline_s = t->deadline_s, .dev = t->dev};
@@ -67,7 +77,11 @@ static void *rank_main(void *arg) {
         collective_destroy(&t->c[i]);
     }
     dev_close(&t->dev);
-    if (processes) hub_destroy(&t->hub);
+    if (processes) {
+        rendezvous_close(&t->meet);
+        hub_destroy(&t->hub);
+        rank_lives_close(&t->lives);
+    }
     return NULL;
 }
 
@@ -76,6 +90,7 @@ static void run_ranks(struct rank_thread *t, int size, double deadline_s, int (*
     size_t bytes = hub_bytes(size);
     void *memory =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    _Atomic int port = 0;
     pthread_barrier_t start;
     pthread_barrier_init(&start, NULL, (unsigned)size);
     memset(t, 0, (size_t)size * sizeof *t);
@@ -84,6 +99,7 @@ static void run_ranks(struct rank_thread *t, int size, double deadline_s, int (*
         t[i].size = size;
         t[i].hub = hub;
         t[i].memory = memory;
+        t[i].port = &port;
         t[i].deadline_s = deadline_s;
         t[i].body = body;
         t[i].start = &start;
@@ -529,22 +545,13 @@ static void test_an_abort_can_be_asked_for(void **state) {
     for (int i = 0; i < 3; i++) assert_int_equal(t[i].rc, 0);
 }
 
-// A rank that is gone without a word, of processes: nobody answers for it.
-static bool say_nothing(void *ctx, int to, const struct pulse_word *word) {
-    (void)ctx, (void)to, (void)word;
-    return true;
-}
-
-static void hear_nothing(void *ctx, struct rank_pulse *p) { (void)ctx, (void)p; }
-
+// A rank that is gone without a word, of processes: nothing says at the meeting that it lives.
 static int body_silent(struct rank_thread *t) {
     float x = 1, y = 0;
     collective_all_reduce(t->c[0], t->s[0], &x, &y, 1, DT_F32);
     if (stream_sync(t->s[0]) || y != (float)t->size) return -2;
     if (t->rank == 1) {
-        static const struct pulse_ways deaf = {.send = say_nothing, .look = hear_nothing};
-        rank_pulse_stop(&t->hub->pulse);
-        t->hub->pulse = rank_pulse_start(1, t->size, &deaf, NULL, &t->hub->memory->end);
+        rendezvous_close(&t->meet);
         usleep(4000000);
         return -1;
     }
@@ -560,41 +567,51 @@ static void test_a_silent_process_is_named(void **state) {
     assert_mentions(t[0].error, "rank 1 did not come within 1 s and gives no sign of life");
 }
 
-// A rank that hardly gets a core itself: a look takes it 0.1 s, so that an answer has come behind six of them. gone: none comes.
-struct far_rank {
-    int looks, due;  // when the answer has come; 0: nothing has been asked
-    atomic_bool gone;
-};
-
-static bool ask_far(void *ctx, int to, const struct pulse_word *word) {
-    struct far_rank *f = ctx;
-    (void)to;
-    if (word->kind == PULSE_ASK && !f->due) f->due = f->looks + 6;
-    return true;
+static int works(void *ctx) {
+    (void)ctx;
+    return DEV_HOST_WORKS;
 }
 
-static void hear_far(void *ctx, struct rank_pulse *p) {
-    struct far_rank *f = ctx;
-    usleep(100000);
-    if (++f->looks < f->due || !f->due) return;
-    f->due = 0;
-    if (!atomic_load(&f->gone))
-        rank_pulse_heard(p, 1, &(struct pulse_word){.kind = PULSE_TELL, .at = DEV_HOST_WORKS});
+static bool is_rank_2(const void *ctx, int rank) {
+    (void)ctx;
+    return rank == 2;
 }
 
-static void test_a_rank_without_a_core_finds_nobody_silent(void **state) {
+// Rank 1 shares no memory with rank 2, and waits for it. Who says that he works is waited for, and while the meeting, rank 0's,
+// itself stands still nobody else is silent. Who has left it is.
+static void test_a_meeting_that_stands_still_makes_nobody_silent(void **state) {
     (void)state;
-    static const struct pulse_ways ways = {.send = ask_far, .look = hear_far};
-    struct far_rank f = {0};
-    struct rank_pulse *p = rank_pulse_start(0, 2, &ways, &f, NULL);
-    struct pulse_wait w = {.what = "recv", .since_s = now_seconds(), .deadline_s = 0.6};
+    _Atomic int *port = mmap(NULL, sizeof *port, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t ranks[3] = {0};
+    for (int i = 0; i < 3; i += 2) {
+        if ((ranks[i] = fork())) continue;
+        struct rendezvous *meet = meets(i, 3, 0.6, port);
+        rendezvous_is_at(meet, works, NULL);
+        for (;;) pause();
+    }
+    struct rendezvous *meet = meets(1, 3, 0.6, port);
+    struct rank_lives *l = rank_lives_open(1, 3);
+    rank_lives_meet(l, meet);
+    rank_lives_waits(l, true);
+    struct lives_wait w = {.what = "recv", .since_s = now_seconds(), .deadline_s = 0.6, .missing = is_rank_2};
     char why[256];
-    for (; now_seconds() - w.since_s < 3; usleep(10000))
-        assert_false(rank_pulse_in_vain(p, &w, why, sizeof why));
-    atomic_store(&f.gone, true);
-    while (!rank_pulse_in_vain(p, &w, why, sizeof why)) usleep(10000);
-    assert_string_equal(why, "rank 1 did not come within 0.6 s and gives no sign of life");
-    rank_pulse_stop(&p);
+    for (int at = 0; at < 500; at++, usleep(10000)) {
+        if (rank_lives_in_vain(l, &w, why, sizeof why)) fail_msg("%d: %s", at, why);
+        if (at == 200) kill(ranks[0], SIGSTOP);
+        if (at == 400) kill(ranks[0], SIGCONT);
+    }
+    kill(ranks[2], SIGSTOP);
+    while (!rank_lives_in_vain(l, &w, why, sizeof why)) usleep(10000);
+    assert_string_equal(why, "rank 2 did not come within 0.6 s and gives no sign of life");
+    w.missing = NULL;
+    kill(ranks[0], SIGSTOP);
+    w.since_s = now_seconds();
+    while (!rank_lives_in_vain(l, &w, why, sizeof why)) usleep(10000);
+    assert_string_equal(why, "rank 0 did not come within 0.6 s and gives no sign of life");
+    for (int i = 0; i < 3; i += 2) kill(ranks[i], SIGKILL), waitpid(ranks[i], NULL, 0);
+    rendezvous_close(&meet);
+    rank_lives_close(&l);
+    munmap(port, sizeof *port);
 }
 
 // Rank 0 reads the memory of rank 1, whose process has ended in between, or where rank 1 has none.
@@ -687,7 +704,7 @@ int main(void) {
     };
     const struct CMUnitTest processes_alone[] = {
         cmocka_unit_test(test_a_silent_process_is_named),
-        cmocka_unit_test(test_a_rank_without_a_core_finds_nobody_silent),
+        cmocka_unit_test(test_a_meeting_that_stands_still_makes_nobody_silent),
         cmocka_unit_test(test_all_primitives_through_windows),
         cmocka_unit_test(test_a_peer_that_cannot_be_read_is_named),
     };

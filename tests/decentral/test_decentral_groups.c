@@ -12,6 +12,7 @@
 
 #include "decentral/collective/collective_groups.h"
 #include "decentral/collective/hub.h"
+#include "decentral/collective/rank_lives.h"
 #include "shared/core/error.h"
 #include "tests/decentral/zero_cases.h"
 
@@ -186,10 +187,12 @@ struct ring_thread {
 static void *ring_main(void *arg) {
     struct ring_thread *t = arg;
     bool process = t->source.kind == &collective_shm_kind;
-    struct hub *hub = process ? hub_join(t->source.world, t->source.rank, t->source.size) : NULL;
+    struct rank_lives *lives = rank_lives_open(t->source.rank, t->source.size);
+    struct hub *hub = process ? hub_join(t->source.world, t->source.rank, t->source.size, lives) : NULL;
     if (process) t->source.world = hub;
     t->rc = zero_case_rank(t->c, t->ref, &t->source);
     hub_destroy(&hub);
+    rank_lives_close(&lives);
     return NULL;
 }
 

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 
 #include "decentral/mpi/mpi_load.h"
+#include "tests/decentral/meets.h"
 #include "tests/decentral/process_jobs.h"
 
 // Open MPI is not built with the thread sanitizer: what its modules do among themselves, and the memory they
@@ -65,11 +66,31 @@ static int run_refused(void) {
     struct mpi_world *w;
     int rank, size;
     refused_world = true;
-    if (mpi_world_open(&w, &m, &rank, &size) == 0) return 1;
+    if (mpi_world_open(&w, &m, NULL, &rank, &size) == 0) return 1;
     if (strstr(error_last(), "but what started them takes them for 3 hosts'")) printf("a rank: " DONE "\n");
     fflush(stdout);
     usleep(300000);  // for the others to speak
     return 3;
+}
+
+static void *open_first(void *port) { return meets(0, *((_Atomic int *)port + 1), 1, port); }
+
+// Rank 0 says its port before all have come there.
+static struct rendezvous *meet_over_mpi(int rank, int size) {
+    _Atomic int port[2] = {0, size};
+    pthread_t first;
+    void *met = NULL;
+    char text[16] = "";
+    if (rank == 0 && pthread_create(&first, NULL, open_first, port)) return NULL;
+    while (rank == 0 && !atomic_load(&port[0])) usleep(1000);
+    snprintf(text, sizeof text, "%d", atomic_load(&port[0]));
+    if (mpi_tell(text, sizeof text)) return NULL;
+    atomic_store(&port[0], atoi(text));
+    if (rank == 0)
+        pthread_join(first, &met);
+    else
+        met = meets(rank, size, 1, port);
+    return met;
 }
 
 // A failed rank leaves through _exit, as its world cannot be finalized; late enough for the others to speak
@@ -83,7 +104,12 @@ static int run_as_rank(const char *name) {
         if (strcmp(jobs[i].name, name) == 0) job = &jobs[i];
     error_quiet(1);
     if (!strcmp(name, "refused")) return run_refused();
-    if (!job || mpi_world_open(&world, &medium, &r.rank, &r.size) != 0) return 1;
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *size = getenv("OMPI_COMM_WORLD_SIZE");
+    struct rank_lives *lives = rank_lives_open(rank ? atoi(rank) : 0, size ? atoi(size) : 1);
+    if (!job || mpi_world_open(&world, &medium, lives, &r.rank, &r.size) != 0) return 1;
+    struct rendezvous *met = meet_over_mpi(r.rank, r.size);
+    if (!met) return 1;
+    rank_lives_meet(lives, met);
     r.world = world;
     bool sleeps = !strcmp(name, "missing");  // beside its device, and is missed all the same
     struct device_options o = {.threads = 1, .watch_host = !sleeps};
@@ -98,6 +124,7 @@ static int run_as_rank(const char *name) {
         _exit(rc == 0 ? 3 : 1);
     }
     if (r.s) stream_destroy(&r.s);
+    rank_lives_computes(lives, r.rank, NULL);  // where a job leaves its collectives
     dev_close(&r.dev);
     mpi_world_close(&world);
     return rc == 0 ? 0 : 1;

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 
 #include "decentral/tcp/collective_tcp.h"
+#include "tests/decentral/meets.h"
 #include "tests/decentral/process_jobs.h"
 
 #define RANKS     5
@@ -19,7 +20,7 @@
 
 // What the ranks of a job share. A rank that gives up says so, for the others not to wait.
 struct page {
-    atomic_int come, away;
+    atomic_int come, away, port;
     char blobs[RANKS][BLOB_MOST];
 };
 
@@ -125,7 +126,11 @@ static int run_rank(const struct job *job, struct page *page, int rank) {
         .kind = &collective_tcp_kind, .dead = "rank 1 is gone", .rank = rank, .size = job->ranks};
     error_quiet(1);
     error_set_label("rank %d", rank);
+    struct rank_lives *lives = rank_lives_open(rank, job->ranks);
+    struct rendezvous *met = meets(rank, job->ranks, 1, &page->port);
+    if (met) rank_lives_meet(lives, met);
     if (tcp_world_open(&world, &(struct tcp_world_options){.rank = rank,
+                                                           .lives = lives,
                                                            .size = job->ranks,
                                                            .listen = "tcp://127.0.0.1:*",
                                                            .key = job->keyed ? &key : NULL,
@@ -142,9 +147,11 @@ static int run_rank(const struct job *job, struct page *page, int rank) {
     r.s = stream_create(r.dev, "comm");
     int rc = job->run(&r);
     if (r.s) stream_destroy(&r.s);
+    rank_lives_computes(lives, rank, NULL);  // where a job leaves its collectives
     dev_close(&r.dev);
     tcp_world_close(&world);
-    return rc ? 1 : 0;
+    if (rc) fprintf(stderr, "rank %d of %s\n", rank, job->name);
+    _exit(rc ? 1 : 0);  // some die: nobody says goodbye at the meeting
 }
 
 static void test_job(void **state) {

@@ -65,6 +65,8 @@ RULES = [Rule(*row) for row in (
     # ---- who stands still
     ("where the meeting stands still rank 0 is silent", LIVES, "    else if (rank_0_silent)\n", "    else if (false)\n", "test_decentral_collective"),
     ("who has given no sign of life yet is on the way", LIVES, "bool comes = !sign || ", "bool comes = ", "ring/test_slow_files.py"),
+    ("while a whole job stands still nobody becomes silent", LIVES, "sooner(now - l->looked_s, step_s)", "now - l->looked_s", "test_decentral_collective"),
+    ("a sign of life of long ago is none", LIVES, "l->unsure = 2", "l->unsure = 0", "test_decentral_collective"),
     ("nobody is silent while nobody listens", "shared/time/turn_clock.c", "c->behind_s += took_s - most_s;", "", "test_ps_still"),
     ("slow turns do not make a peer immortal", "shared/time/turn_clock.c", "fmax(TURN_COUNTS * c->lost_s, c->pause_s)", "c->pause_s", "test_ps_still"),
     ("a launcher that was stopped kills nobody for it", "shared/launch/launch.c", "now = turn_clock_turn(&l->turns, now_seconds()), most_s", "now = now_seconds(), most_s",

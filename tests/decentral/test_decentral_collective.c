@@ -614,6 +614,67 @@ static void test_a_meeting_that_stands_still_makes_nobody_silent(void **state) {
     munmap(port, sizeof *port);
 }
 
+// Rank 0 of two that share memory waits for rank 1, whose signs of life are the test's.
+struct pair {
+    struct rendezvous *meet;
+    struct rank_lives *lives;
+    struct last_word end;
+    _Atomic uint16_t signs[2];
+};
+
+static void open_pair(struct pair *p) {
+    _Atomic int port = 0;
+    *p = (struct pair){.meet = meets(0, 1, 0.6, &port), .lives = rank_lives_open(0, 2)};
+    assert_non_null(p->meet);
+    p->signs[1] = meet_sign(0, DEV_HOST_WORKS);
+    rank_lives_meet(p->lives, p->meet);
+    rank_lives_share(p->lives, &p->end, p->signs);
+    rank_lives_waits(p->lives, true);
+}
+
+static void close_pair(struct pair *p) {
+    rendezvous_close(&p->meet);
+    rank_lives_close(&p->lives);
+}
+
+// All processes stop at one time, for several deadlines, and go on. The one that waits is the first to look again.
+static void test_a_job_that_stands_still_loses_nobody(void **state) {
+    (void)state;
+    struct pair p;
+    char why[256];
+    open_pair(&p);
+    struct lives_wait w = {.what = "recv", .since_s = now_seconds(), .deadline_s = 0.6};
+    for (int stop = 0; stop < 3; stop++) {
+        for (double until_s = now_seconds() + 0.9; now_seconds() < until_s; usleep(10000)) {
+            p.signs[1] = meet_sign(p.signs[1], DEV_HOST_WORKS);
+            if (rank_lives_in_vain(p.lives, &w, why, sizeof why)) fail_msg("before stop %d: %s", stop, why);
+        }
+        usleep(1800000);
+        if (rank_lives_in_vain(p.lives, &w, why, sizeof why)) fail_msg("after stop %d: %s", stop, why);
+    }
+    close_pair(&p);
+}
+
+// Rank 1 was at work when it gave its last sign of life, long before anybody looked: it is silent, and not slow.
+static void test_a_sign_of_long_ago_is_none(void **state) {
+    (void)state;
+    struct pair p;
+    char why[256], said[4096] = "";
+    FILE *file = tmpfile();
+    int before = dup(STDERR_FILENO);
+    open_pair(&p);
+    dup2(fileno(file), STDERR_FILENO);
+    struct lives_wait w = {.what = "recv", .since_s = now_seconds(), .deadline_s = 0.6};
+    while (!rank_lives_in_vain(p.lives, &w, why, sizeof why)) usleep(10000);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    assert_true(pread(fileno(file), said, sizeof said - 1, 0) >= 0);
+    assert_string_equal(why, "rank 1 did not come within 0.6 s and gives no sign of life");
+    assert_string_equal(said, "");
+    fclose(file);
+    close_pair(&p);
+}
+
 // Rank 0 reads the memory of rank 1, whose process has ended in between, or where rank 1 has none.
 static struct rank_thread *reader;
 static int read_peer(void *arg) {
@@ -705,6 +766,8 @@ int main(void) {
     const struct CMUnitTest processes_alone[] = {
         cmocka_unit_test(test_a_silent_process_is_named),
         cmocka_unit_test(test_a_meeting_that_stands_still_makes_nobody_silent),
+        cmocka_unit_test(test_a_job_that_stands_still_loses_nobody),
+        cmocka_unit_test(test_a_sign_of_long_ago_is_none),
         cmocka_unit_test(test_all_primitives_through_windows),
         cmocka_unit_test(test_a_peer_that_cannot_be_read_is_named),
     };

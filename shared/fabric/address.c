@@ -12,7 +12,7 @@
 
 #include "shared/core/error.h"
 
-// One of IPv4 that is written as one of IPv6 is one of IPv4.
+// An IPv4 address in IPv6 form (::ffff:a.b.c.d) is written as IPv4.
 static int to_text(const struct sockaddr *a, char out[ADDRESS_MAX]) {
     const struct in6_addr *six = &((const struct sockaddr_in6 *)a)->sin6_addr;
     if (a->sa_family == AF_INET)
@@ -33,7 +33,7 @@ int address_resolve(const char *host, char out[ADDRESS_MAX]) {
     return rc;
 }
 
-// 0, or an errno.
+// out receives the local address of the route to `to`. Returns 0, or an errno.
 static int of_route(const char *to, char out[ADDRESS_MAX]) {
     struct addrinfo *found = NULL, how = {.ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICHOST};
     struct sockaddr_storage own = {0};
@@ -48,8 +48,8 @@ static int of_route(const char *to, char out[ADDRESS_MAX]) {
     return good && !to_text((struct sockaddr *)&own, out) ? 0 : error ? error : EINVAL;
 }
 
-// Whether NCCL's list names the interface, or its address: "eth,ib" are beginnings, "=eth0" is the whole name, "^docker,lo" all
-// but those.
+// Returns whether a list in NCCL's syntax matches the interface's name or its address: "eth,ib" are prefixes, "=eth0"
+// is a whole name, "^docker,lo" excludes.
 static bool takes(const char *list, const char *name, const char *address) {
     bool others = *list == '^', named = false;
     list += others;
@@ -77,8 +77,8 @@ int address_own(const char *interface, const char *to, char out[ADDRESS_MAX]) {
         if (!known || to_text(i->ifa_addr, text)) continue;
         size_t at = strlen(names);
         snprintf(names + at, sizeof names - at, "%s%s (%s)", at ? ", " : "", i->ifa_name, text);
-        // The route's before another, one named whole before one of that beginning; of an interface's addresses the first,
-        // and one of IPv4 before one of IPv6. Loopback reaches no other host: only whoever names it has it.
+        // Priority: an exact name, then the address of the route, then IPv4, then the first address. An exclusion list
+        // (^) also excludes loopback, which reaches no other host.
         bool exact = !strcmp(i->ifa_name, interface) || !strcmp(text, interface);
         bool loops = *interface == '^' && i->ifa_flags & IFF_LOOPBACK;
         int rank = 1 + 2 * !strcmp(text, route) + 4 * exact + (i->ifa_addr->sa_family == AF_INET);

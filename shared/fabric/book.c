@@ -12,16 +12,17 @@
 #include "shared/fabric/post.h"
 #include "shared/time/turn_clock.h"
 
-#define NAMED_MAX 8    // ranks that a message names
-#define LOOK_S    0.5  // between two looks at who is silent
-#define LOOKS     16   // at least, while a member may be silent
-#define PASTS_MAX 64   // lives of a place that are known
+#define NAMED_MAX 8    // ranks that a message lists by number
+#define LOOK_S    0.5  // between two checks for silent members
+#define LOOKS     16   // at least so many checks in silent_s
+#define PASTS_MAX 64   // ended processes that are remembered per place
 #define ALL_LEFT  (-1)
 
 // ---------------------------------------------------------------- member 0's book
 enum presence { ABSENT, HERE, LEFT, LOST };
 
-// A process of the cast for which the job has ended, and why. One that is lost may come anew, as another life.
+// A process of a cast member for which the job has ended, and the reason. A lost process may join again with a new
+// life.
 struct past {
     uint64_t life;
     bool lost;
@@ -31,11 +32,11 @@ struct past {
 struct place {
     enum presence is;
     struct past *past;
-    int pasts;  // that there have been: the last PASTS_MAX are kept
+    int pasts;  // how many were ever added; the last PASTS_MAX are kept
     uint64_t life;
     uint64_t gets;  // the number of its last GET
     uint16_t sign;
-    double heard_s, gone_s;  // of the book's turns. gone_s: 0 while there is a connection
+    double heard_s, gone_s;  // on the book's turn clock. gone_s: 0 while the member is connected
     struct meet_come come;
 };
 
@@ -43,7 +44,7 @@ struct entry {
     struct meet_named named;
     bool there;
     struct meet_value *value;
-    uint8_t *waits;  // a bit for each member that wants it; NULL: none does
+    uint8_t *waits;  // one bit per member that waits for the value; NULL: none waits
     int parts;
 };
 
@@ -56,19 +57,19 @@ struct book {
     char *identity;
     struct place *places;
     int members;
-    bool begun;  // all ranks have come, or as many as do
+    bool begun;  // all ranks have joined, or enough of them (`least`)
     struct meet_names names;
     struct post *post;
-    uint64_t gathers;  // that all have taken part in
+    uint64_t gathers;  // how many gathers are complete
     struct turn_clock turns;
-    double look_s, asks_s;  // asks_s: until then all are asked at each look
-    double begun_s;         // of the turns
-    int absent, here;       // ranks that have not come; that are there
+    double look_s, asks_s;  // asks_s: until then each check asks all members
+    double begun_s;         // on the turn clock
+    int absent, here;       // absent: ranks that have not joined; here: ranks that are connected
     int cast_here;
     char waiting[MEET_TEXT_MAX];
-    double waiting_s;   // when that was written; 0: it is no more true
-    int *lost, losses;  // in the order in which they were
-    int said_losses;    // that all have been told of
+    double waiting_s;   // when `waiting` was written; 0: it is out of date
+    int *lost, losses;  // in the order of the losses
+    int said_losses;    // how many losses all ranks have been sent
     int ended_by;       // a rank, or ALL_LEFT: all ranks have said goodbye
     char ended[MEET_TEXT_MAX];
 };
@@ -80,7 +81,7 @@ struct book *book_create(const struct rendezvous_options *o, const char *place, 
     struct book *b = xcalloc(1, sizeof *b);
     *b = (struct book){.o = *o, .place = place, .say = speak, .news = news, .ctx = ctx};
     b->turns = (struct turn_clock){.lost_s = o->silent_s, .pause_s = MEET_PAUSE_S};
-    b->o.identity = b->identity = xstrdup(o->identity);  // ranks say COME again when rank 0 has long gone on
+    b->o.identity = b->identity = xstrdup(o->identity);  // ranks may send COME much later
     if (!o->first) b->o.first = "rank 0";
     if (!(o->beat_s > 0)) b->o.beat_s = MEET_AGAIN_S;
     b->members = meet_members(o->size, o->cast);
@@ -93,7 +94,8 @@ struct book *book_create(const struct rendezvous_options *o, const char *place, 
 
 static bool is_cast(const struct book *b, int member) { return member >= b->o.size && member < b->members; }
 
-// Of the process that has come with c, to member 0's; n: zeroed but for what is not said here.
+// Reports news of a member to member 0's process. c: the member's COME. n: zeroed, except the fields that are not set
+// here.
 static void tell(struct book *b, enum member_news_kind kind, int member, uint64_t life,
                  const struct meet_come *c, struct member_news *n) {
     n->kind = kind;
@@ -155,7 +157,7 @@ static void write_absent(const struct book *b, char *text, size_t size) {
     free(list);
 }
 
-// Of many that come at once not each has the text written anew.
+// The text is written at most once per MEET_AGAIN_S: many ranks may join at once.
 static void say_waiting(struct book *b, int rank, double now_s) {
     struct meet_message m = meet_message(MEET_WAITING, rank, 0);
     if (!b->waiting_s || now_s - b->waiting_s >= MEET_AGAIN_S) {
@@ -175,7 +177,7 @@ static void set_place(struct book *b, int rank, enum presence is) {
     p->is = is;
 }
 
-// ---------------------------------------------------------------- lives of the cast that are past
+// ---------------------------------------------------------------- ended processes of the cast
 static struct past *past_of(const struct place *p, uint64_t life) {
     for (int i = 0; i < p->pasts && i < PASTS_MAX; i++)
         if (p->past[i].life == life) return &p->past[i];
@@ -189,8 +191,8 @@ static void say_past(struct book *b, int member, const struct past *x) {
     b->say(b->ctx, member, x->life, &m, x->why);
 }
 
-// The job has ended for that process, and its place is free: it hears why, one that is lost when it speaks again, for by then
-// another one may have the place. why becomes the book's.
+// Ends the job for one process and frees its place. A process that was not lost is sent the reason now. A lost process
+// is sent it when it speaks again, as another one may have the place by then. Takes ownership of why.
 static void put_out(struct book *b, int member, uint64_t life, bool lost, char *why) {
     struct place *p = &b->places[member];
     struct past *x = past_of(p, life);
@@ -212,7 +214,7 @@ static void put_out(struct book *b, int member, uint64_t life, bool lost, char *
     if (!lost) say_past(b, member, x);
 }
 
-// ---------------------------------------------------------------- what lies under which name
+// ---------------------------------------------------------------- values by name
 static struct entry *entry_of(struct book *b, const char *name) {
     struct entry *e = (struct entry *)meet_names_find(&b->names, name, NULL);
     if (e) return e;
@@ -250,7 +252,7 @@ static void is_there(struct book *b, struct entry *e) {
     e->waits = NULL;
 }
 
-// v becomes the entry's.
+// Takes ownership of v.
 static struct entry *put(struct book *b, const char *name, struct meet_value *v) {
     struct entry *e = entry_of(b, name);
     meet_value_free(e->value);
@@ -259,9 +261,9 @@ static struct entry *put(struct book *b, const char *name, struct meet_value *v)
     return e;
 }
 
-// ---------------------------------------------------------------- coming
-// Machines are numbered in the order of the first rank on each. Where a name of rank 0's means loopback on its own machine,
-// the address by which others have found it is the one to tell.
+// ---------------------------------------------------------------- joining
+// Machines are numbered in the order of the first rank on each. If rank 0's host name resolves to loopback on its own
+// machine, the table gets the address at which another machine reached rank 0.
 static void begin(struct book *b) {
     int machines = 0;
     const char *reach = NULL;
@@ -288,7 +290,7 @@ static void begin(struct book *b) {
         if (!table[i].machine && address_is_loopback(table[i].address))
             snprintf(table[i].address, sizeof table[i].address, "%s", reach);
     b->begun = true;
-    b->said_losses = b->losses;  // the table says so
+    b->said_losses = b->losses;  // the table lists them already
     char *text = meet_table_write(table, b->o.size, &bytes);
     const struct entry *e = put(b, MEET_TABLE, meet_value_of(text, bytes));
     for (int i = 0; i < b->o.size; i++)
@@ -296,17 +298,17 @@ static void begin(struct book *b) {
     free(table);
 }
 
-// How the job of `name` is another one than rank 0's, malloc'd; NULL: it is the same.
+// Returns how the job of `name` differs from rank 0's, malloc'd, or NULL if it is the same.
 static char *differs(const struct book *b, const char *name, const char *text) {
     if (!strcmp(b->o.identity, text)) return NULL;
     return b->o.differs ? b->o.differs(name, text, b->o.first, b->o.identity)
                         : xasprintf("%s is of another job than %s", name, b->o.first);
 }
 
-// Whether the sender of a COME is of the cast, as it was told.
+// Returns whether the sender of a COME is of the cast, by the number of ranks that the sender was given.
 static bool comes_to_cast(const struct meet_message *m) { return m->rank >= m->size; }
 
-// The place that a COME is for; NULL: the sender was told of other members.
+// Returns the place that a COME is for, or NULL if the sender was given other member counts.
 static struct place *place_for(const struct book *b, const struct meet_message *m,
                                const struct meet_come *c) {
     bool same = m->size == b->o.size;
@@ -336,7 +338,7 @@ static void refuse(struct book *b, const struct meet_message *m, const struct me
     tell(b, MEMBER_REFUSED, place_for(b, m, c) ? m->rank : -1, m->life, c, &n);
 }
 
-// Why that process is not let in, malloc'd; NULL: it is. *ends: the meeting comes to nothing by it.
+// Returns why the process is refused, malloc'd, or NULL if it may join. *ends: the refusal also ends the rendezvous.
 static char *objection(const struct book *b, const struct meet_message *m, const struct meet_come *c,
                        const char *identity, bool *ends) {
     const struct place *p = place_for(b, m, c);
@@ -384,7 +386,7 @@ static void pong(struct book *b, int rank) {
     post_say(b->post, rank, meet_message(MEET_PONG, rank, 0), NULL);
 }
 
-// To one that shows that it is there.
+// Answers a member's sign of life.
 static void answer(struct book *b, int rank, double now_s) {
     if (b->begun || is_cast(b, rank))
         pong(b, rank);
@@ -392,7 +394,7 @@ static void answer(struct book *b, int rank, double now_s) {
         say_waiting(b, rank, now_s);
 }
 
-// Another process than before has the place, if it is not free.
+// A new process takes the place, and replaces the process that held it, if any.
 static void take_place(struct book *b, const struct meet_message *m, const struct meet_come *c) {
     struct place *p = &b->places[m->rank];
     struct member_news lost = {.word = "replaced", .why = "was started again"}, came = {0};
@@ -418,7 +420,7 @@ static void come(struct book *b, const struct meet_message *m, const void *data,
     c.member.host[sizeof c.member.host - 1] = c.member.address[sizeof c.member.address - 1] =
         c.reach[sizeof c.reach - 1] = 0;
     for (char *at = c.member.host; *at; at++)
-        if (iscntrl((unsigned char)*at)) *at = '?';  // it is quoted: no line of ours begins in it
+        if (iscntrl((unsigned char)*at)) *at = '?';  // it is printed: no line break
     struct place *p = place_for(b, m, &c);
     const struct past *past = p ? past_of(p, m->life) : NULL;
     if (past) {
@@ -442,13 +444,14 @@ static void come(struct book *b, const struct meet_message *m, const void *data,
     free(text);
 }
 
-// ---------------------------------------------------------------- what members say
-// Whether it is a gather that all have been through.
+// ---------------------------------------------------------------- messages of members
+// Returns whether the name is a gather that is complete.
 static bool is_past(const struct book *b, const char *name) {
     return *name == '#' && strcmp(name, MEET_TABLE) != 0 && strtoull(name + 1, NULL, 10) < b->gathers;
 }
 
-// A part of gather k, named "#k". Everybody has what gather k-1 was when it takes part in gather k.
+// Stores rank's part of gather k, named "#k". A rank that takes part in gather k has the result of gather k-1, so that
+// one is dropped.
 static void put_part(struct book *b, int rank, const char *name, const char *data, size_t bytes) {
     if (*name != '#' || is_past(b, name)) return;
     struct entry *e = entry_of(b, name);
@@ -464,7 +467,7 @@ static void put_part(struct book *b, int rank, const char *name, const char *dat
     if (*why || e->there) return;
     if (!e->value) e->value = meet_value_of(xcalloc(size, bytes + 1), size * bytes);
     if (bytes) memcpy(e->value->data + (size_t)rank * bytes, data, bytes);
-    if (++e->parts < b->o.size) return;  // what is numbered comes once, and a rank's rounds follow each other
+    if (++e->parts < b->o.size) return;  // numbered messages arrive once, in order
     is_there(b, e);
     unsigned long long k = strtoull(name + 1, NULL, 10);
     if (k > b->gathers) b->gathers = k;
@@ -497,7 +500,7 @@ static void get(struct book *b, const struct meet_message *m) {
     e->waits[m->rank / 8] |= (uint8_t)(1 << m->rank % 8);
 }
 
-// What a message asks for that has come as a whole, with its value.
+// Carries out a message that has arrived whole. Takes ownership of v.
 static void act(struct book *b, const struct meet_message *m, struct place *p, struct meet_value *v) {
     if (m->kind == MEET_PUT) {
         put(b, m->name, v);
@@ -553,7 +556,7 @@ void book_hear(struct book *b, const struct meet_message *m, const void *data, d
 }
 
 void book_unreachable(struct book *b, int rank, uint64_t life, double now_s) {
-    if (rank < 0 || rank >= b->members) return;  // a stranger's number, who was refused
+    if (rank < 0 || rank >= b->members) return;  // the member number of a refused process
     struct place *p = &b->places[rank];
     if (p->is == HERE && p->life == life && !p->gone_s) p->gone_s = turn_clock_at(&b->turns, now_s);
 }
@@ -574,7 +577,7 @@ static void lose(struct book *b, int member, bool gone, double turn_s) {
         snprintf(n.why, sizeof n.why, "was silent for %.1f s%s", n.silent_s,
                  turn_clock_words(&b->turns, p->heard_s, stood));
     if (!is_cast(b, member) && !b->begun)
-        set_place(b, member, ABSENT);  // it may come anew, or be there again
+        set_place(b, member, ABSENT);  // it may join again, or reappear
     else
         put_out(b, member, p->life, true,
                 gone ? xasprintf("%s at %s has given this process up: its connection was closed", b->o.first,
@@ -587,7 +590,7 @@ static void lose(struct book *b, int member, bool gone, double turn_s) {
     tell(b, MEMBER_LOST, member, p->life, &p->come, &n);
 }
 
-// One that is silent is asked: a connection shows that it is broken only when something is sent.
+// A silent member is asked: a connection shows that it is broken only when something is sent.
 static void look_at(struct book *b, int member, bool asks, double turn_s) {
     struct place *p = &b->places[member];
     if (p->is != HERE) return;
@@ -596,7 +599,7 @@ static void look_at(struct book *b, int member, bool asks, double turn_s) {
     if (gone || turn_s - p->heard_s > b->o.silent_s) lose(b, member, gone, turn_s);
 }
 
-// To all ranks that are here.
+// Sends the new losses to all ranks that are here.
 static void say_losses(struct book *b) {
     struct meet_message m = meet_message(MEET_LOST, 0, 0);
     size_t bytes = (size_t)(b->losses - b->said_losses) * sizeof *b->lost;

@@ -1,59 +1,63 @@
-// Member 0's book: who is there, who has gone and why all ends, and what lies under which name. A state machine without sockets or
-// clocks; what is said, and to whom, is in meet.h.
+// Member 0's book: which members are connected or lost, why the job ends, and the values by name. A state machine
+// without sockets or clocks. meet.h lists its messages.
 //
-// Cast        One of the cast may come as soon as the book is there, leave, be lost and be replaced: the others hear nothing of it,
-//             member 0's process does (news). The place of one that is here is taken where `anew` says so. A life that is past
-//             does not come back by a COME that was late: it hears that the job has ended for it, and why.
-// Growth      What a message costs does not depend on how many ranks and names there are. Once a second all ranks are looked
-//             at, for who is silent. Who is there is told in as many bytes as there are ranks, times a few.
-// Names       One is kept until it is dropped; a gather until all have taken part in the next.
-// Ownership   Messages are copied by who keeps them. Threads: one at a time. Nothing blocks.
+// Cast        A cast member may join, leave, be lost and be replaced at any time. Only member 0's process is notified
+//             (news). A new process may take the place of a connected one if `anew` is set. A late COME does not bring
+//             an ended process (a past life) back: it is sent the reason why the job has ended for it.
+// Growth      The cost of a message does not depend on the number of ranks and names. Silent members are looked for at
+//             least every LOOK_S. The table of ranks takes a few bytes per rank.
+// Names       A name is kept until it is dropped; a gather until all ranks have taken part in the next one.
+// Ownership   The receiver copies what it keeps of a message. Threads: one at a time. Nothing blocks.
 #ifndef STARRING_SHARED_FABRIC_BOOK_H
 #define STARRING_SHARED_FABRIC_BOOK_H
 
 #include "shared/fabric/meet.h"
 
-// How two identities of one job differ, and what to do, malloc'd; NULL: in nothing that counts.
+// Returns how two identities of one job differ, and what to do, malloc'd; NULL: they differ in nothing that matters.
 typedef char *book_differs(const char *name_a, const char *a, const char *name_b, const char *b);
 
-// A meeting, as each of its processes knows it.
+// A rendezvous, as each of its processes is configured.
 struct rendezvous_options {
-    const char *host;  // where rank 0 listens: a name or a number
-    int port;          // 0, of member 0: any (rendezvous_port)
+    const char *host;  // where rank 0 listens: a name or a numeric address
+    int port;          // 0, for member 0: any free port (rendezvous_port)
     int rank, size;
-    // Roles that come and go, the same in every process of the job; zeros: none. rank: a member's number, meet.h.
+    // Roles that may join and leave; the same in every process of the job; zeros: none. rank: the member's number,
+    // meet.h.
     struct meet_role cast[MEET_CAST_MAX];
-    const char *first;      // what member 0 is called in messages; NULL: "rank 0"
-    bool anew;              // member 0's: another process may take the place of one of the cast that is here
-    const char *identity;   // what all ranks must agree on: one whose differs from rank 0's ends the meeting
-    book_differs *differs;  // rank 0's: says how
-    const char *interface;  // of this rank's address; NULL: by the route there
-    // 0: all must come. Else, behind the deadline, so many will do: the others are lost from the beginning, machine -1.
+    const char *first;      // the name of member 0 in messages; NULL: "rank 0"
+    bool anew;              // member 0's: a new process may replace a connected one of the cast
+    const char *identity;   // what all ranks must agree on: a difference from rank 0's ends the rendezvous
+    book_differs *differs;  // rank 0's: describes the difference
+    const char *interface;  // of this rank's address; NULL: that of the route to rank 0
+    // 0: all ranks must join. Otherwise so many suffice after silent_s; the absent ranks are lost from the start
+    // (machine -1).
     int least;
-    double deadline_s;  // for all to come, and for every later wait
-    double silent_s;    // one that is not heard for so long is lost; 0: deadline_s
-    double beat_s;      // between two signs of life; 0: MEET_AGAIN_S
-    bool open;          // no key, whatever the environment has
-    bool sure;   // the key is member 0's: a door that is shut is crowded, and is tried until the deadline
-    bool later;  // rendezvous_open does not wait, rendezvous_wait does
-    // Ends rendezvous_open; NULL: nothing does. Later waits go on: who is asked to end has to report.
+    double deadline_s;  // timeout for all to join, and for every later wait
+    double silent_s;    // a member that is silent for so long is lost; 0: deadline_s
+    double beat_s;      // between two heartbeats; 0: MEET_AGAIN_S
+    bool open;          // no key, even if the environment has one
+    bool sure;   // member 0 has the same key: a failed handshake means too many connections, and is retried
+                 // until the timeout
+    bool later;  // rendezvous_open does not wait; rendezvous_wait does
+    // Nonzero: rendezvous_open returns early. NULL: never. Later waits continue, so that a stopped process can still
+    // report.
     const _Atomic int *stop;
 };
 
-// place: "host:port", for messages. news: n->data becomes the listener's; NULL: nobody listens.
+// place: "host:port", for messages. news: takes ownership of n->data; NULL: no news is reported.
 struct book;
 struct book *book_create(const struct rendezvous_options *o, const char *place, meet_say *say,
                          void (*news)(void *ctx, const struct member_news *n), void *ctx);
-// data: m->bytes of them.
+// data: m->bytes bytes.
 void book_hear(struct book *b, const struct meet_message *m, const void *data, double now_s);
-void book_unreachable(struct book *b, int rank, uint64_t life, double now_s);  // its connection has gone
-// Some connection has ended, of whom is not known: all are asked.
+void book_unreachable(struct book *b, int rank, uint64_t life, double now_s);  // its connection is closed
+// Some connection has closed, of an unknown member: all members are asked.
 void book_disturbed(struct book *b, double now_s);
 void book_tick(struct book *b, double now_s);
 bool book_over(const struct book *b);     // all ranks have said goodbye or are lost
-int book_cast(const struct book *b);      // how many of the cast are here, and connected
-int book_lost(const struct book *b);      // the first rank that is; -1: none
-size_t book_names(const struct book *b);  // how many are kept
+int book_cast(const struct book *b);      // how many of the cast are connected
+int book_lost(const struct book *b);      // the first lost rank; -1: none
+size_t book_names(const struct book *b);  // how many names are kept
 void book_destroy(struct book **b);
 
 #endif

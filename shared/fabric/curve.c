@@ -11,7 +11,7 @@
 #include "shared/fabric/zap.h"
 
 #define HANDSHAKE_MS 3000
-#define BACKLOG      256  // connections that wait to be accepted
+#define BACKLOG      256  // connections that wait for accept
 
 static bool set_number(void *socket, int option, int value) {
     return zmq_setsockopt(socket, option, &value, sizeof value) == 0;
@@ -37,7 +37,7 @@ int curve_listen(void *socket, const struct job_key *key, const char *token) {
     bool good =
         set_number(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS) && set_number(socket, ZMQ_BACKLOG, BACKLOG);
     if (!key && !has(token)) return done(good);
-    // Without a gatekeeper to ask, a stranger would have no name.
+    // Without a ZAP handler (zap.h) a connection would get no User-Id.
     good = good && set_text(socket, ZMQ_ZAP_DOMAIN, "starring");
     if (has(token)) return done(good && set_number(socket, ZMQ_PLAIN_SERVER, 1));
     struct job_pairs p;
@@ -50,7 +50,8 @@ int curve_listen(void *socket, const struct job_key *key, const char *token) {
 
 int curve_connect(void *socket, const struct job_key *key, const char *token) {
     bool good = set_number(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
-    // A process that took the port after the listener's death would be shown the token, and sent what is queued.
+    // No reconnecting: another process may take the port after the listener's death, and would get the token and the
+    // queue.
     if (has(token))
         return done(good && set_number(socket, ZMQ_RECONNECT_IVL, -1) &&
                     set_text(socket, ZMQ_PLAIN_USERNAME, ZAP_MEMBER) &&
@@ -65,7 +66,7 @@ int curve_connect(void *socket, const struct job_key *key, const char *token) {
     return done(good);
 }
 
-// ---------------------------------------------------------------- what becomes of handshakes
+// ---------------------------------------------------------------- handshake events
 void *curve_watch(void *context, void *socket, int events) {
     char name[64];
     snprintf(name, sizeof name, "inproc://handshakes-%p", socket);
@@ -76,7 +77,7 @@ void *curve_watch(void *context, void *socket, int events) {
     return NULL;
 }
 
-// An event is two parts: its number with a value, and an address.
+// An event has two frames: its number with a value, and an address.
 int curve_watch_next(void *watch, int *value) {
     unsigned char head[6], address[256];
     uint16_t event;

@@ -1,33 +1,35 @@
-// The proof that a socket asks of whoever connects, and shows where it connects. Handshakes have a deadline, and what
-// waits to be accepted is bounded; until one has succeeded libzmq hands on nothing of the connection.
+// The authentication that a listening socket requires of connections, and that a connecting socket shows. Handshakes
+// have a timeout, and the accept backlog is bounded. libzmq delivers nothing of a connection before its handshake has
+// succeeded.
 //
-//     token    PLAIN: who connects shows it in clear, and nothing is encrypted
-//     key      CURVE: each side shows that it has the job's key, and all is encrypted
-//     neither  NULL: nobody is asked
+//     token    PLAIN: the connecting side sends it in clear; nothing is encrypted
+//     key      CURVE: each side proves that it has the job's key; all is encrypted
+//     neither  NULL: every connection is accepted
 //
-// CURVE       CurveZMQ is ZeroMQ's RFC 26; libzmq's zmq_curve(7) has its options. Both sides derive two pairs from the key: one is
-//             of all who listen, the other of all who connect. Who connects seals its HELLO to the listeners' public key,
-//             which is never sent; the answer opens to that key alone. A library that takes points of small order (libzmq with
-//             its own TweetNaCl) makes such a HELLO from nothing, so knowing that public key is not enough: the gatekeeper
-//             (zap.h) asks for the public key of those who connect, for which the handshake demands their secret one. With
-//             two pairs no side's proof is the other's, sent back.
+// CURVE       CurveZMQ is ZeroMQ's RFC 26; libzmq's zmq_curve(7) describes its options. Both sides derive two key
+//             pairs from the job's key: one for all listeners, one for all that connect. The connecting side seals its
+//             HELLO to the listeners' public key, which is never sent; only that key opens the answer. A library that
+//             accepts points of small order (libzmq with its own TweetNaCl) lets a stranger forge such a HELLO. So the
+//             ZAP handler (zap.h) also checks the connecting side's public key, for which the handshake requires the
+//             secret key. With two pairs, one side's proof cannot be sent back as the other's.
 #ifndef STARRING_SHARED_FABRIC_CURVE_H
 #define STARRING_SHARED_FABRIC_CURVE_H
 
 #include "shared/fabric/job_key.h"
 
-// socket: ZeroMQ's, before it listens or connects. key, token: NULL: none; token "": none. A listener with either needs a gatekeeper
-// in its context. 0, or -1 after logging.
+// socket: ZeroMQ's, before it listens or connects. key, token: NULL: none; token "": none. A listener with either one
+// needs a ZAP handler in its context. Returns 0, or -1 after logging.
 int curve_listen(void *socket, const struct job_key *key, const char *token);
 int curve_connect(void *socket, const struct job_key *key, const char *token);
 
-// What becomes of a socket's connections and handshakes, watched from before it connects: events of zmq_socket_monitor(3). A socket
-// to poll; NULL where that cannot be watched. The socket's own thread alone.
+// Watches a socket's connections and handshakes, from before it connects: events of zmq_socket_monitor(3). CURVE_FATES
+// are the events that end or complete a connection. Returns a socket to poll, or NULL if watching fails. Only the
+// socket's own thread uses it.
 #define CURVE_FATES                                                                                          \
     (ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | \
      ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_DISCONNECTED)
 void *curve_watch(void *context, void *socket, int events);
-int curve_watch_next(void *watch, int *value);  // the next event and its value; 0: there is none
+int curve_watch_next(void *watch, int *value);  // the next event and its value; 0: none
 void curve_watch_end(void **watch, void *socket);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "shared/core/error.h"
 
-#define HELD_BY_STRANGERS_MAX ((size_t)128 << 20)  // bytes, where frames are large
+#define HELD_BY_STRANGERS_MAX ((size_t)128 << 20)  // bytes, if frames are large
 #define SPARE_LEAST           64
 
 int descriptors_claim(int needed, int spare) {

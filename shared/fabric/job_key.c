@@ -54,7 +54,7 @@ int job_key_open(bool insecure, struct job_key *out) {
         " (docs/security.md); or all of them --insecure, with which anybody may join");
 }
 
-// Only the environment of the children holds it: what setenv adds is not in this process's own /proc/PID/environ.
+// setenv changes only the environment of the children, not this process's /proc/PID/environ.
 int job_key_hand_down(void) {
     struct job_key key;
     char text[JOB_KEY_TEXT];
@@ -75,7 +75,7 @@ void job_key_text(const struct job_key *k, char text[JOB_KEY_TEXT]) {
 
 void job_key_forget(struct job_key *k) { sodium_memzero(k, sizeof *k); }
 
-// ---------------------------------------------------------------- what is made of it
+// ---------------------------------------------------------------- key pairs and tokens
 static void pair_of(const struct job_key *k, const char *purpose, uint8_t *public_key, uint8_t *secret_key) {
     uint8_t seed[crypto_box_SEEDBYTES];
     crypto_generichash(seed, sizeof seed, (const uint8_t *)purpose, strlen(purpose), k->bytes,

@@ -6,7 +6,7 @@
 
 #include "shared/core/error.h"
 
-#define PIECES 4  // of a window
+#define PIECES 4  // pieces per window
 
 struct kept {
     struct kept *next;
@@ -14,21 +14,21 @@ struct kept {
     struct lane_piece piece;
 };
 
-// Between this process and one peer, on one lane.
+// The state between this process and one peer, on one lane.
 struct pair {
-    // What is sent: out of which message, and how much of it has left.
+    // The message that is being sent, and how much of it has been queued.
     const char *out;
     size_t out_bytes, sent;
-    uint64_t credit;  // bytes that may leave
+    uint64_t credit;  // bytes that may be queued now
     uint32_t out_tag;
     bool sends, receives;
     _Atomic int held;
-    // What is received: into which message, and how much of it has come.
+    // The message that is being received, and how much of it has arrived.
     uint32_t in_tag;
     char *in;
     size_t in_bytes, came;
-    struct kept *kept, **last;  // of messages that nobody has asked for yet
-    uint64_t kept_bytes, owed;  // owed: credit that has not been given back
+    struct kept *kept, **last;  // pieces that arrived before their message was asked for
+    uint64_t kept_bytes, owed;  // owed: credit that has not been returned
 };
 
 struct lanes {
@@ -38,7 +38,7 @@ struct lanes {
     struct lane {
         uint64_t moved;       // bytes
         int sends, receives;  // pairs
-        bool owes;            // a credit could not be said
+        bool owes;            // a credit could not be queued
         char failed[LANES_WHY];
     } * lane;  // (lanes)
 };
@@ -86,7 +86,7 @@ void lanes_destroy(struct lanes **at) {
 }
 
 // ---------------------------------------------------------------- sending
-// Returns whether something has left.
+// Returns whether a piece was queued.
 static bool send_piece(struct lanes *l, int lane, int to) {
     struct pair *p = pair_of(l, lane, to);
     if (!p->sends) return false;
@@ -115,7 +115,7 @@ static void give_credit(struct lanes *l, int lane, int to) {
         l->lane[lane].owes = true;
 }
 
-// Each rank's first peer is another one, and peers take turns. Returns whether something has left.
+// Each rank starts with the next higher rank, and peers alternate. Returns whether a piece was queued.
 static bool push_lane(struct lanes *l, int lane) {
     bool any = false;
     if (l->lane[lane].owes) {
@@ -146,7 +146,8 @@ void lanes_send(struct lanes *l, int lane, int to, uint32_t tag, const void *at,
 }
 
 // ---------------------------------------------------------------- receiving
-// A piece of the message that is asked for. 0; 1: it is of another one; -1 after failing the lane.
+// Copies a piece of the message that is asked for. Returns 0; 1: it belongs to another message; -1 after failing the
+// lane.
 static int place(struct lanes *l, int lane, int from, const struct lane_head *h,
                  const struct lane_piece *piece) {
     struct pair *p = pair_of(l, lane, from);
@@ -221,7 +222,7 @@ int lanes_hear(struct lanes *l, int from, const struct lane_head *h, const struc
     return rc;
 }
 
-// ---------------------------------------------------------------- what is under way
+// ---------------------------------------------------------------- messages in flight
 static bool is_out(const struct pair *p) { return p->sends || atomic_load(&p->held) > 0; }
 
 int lanes_done(const struct lanes *l, int lane, char why[LANES_WHY]) {

@@ -7,32 +7,32 @@
 
 #include "shared/core/error.h"
 
-#define GAPS_MAX (1u << 16)  // numbers that are missing; what comes beyond counts as lost
-#define AWAIT_S  0.25        // before the first question to a peer that has heard all
+#define GAPS_MAX (1u << 16)  // missing numbers that are stored; a message beyond them counts as lost
+#define AWAIT_S  0.25        // before the first question to a peer that has acknowledged all
 
 struct line {
-    // To the peer: what may be open, in the order of numbers.
+    // To the peer: messages that may not be acknowledged, in the order of their numbers.
     struct link_item *open, **last;
     uint64_t number, said;
-    // From the peer: all up to `top` have come, but those that are missing, ascending.
+    // From the peer: all numbers up to `top` have arrived, except those in `missing` (ascending).
     uint64_t *missing, top, seen;
     int missing_count;
-    bool owes;  // a word, since:
+    bool owes;  // an acknowledgement, since:
     double owes_s;
-    // Time.
+    // Times and questions.
     struct rto rto;
-    double heard_s;           // when it said something last
-    double asked_s;           // the last question
-    double quiet_s;           // there is none to ask before; 0: not known
-    uint64_t asked;           // its `said`; 0: it has been answered
-    int unanswered, awaited;  // questions since the peer said something, and since it said something new
-    bool awaits, busy;        // busy: a tick looks at it
+    double heard_s;           // when the peer's last message arrived
+    double asked_s;           // when the last question was sent
+    double quiet_s;           // no question is due before this time; 0: not known
+    uint64_t asked;           // the `said` of the unanswered question; 0: it has been answered
+    int unanswered, awaited;  // questions since the last message of the peer; since its last new message
+    bool awaits, busy;        // busy: ticks look at this line
 };
 
 struct link {
     struct link_rules r;
-    struct line *lines;  // (peers + 1) the first one to -1
-    int *busy, count;    // peers
+    struct line *lines;  // (peers + 1): the first one is the line to -1
+    int *busy, count;    // peers whose lines are busy
     double now;
     struct link_totals totals;
     void *own;
@@ -46,8 +46,8 @@ static void is_busy(struct link *l, int peer) {
     n->busy = true;
 }
 
-// ---------------------------------------------------------------- what has come
-// Whether that number is new.
+// ---------------------------------------------------------------- numbers that have arrived
+// Returns whether the number is new.
 static bool take_number(const struct link *l, struct line *n, uint64_t number) {
     if (number > n->top) {
         uint64_t gap = number - n->top - 1, count = (uint64_t)n->missing_count;
@@ -63,8 +63,8 @@ static bool take_number(const struct link *l, struct line *n, uint64_t number) {
     return true;
 }
 
-// ---------------------------------------------------------------- saying
-// All have come up to a number, but those that are named.
+// ---------------------------------------------------------------- sending
+// The acknowledgement names one number: all messages up to it have arrived, except those that are listed as missing.
 struct link_word link_word(struct link *l, int peer) {
     struct line *n = line_of(l, peer);
     bool more = n->missing_count > LINK_MISSING_MAX;
@@ -107,9 +107,9 @@ void link_answer(struct link *l, int peer) {
 
 static bool leaves(const struct link_item *k) { return k->inflight && atomic_load(k->inflight) > 0; }
 
-// ---------------------------------------------------------------- hearing
-// The peer's word about each message that it may not have had. Beyond what it has heard, those that it may have missed lie
-// before the first one that was said once, and behind what it has seen.
+// ---------------------------------------------------------------- receiving
+// Applies the peer's acknowledgement to each open message. Above w->heard the loop stops at the first message that was
+// sent only once, and not before the one that the peer has seen last: all messages after it were sent later too.
 static void take_word(struct link *l, int peer, struct line *n, const struct link_word *w) {
     int at = 0;
     struct link_item **to = &n->open;
@@ -134,7 +134,7 @@ static void take_word(struct link *l, int peer, struct line *n, const struct lin
 bool link_hear(struct link *l, int peer, const struct link_word *w, bool live, double now) {
     struct line *n = line_of(l, peer);
     l->now = now;
-    if (!w->said) return true;  // of a process that has no link yet
+    if (!w->said) return true;  // from a process that has no link yet
     n->heard_s = now;
     n->quiet_s = 0;
     n->unanswered = 0;
@@ -153,11 +153,11 @@ bool link_hear(struct link *l, int peer, const struct link_word *w, bool live, d
     return fresh;
 }
 
-// ---------------------------------------------------------------- time
-// The peer may take its time before it sends an empty word, and looks at its clock now and then: that is added to the
-// timer. One timer for a line, as RFC 6298 has one for a connection: it runs from the oldest message that may be lost, anew from
-// each word of the peer, and doubles while there is none. Where the peer has heard all and its part is awaited, questions
-// are rare: it waits for others.
+// ---------------------------------------------------------------- timers
+// The peer may wait word_s before it sends an empty acknowledgement, and checks its clock only now and then: both are
+// added to the timeout. A line has one timer, as a connection has in RFC 6298. It runs from the oldest message that
+// may be lost, restarts with each message of the peer, and doubles while there is none. If the peer has acknowledged
+// all and an answer is awaited, questions are rare: the peer itself waits for others.
 static void line_tick(struct link *l, int peer, struct line *n) {
     struct link_item *oldest = NULL;
     double since_s = fmax(n->asked_s, n->heard_s), first_s = rto_s(&n->rto) + 2 * l->r.word_s;
@@ -168,8 +168,8 @@ static void line_tick(struct link *l, int peer, struct line *n) {
     for (struct link_item *k = n->open; k; k = k->next) {
         bool left = !leaves(k);
         l->totals.looked++;
-        if (!left) k->sent_s = l->now;  // what has not left is not lost
-        if (!left && !k->again) break;  // nor has what is behind it
+        if (!left) k->sent_s = l->now;  // a message that has not left the queue is not lost
+        if (!left && !k->again) break;  // nor are the messages after it
         if (left && (!oldest || k->sent_s < oldest->sent_s)) oldest = k;
     }
     if (!oldest && !n->awaits) return;

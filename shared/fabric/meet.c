@@ -33,13 +33,13 @@ const char *meet_member_name(int member, int size, const struct meet_role cast[M
     out[0] = 0;
     if (member < 0) return out;
     if (member < size) snprintf(out, MEET_WHO_MAX, "rank %d", member);
-    long at = (long)member - size;  // of a stranger's numbers too
+    long at = (long)member - size;  // a stranger's number may be out of range
     for (int i = 0; i < MEET_CAST_MAX; at -= cast[i++].count)
         if (at >= 0 && at < cast[i].count) snprintf(out, MEET_WHO_MAX, "%s %ld", cast[i].word, at);
     return out;
 }
 
-// ---------------------------------------------------------------- the table of who is there
+// ---------------------------------------------------------------- the table of ranks
 struct home {
     char host[64], address[64];
 };
@@ -56,7 +56,7 @@ void *meet_table_write(const struct rendezvous_member *members, int size, size_t
         struct home h = {0};
         memcpy(h.host, m->host, sizeof h.host);
         memcpy(h.address, m->address, sizeof h.address);
-        int at = count - 1;  // ranks of a machine mostly follow each other
+        int at = count - 1;  // ranks of one machine are mostly consecutive
         while (at >= 0 && memcmp(&homes[at], &h, sizeof h) != 0) at--;
         if (at < 0) homes[at = count++] = h;
         all[i] = (struct seated){at, m->machine, m->local_rank, m->pid};
@@ -99,7 +99,7 @@ struct rendezvous_member *meet_table_read(const void *data, size_t bytes, int si
     return members;
 }
 
-// ---------------------------------------------------------------- things by name
+// ---------------------------------------------------------------- items by name
 static struct meet_named **row_of(const struct meet_names *n, const char *name) {
     return &n->rows[XXH64(name, strlen(name), 0) & (n->room - 1)];
 }

@@ -1,16 +1,18 @@
-// What the processes of a job say to each other where they meet: messages between member 0's book (book.h) and every member's seat
-// (seat.h; member 0 has one too), and what both keep by name.
+// The messages of the rendezvous between member 0's book (book.h) and the seat of every member (seat.h), and names.
+// Member 0 has a seat too.
 //
-// Members     0..size-1 are the ranks: the meeting begins when all of them have come, and each is lost for good. Behind them are
-//             the cast: roles that come and go while it lasts, workers and servers of a star.
+// Members     Members 0..size-1 are the ranks. The rendezvous begins when all of them have joined; a lost rank does
+//             not return. The numbers from size on are the cast: roles that may join and leave at any time, the
+//             workers and servers of a star.
 //
 //     seat                                               book
-//     COME host, address, identity                   ->  WAITING for whom; REFUSED
+//     COME host, address, identity                   ->  WAITING for the absent ranks; REFUSED
 //     PUT, PART, DROP, SAY, OUT, ABORT, BYE, GET     ->
-//                                                    <-  GOT what lies under a name, when it is there; LOST ranks; ENDED
-//     PING (every second)                            ->  WAITING, or PONG
+//                                                    <-  GOT the value of a name, when it exists; LOST ranks; ENDED
+//     PING (every beat_s)                            ->  WAITING, or PONG
 //
-// What a COME or a PING is about is safe to lose, to come twice or late. All else goes over a link (post.h), and comes once, in order.
+// COME, PING and their answers may be lost, duplicated or late. All others use a link (post.h), and arrive once, in
+// order.
 #ifndef STARRING_SHARED_FABRIC_MEET_H
 #define STARRING_SHARED_FABRIC_MEET_H
 
@@ -18,45 +20,45 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MEET_MAGIC    0x35565a52u  // of this version of these messages
+#define MEET_MAGIC    0x35565a52u  // the version of these messages
 #define MEET_NAME_MAX 160
 #define MEET_TEXT_MAX 640
-#define MEET_DATA_MAX ((size_t)16 << 20)  // of a value; of a gather all parts together
+#define MEET_DATA_MAX ((size_t)16 << 20)  // bytes of a value; of a gather all parts together
 #define MEET_PIECE    ((size_t)16 << 10)
 #define MEET_WINDOW   ((size_t)256 << 10)  // bytes, with their heads
 #define MEET_AGAIN_S  1.0
-#define MEET_PAUSE_S  0.1   // between two turns
-#define MEET_GONE_S   3.0   // a broken connection that is not made anew by then is a process that has gone
-#define MEET_TABLE    "#0"  // the name of who is there; "#1", "#2", ..: of gathers
-#define MEET_LIVES    "?"   // the name of what is known of all ranks: the last sign of life of each
+#define MEET_PAUSE_S  0.1   // between two turns of the turn clock
+#define MEET_GONE_S   3.0   // a member whose connection stays broken for so long is gone
+#define MEET_TABLE    "#0"  // the name of the table of ranks; "#1", "#2", ..: gathers
+#define MEET_LIVES    "?"   // the name of the last heartbeat of every rank
 #define MEET_CAST_MAX 2     // kinds of roles
-#define MEET_WHO_MAX  48    // of a member's name, "worker 12"
+#define MEET_WHO_MAX  48    // bytes of a member's name, "worker 12"
 
 struct meet_role {
     const char *word;  // "worker"
     int count;         // members size.., in the order of the roles
 };
 int meet_members(int size, const struct meet_role cast[MEET_CAST_MAX]);  // how many there are
-// "rank 3", "worker 1"; "" of a number that no member has. Returns out.
+// "rank 3", "worker 1"; "" for a number that no member has. Returns out.
 const char *meet_member_name(int member, int size, const struct meet_role cast[MEET_CAST_MAX],
                              char out[MEET_WHO_MAX]);
 
-// Why it does not go on for a member, as ENDED has it in its number.
+// Why the job does not continue for a member; ENDED carries it in `count`.
 enum meet_end {
     MEET_GOES_ON,
-    MEET_JOB_OVER,    // for all: somebody has given up, or member 0 has left
-    MEET_FIRST_GONE,  // member 0 is not heard any more
-    MEET_LOST_ME,     // this process was not heard, and its place is free: one of the cast may come anew
-    MEET_OUT_ME       // this process was refused, replaced or given up
+    MEET_JOB_OVER,    // for all: a member has given up, or member 0 has left
+    MEET_FIRST_GONE,  // member 0 is silent
+    MEET_LOST_ME,     // member 0 lost this process, and its place is free: a cast member may join again
+    MEET_OUT_ME       // this process was refused, replaced or ended by member 0
 };
 
-// What member 0's process hears of the others, in the order of each member's life.
+// News about the other members for member 0's process, in order per member.
 enum member_news_kind {
     MEMBER_CAME,
-    MEMBER_SAID,     // word, data: its rendezvous_say
+    MEMBER_SAID,     // word, data: what the member sent with rendezvous_say
     MEMBER_LEFT,     // it has said goodbye
-    MEMBER_LOST,     // word: "silent", "gone" or "replaced"; why: what goes on behind its name
-    MEMBER_REFUSED,  // why; member: -1 where there is no such place
+    MEMBER_LOST,     // word: "silent", "gone" or "replaced"; why: text that follows the member's name
+    MEMBER_REFUSED,  // why; member: -1 if no such member exists
 };
 struct member_news {
     enum member_news_kind kind;
@@ -65,39 +67,40 @@ struct member_news {
     int pid;
     char host[64];
     char word[MEET_NAME_MAX];
-    void *data;  // malloc'd, with a closing zero that is not counted; whoever takes the news frees it
+    void *data;  // malloc'd, with a closing zero that is not counted; the receiver of the news frees it
     size_t bytes;
-    double silent_s;  // MEMBER_LOST: for so long it had not been heard
+    double silent_s;  // MEMBER_LOST: how long it was silent
     char why[MEET_TEXT_MAX];
 };
 
-// A sign of life: which it is, from 1 to 255 and again from 1 on, and what the member was at (rendezvous_is_at). 0: none has come.
+// A heartbeat: in the upper byte a counter from 1 to 255 that wraps to 1, in the lower byte what the member does now
+// (rendezvous_is_at). 0: none has arrived.
 static inline uint16_t meet_sign(uint16_t last, int is_at) {
     return (uint16_t)(((last >> 8) % 255 + 1) << 8 | (is_at & 255));
 }
 
-// A member, as all know it after rendezvous_open.
+// A member, as every rank knows it after rendezvous_open.
 struct rendezvous_member {
-    char host[64];     // its name
-    char address[64];  // at which the others reach it
+    char host[64];     // the host's name
+    char address[64];  // at which the other ranks reach it
     int machine;       // 0, 1, ..: in the order of the first rank on each; ranks of one machine share it
-    int local_rank;    // which of the ranks of its machine, in rank order
+    int local_rank;    // index among the ranks of its machine, in rank order
     int pid;
 };
 
 enum meet_kind {
-    MEET_WORD,  // of the link alone
+    MEET_WORD,  // an acknowledgement only
     MEET_COME,
     MEET_PUT,
-    MEET_PART,  // a put of everybody's, under one name: it is there when all have come, in rank order
-    MEET_DROP,  // nobody needs that name any more
-    MEET_SAY,   // to member 0's process alone
-    MEET_OUT,   // member 0's: the job has ended for the member and life of that name
+    MEET_PART,  // a rank's part of a gather: the result exists when all parts have arrived, in rank order
+    MEET_DROP,  // removes the name
+    MEET_SAY,   // to member 0's process only
+    MEET_OUT,   // member 0's: the job has ended for the member and life in the name
     MEET_ABORT,
     MEET_BYE,
-    MEET_GET,  // from here on they may overtake values of many pieces (post.h)
+    MEET_GET,  // from here on messages may overtake values of many pieces (post.h)
     MEET_PING,
-    MEET_REFUSED,  // from here on the book's
+    MEET_REFUSED,  // from here on sent by the book
     MEET_WAITING,
     MEET_GOT,
     MEET_PONG,
@@ -106,27 +109,27 @@ enum meet_kind {
     MEET_KINDS
 };
 
-// As it goes over the wire, followed by `bytes` bytes of data.
+// The header on the wire, followed by `bytes` bytes of data.
 struct meet_message {
     uint32_t magic, kind;
-    int32_t rank;   // a member's. To the book: whose; from it: of ENDED which
-    int32_t size;   // COME: how many ranks the sender was told of
-    uint64_t life;  // a random number of the process: which of those that say they are this rank
-    // WAITING: how many are missing; ENDED: an enum meet_end; GET: its number; GOT: of the last GET; PING: rendezvous_is_at
+    int32_t rank;   // a member: to the book the sender; from the book, in ENDED, who ended the job
+    int32_t size;   // COME: how many ranks the sender was given
+    uint64_t life;  // a random number of the process: it distinguishes processes that claim the same rank
+    // WAITING: absent ranks; ENDED: an enum meet_end; GET: its number; GOT: of the last GET; PING: rendezvous_is_at
     uint64_t count;
     uint64_t number, said, heard, seen;  // the link's word; said 0: none
     uint64_t asks;
-    uint64_t at, total;  // of a piece: from which byte on, of how many
+    uint64_t at, total;  // of a piece: its offset, and the bytes of the whole value
     uint64_t bytes;
     char name[MEET_NAME_MAX];
 };
 
-// What follows a COME, and behind it the identity's text.
+// The data of a COME; the identity's text follows it.
 struct meet_come {
     struct rendezvous_member member;
-    uint64_t machine;           // the same for the ranks of one machine
+    uint64_t machine;           // the same for all ranks of one machine
     char reach[64];             // the address at which this rank reaches rank 0
-    int counts[MEET_CAST_MAX];  // how many of each role the sender was told of
+    int counts[MEET_CAST_MAX];  // how many of each role the sender was given
 };
 
 typedef void meet_say(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data);
@@ -134,21 +137,21 @@ typedef void meet_say(void *ctx, int rank, uint64_t life, const struct meet_mess
 struct meet_message meet_message(enum meet_kind kind, int rank, uint64_t life);
 void *meet_copy(const void *data, size_t bytes);  // malloc'd, with a closing zero
 bool meet_due(double *said_s, double every_s, double now_s);
-// The table of who is there, as it is handed out: a home for each host and address, and for each rank a few numbers.
+// The table of ranks as it is sent: one entry per host and address, and a few numbers per rank.
 void *meet_table_write(const struct rendezvous_member *members, int size, size_t *bytes);  // malloc'd
-// (size), malloc'd; NULL: it is none of so many ranks.
+// Returns (size) members, malloc'd, or NULL if data is not a table of so many ranks.
 struct rendezvous_member *meet_table_read(const void *data, size_t bytes, int size);
 
-// ---------------------------------------------------------------- things by name
+// ---------------------------------------------------------------- items by name
 struct meet_named {
     char name[MEET_NAME_MAX];
-    struct meet_named *next;  // of those of one hash
+    struct meet_named *next;  // the next with the same hash
 };
 struct meet_names {
     struct meet_named **rows;
     size_t room, count;  // room: a power of two, or 0
 };
-// The first that has the name; behind another one the next; NULL: there is none.
+// Returns the first item with the name, or the next one after `behind`; NULL: none.
 struct meet_named *meet_names_find(const struct meet_names *n, const char *name,
                                    const struct meet_named *behind);
 void meet_names_add(struct meet_names *n, struct meet_named *it);

@@ -13,19 +13,19 @@
 #include "shared/fabric/descriptors.h"
 #include "shared/fabric/sockets.h"
 
-#define MAGIC        0x6873656du  // of this version of these messages
-#define QUEUE_PIECES 1000         // of each connection and direction: far more than the windows hold
-#define DIAL_AGAIN_S 0.25         // between two connections to a peer, where one has failed
-#define DIAL_ANEW_S  4.0          // and where nothing is known of it: longer than a handshake may last
-#define LOOKS        16           // at peers' connections, so that a look at all of many costs no core
-#define COME_MS      20           // between two looks at who has come
-#define GONE_S       0.3          // in which what was sent before an end arrives
-#define LAST_S       0.5          // for what is given up to leave
-#define LEAVE_S      5.0          // at most, or the deadline, for a goodbye to be heard
-#define PROBES_S     2.0          // behind an end: how long its connection may still take messages
+#define MAGIC        0x6873656du  // the version of these messages
+#define QUEUE_PIECES 1000         // per connection and direction: far more than the windows allow
+#define DIAL_AGAIN_S 0.25         // pause after a failed connection
+#define DIAL_ANEW_S  4.0          // pause if nothing is known of it: longer than a handshake may last
+#define LOOKS        16           // connections that one check looks at, so that many peers cost no core
+#define COME_MS      20           // between two checks for peers that have joined
+#define GONE_S       0.3          // after the end of a connection, for its messages to arrive
+#define LAST_S       0.5          // for pieces of a dropped lane to leave
+#define LEAVE_S      5.0          // for the goodbye to be acknowledged; or the deadline, if longer
+#define PROBES_S     2.0          // after the end of a connection: how long it may still accept messages
 #define LINGER_MS    500
 #define RANK_NAME    24
-#define DESCRIPTORS  40  // beside connections
+#define DESCRIPTORS  40  // in addition to connections
 
 enum { WAKE_FD, ROUTER_FD, DEALER_FD /* of rank 0 */ };
 
@@ -36,17 +36,17 @@ struct head {
     struct lane_head lane;
 };
 
-// As all ranks learn it of each other.
+// What all ranks exchange about each other.
 struct card {
     char address[NET_ADDRESS_MAX], token[JOB_TOKEN_MAX];
 };
 
 struct peer {
-    struct fabric_socket *dealer;  // NULL: it connects to this process, or is this one
+    struct fabric_socket *dealer;  // NULL: the peer connects to this process, or is this process
     struct net_route route;
-    bool here;         // it has shown that it is of the mesh
-    bool left, heard;  // it has said goodbye; it has heard this rank's
-    bool failed;       // a connection to it has, before it was here
+    bool here;         // its handshake of the mesh is complete
+    bool left, heard;  // left: it has said goodbye; heard: it has acknowledged this rank's goodbye
+    bool failed;       // a connection to it failed before it was here
     double dialled_s;
     double gone_s;  // when its connection was found to have ended; 0: it has not
     char why[LANES_WHY];
@@ -54,26 +54,26 @@ struct peer {
 
 struct mesh {
     struct mesh_options o;
-    struct fabric *fabric;  // NULL: all connections have been ended
+    struct fabric *fabric;  // NULL: all connections are closed
     struct fabric_socket *router;
     struct card *cards;  // (size)
     struct card own;
-    int next;              // the peer that is looked at next
-    double ended_s;        // when a connection to the router ended last
+    int next;              // the peer that is checked next
+    double ended_s;        // when the last connection to the router ended
     struct peer *peers;    // (size)
     struct pollfd *fds;    // of the eventfd, the router and the dealers
     int fd_count, wake;    // eventfd
-    pthread_mutex_t lock;  // of all, sockets too
+    pthread_mutex_t lock;  // of everything, sockets too
     pthread_cond_t changed;
-    bool polls;             // some thread sleeps on the descriptors
-    _Atomic bool releases;  // somebody waits for pieces to be let go of
+    bool polls;             // a thread sleeps in poll()
+    _Atomic bool releases;  // a waiting thread wants to know when held pieces are released
     struct lanes *lanes;
 };
 
-// ---------------------------------------------------------------- saying
+// ---------------------------------------------------------------- sending
 static void wake(struct mesh *m) {
     uint64_t one = 1;
-    if (write(m->wake, &one, sizeof one) < 0) return;  // it is awake
+    if (write(m->wake, &one, sizeof one) < 0) return;  // it is already readable
 }
 
 struct hold {
@@ -89,7 +89,7 @@ static void let_go(void *data, void *hint) {
     free(h);
 }
 
-// Locked. held: lanes_options.say's.
+// With the lock held. held: see lanes_options.say.
 static bool post(struct mesh *m, int to, enum kind kind, const struct lane_head *lane, const void *data,
                  size_t bytes, _Atomic int *held) {
     struct peer *p = &m->peers[to];
@@ -120,10 +120,10 @@ static void set_gone(struct mesh *m, int peer, const char *why) {
     snprintf(p->why, sizeof p->why, "%s", p->left ? "it has ended" : why);
 }
 
-// ---------------------------------------------------------------- hearing
+// ---------------------------------------------------------------- receiving
 static void release(void *hold) { fabric_payload_release(hold); }
 
-// The rank that a listener's message is of, by the name that its dealer gave; -1: none.
+// Returns the rank that sent a message to the listener, by its dealer's name; -1: none.
 static int sender(const struct mesh *m, const struct fabric_message *got) {
     char text[RANK_NAME] = "", *end;
     if (got->from.bytes >= sizeof text) return -1;
@@ -133,7 +133,7 @@ static int sender(const struct mesh *m, const struct fabric_message *got) {
     return (int)rank;
 }
 
-// Locked. Returns whether the payload has been taken over.
+// With the lock held. Returns whether the payload has been taken over.
 static bool hear(struct mesh *m, int from, const struct fabric_message *got) {
     struct peer *p = &m->peers[from];
     struct head h;
@@ -175,7 +175,7 @@ static bool hear_all(struct mesh *m, struct fabric_socket *s, int from) {
     return any;
 }
 
-// Whoever has ended is found by what is sent to it.
+// The end of an incoming connection is found by sending to the peer.
 static void look_at_ends(struct mesh *m) {
     static const char why[] = "its connection has ended";
     double now = now_seconds();
@@ -196,7 +196,8 @@ static void look_at_ends(struct mesh *m) {
     }
 }
 
-// Locked. All that can be moved now. The descriptors do not tell of what came before a message was sent: receiving comes last.
+// With the lock held. Moves all that can be moved now. Receiving is last: poll() does not report messages that arrived
+// before a send.
 static void turn(struct mesh *m) {
     bool any = true, moved = false;
     while (m->fabric && any) {
@@ -211,7 +212,7 @@ static void turn(struct mesh *m) {
     if (m->polls) wake(m);
 }
 
-// Locked, which it is not while it sleeps.
+// With the lock held, except while it sleeps.
 static void sleep_on_descriptors(struct mesh *m, int limit_ms) {
     uint64_t woken;
     m->polls = true;
@@ -258,7 +259,7 @@ int mesh_wait(struct mesh *m, int lane, int limit_ms, char why[LANES_WHY]) {
     for (;;) {
         turn(m);
         if ((done = lanes_done(m->lanes, lane, why)) != 0 || now_seconds() >= until) break;
-        atomic_store(&m->releases, true);  // and what was let go of just before is looked at again
+        atomic_store(&m->releases, true);  // and check again: a piece may have been released just before
         if ((done = lanes_done(m->lanes, lane, why)) != 0) break;
         if (m->polls)
             pthread_cond_timedwait(&m->changed, &m->lock, &at);
@@ -284,7 +285,7 @@ uint64_t mesh_moved(struct mesh *m, int lane) {
     return moved;
 }
 
-// Locked. The end of all connections lets go of all pieces.
+// With the lock held. Closing all connections releases all pieces.
 static void end_connections(struct mesh *m, int linger_ms) {
     for (int i = 0; i < m->o.size; i++) {
         m->peers[i].dealer = NULL;
@@ -351,7 +352,7 @@ static int dial(struct mesh *m, int to) {
     return fabric_connect(p->dealer, m->cards[to].address, m->cards[to].token, true);
 }
 
-// A connection whose handshake did not come to its end is made anew.
+// Connects again if the handshake did not complete.
 static void come(struct mesh *m, int to) {
     struct peer *p = &m->peers[to];
     bool first = p->dialled_s == 0;
@@ -363,7 +364,7 @@ static void come(struct mesh *m, int to) {
     post(m, to, KIND_COME, NULL, NULL, 0, NULL);
 }
 
-// Locked. Whether all have come.
+// With the lock held. Returns whether all peers are here.
 static bool all_here(struct mesh *m, int *first) {
     for (int i = 0; i < m->o.size; i++)
         if (i != m->o.rank && !m->peers[i].here) return *first = i, false;
@@ -422,7 +423,7 @@ int mesh_open(struct mesh **out, const struct mesh_options *o) {
     return rc;
 }
 
-// Locked. What was said to those that have heard the goodbye has come.
+// With the lock held. A peer that has acknowledged the goodbye has received all messages before it.
 static bool all_heard(const struct mesh *m) {
     for (int i = 0; i < m->o.size; i++)
         if (i != m->o.rank && !m->peers[i].heard && m->peers[i].gone_s == 0) return false;

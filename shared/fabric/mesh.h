@@ -1,16 +1,19 @@
-// The connections between all processes of a group: one for each pair, over which all that the two say to each other goes.
-// Messages go on lanes (shared/fabric/lanes.h); beside them short words, which are as good as lost where the peer is.
+// The connections between all processes of a group: one per pair, which carries all messages between the two. Messages
+// use lanes (shared/fabric/lanes.h). Short words are sent too; a word may be lost if its receiver has failed.
 //
-//     rank r   listens; connects to all ranks below r; has heard from all above it
-//     mesh_send, mesh_receive, mesh_turn     a message each way with each peer of a lane is under way
+//     rank r   listens; connects to all ranks below r; is connected to by all ranks above it
+//     mesh_send, mesh_receive, mesh_turn     one message each way with each peer of a lane is in flight
 //     mesh_wait                              until they are done
 //
-// Trust       With the job's key all is encrypted, and who has it is one of the ranks. Without, a rank shows the token that the
-//             other one has told where they meet, in clear: the meeting says who they are.
-// Moving      Whoever waits moves what has come, for all lanes; where nobody does, mesh_look does, now and then.
-// Ownership   Buffers of messages under way are the caller's, until mesh_wait has said 1 or mesh_drop returns.
-// Threads     Any, and a lane's calls one at a time.
-// Blocking    mesh_open and mesh_close up to their deadlines; mesh_wait up to limit_ms; mesh_drop for half a second.
+// Trust       With the job's key all is encrypted, and whoever has it is one of the ranks. Without it, a rank sends in
+//             clear the token that the other rank has published at the rendezvous; the rendezvous decides who is a
+//             rank.
+// Moving      Every waiting thread moves the messages of all lanes. While no thread waits, mesh_look is called now and
+//             then and does it.
+// Ownership   The caller owns the buffers, and keeps them until mesh_wait returns 1 or mesh_drop returns.
+// Threads     Any; the calls of one lane one at a time.
+// Blocking    mesh_open and mesh_leave up to their deadlines; mesh_close for half a second; mesh_wait up to limit_ms;
+//             mesh_drop for half a second.
 #ifndef STARRING_SHARED_FABRIC_MESH_H
 #define STARRING_SHARED_FABRIC_MESH_H
 
@@ -22,21 +25,21 @@
 struct mesh;
 struct mesh_options {
     int rank, size, lanes;
-    const char *listen;         // "tcp://10.0.0.1:*", at which the others reach this process
-    const struct job_key *key;  // NULL: there is none; outlives the mesh
-    double deadline_s;          // for all to come; 0: none
-    // All ranks call it once, from mesh_open: everybody's bytes (as many of each) into all (size x bytes), in rank order. 0, or
-    // -1 after logging.
+    const char *listen;         // "tcp://10.0.0.1:*", at which the other ranks reach this process
+    const struct job_key *key;  // NULL: none; outlives the mesh
+    double deadline_s;          // for all peers to connect; 0: none
+    // An allgather that all ranks call once, from mesh_open: `bytes` bytes of each rank into all (size x bytes), in
+    // rank order. Returns 0, or -1 after logging.
     int (*meet)(void *ctx, const void *mine, size_t bytes, void *all);
     void *meet_ctx;
-    // A word has come: on the thread of whoever moves, with the mesh locked.
+    // Receives a word, on the thread that moves messages, with the mesh locked.
     void (*word)(void *ctx, int from, const void *bytes, size_t n);
     void *ctx;
 };
 
-// 0, or -1 after logging.
+// Returns 0, or -1 after logging.
 int mesh_open(struct mesh **out, const struct mesh_options *o);
-// The goodbye: what was said last is given until the others have it, or have gone.
+// Says goodbye: waits until the other ranks have received all messages, or have gone.
 void mesh_leave(struct mesh *m);
 void mesh_close(struct mesh **m);
 
@@ -44,18 +47,18 @@ void mesh_close(struct mesh **m);
 void mesh_send(struct mesh *m, int lane, int to, uint32_t tag, const void *at, size_t bytes);
 void mesh_receive(struct mesh *m, int lane, int from, uint32_t tag, void *at, size_t bytes);
 void mesh_turn(struct mesh *m);  // moves what can be moved now
-void mesh_look(struct mesh *m);  // the same, and looks at who has gone
-// 1: all messages of the lane are done; 0: not yet; -1: the lane has failed, as why says.
+void mesh_look(struct mesh *m);  // the same, and checks which peers have gone
+// Returns 1 if all messages of the lane are done; 0: not yet; -1: the lane has failed, why receives the reason.
 int mesh_wait(struct mesh *m, int lane, int limit_ms, char why[LANES_WHY]);
 bool mesh_missing(struct mesh *m, int lane, bool *missing);  // lanes_missing
 uint64_t mesh_moved(struct mesh *m, int lane);               // lanes_moved
-// Gives the lane's messages up. Where pieces of them do not leave, all connections end.
+// Drops the lane's messages. If some of their pieces cannot leave, all connections are closed.
 void mesh_drop(struct mesh *m, int lane);
 
-// Returns whether it was queued.
+// Returns whether the word was queued.
 bool mesh_say(struct mesh *m, int to, const void *word, size_t bytes);
-// The first of the ranks that are missing whose connection has ended so long ago that nothing of it is under way any more, and why;
-// or -1.
+// Returns the first missing rank whose connection ended so long ago that none of its messages is in flight, or -1. why
+// receives the reason.
 int mesh_gone(struct mesh *m, const bool *missing, char why[LANES_WHY]);
 
 #endif

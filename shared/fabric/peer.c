@@ -1,9 +1,9 @@
-// The sockets and the thread of the rendezvous: what is said and when is in book.c and seat.c.
+// The sockets and the thread of the rendezvous; book.c and seat.c decide what is sent and when.
 //
 //     rank 0     ROUTER tcp://host:port and inproc  <->  the book
 //     every rank DEALER ----------------------------<->  its seat
 //
-// Key         Who has not the job's key, where there is one, does not come in (shared/fabric/curve.h).
+// Key         If there is a job's key, a process without it is refused (shared/fabric/curve.h).
 #include "shared/fabric/peer.h"
 
 #include <arpa/inet.h>
@@ -35,48 +35,48 @@
 
 #define INSIDE        "inproc://rendezvous"
 #define TICK_MS       100
-#define REFUSALS      8    // handshakes broken off one after the other: whoever listens there lets nobody in
-#define BIND_FOR_S    3.0  // a process that has the port may be one that ends
+#define REFUSALS      8    // failed handshakes in a row: the listener refuses this process
+#define BIND_FOR_S    3.0  // the process that holds the port may be ending
 #define LINGER_MS     500
-#define PAUSE_S       0.1  // between two looks of one who waits
-#define CAST_LEAVES_S 1.0  // for the cast to hear the end
+#define PAUSE_S       0.1  // between two checks of a waiting thread
+#define CAST_LEAVES_S 1.0  // for the cast to receive the end
 #define ID_MAX        40
-#define BEATS         32  // per deadline
-#define OF_PROCESS    22  // descriptors of one that has come, its standard streams among them
+#define BEATS         32  // heartbeats per deadline
+#define OF_PROCESS    22  // descriptors of a process that has joined, its standard streams included
 #define DESCRIPTORS   65536
 #define MESSAGE_MAX   (1 << 19)
-// Connections beside one of each member: of those that come anew, and of strangers.
+// Connections in addition to one per member: for members that connect again, and for strangers.
 #define SPARE (DESCRIPTORS_SPARE - 1)
 
 struct rendezvous {
     struct rendezvous_options o;
     char place[300], own[ADDRESS_MAX];
-    char who[MEET_WHO_MAX];  // "rank 1: "; "" of one by its role, which the label of its messages names
+    char who[MEET_WHO_MAX];  // "rank 1: "; "" for a cast member, whose messages are labelled with its role
     int members;
     bool keyed;
     struct job_key key;
     struct zap *zap;  // rank 0's
     void *context, *router, *dealer;
-    void *events;     // of the dealer's handshakes; of rank 0's router: who connects
+    void *events;     // of the dealer's handshakes; of rank 0's router: its connections
     int connections;  // to the router
     int wake;         // eventfd
     pthread_t thread;
-    bool started, leaves, met;  // met: the dealer has been let in
-    bool gave_up;               // this rank has
-    bool crowded;               // that there are too many connections has been said
-    // Connections that were not let in: who has another key than rank 0, or none, may end his before it has said why.
+    bool started, leaves, met;  // met: the dealer's handshake has succeeded
+    bool gave_up;               // this rank has called rendezvous_abort
+    bool crowded;               // the warning about too many connections is logged
+    // Connections that were accepted without a successful handshake: their process may have another key, or none.
     int shut_out;
     pthread_mutex_t lock;  // of all below
     pthread_cond_t changed;
     struct seat seat;
-    struct book *book;  // rank 0's; the thread's alone but for book_over
+    struct book *book;  // rank 0's; only the thread uses it, except for book_over, book_cast and book_lost
     int refusals;
     uint64_t rounds;
-    struct news_item *news, **news_end;  // of member 0's process, oldest first
-    int news_fd;                         // eventfd; -1: nobody listens
-    struct turning turning;              // of o.turns
+    struct news_item *news, **news_end;  // for member 0's process, oldest first
+    int news_fd;                         // eventfd; -1: no news is reported
+    struct turning turning;              // the state of o.turns
     const _Atomic uint64_t *turns;
-    void (*act)(void *ctx, const char *why);  // NULL: nobody watches, or it is done
+    void (*act)(void *ctx, const char *why);  // NULL: no watcher, or it was called
     void *act_ctx;
 };
 
@@ -117,10 +117,11 @@ static void queue_news(void *ctx, const struct member_news *n) {
 static void say_to_book(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
     (void)rank;
     (void)life;
-    send_parts(((struct rendezvous *)ctx)->dealer, NULL, m, data);  // what cannot be queued is said again
+    send_parts(((struct rendezvous *)ctx)->dealer, NULL, m, data);  // a message that cannot be queued is sent
+                                                                    // again
 }
 
-// A message of another version, or of no rendezvous at all, is no message.
+// Returns false for a message of another version, or of no rendezvous at all.
 static bool receive(void *socket, bool routed, struct meet_message *m, zmq_msg_t *data) {
     zmq_msg_t parts[4];
     int count = 0, more = 1;
@@ -159,9 +160,9 @@ static void hear_all(struct rendezvous *r, void *socket, bool book) {
     }
 }
 
-// Whoever connects takes a descriptor of this process, which needs some for its files. ZeroMQ counts nobody, and its listener
-// cannot close without all connections: one too many is shut here. Its number may already be another file's, or another's
-// connection to the same port, who then connects anew.
+// A connection takes a descriptor of this process, which needs some for its files. ZeroMQ has no limit on connections,
+// and its listener cannot close a single one, so one too many is shut down here. The fd may already be another file,
+// or another connection to the same port, whose process then connects again.
 static void count_connections(struct rendezvous *r, int event, int fd) {
     struct sockaddr_storage own;
     socklen_t size = sizeof own;
@@ -193,7 +194,7 @@ static void look_at_handshakes(struct rendezvous *r) {
             r->refusals += event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL ? 1 : REFUSALS;
         else if (!r->met)
             r->refusals++;
-        else if (!r->o.sure)  // else it may be one too many, and is made anew
+        else if (!r->o.sure)  // with o.sure it may be one too many, and reconnects
             seat_unreachable(&r->seat, now_seconds());
     }
 }
@@ -203,7 +204,7 @@ static void set_port(struct rendezvous *r, int port) {
     snprintf(r->place, sizeof r->place, strchr(r->o.host, ':') ? "[%s]:%d" : "%s:%d", r->o.host, port);
 }
 
-// lock held. The words for who has gone, malloc'd; NULL: nobody.
+// With the lock held. Returns a sentence about who has gone, malloc'd, or NULL if nobody has.
 static char *trouble(const struct seat *s) {
     return *s->ended           ? xstrdup(s->ended)
            : s->first_lost < 0 ? NULL
@@ -259,8 +260,8 @@ static bool set_common(void *socket) {
            zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &(int64_t){MESSAGE_MAX}, sizeof(int64_t)) == 0;
 }
 
-// A number, or a name of loopback, is listened at alone. A name may mean another address here than elsewhere, or one that
-// leads here through a router.
+// A numeric address, or localhost, is the only address that the router listens at. A name may resolve to another
+// address here than elsewhere, or to one that reaches this machine through a router; then it listens at all addresses.
 static int listen_at(struct rendezvous *r, const char *address) {
     char endpoint[ADDRESS_MAX + 32];
     const struct job_key *key = r->keyed ? &r->key : NULL;
@@ -325,15 +326,15 @@ static int resolve(struct rendezvous *r, char address[ADDRESS_MAX]) {
     return address_own(r->o.interface, address, r->own);
 }
 
-// lock held; until the moment, or for a pause
+// With the lock held. Waits until until_s, at most for PAUSE_S.
 static void pause_until(struct rendezvous *r, double until_s) {
     double left_s = until_s - now_seconds();
     struct timespec at = moment_in(left_s < PAUSE_S ? left_s : PAUSE_S);
     pthread_cond_timedwait(&r->changed, &r->lock, &at);
 }
 
-// Each rank that comes puts the end of the wait off: they may be started one after the other, by hand or by a queue. While this process
-// stands still nobody is late.
+// Each rank that joins extends the timeout: ranks may be started one after the other, by hand or by a queue. The time
+// that this process stands still does not count.
 static int wait_for_all(struct rendezvous *r) {
     struct seat *s = &r->seat;
     double wait_s = r->o.deadline_s * (r->o.least ? 2 : 1);
@@ -353,7 +354,7 @@ static int wait_for_all(struct rendezvous *r) {
     if (!here && *ended)
         fail("%s", ended);
     else if (!here && stopped(r) && r->o.rank >= r->o.size) {
-        error_quiet(1);  // who has asked it to stop needs no line
+        error_quiet(1);  // the user who stopped it needs no line
         fail("interrupted before the start");
     } else if (!here && stopped(r))
         fail("%sasked to end before all had come to %s", r->who, r->place);
@@ -377,7 +378,7 @@ static int wait_for_all(struct rendezvous *r) {
     return here ? 0 : -1;
 }
 
-// Some programs that are started from here close all that there might be: not more than they do in a moment.
+// Some programs that are started from here close all possible descriptors: the limit must not make that slow.
 static int claim_descriptors(const struct rendezvous *r) {
     struct rlimit l;
     int needed = OF_PROCESS + (r->o.rank ? 0 : r->members);
@@ -646,7 +647,7 @@ const char *rendezvous_ended(struct rendezvous *r) {
     pthread_mutex_lock(&r->lock);
     bool ended = *r->seat.ended;
     pthread_mutex_unlock(&r->lock);
-    return ended ? r->seat.ended : NULL;  // once it is written it stays
+    return ended ? r->seat.ended : NULL;  // the text does not change once it is written
 }
 
 enum meet_end rendezvous_end(struct rendezvous *r) {
@@ -678,23 +679,23 @@ int rendezvous_close(struct rendezvous **rendezvous) {
     struct rendezvous *r = *rendezvous;
     if (!r) return 0;
     struct seat *s = &r->seat;
-    double until_s = now_seconds() + 2 * r->o.deadline_s;  // one who is silent is lost by then
+    double until_s = now_seconds() + 2 * r->o.deadline_s;  // a silent member is lost by then
     rendezvous_turns(r, NULL);
     say(r, MEET_BYE, "", NULL, 0);
     pthread_mutex_lock(&r->lock);
-    // One that has not been let in has nobody to say it to.
+    // A member that has not been let in has no goodbye to send.
     if (!r->book && !seat_in(s)) until_s = 0;
     while (now_seconds() < until_s &&
            (r->book ? !book_over(r->book) : !seat_heard(s) && !s->gone_s && !*s->ended))
         pause_until(r, until_s);
     until_s = now_seconds() + CAST_LEAVES_S;
     while (r->book && book_cast(r->book) && now_seconds() < until_s) pause_until(r, until_s);
-    // The book knows before the seat hears it.
+    // The book knows of a loss before the seat does.
     int lost = r->book && !r->o.least ? book_lost(r->book) : -1;
     bool unheard = !r->book && !seat_heard(s), gave_up = r->gave_up || (r->o.rank >= r->o.size && s->end);
     char *why = *s->ended ? xstrdup(s->ended) : NULL;
     pthread_mutex_unlock(&r->lock);
-    int rc = gave_up ? -1 : 0;  // as was said
+    int rc = gave_up ? -1 : 0;  // the reason is logged already
     if (why && !gave_up)
         rc = fail("%s, before the job had ended", why);
     else if (lost >= 0 && !gave_up)

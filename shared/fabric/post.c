@@ -6,9 +6,9 @@
 #include "shared/core/error.h"
 #include "shared/fabric/link.h"
 
-#define ASK_MOST_S 8.0  // between two questions of the link's
+#define ASK_MOST_S 8.0  // limit between two questions of the link
 
-// What is on its way of a value; or, in the queue, a value of which all before m.at has left.
+// A piece of a value in flight. In a queue: a value whose bytes before m.at have been sent.
 struct piece {
     struct link_item item;
     struct meet_message m;
@@ -18,13 +18,13 @@ struct piece {
 struct letters {
     struct queue {
         struct link_item *first, **last;
-    } queues[2];                // the first one goes ahead
-    size_t under_way;           // bytes, with their heads
-    struct meet_value *coming;  // the beginning of a value
-    size_t room;                // for so many of its bytes
+    } queues[2];                // the first queue has priority
+    size_t under_way;           // bytes in flight, with their headers
+    struct meet_value *coming;  // the beginning of a value that is arriving
+    size_t room;                // allocated bytes of it
 };
 
-struct post {  // the link's own
+struct post {  // memory that the link owns
     struct link *link;
     void (*say)(void *ctx, int peer, struct meet_message *m, const void *data);
     void *ctx;
@@ -45,7 +45,7 @@ void meet_value_free(struct meet_value *v) {
     free(v);
 }
 
-// ---------------------------------------------------------------- saying
+// ---------------------------------------------------------------- sending
 static size_t cost(const struct piece *k) { return sizeof k->m + k->m.bytes; }
 
 static void say_under(struct post *p, int peer, struct meet_message m, const struct link_word *w,
@@ -77,7 +77,7 @@ void post_say(struct post *p, int peer, struct meet_message m, const void *data)
     say_under(p, peer, m, &w, data);
 }
 
-// A GET says all that was wanted before: none overtakes another one.
+// A GET carries the number of all wants before it, so a GET does not overtake another one.
 void post_put(struct post *p, int peer, const struct meet_message *m, struct meet_value *v) {
     struct queue *two = p->peers[peer].queues;
     bool ahead = m->kind >= MEET_GET && v->bytes <= MEET_PIECE;
@@ -113,7 +113,7 @@ void post_push(struct post *p, int peer, bool lets) {
     link_answer(p->link, peer);
 }
 
-// ---------------------------------------------------------------- hearing
+// ---------------------------------------------------------------- receiving
 struct meet_value *post_hear(struct post *p, int peer, const struct meet_message *m, const void *data,
                              double now_s) {
     struct letters *n = &p->peers[peer];

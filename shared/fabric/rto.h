@@ -1,11 +1,11 @@
-// When to ask again: the retransmission timeout of RFC 6298, one of these for each peer.
+// When to ask again: the retransmission timeout of RFC 6298, one per peer.
 //
 //     SRTT, RTTVAR   smoothed round trip and its deviation (gains 1/8 and 1/4)
-//     RTO            SRTT + 4 RTTVAR, within [RTO_LEAST_S, RTO_MOST_S]; RTO_FIRST_S before there is a sample
+//     RTO            SRTT + 4 RTTVAR, within [RTO_LEAST_S, RTO_MOST_S]; RTO_FIRST_S before the first sample
 //     backoff        the pause doubles with each repetition, up to a limit of the caller's
 //
-// Karn's rule: only the round trip of a message that is known to be the answered one is a sample. A link numbers each sending
-// (link_word.said in link.h), so that repeated ones can be sampled too.
+// Karn's rule: a round trip is a sample only if it is known which sending was answered. A link numbers each sending
+// (link_word.said in link.h), so that resends can be sampled too.
 //
 // Plain data; seconds.
 #ifndef STARRING_SHARED_FABRIC_RTO_H
@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define RTO_FIRST_S 0.1
-#define RTO_LEAST_S 0.03  // a thread looks at its messages every POLL_MS, and may have to wait for a core
+#define RTO_LEAST_S 0.03  // a thread checks its messages every POLL_MS, and may have to wait for a core
 #define RTO_MOST_S  4.0
 
 struct rto {
@@ -23,7 +23,7 @@ struct rto {
     uint64_t samples;
 };
 
-// Negative: dropped.
+// Adds a sample. A negative rtt_s is dropped.
 static inline void rto_sample(struct rto *r, double rtt_s) {
     if (!(rtt_s >= 0)) return;
     if (r->samples++ == 0) {
@@ -41,7 +41,7 @@ static inline double rto_s(const struct rto *r) {
     return fmin(fmax(s, RTO_LEAST_S), RTO_MOST_S);
 }
 
-// The pause before the next repetition, after so many: first, twice that, .. up to most.
+// The pause before the next repetition, after `repeats` of them: first_s, twice that, .. up to most_s.
 static inline double rto_backoff(double first_s, int repeats, double most_s) {
     double s = first_s;
     while (repeats-- > 0 && s < most_s) s *= 2;

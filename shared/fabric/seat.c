@@ -42,7 +42,7 @@ void seat_end(struct seat *s, enum meet_end end, const char *why) {
     snprintf(s->ended, sizeof s->ended, "%s", *why ? why : "no reason is known");
 }
 
-// ---------------------------------------------------------------- what is said, and what is wanted until it is there
+// ---------------------------------------------------------------- sending, and names that are wanted
 void seat_put(struct seat *s, enum meet_kind kind, const char *name, const void *data, size_t bytes) {
     struct meet_message m = meet_message(kind, s->rank, s->life);
     snprintf(m.name, sizeof m.name, "%s", name);
@@ -68,7 +68,7 @@ void seat_unwant(struct seat *s, struct seat_want *w) {
     meet_names_remove(&s->names, &w->named);
 }
 
-// All wants of which the book knew when it said so have the value, one of them without a copy.
+// Gives the value to all wants that the book knew of when it sent it; one of them gets it without a copy.
 static void got(struct seat *s, const struct meet_message *m, struct meet_value *v) {
     const void *first = NULL;
     for (struct meet_named *it = NULL; (it = meet_names_find(&s->names, m->name, it));) {
@@ -81,7 +81,7 @@ static void got(struct seat *s, const struct meet_message *m, struct meet_value 
     }
 }
 
-// ---------------------------------------------------------------- what rank 0 says
+// ---------------------------------------------------------------- messages of rank 0
 static void lost(struct seat *s, int rank) {
     if (rank < 0 || rank >= s->size || s->lost[rank]) return;
     s->lost[rank] = true;
@@ -93,7 +93,7 @@ static void all_are_here(struct seat *s, const void *table, size_t bytes) {
     s->members = meet_table_read(table, bytes, s->size);
     for (int i = 0; s->members && i < s->size; i++)
         if (s->members[i].machine < 0)
-            lost(s, i);  // from the start, as the book counts it: no wait ends by it
+            lost(s, i);  // lost from the start, as the book counts it: no wait ends because of it
     if (s->members) return;
     char *why = xasprintf("%s says who is there in words of another version: install one for all", s->first);
     seat_end(s, MEET_OUT_ME, why);
@@ -104,7 +104,7 @@ static void hear(struct seat *s, const struct meet_message *m, struct meet_value
     const char *data = v->data;
     int rank;
     if (m->kind == MEET_WAITING) snprintf(s->waiting, sizeof s->waiting, "%s", data);
-    // One that comes and goes again and again is no progress.
+    // A rank that joins and leaves again and again is no progress.
     if (m->kind == MEET_WAITING && (!s->missing || m->count < s->missing)) {
         s->missing = m->count;
         s->came_s = now_s;
@@ -139,7 +139,7 @@ void seat_unreachable(struct seat *s, double now_s) {
     if (!s->gone_s) s->gone_s = turn_clock_at(&s->turns, now_s);
 }
 
-// Ends a seat whose book is not heard any more.
+// Ends a seat whose book is silent for too long.
 static void miss(struct seat *s, double turn_s) {
     bool gone = s->gone_s && turn_s - s->gone_s > MEET_GONE_S;
     if (!gone && (!s->heard || turn_s - s->heard_s <= s->silent_s)) return;
@@ -152,7 +152,7 @@ static void miss(struct seat *s, double turn_s) {
     free(why);
 }
 
-// Says COME until the seat is let in. From then on an answered ping shows that member 0 knows of this process.
+// Sends COME until the seat is let in. After that, an answered ping shows that member 0 knows this process.
 static void come(struct seat *s, double turn_s, double now_s) {
     struct meet_message m = meet_message(MEET_COME, s->rank, s->life);
     bool known = s->heard && turn_s - s->heard_s < 3 * s->beat_s;

@@ -11,21 +11,22 @@
 #include "shared/core/error.h"
 #include "shared/fabric/zap.h"
 
-// How long messages may still leave to a peer whose connection ends before the socket does. A connection
-// takes the value from its socket when it is made: a value set on closing is too late for a connection that
-// is already ending, and with ZeroMQ's default the end of the context waits for that one without limit.
+// How long queued messages may still leave if the connection ends before the socket is closed. A connection takes the
+// value from its socket when it is made: a value that is set on closing is too late for a connection that is already
+// ending. With ZeroMQ's default, zmq_ctx_term would wait for that connection without limit.
 #define LINGER_MS 500
 
-// A worker has one for each of up to 4096 shard threads, a server two for each of its own. libzmq's own limit is 1023.
+// A worker has one socket for each of up to 4096 shard threads, a server two for each of its own. libzmq's own limit
+// is 1023.
 #define SOCKETS_MAX 8448
 
-// Received payloads are memory that libzmq takes from the C library. That gives blocks of this size back to the
-// kernel and asks for them anew, and every new page costs a fault and is zeroed: as much as the copy. Kept, the next
-// payload finds them.
+// libzmq allocates received payloads with malloc. glibc returns blocks of this size to the kernel and requests them
+// again; each new page costs a fault and is zeroed, as much as the copy. With these limits the memory is kept for the
+// next payload.
 #define KEEP_BLOCK_BYTES (32 << 20)
 #define KEEP_TOP_BYTES   (256 << 20)
 
-// A connection that libzmq has given up is made anew, and no more often than so.
+// The least time between two attempts to renew a connection that libzmq has given up.
 #define REDIAL_S 0.25
 
 #define NEVER_MS 3600000
@@ -33,21 +34,21 @@
 struct fabric {
     void *context;
     struct fabric_options o;
-    struct fabric_socket *open;  // list; changed by the owner's thread alone
-    struct zap *zap;             // NULL: everybody is let in, or nobody comes
+    struct fabric_socket *open;  // only the owner's thread changes it
+    struct zap *zap;             // NULL: no authentication, or no listener yet
 };
 
 struct fabric_socket {
     struct fabric *fabric;
     void *socket;
     bool router;
-    bool named;   // a dealer: it connects anew only when it is told to
-    void *watch;  // of a handshake that matters; NULL: none
-    char *peer;   // a dealer's; NULL: it has connected to none yet
-    bool once;    // it is not asked again after it has been heard
+    bool named;   // a dealer that reconnects only when fabric_ask_again is called
+    void *watch;  // of its handshakes; NULL: not watched
+    char *peer;   // of a dealer; NULL: not connected yet
+    bool once;    // it does not reconnect after the listener has been heard
     bool heard;
     double dialled_s;
-    bool holds;  // last is a head
+    bool holds;  // last holds a head
     zmq_msg_t last;
     struct fabric_socket *next;
 };
@@ -64,7 +65,7 @@ static void no_thread(int number) {
     _exit(EXIT_RUN_FAILED);
 }
 
-// libzmq starts a context's threads with its first socket, and aborts where it cannot.
+// libzmq starts a context's threads with its first socket, and aborts if it cannot.
 int fabric_threads(void *context) {
     struct sigaction tells = {.sa_handler = no_thread}, before;
     sigemptyset(&tells.sa_mask);
@@ -142,7 +143,7 @@ static struct fabric_socket *socket_open(struct fabric *f, int type) {
     return s;
 }
 
-// libzmq takes no address of IPv6 otherwise.
+// libzmq accepts an IPv6 address only with this option.
 static void set_family(struct fabric_socket *s, const char *address) {
     int six = strchr(address, '[') != NULL;
     zmq_setsockopt(s->socket, ZMQ_IPV6, &six, sizeof six);
@@ -151,7 +152,7 @@ static void set_family(struct fabric_socket *s, const char *address) {
 struct fabric_socket *fabric_listen(struct fabric *f, const char *address, bool named,
                                     char bound[NET_ADDRESS_MAX]) {
     if (address_check_port(address) != 0) return NULL;
-    // Where nobody is kept out, nobody is asked.
+    // Without a key or token there is no authentication.
     bool asks = f->o.key || (f->o.token && *f->o.token);
     if (asks && !f->zap && !(f->zap = zap_start(f->context, f->o.key, f->o.token))) return NULL;
     struct fabric_socket *s = socket_open(f, ZMQ_ROUTER);
@@ -193,7 +194,7 @@ static int dial(struct fabric_socket *s) {
 
 int fabric_connect(struct fabric_socket *s, const char *address, const char *token, bool watched) {
     if (curve_connect(s->socket, s->fabric->o.key, token) != 0) return -1;
-    // With -1 libzmq would throw away what has come of a connection that ends and has not been read yet.
+    // With -1 libzmq would discard messages of a closed connection that have arrived and are not read yet.
     if (s->named) zmq_setsockopt(s->socket, ZMQ_RECONNECT_IVL, &(int){NEVER_MS}, sizeof(int));
     if (watched) s->watch = curve_watch(s->fabric->context, s->socket, CURVE_FATES);
     s->peer = xstrdup(address);
@@ -203,8 +204,9 @@ int fabric_connect(struct fabric_socket *s, const char *address, const char *tok
     return fail("cannot connect to %s: %s; an address reads tcp://HOST:PORT", address, zmq_strerror(errno));
 }
 
-// libzmq gives a peer up that breaks the protocol, as whoever has taken a dead process's port may; and one that ends the
-// connection where it was told to ask once. The queue is lost then, and its messages are said again.
+// libzmq gives up a peer that breaks the protocol: another program may have taken a dead process's port. It also gives
+// up a peer that closed the connection if reconnecting is off. The queue is lost then, and its messages are sent
+// again.
 static void redial(struct fabric_socket *s) {
     if (s->router || !s->peer || (s->once && s->heard) || now_seconds() - s->dialled_s < REDIAL_S) return;
     zmq_disconnect(s->socket, s->peer);
@@ -233,7 +235,7 @@ void fabric_payload_release(struct fabric_payload *p) {
     free(p);
 }
 
-// One part; *more: another follows. 1, 0 nothing there, -1 error.
+// Receives one frame. *more: another one follows. Returns 1; 0: nothing has arrived; -1 on error.
 static int part_recv(struct fabric_socket *s, zmq_msg_t *msg, bool *more) {
     zmq_msg_init(msg);
     while (zmq_msg_recv(msg, s->socket, ZMQ_DONTWAIT) < 0) {
@@ -246,11 +248,11 @@ static int part_recv(struct fabric_socket *s, zmq_msg_t *msg, bool *more) {
     return 1;
 }
 
-// Parts of one message: [route] head [payload]. Returns false when it is not one.
+// Builds a message from its frames: [route] head [payload]. Returns false if they are not a message.
 static bool assemble(struct fabric_socket *s, zmq_msg_t parts[3], int count, struct fabric_message *m) {
     int at = s->router ? 1 : 0;
     if (count <= at || count > at + 2) return false;
-    // The gatekeeper has named whoever has come in.
+    // The ZAP handler sets this name for each accepted connection.
     if (s->router && s->fabric->o.key && !zmq_msg_gets(&parts[1], "User-Id")) return false;
     *m = (struct fabric_message){.payload = NULL};
     if (s->router) {
@@ -298,7 +300,7 @@ bool fabric_send(struct fabric_socket *s, const struct net_route *to, const void
     if (s->router &&
         (!to || !to->bytes || zmq_send(s->socket, to->id, to->bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0))
         return false;
-    // The peer took the first part, so the queue takes the rest of the same message.
+    // The queue has accepted the first frame, so it also accepts the rest of the message.
     if (zmq_send(s->socket, head, bytes, ZMQ_DONTWAIT | (payload_follows ? ZMQ_SNDMORE : 0)) >= 0)
         return true;
     redial(s);

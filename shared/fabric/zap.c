@@ -17,18 +17,18 @@
 struct zap {
     void *socket;
     bool keyed;
-    uint8_t member[JOB_PAIR_BYTES];  // the public key of all who connect
+    uint8_t member[JOB_PAIR_BYTES];  // the public key of all that connect
     const char *token;
     pthread_t thread;
 };
 
 struct request {
-    char frame[FRAMES][FRAME_MAX + 1];  // with a zero
-    int bytes[FRAMES];                  // -1: longer than any that is right
+    char frame[FRAMES][FRAME_MAX + 1];  // with a closing zero
+    int bytes[FRAMES];                  // -1: longer than any valid frame
     int count;
 };
 
-// The next request, whole. false: the context ends.
+// Receives the next request. Returns false if the context ends.
 static bool hear(void *socket, struct request *r) {
     int more = 1;
     size_t size = sizeof more;

@@ -1,9 +1,9 @@
-// The gatekeeper, which libzmq asks about each connection before it reads a part of a message (ZAP, ZeroMQ's RFC 27): a thread
-// of the context that listens at inproc://zeromq.zap.01. The public key of whoever connects is compared with the one that the
-// job's key makes, a token with the token. Whoever is let in has the name ZAP_MEMBER, which libzmq hands out with each message of the
-// connection ("User-Id").
+// The ZAP handler, which libzmq asks about each connection before it accepts a message (ZAP: ZeroMQ's RFC 27). It is a
+// thread that listens at inproc://zeromq.zap.01. It compares the public key of the connecting side with the one
+// derived from the job's key, or its token with the token. An accepted connection gets the name ZAP_MEMBER, which
+// libzmq returns with each of its messages ("User-Id").
 //
-// Threads     One of its own. It ends when the context does: zap_join comes behind zmq_ctx_term.
+// Threads     One of its own. It ends with the context: zap_join comes after zmq_ctx_term.
 #ifndef STARRING_SHARED_FABRIC_ZAP_H
 #define STARRING_SHARED_FABRIC_ZAP_H
 
@@ -13,7 +13,8 @@
 
 struct zap;
 
-// context: ZeroMQ's, before its first socket listens. key, token: NULL: none is good; both outlive it. NULL after logging.
+// context: ZeroMQ's, before its first socket listens. key, token: NULL: every one is refused; both outlive the
+// handler. Returns NULL after logging.
 struct zap *zap_start(void *context, const struct job_key *key, const char *token);
 void zap_join(struct zap **z);  // NULL: nothing is done
 

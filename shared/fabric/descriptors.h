@@ -1,5 +1,5 @@
-// The limit of open descriptors (RLIMIT_NOFILE), raised before the first socket: libzmq aborts the process if none is
-// left. Connections of strangers take descriptors too, for as long as a handshake may last.
+// The limit of open descriptors (RLIMIT_NOFILE), raised before the first socket. libzmq aborts the process if no
+// descriptor is left. Connections of strangers take descriptors too, for as long as a handshake may last.
 #ifndef STARRING_SHARED_FABRIC_DESCRIPTORS_H
 #define STARRING_SHARED_FABRIC_DESCRIPTORS_H
 

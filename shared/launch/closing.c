@@ -21,7 +21,7 @@
 struct cJSON *closing_merge(const struct config *c, const char *dir) {
     struct cJSON *missing = cJSON_CreateArray(), *reports = summary_reports(c, dir, missing);
     struct meeting *m = meeting_of(reports);
-    // A fault in one file is no reason to go without the others.
+    // A fault in one file does not keep the others from being merged.
     bool whole = trace_merge(c, dir, m) == 0;
     meeting_free(&m);
     cJSON_Delete(reports);
@@ -48,7 +48,7 @@ int closing_unkept(const char *dir, const struct cJSON *summary) {
         dir, json_text(json_item(summary, "checkpoints"), "why", "there was no memory for them"));
 }
 
-// ---------------------------------------------------------------- snapshots that wait
+// ---------------------------------------------------------------- waiting snapshots
 static enum evaluated evaluate_as(struct config *c, const struct evaluate_dir_options *o) {
     struct job job = {0};
     enum evaluated rc = EVALUATE_FAILED;
@@ -75,7 +75,7 @@ enum evaluated evaluate_dir(const struct evaluate_dir_options *o) {
     return rc;
 }
 
-// ---------------------------------------------------------------- the last to leave
+// ---------------------------------------------------------------- the last rank to leave
 static bool has_report(const struct closing_rank *r, const char *role, int rank) {
     char job[REPORT_JOB_MAX];
     char *name = xasprintf("ranks/%s-%d.json", role, rank), *text = run_file_read(r->dir, name, true);
@@ -87,7 +87,7 @@ static bool has_report(const struct closing_rank *r, const char *role, int rank)
     return there;
 }
 
-// The first rank whose report is not there, "server 0" (malloc'd); NULL: all are.
+// Returns the first rank whose report is missing, "server 0" (malloc'd), or NULL if all are there.
 static char *missing_report(const struct closing_rank *r) {
     for (const struct topology_role *o = r->config->row->roles; o->name; o++)
         for (int i = 0; i < config_ranks(r->config, o->name); i++)
@@ -95,7 +95,7 @@ static char *missing_report(const struct closing_rank *r) {
     return NULL;
 }
 
-// 1: this rank is the one; 0: another one was first; -1 after logging.
+// Returns 1: this rank prints; 0: another rank was first; -1 after logging.
 static int claim(const struct closing_rank *r) {
     char job[REPORT_JOB_MAX];
     char *path = xasprintf("%s/ranks/last-%s", r->dir, report_job_name(r->job, job));
@@ -125,7 +125,7 @@ enum closing closing_leave(const struct closing_rank *r) {
     cJSON *summary = closing_merge(c, r->dir);
     if (!summary) return CLOSING_FAILED;
     if (!summary_interrupted(summary) && evaluate_waiting(r->dir)) {
-        // The run is complete, whatever comes of this.
+        // The run is complete, even if the evaluation fails.
         evaluate_dir(&(struct evaluate_dir_options){.topologies = c->topologies,
                                                     .dir = r->dir,
                                                     .stop = r->stop,

@@ -1,15 +1,15 @@
-// The end of a run: what its ranks left becomes trace.json, summary.json and the closing table. Done by the
-// process that stands for the run (train, rank 0 under mpirun) or, where the roles of a star were started one
-// by one, by the last to leave:
+// The end of a run: the reports of its ranks are merged into trace.json, summary.json and the closing table. The
+// process that represents the run does it (train, rank 0 under mpirun). If the roles of a star were started one by
+// one, the last rank to leave does it:
 //
 //   rank     writes DIR/ranks/ROLE-RANK.json, then looks for those of all other ranks
-//            all there, of this job  -->  whoever makes DIR/ranks/last-JOB (O_EXCL) prints; the others have
-//                                         seen the same and leave it to that one
-//            some are missing        -->  later ranks will find this one's; says where it is
+//            all there, of this job  -->  the rank that creates DIR/ranks/last-JOB (O_EXCL) prints; the others
+//                                         have seen the same files and leave it to that one
+//            some are missing        -->  later ranks will find this one's; logs where it is
 //
-// Every rank writes before it looks, so that the last one to write sees all: a directory that all machines
-// share gets exactly one table, in any order of leaving. Machines that share none get no table, nor does a
-// failed job, whose ranks leave no report.
+// Every rank writes before it looks, so that the last one to write sees all. A directory that all machines share gets
+// exactly one table, in any order of leaving. Machines that share no directory get no table, nor does a failed job,
+// whose ranks leave no report.
 #ifndef STARRING_SHARED_LAUNCH_CLOSING_H
 #define STARRING_SHARED_LAUNCH_CLOSING_H
 
@@ -18,13 +18,13 @@
 
 struct cJSON;
 
-// Writes trace.json (config->trace) and summary.json. The document (the caller deletes it), or NULL after
+// Writes trace.json (config->trace) and summary.json. Returns the summary (the caller deletes it), or NULL after
 // logging.
 struct cJSON *closing_merge(const struct config *c, const char *dir);
-// The table on standard output; the document with --json; nothing with --quiet.
+// Prints the table on standard output; with --json the document; with --quiet nothing.
 void closing_show(const struct config *c, const char *dir, const struct cJSON *summary);
 
-// Says so of a run that was to keep checkpoints and has none. 0: it has, or was to keep none; -1 after logging.
+// Logs an error if the run was to keep checkpoints and has none. Returns -1 then, else 0.
 int closing_unkept(const char *dir, const struct cJSON *summary);
 
 struct closing_rank {
@@ -33,11 +33,11 @@ struct closing_rank {
     const char *role;  // "worker", "server": its report has been written
     int rank;
     uint64_t job;             // not 0
-    const _Atomic int *stop;  // that ends an evaluation; or NULL
+    const _Atomic int *stop;  // ends an evaluation; or NULL
 };
 enum closing {
     CLOSING_FAILED = -1,  // after logging
-    CLOSING_LEFT,         // somebody else is or will be the last; said in a line, unless quiet
+    CLOSING_LEFT,         // another rank is or will be the last; logged in one line, unless quiet
     CLOSING_LAST,         // merged and shown by this call
 };
 enum closing closing_leave(const struct closing_rank *r);
@@ -46,11 +46,11 @@ enum closing closing_leave(const struct closing_rank *r);
 struct evaluate_dir_options {
     const struct topology_table *topologies;
     const char *dir;
-    bool keep;                // also where the configuration does not say so
+    bool keep;                // keeps the snapshots even if the configuration does not
     const _Atomic int *stop;  // or NULL
     FILE *say;                // or NULL
 };
-// Evaluates the snapshots that wait in dir as dir/config.json says. Opens model and data only where there are any.
+// Evaluates the waiting snapshots of dir with dir/config.json. Opens model and data only if there are any.
 enum evaluated evaluate_dir(const struct evaluate_dir_options *o);
 
 #endif

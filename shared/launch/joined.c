@@ -31,7 +31,7 @@
 
 bool run_meets(const struct run *r) { return rank_env_joins(&r->env) && !r->life; }
 
-// Of ranks that mpirun has started on several hosts nobody but MPI knows where rank 0 is.
+// On several hosts under mpirun, only MPI knows where rank 0 is.
 static int find_rank_0(struct run *r) {
     char host[sizeof r->env.host] = "";
     gethostname(host, sizeof host - 1);
@@ -41,7 +41,8 @@ static int find_rank_0(struct run *r) {
     return 0;
 }
 
-// Ranks of several hosts that nobody has told an interface take the one that PyTorch's or NCCL's variables name. NULL: none.
+// Returns the interface of ranks on several hosts: --interface, or else the one in PyTorch's or NCCL's variables.
+// NULL: none.
 static const char *interface_of(const struct run *r) {
     const char *gloo = getenv("GLOO_SOCKET_IFNAME"), *nccl = getenv("NCCL_SOCKET_IFNAME");
     const char *named = gloo && *gloo ? gloo : nccl && *nccl ? nccl : NULL;
@@ -62,8 +63,8 @@ static void say_open(const struct run *r) {
         r->env.port, r->env.host);
 }
 
-// ---------------------------------------------------------------- one directory
-// A rank that was given no --out takes rank 0's.
+// ---------------------------------------------------------------- the common directory
+// A rank without --out takes rank 0's.
 static int agree_on_dir(struct run *r) {
     struct config *c = r->config;
     if (r->env.rank == 0 && !c->out && !(c->out = run_dir_make(c))) return -1;
@@ -74,10 +75,10 @@ static int agree_on_dir(struct run *r) {
     return dir ? 0 : -1;
 }
 
-// What a rank has seen, for rank 0.
+// What a rank has found, sent to rank 0.
 struct sight {
     bool folder;
-    char checkpoint;  // 'y': the one that rank 0 goes on from; 'o': another one; 'n': none
+    char checkpoint;  // 'y': the checkpoint that rank 0 resumes from; 'o': another one; 'n': none
 };
 
 static const char *host_of(const struct run *r, int rank) { return rendezvous_member(r->meet, rank)->host; }
@@ -88,11 +89,12 @@ static int lost(const struct run *r, int rank, const char *what) {
                  : fail("rank %d on %s has gone before it could %s", rank, host_of(r, rank), what);
 }
 
-// It has not come, and the job may do without it.
+// Returns whether a rank has not joined (with elastic_min the job continues without it).
 static bool absent(const struct run *r, int rank) { return rendezvous_member(r->meet, rank)->machine < 0; }
 
-// ---------------------------------------------------------------- the look, rank 0
-// What tells a checkpoint from every other one: the hash of its manifest, which has its files' hashes. "": there is none.
+// ---------------------------------------------------------------- the check, rank 0
+// seal receives an identifier of the checkpoint: the hash of its manifest, which lists its files' hashes. "": no
+// checkpoint.
 static void seal_of(const char *path, char seal[17]) {
     char *text = run_file_read(path, MANIFEST_NAME, true);
     *seal = 0;
@@ -100,7 +102,8 @@ static void seal_of(const char *path, char seal[17]) {
     free(text);
 }
 
-// A file of a fresh name in DIR, and which checkpoint the job goes on from: what the others look for.
+// Creates a file with a fresh name in DIR. Returns a JSON text that names it and the checkpoint to resume from: the
+// other ranks look for both.
 static char *leave_token(struct run *r, char **path) {
     struct job *j = &r->job;
     const char *asked = j->config->recovery.resume, *dir = j->config->out;
@@ -127,16 +130,17 @@ static char *leave_token(struct run *r, char **path) {
     return text;
 }
 
-// What all ranks write together, and only where they see one folder: the option that asks for it; NULL: nothing.
+// Returns the option that makes all ranks write into one common folder; NULL: none does.
 static const char *together(const struct config *c) {
-    bool parts = c->row->collectives && c->eval_batches;  // a star's worker 0 writes snapshots alone
+    bool parts = c->row->collectives && c->eval_batches;  // in a star only worker 0 writes snapshots
     if (c->recovery.checkpoint_every > 0) return "--checkpoint-every";
     return parts && c->eval_every > 0           ? "eval_every"
            : parts && c->eval_every_seconds > 0 ? "eval_every_seconds"
                                                 : NULL;
 }
 
-// The first rank of those in `of` (0 or 1 each), and how many more there are, in words (malloc'd); NULL: there is none.
+// Returns text that names the first rank whose of[] is set and the number of the others (malloc'd), or NULL if none
+// is.
 static char *first_of(const struct run *r, const bool *of, int *rank) {
     int more = -1;
     *rank = -1;
@@ -201,7 +205,7 @@ static int look_as_0(struct run *r) {
     }
     if (path) unlink(path);
     if (!rc) rc = judge(r, blind, lacks, first_lacks);
-    if (rc) rmdir(r->config->out);  // of a run that has not begun; it stays where it has anything
+    if (rc) rmdir(r->config->out);  // removes only an empty directory: the run has not begun
     free(lacks);
     free(blind);
     free(path);
@@ -209,8 +213,9 @@ static int look_as_0(struct run *r) {
     return rc;
 }
 
-// ---------------------------------------------------------------- the look, the others
-// What rank 0 says to look for, and this rank's answer. job.resume is then the checkpoint, by its path here.
+// ---------------------------------------------------------------- the check, other ranks
+// Looks for what rank 0 has announced; *saw receives the result. job.resume becomes the checkpoint, by its path on
+// this machine.
 static int look(struct run *r, const cJSON *told, struct sight *saw) {
     struct job *j = &r->job;
     const char *asked = j->config->recovery.resume, *first = json_text(told, "asked", ""),
@@ -218,7 +223,7 @@ static int look(struct run *r, const cJSON *told, struct sight *saw) {
     if (asked && strcmp(asked, first) != 0)
         return fail("rank %d has --resume %s, rank 0 has %s%s: give all ranks the same words", r->env.rank,
                     asked, *first ? "--resume " : "none", first);
-    // A directory that is made here has no name from before that the file system's client remembers as missing.
+    // The directory is created here first: the file system's client may have cached that it does not exist.
     if (dir_make(dir)) return fail("%s: cannot make the directory: %s", dir, strerror(errno));
     char *token = xasprintf("%s/%s", dir, json_text(told, "token", "?"));
     int fd = open(token, O_RDONLY | O_CLOEXEC);
@@ -237,7 +242,7 @@ static int look(struct run *r, const cJSON *told, struct sight *saw) {
     return 0;
 }
 
-// A folder of this rank's own, below its DIR: nothing else of what lies there is touched.
+// Uses a folder of this rank's own below its DIR. Nothing else in DIR is touched.
 static int leave_dir(struct run *r, const char *token) {
     char *own = xasprintf("%s/.rank-%d%s", r->config->out, r->env.rank, strrchr(token, '-'));
     free(r->config->out);
@@ -278,7 +283,7 @@ int run_begin_together(struct run *r) {
     return rc;
 }
 
-// ---------------------------------------------------------------- from the meeting to the end
+// ---------------------------------------------------------------- from the rendezvous to the end
 int run_join(struct run *r, int *status) {
     *status = EXIT_RUN_FAILED;
     if (!*r->env.host && find_rank_0(r)) return -1;
@@ -295,7 +300,7 @@ int run_join(struct run *r, int *status) {
                                    .interface = interface_of(r),
                                    .deadline_s = (double)r->config->deadline_ms * 1e-3};
     if (r->config->row->meet) r->config->row->meet(r->config, &o);
-    // NCCL looks for one by itself; it takes names, exactly so behind "=".
+    // NCCL finds an interface by itself. It takes names; "=" requires an exact match.
     if (o.interface && if_nametoindex(o.interface)) {
         char *name = xasprintf("=%s", o.interface);
         setenv("NCCL_SOCKET_IFNAME", name, 0);

@@ -1,36 +1,41 @@
-// A run whose ranks others have started, each in a process of its own (torchrun, srun, mpirun): from their meeting to the end.
+// A run whose ranks were started by another program (torchrun, srun, mpirun), each as a process, from rendezvous to
+// end.
 //
-//     run_join     all meet (peer.h), and know whether they see the run directory, which rank 0 begins
-//     ...          the rank trains, or starts what does
+//     run_join     all join the rendezvous (peer.h), and check that they see the run directory, which rank 0 begins
+//     ...          the rank trains, or starts the processes that do
 //     run_part     all say goodbye
 //     run_leave    rank 0 ends the run
 //
-// All write into rank 0's directory, which most of them see:
+// All ranks write into rank 0's directory if they see it:
 //
-//     rank 0    leaves a file of a fresh name in DIR        a rank that sees it    writes into DIR as well
-//     rank r    looks whether its own DIR has it            one that does not      writes into DIR/.rank-R.NUMBER (rank_files.h)
+//     rank 0    creates a file with a fresh name in DIR    a rank that sees it  writes into DIR too
+//     rank r    looks for that file in its own DIR         one that does not    writes into DIR/.rank-R.NUMBER
+//                                                                               (rank_files.h)
 //
-// All ranks write a checkpoint together, so its folder has to be one: where it is not, the run ends before its first step, in a
-// sentence that names the rank and its host. So it does where a rank does not see the checkpoint to go on from.
+// All ranks write a checkpoint together, so they must share its folder. If one does not see it, the run ends before
+// its first step, with a message that names the rank and its host. The same happens if a rank does not see the
+// checkpoint to resume from.
 #ifndef STARRING_SHARED_LAUNCH_JOINED_H
 #define STARRING_SHARED_LAUNCH_JOINED_H
 
 #include "shared/launch/run.h"
 
-// Whether this process is one of several ranks that meet in the rendezvous: all that others have started. Those of a run that a
-// launcher of this program starts again and again (train --life) have it for their run, and mpirun alone between them.
+// Returns whether this process is one of several ranks that another program has started and that join a rendezvous.
+// Ranks that a launcher of this program restarts (train --life) do not: the launcher owns their run, and they reach
+// each other only over MPI.
 bool run_meets(const struct run *r);
-// Blocks until all ranks are there and rank 0 has begun the run: config.out, job.dir and job.ranks_here are known then. 0, or -1
-// where nothing is left to do, as was said: *status is the program's exit status.
+// Blocks until all ranks have joined and rank 0 has begun the run. After that config.out, job.dir and job.ranks_here
+// are set. Returns 0, or -1 if nothing is left to do, after logging: *status receives the program's exit status.
 int run_join(struct run *r, int *status);
-// Of that, behind the meeting, before any rank writes: finds who sees DIR, rank 0's is taken (run_begin), and the job knows the
-// checkpoint to go on from. Of a rank that does not see it config.out and job.dir name its own folder from now on. 1: nothing is left
-// to train. -1 after logging: everybody's waits end (rendezvous_abort).
+// The part of run_join after the rendezvous, before any rank writes. It finds which ranks see DIR; rank 0 begins the
+// run (run_begin); job.resume becomes the checkpoint to resume from. On a rank that does not see DIR, config.out and
+// job.dir become its own folder. Returns 0; 1: nothing is left to train; -1 after logging and ending all ranks' waits
+// (rendezvous_abort).
 int run_begin_together(struct run *r);
-// The rank's exit status, status where it is not 0: with one the others' waits end, for the reason that was logged last. A rank
-// that is missed then, or rank 0, has the job fail that went well so far.
+// Returns the rank's exit status; it is `status` if that is not 0. A failure ends the waits of the other ranks, with
+// the last logged reason. If a rank or rank 0 is lost during this call, a job that had succeeded so far fails.
 int run_part(struct run *r, int status);
-// Behind it. status and number as of run_end. The program's exit status.
+// After run_part. status and number: as of run_end. Returns the program's exit status.
 int run_leave(struct run *r, int status, int number);
 
 #endif

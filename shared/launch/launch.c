@@ -22,29 +22,30 @@
 #include "shared/launch/stop.h"
 #include "shared/time/turn_clock.h"
 
-#define WAKE_MS           100   // how often the clock is looked at when no signal comes
-#define ASKED_MS          5     // and where a verdict is waited for
-#define GRACE_MAX_S       5.0   // ranks and roles look at their stop flag many times a second
-#define DESCRIPTORS_FOR_S 10.0  // for so long a child's start waits for a free descriptor
-#define STILL_LOOKS       16    // whether a child is stopped is looked at so often before it is believed
+#define WAKE_MS           100   // how often the clock is checked when no signal arrives
+#define ASKED_MS          5     // the same, while a verdict is awaited
+#define GRACE_MAX_S       5.0   // ranks and roles check their stop flag many times a second
+#define DESCRIPTORS_FOR_S 10.0  // how long the start of a child waits for a free descriptor
+#define STILL_LOOKS       16    // checks within still_s for a stopped child
 
-// This ends the message about a child that the launcher has killed itself: the signal alone would look like somebody else's deed.
+// Ends the message about a child that the launcher itself has killed: otherwise the signal would look like another
+// process's.
 #define GAVE_NO_SIGN "gave no sign of life for the deadline and was killed"
 
 struct child {
     char role[16], name[32];  // "server", "server 1"
     int rank;
-    struct launch_child as;  // how it was started last
+    struct launch_child as;  // the options of its last start
     pid_t pid;               // 0: ended
     bool orderly;
     bool ended_well;
-    bool replaced;    // it was started again while the others went on
-    double moved_s;   // when it was seen last, and no signal had stopped it; 0: it was not looked at
-    bool waited_for;  // that it has not ended yet has been said
-    pid_t asked;      // this process has died: what becomes of the job is asked; 0: nothing is
+    bool replaced;    // it was restarted while the others continued
+    double moved_s;   // when a check last found it not stopped; 0: not checked
+    bool waited_for;  // the message that it has not ended yet is logged
+    pid_t asked;      // the process that has died and waits for a verdict; 0: none
     char why[192], when[96];
-    bool told_to;  // to die: nobody is surprised
-    bool still;    // it, or one it speaks for, was killed from here because it stood still
+    bool told_to;  // told to die: its death is expected
+    bool still;    // the launcher killed it, or a process that it represents, because it stood still
 };
 
 struct launcher {
@@ -52,19 +53,19 @@ struct launcher {
     struct child *children;
     int count, running;
     double start_s;
-    double kill_at_s;         // SIGKILL then; 0: nobody has been told to end
-    double rest_at_s;         // the rest is told to end then; 0: not known yet
-    int status;               // the job's, once something went wrong
-    int interrupted_by;       // SIGINT or SIGTERM, 0: neither
-    double interrupted_s;     // when the first came
-    bool mending;             // all begin anew, and not all that they need are there
-    bool over;                // nobody decides any more
-    int heard;                // verdicts
-    bool done;                // that no child is left, as it was said last
-    struct turn_clock turns;  // of the two that follow, children's moved_s, and who is waited for
-    double looked_s;          // when it looked last whether children are stopped
-    double ended_s;           // since when one that has ended well is seen; 0: there is none
-    bool anew;                // all are being ended, to be started again
+    double kill_at_s;         // time of SIGKILL; 0: no child was told to end
+    double rest_at_s;         // when the remaining children are told to end; 0: not known yet
+    int status;               // the job's, once a failure occurred
+    int interrupted_by;       // SIGINT or SIGTERM; 0: none
+    double interrupted_s;     // when the first signal arrived
+    bool mending;             // all restart, and some required ranks are not there yet
+    bool over;                // no more verdicts will come
+    int heard;                // verdicts received
+    bool done;                // the last report whether no child is left
+    struct turn_clock turns;  // the clock of the next two, and of children's moved_s
+    double looked_s;          // when it last checked for stopped children
+    double ended_s;           // when the first child was seen to have ended well; 0: none has
+    bool anew;                // all children are being ended, to be restarted
     sigset_t signals, before;
 };
 
@@ -83,13 +84,14 @@ struct launcher *launcher_create(const struct launch_options *o) {
     return l;
 }
 
-// In the child, between fork and exec: async-signal-safe calls alone.
+// Runs in the child between fork and exec: only async-signal-safe calls.
 static void become(const struct launcher *l, const struct launch_child *c, pid_t parent, int report_fd) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (c->apart) setpgid(0, 0);
-    if (c->apart) signal(SIGTTOU, SIG_IGN);  // and it may print all the same
+    if (c->apart) signal(SIGTTOU, SIG_IGN);  // it may print although it is in the background
     if (getppid() == parent) {
-        signal(SIGINT, SIG_IGN);  // the terminal sends it to all; the launcher says whom it concerns
+        signal(SIGINT, SIG_IGN);  // the terminal sends it to all processes; the launcher decides which ones
+                                  // get it
         if (c->keep_fd) fcntl(c->keep_fd, F_SETFD, 0);
         if (c->input_fd) dup2(c->input_fd, STDIN_FILENO);
         if (c->output_fd) dup2(c->output_fd, STDOUT_FILENO);
@@ -98,11 +100,11 @@ static void become(const struct launcher *l, const struct launch_child *c, pid_t
     }
     int why = errno;
     ssize_t written = write(report_fd, &why, sizeof why);
-    (void)written;  // where the pipe is broken, nobody reads
+    (void)written;  // a broken pipe has no reader
     _exit(127);
 }
 
-// The child's place: its own where it is started again.
+// Returns the child's entry; a restarted child keeps its entry.
 static struct child *place_of(struct launcher *l, const struct launch_child *c) {
     for (int i = 0; i < l->count; i++)
         if (!l->children[i].pid && l->children[i].rank == c->rank && !strcmp(l->children[i].role, c->role))
@@ -139,7 +141,8 @@ static void remember(struct child *child, const struct launch_child *c) {
 
 int launcher_start(struct launcher *l, const struct launch_child *c) {
     int report[2];
-    // Strangers at the meeting's port hold descriptors of this process; those above its limit are shut within a turn.
+    // Strangers' connections to the rendezvous take descriptors of this process; those above the limit are closed
+    // soon.
     double until_s = now_seconds() + DESCRIPTORS_FOR_S;
     while (pipe2(report, O_CLOEXEC))
         if (errno != EMFILE || now_seconds() > until_s || usleep(1000))
@@ -149,7 +152,7 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
     if (pid == 0) become(l, c, parent, report[1]);
     int why = pid < 0 ? errno : 0;
     close(report[1]);
-    // The pipe closes by itself when exec succeeds.
+    // A successful exec closes the pipe.
     ssize_t got = pid < 0 ? 0 : read(report[0], &why, sizeof why);
     close(report[0]);
     struct child *child = place_of(l, c);
@@ -166,20 +169,20 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
     return 0;
 }
 
-// ---------------------------------------------------------------- deaths: how they are said, and what follows
+// ---------------------------------------------------------------- deaths: messages and consequences
 static void signal_all(struct launcher *l, int number) {
     for (int i = 0; i < l->count; i++)
         if (l->children[i].pid) kill(l->children[i].pid, number);
 }
 
-// SIGTERM to all that run, and SIGKILL after the grace period; once.
+// Sends SIGTERM to all running children, and SIGKILL after the grace period; once.
 static void end_rest(struct launcher *l) {
     if (l->kill_at_s > 0) return;
     l->kill_at_s = now_seconds() + l->o.grace_s;
     signal_all(l, SIGTERM);
 }
 
-// A step is known to be done.
+// Returns whether at least one step is done.
 static bool has_begun(const struct launcher *l) { return l->o.last_step && l->o.last_step(l->o.ctx) > 0; }
 
 static void when(const struct launcher *l, char *text, size_t size) {
@@ -191,7 +194,7 @@ static void when(const struct launcher *l, char *text, size_t size) {
         snprintf(text + n, size - (size_t)n, ", before the first step was done");
 }
 
-// ---------------------------------------------------------------- started again
+// ---------------------------------------------------------------- restarts
 static void start_again(struct launcher *l, struct child *child) {
     struct launch_child as = child->as;
     as.role = child->role;
@@ -200,7 +203,7 @@ static void start_again(struct launcher *l, struct child *child) {
     end_rest(l);
 }
 
-// The job goes back to where they were needed.
+// The job returns to an earlier step, at which these children were needed.
 static void start_those_that_ended_well(struct launcher *l) {
     for (int i = 0; i < l->count; i++)
         if (l->children[i].ended_well && !l->children[i].pid && !l->kill_at_s)
@@ -210,14 +213,14 @@ static void start_those_that_ended_well(struct launcher *l) {
 static void end_job(struct launcher *l, const char *why, const char *text, const char *reason) {
     l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
     if (l->o.together && l->interrupted_by)
-        error_take_over(why);  // the caller has one message of both
+        error_take_over(why);  // the caller prints one message about both
     else
         fail("%s %s: %s%s%s", why, text, reason, *reason ? ": " : "",
              l->count > 1 || l->o.others ? "ending the other processes of the job" : "the run ends");
     end_rest(l);
 }
 
-// All children that live together are gone, one of them by a death after which they are started again.
+// All children of a `together` job have ended after one of them died, and are restarted.
 static void begin_anew(struct launcher *l) {
     l->anew = false;
     if (!l->interrupted_by && !l->o.start(l->o.ctx)) return;
@@ -225,8 +228,8 @@ static void begin_anew(struct launcher *l) {
     end_rest(l);
 }
 
-// ---------------------------------------------------------------- what becomes of the job without a child
-// What verdict.h has, on both sides.
+// ---------------------------------------------------------------- deaths and verdicts
+// Both sides of verdict.h.
 bool verdict_death(const struct member_news *n, struct death *out) {
     if (n->kind != MEMBER_SAID || strcmp(n->word, VERDICT_DEAD) != 0 || n->bytes != sizeof *out) return false;
     memcpy(out, n->data, sizeof *out);
@@ -280,8 +283,8 @@ static void tell(struct launcher *l, struct child *child, pid_t pid, const char 
 
 static void decided(struct launcher *l, struct child *child, const struct verdict *v) {
     child->asked = 0;
-    if (l->kill_at_s > 0) return;  // all end
-    // Where nobody is left there is nothing to be back for.
+    if (l->kill_at_s > 0) return;  // all are being ended
+    // A restart makes sense only if other processes of the job are left.
     bool without = v->kind == VERDICT_WITHOUT, others = l->running || l->o.others || !without;
     bool again = v->again && !l->interrupted_by && others && v->kind != VERDICT_ENDS;
     if (again)
@@ -307,7 +310,7 @@ static void end_lost(struct launcher *l, const struct verdict *v) {
     }
 }
 
-// Carries out what has been decided: about a child of this launcher that has died, or for all.
+// Carries out a verdict: about a dead child of this launcher, or for the whole job.
 static void obey(struct launcher *l, const struct verdict *v) {
     if (v->kind == VERDICT_LOST) end_lost(l, v);
     if (v->kind == VERDICT_LOST) return;
@@ -319,18 +322,18 @@ static void obey(struct launcher *l, const struct verdict *v) {
         if (l->children[i].asked && l->children[i].asked == v->pid && !strcmp(l->children[i].name, v->name))
             decided(l, &l->children[i], v);
     if (!mends) return;
-    for (int i = 0; i < l->count; i++) l->children[i].replaced = false;  // none can be missed
+    for (int i = 0; i < l->count; i++) l->children[i].replaced = false;  // no child can be missed now
     start_those_that_ended_well(l);
 }
 
-// Whether it is still to be said what becomes of the job.
+// Returns whether a verdict is awaited.
 static bool waits_for_verdict(const struct launcher *l) {
     for (int i = 0; i < l->count; i++)
         if (l->children[i].asked && !l->kill_at_s) return true;
     return false;
 }
 
-// A child, or the process that it speaks for, was killed, or it has given up a rank.
+// A child was killed, or the process that it represents was, or it exited because it lost a rank.
 static void child_died(struct launcher *l, struct child *child, pid_t pid, int status) {
     char text[96], why[192];
     const char *of = WIFSIGNALED(status) ? "" : "a rank of ";
@@ -343,7 +346,7 @@ static void child_died(struct launcher *l, struct child *child, pid_t pid, int s
     else
         snprintf(why, sizeof why, "%s%s (pid %d) was killed by signal %d (%s)", of, child->name, (int)pid,
                  number, strsignal(number));
-    // The others have nothing to say: they wait for it, or soon would. Before they hear of it and say it as well:
+    // The others would only wait for the dead child and then report that too: they are killed first.
     if (l->o.together) signal_all(l, SIGKILL);
     if (l->o.decided)
         tell(l, child, pid, why, text);
@@ -351,12 +354,11 @@ static void child_died(struct launcher *l, struct child *child, pid_t pid, int s
         end_job(l, why, text, "");
 }
 
-// It was asked to leave, and did not belong to a step that it could have finished.
+// The child exited because it was asked to, outside a step that it could have finished.
 static void child_left(struct launcher *l, struct child *child, pid_t pid) {
     char text[96], why[192];
     bool asks = l->o.decided && !l->o.together && child->orderly && has_begun(l);
-    // The job's other processes hear of it from the launcher, at once, because another orderly child may already wait
-    // for this one.
+    // The launcher ends the job's other processes at once: another orderly child may already wait for this one.
     if (child->orderly && !asks) end_rest(l);
     child->told_to = true;
     when(l, text, sizeof text);
@@ -367,7 +369,8 @@ static void child_left(struct launcher *l, struct child *child, pid_t pid) {
         l->status = 128 + l->interrupted_by;
 }
 
-// A child, or the process that it speaks for; or it has given up another one.
+// Returns whether a child was killed, or a process that it represents, or whether it exited because it lost another
+// rank.
 static bool was_killed(const struct launcher *l, int status) {
     int of_others = l->o.speaks_for_others && WEXITSTATUS(status) > 128;
     return WIFSIGNALED(status) || (l->o.together && (of_others || WEXITSTATUS(status) == EXIT_RUN_LOST));
@@ -377,7 +380,7 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     pid_t pid = child->pid;
     child->pid = 0;
     l->running--;
-    if (l->anew || (l->o.together && waits_for_verdict(l))) return;  // all are ended
+    if (l->anew || (l->o.together && waits_for_verdict(l))) return;  // all are being ended
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
         child->ended_well = true;
         if (l->mending && !l->interrupted_by && !l->kill_at_s) start_again(l, child);
@@ -385,14 +388,14 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     }
     if (l->interrupted_by && l->kill_at_s > 0) l->status = 128 + l->interrupted_by;
     if (l->kill_at_s > 0) return;  // told to end, or a consequence of the first death
-    // mpirun that was told to end ends with 1, however its ranks have: their reports tell.
+    // mpirun that was told to end always exits with 1; the ranks' reports show how they ended.
     if (l->interrupted_by && l->o.speaks_for_others && WIFEXITED(status) && WEXITSTATUS(status) == 1) {
         child->ended_well = true;
         return;
     }
     if (l->interrupted_by && (WIFEXITED(status) ? WEXITSTATUS(status) > 128 : WTERMSIG(status) == SIGTERM)) {
         child_left(l, child, pid);
-        // It had not come so far as to hear it, and those that live with it would wait for it.
+        // It died before its signal handler was installed; the other children would wait for it.
         if (l->o.together && WIFSIGNALED(status)) signal_all(l, SIGKILL);
         return;
     }
@@ -415,8 +418,8 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     end_rest(l);
 }
 
-// Only children of this launcher are waited for, one by one: the program may have others. When several
-// have ended since the last look, one that was killed comes first: the others may have left because of it.
+// Waits only for children of this launcher, one by one: the program may have others. If several have ended since the
+// last check, a killed one is handled first: the others may have exited because of it.
 static void reap(struct launcher *l) {
     int count = l->count;
     int *status = xcalloc((unsigned long)count + 1, sizeof *status);
@@ -434,7 +437,7 @@ static void reap(struct launcher *l) {
 }
 
 // ---------------------------------------------------------------- watching
-// Behind the last orderly child the rest ends by itself, with its reports; not where the job had no step yet.
+// After the last orderly child has ended, the others end by themselves and write reports, but not if no step was done.
 static void follow_orderly(struct launcher *l) {
     for (int i = 0; i < l->count; i++)
         if (l->children[i].orderly && l->children[i].pid) return;
@@ -445,7 +448,7 @@ static void follow_orderly(struct launcher *l) {
     end_rest(l);
 }
 
-// What has been decided; what others know, and that this launcher has its children ended.
+// Handles verdicts, and calls the outside callback, which may end the job.
 static void look_outside(struct launcher *l) {
     struct verdict v;
     while (l->o.decided && hear(l, &v)) obey(l, &v);
@@ -469,7 +472,7 @@ static bool look_at_stopped(void *ctx, pid_t pid) {
     return !s->pid;
 }
 
-// Returns the process that a signal has stopped: the child or a process that it speaks for; 0 if none.
+// Returns the process that a signal has stopped: the child or a process that it represents; 0 if none.
 static pid_t stopped_of(const struct launcher *l, const struct child *child) {
     struct stopped s = {.parent = child->pid};
     if (proc_is_stopped(child->pid)) return child->pid;
@@ -477,7 +480,7 @@ static pid_t stopped_of(const struct launcher *l, const struct child *child) {
     return s.pid;
 }
 
-// Once the first have ended well nobody may be left who asks the others whether they live.
+// After the first children have ended well, no other process may be left that checks whether the rest are alive.
 static void watch_rest(struct launcher *l) {
     double now = turn_clock_turn(&l->turns, now_seconds()), most_s = l->o.still_s;
     if (most_s <= 0 || now - l->looked_s < most_s / STILL_LOOKS) return;
@@ -515,7 +518,7 @@ static void interrupt(struct launcher *l, int number) {
             if (l->children[i].orderly && l->children[i].pid) kill(l->children[i].pid, SIGTERM);
     } else if (now - l->interrupted_s >= STOP_AGAIN_S) {
         l->kill_at_s = now + l->o.grace_s;
-        signal_all(l, SIGKILL);  // asked twice: now
+        signal_all(l, SIGKILL);  // asked twice: end at once
     }
 }
 
@@ -523,7 +526,8 @@ static void interrupt(struct launcher *l, int number) {
 static void watch(struct launcher *l, int ms) {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
     int number = sigtimedwait(&l->signals, NULL, &t);
-    // Stopped and going on, it hears first what it was told meanwhile (the lowest number: before a death, a request to end).
+    // After this process was itself stopped and continued, it first handles the signals that arrived meanwhile, the
+    // lowest number first: a request to end before a death.
     if (number < 0 && errno == EINTR) number = sigtimedwait(&l->signals, NULL, &(struct timespec){0});
     if (number == SIGINT || number == SIGTERM) interrupt(l, number);
     look_outside(l);
@@ -539,7 +543,8 @@ static void watch(struct launcher *l, int ms) {
     if (l->anew && !l->running) begin_anew(l);
 }
 
-// The only child that runs, and that no signal has stopped, is slow: what it reads may stand still. 0, or -1 after logging.
+// The only running child is slow, unless a signal has stopped it: the files that it reads may hang. Returns 0 to wait
+// longer, or -1 after logging.
 static int give_up_silent(const struct launcher *l, double deadline_s) {
     const struct child *only = NULL;
     for (int i = 0; i < l->count && l->running == 1; i++)
@@ -582,7 +587,7 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
 
 int launcher_interrupted(const struct launcher *l) { return l->interrupted_by; }
 
-// Where files stand still a thread cannot be ended as a process is: it is left behind.
+// A thread that hangs on a file cannot be killed as a process can: after the grace it is no longer waited for.
 static bool works_beside(struct launcher *l) {
     bool late = l->kill_at_s > 0 && now_seconds() > l->kill_at_s;
     if (l->running || late || !l->o.beside) return false;
@@ -608,7 +613,7 @@ void launcher_destroy(struct launcher **pl) {
     signal_all(l, SIGKILL);
     for (int i = 0; i < l->count; i++)
         if (l->children[i].pid) waitpid(l->children[i].pid, NULL, 0);
-    // A Ctrl-C that came while all was ending would fire on unblocking: it has been obeyed already.
+    // A Ctrl-C that arrived during the end would be delivered on unblocking: it has been handled already.
     struct timespec now = {0};
     while (sigtimedwait(&l->signals, NULL, &now) > 0) continue;
     pthread_sigmask(SIG_SETMASK, &l->before, NULL);
@@ -624,7 +629,7 @@ int launch_run(struct launch_options o, double deadline_s, const char *behind, s
     fflush(NULL);
     stop_answers(behind);
     *launcher = launcher_create(&o);
-    output_apart_begin();  // a thread that takes no signals, as all of them from here on
+    output_apart_begin();  // its thread takes no signals, as all threads from here on
     if (o.start(o.ctx)) launcher_end_all(*launcher);
     int status = launcher_wait(*launcher);
     if (status) o.outside(o.ctx, error_last());

@@ -11,18 +11,18 @@
 #include "shared/fabric/job_key.h"
 #include "shared/launch/launch.h"
 
-// After Ctrl-C mpirun tells its ranks, waits one second, whether they need it or not, and kills them. They end the step
-// in hand first and leave their reports, for which one second is often too short.
+// After Ctrl-C mpirun signals its ranks, always waits this long, and kills them. The default of one second is often
+// too short: the ranks first end their step and write their reports.
 #define STOP_SECONDS "5"
 
-// The programs that start ranks, by launch (struct launch_row.by_others): the words between its name, "-n N", and the ranks'
-// own command, and what to say where it is not there.
+// The programs that start ranks, by launch (struct launch_row.by_others): the words between "-n N" and the ranks' own
+// command, and the advice if the program is missing.
 static const struct {
     const char *const *words;
     const char *advice;
 } starters[LAUNCH_KINDS] = {
-    // More ranks than cores are this program's business; binding would leave each rank one core alone.
-    // Those of other machines are given the key by its name.
+    // --oversubscribe: more ranks than cores are allowed. --bind-to none: binding would give each rank only one core.
+    // -x passes the key to ranks on other machines.
     [LAUNCH_MPI] = {(const char *const[]){"--oversubscribe", "--bind-to", "none", "-x", JOB_KEY_VARIABLE,
                                           NULL},
                     "install Open MPI (the packages openmpi-bin and libopenmpi-dev)"},
@@ -32,7 +32,7 @@ int launch_mpi(const struct config *c, int argc, char *const *argv) {
     const char *name = launch_rows[c->launch].child;
     char *program = launch_self();
     if (!program) return -1;
-    // A bundle brings its own, beside the program; otherwise PATH has it.
+    // A bundle has its own mpirun beside the program; otherwise PATH is searched.
     char *starter = xasprintf("%.*s/%s", (int)(strrchr(program, '/') - program), program, name);
     if (access(starter, X_OK) != 0) {
         free(starter);
@@ -49,14 +49,15 @@ int launch_mpi(const struct config *c, int argc, char *const *argv) {
     words[n++] = program;
     words[n++] = "train";
     size_t given = n;
-    for (int i = 0; i < argc; i++) words[n++] = file_of_others(argv[i]);  // -c <(..): ranks do not inherit it
-    if (geteuid() == 0) {  // containers run as root; mpirun asks twice
+    for (int i = 0; i < argc; i++) words[n++] = file_of_others(argv[i]);  // -c <(..): not inherited by ranks
+    if (geteuid() == 0) {  // containers run as root; mpirun requires both variables
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     }
     setenv("OMPI_MCA_odls_base_sigkill_timeout", STOP_SECONDS, 0);
     setenv("PRTE_MCA_odls_base_sigkill_timeout", STOP_SECONDS, 0);  // Open MPI 5
-    // PMIx 5 keeps what ranks tell each other in files of the temporary folder, which a killed mpirun would leave there.
+    // By default PMIx 5 keeps the ranks' data in files of the temporary folder, which a killed mpirun would not
+    // remove.
     setenv("PMIX_MCA_gds", "hash", 0);
     fflush(NULL);
     execvp(starter, (char *const *)words);

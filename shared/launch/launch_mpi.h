@@ -4,8 +4,8 @@
 
 #include "shared/config/config.h"
 
-// argv: what followed "train"; it, or the configuration, names the run directory. Replaces this process; returns -1 after
-// logging only when mpirun cannot be started.
+// argv: the words after "train"; they, or the configuration, name the run directory. Replaces this process. Returns -1
+// after logging only if mpirun cannot be started.
 int launch_mpi(const struct config *c, int argc, char *const *argv);
 
 #endif

@@ -23,16 +23,16 @@ struct ranks {
     int argc;
     char *const *argv;
     const struct launch_row *row;
-    int count;  // of processes to start
+    int count;  // processes to start
     struct launcher *launcher;
-    struct segment memory;       // of ranks that share one
-    struct rendezvous *meet;     // of all
-    char failed[MEET_TEXT_MAX];  // why the first says it has
+    struct segment memory;       // of ranks that share memory
+    struct rendezvous *meet;     // between the launcher and its children
+    char failed[MEET_TEXT_MAX];  // the reason of the first child that reported a failure
     char *program;
     int life;
     struct restarts restarts;
     char why[192];  // the last death
-    int said;       // verdicts
+    int said;       // verdicts sent
 };
 
 bool launch_ranks_needed(const struct run *r) {
@@ -42,7 +42,7 @@ bool launch_ranks_needed(const struct run *r) {
     return c->recovery.restart > 0 || (c->row->collectives && (row->one_each || row->by_others));
 }
 
-// ---------------------------------------------------------------- one life
+// ---------------------------------------------------------------- one start of the ranks (a life)
 static int start_one(struct ranks *s, int rank) {
     const struct config *c = s->r->config;
     char life[16];
@@ -53,7 +53,7 @@ static int start_one(struct ranks *s, int rank) {
     argv[n++] = "train";
     argv[n++] = "--life";
     argv[n++] = life;
-    argv[n++] = "--out";  // before the given words, which may end in "--", and name it again
+    argv[n++] = "--out";  // before the given words: they may end in "--", and may name --out again
     argv[n++] = c->out;
     for (int i = 0; i < s->argc; i++) argv[n++] = s->argv[i];
     rank_env_give(rendezvous_port(s->meet), s->row->one_each ? rank : -1, s->count, s->memory.fd);
@@ -69,7 +69,7 @@ static int start_one(struct ranks *s, int rank) {
     return rc;
 }
 
-// A death is all processes', and takes a restart.
+// A death ends all processes, and uses one restart.
 static void decide(struct ranks *s, const struct death *d) {
     bool again = !d->leaving && restarts_take(&s->restarts);
     int of = s->restarts.count, left = of - s->restarts.used;
@@ -81,7 +81,7 @@ static void decide(struct ranks *s, const struct death *d) {
     verdict_say(s->meet, &s->said, &v);
 }
 
-// What children of this life say, and to them why they are ended.
+// Handles the messages of this life's children, and sends them the reason if they are ended.
 static const char *look_outside(void *ctx, const char *ends) {
     struct ranks *s = ctx;
     struct death d;
@@ -99,7 +99,7 @@ static const char *look_outside(void *ctx, const char *ends) {
 
 static int64_t last_step(void *ctx) { return metrics_last_step(((const struct ranks *)ctx)->r->config->out); }
 
-// All processes of the life before are gone.
+// Records a restart. All processes of the previous life are gone.
 static void note_life(const struct ranks *s) {
     const struct config *c = s->r->config;
     const char *dir = c->out;
@@ -134,7 +134,7 @@ static int start_all(void *ctx) {
     return 0;
 }
 
-// ---------------------------------------------------------------- all of them
+// ---------------------------------------------------------------- the whole run
 int launch_ranks(struct run *r, int argc, char *const *argv) {
     const struct config *c = r->config;
     double deadline_s = (double)c->deadline_ms * 1e-3;
@@ -162,7 +162,7 @@ int launch_ranks(struct run *r, int argc, char *const *argv) {
                                .decided = c->recovery.restart > 0,
                                .ctx = &s};
     int number, status = launch_run(o, deadline_s, "this step", &s.launcher, &number);
-    // One that failed has said why, better than its launcher, which knows its exit status alone.
+    // A child that failed has logged the reason; the launcher knows only its exit status.
     if (status && !number && *s.failed) error_take_over(s.failed);
     rendezvous_close(&s.meet);
     segment_close(&s.memory);

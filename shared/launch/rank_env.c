@@ -12,27 +12,27 @@
 #include "shared/core/error.h"
 #include "shared/core/proc_look.h"
 
-#define LAUNCHER    "STARRING_LAUNCHER"  // the launcher's process
+#define LAUNCHER    "STARRING_LAUNCHER"  // the launcher's process id
 #define OWN_RANK    "STARRING_RANK"
 #define OWN_SIZE    "STARRING_RANKS"
 #define OWN_MEMORY  "STARRING_MEMORY"
 #define OWN_MEETING "STARRING_MEETING"
 
-#define MASTER_PORT 29500  // torchrun's own, where nobody says another
-#define AGENT_AWAY  1000   // from a port that torchrun holds
-#define PORT_FIRST  20000  // of those that are made of a job's number; below the ports that kernels hand out
+#define MASTER_PORT 29500  // torchrun's default port
+#define AGENT_AWAY  1000   // distance from a port that torchrun holds
+#define PORT_FIRST  20000  // of ports made from a job's number; below the ephemeral ports
 #define PORTS       10000
 
 struct rank_variables {
     enum rank_env_kind kind;
     const char *by, *rank, *size, *local_rank, *local_size;
-    const char *job, *step;  // its number, or name
-    const char *needs;       // without it the variables are only inherited, or another row's
+    const char *job, *step;  // the job's number or name
+    const char *needs;       // without this variable the others are only inherited, or belong to another row
 };
 
-// In this order: mpirun inside a Slurm job sets both, and its own count. A batch script has the variables of a rank 0, and is
-// none: it is in no step that srun has started. Hydra, which MPICH, Intel MPI and MVAPICH start by, may be in a step itself,
-// one of whose tasks starts all ranks of a node; srun --mpi=pmi2 sets PMI_RANK too, but no MPI_LOCALRANKID.
+// The first matching row wins. mpirun inside a Slurm job sets both, and its own count. A batch script has the
+// variables of rank 0 but is no rank: it is in no step of srun. Hydra (MPICH, Intel MPI, MVAPICH) may itself run in a
+// step, one of whose tasks starts all ranks of a node. srun --mpi=pmi2 sets PMI_RANK too, but not MPI_LOCALRANKID.
 static const struct rank_variables variables[] = {
     {RANK_ENV_OWN, "its launcher", OWN_RANK, OWN_SIZE, .local_rank = OWN_RANK, .local_size = OWN_SIZE},
     {RANK_ENV_MPIRUN, "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
@@ -59,7 +59,8 @@ static const struct rank_variables variables[] = {
     {RANK_ENV_OTHER, "paddle", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", .job = NULL},
 };
 
-// Variables of several processes that do not say which rank of how many this one is. hosts: JSON, of one host or of more.
+// Variables of multi-process jobs that do not give a rank and a size. hosts: the value is JSON that lists one host or
+// more.
 static const struct {
     const char *name, *of;
     bool hosts;
@@ -89,7 +90,7 @@ int rank_env_first_host(const char *list, char *out, size_t size) {
             out[n++] = *at;
             continue;
         }
-        // Of each bracket the first number, as it is written: "n[07-12,20]" begins with n07.
+        // Takes the first number of each bracket as it is written: "n[07-12,20]" begins with n07.
         for (at++; *at && !strchr("-,]", *at) && n + 1 < size; at++) out[n++] = *at;
         at = strchr(at, ']');
         if (!at) return -1;
@@ -98,7 +99,7 @@ int rank_env_first_host(const char *list, char *out, size_t size) {
     return n ? 0 : -1;
 }
 
-// The ranks of this node, of Slurm's "4(x2),3" for nodes 0, 1, ..; 0: not known.
+// Returns the number of ranks on this node, from Slurm's "4(x2),3" for nodes 0, 1, ..; 0: not known.
 static int slurm_local_size(void) {
     const char *at = getenv("SLURM_STEP_TASKS_PER_NODE"), *node = getenv("SLURM_NODEID");
     long left = node ? strtol(node, NULL, 10) : 0;
@@ -115,7 +116,8 @@ static int slurm_local_size(void) {
     return 0;
 }
 
-// The process that has started the ranks of this machine: the first above this one that is no rank, or hides what it is.
+// Returns the process that has started the ranks of this machine: the first ancestor that is no rank, or whose
+// environment cannot be read.
 static int starter_of(const char *rank) {
     struct proc_look look = {.parent = getppid()};
     size_t length = strlen(rank);
@@ -134,7 +136,8 @@ static int starter_of(const char *rank) {
     return pid;
 }
 
-// The same for all ranks of the job. Nothing names a job of a launcher that gives it no number, but on one machine its process.
+// Returns a port that is the same for all ranks of the job. If the launcher gives the job no number, only its process
+// identifies the job, and only on one machine.
 static int job_port(const struct rank_variables *v, bool one_machine) {
     const char *job = v->job ? getenv(v->job) : NULL, *step = v->step ? getenv(v->step) : NULL;
     if (!job && v->kind == RANK_ENV_OTHER && !one_machine) return MASTER_PORT;
@@ -178,7 +181,7 @@ bool rank_env_joins(const struct rank_env *e) {
     return e->size > 1 && e->kind != RANK_ENV_NONE && e->kind != RANK_ENV_OWN;
 }
 
-// More than one, of a list of hosts, or of TF_CONFIG's cluster.
+// Returns whether text is a list of more than one host, or TF_CONFIG's cluster has more than one process.
 static bool many_hosts(const char *text) {
     cJSON *json = cJSON_Parse(text);
     const cJSON *cluster = cJSON_GetObjectItemCaseSensitive(json, "cluster"), *role;
@@ -188,8 +191,8 @@ static bool many_hosts(const char *text) {
     return count > 1;
 }
 
-// Ranks that are told half of it, or in words that nobody here reads, would each train all of it, into one directory. alone: of a
-// world that is understood and has one rank.
+// Fails if this process seems to be one of many but its rank or size is unknown: otherwise each process would train
+// the whole job into one directory. alone: a readable row gives a world of one rank.
 static int check_unread(const struct rank_variables *half, bool alone) {
     const char *size = half ? getenv(half->size) : NULL, *rank = half ? getenv(half->rank) : NULL;
     if (half && !alone)
@@ -230,10 +233,11 @@ int rank_env_read(struct rank_env *e) {
         e->by = v->by;
         if (v->kind == RANK_ENV_SLURM) e->local_size = slurm_local_size();
         if (v->kind == RANK_ENV_OWN && getenv(OWN_MEMORY) && read_count(OWN_MEMORY, 0, &e->memory)) return -1;
-        // srun --mpi=pmix gives Open MPI its address book; plain srun does not, nor --mpi=pmi2 to every Open MPI.
+        // srun --mpi=pmix gives Open MPI its address book; plain srun does not, and --mpi=pmi2 does so only for some
+        // builds.
         e->mpi_ready = v->kind == RANK_ENV_MPIRUN || (v->kind == RANK_ENV_SLURM && getenv("PMIX_RANK"));
-        // One rank alone is an ordinary run, unless mpirun started it and waits for its MPI_Finalize. Another launcher may
-        // have started several from a shell that is one rank alone.
+        // One rank is an ordinary run, unless mpirun started it and waits for its MPI_Finalize. Later rows are still
+        // checked: another launcher may have started several ranks from a shell that is the only rank of its job.
         if (e->size > 1 || v->kind == RANK_ENV_MPIRUN || v->kind == RANK_ENV_OWN)
             return rank_env_joins(e) ? find_meeting(e, v) : 0;
         alone = true;

@@ -1,30 +1,31 @@
-// Was this process started as one rank of many? This program's own launchers, Open MPI's mpirun, Slurm's srun, torchrun and
-// others (the table of rank_env.c) say so in the environment, and where the ranks meet (peer.h). A job that is there and
-// cannot be joined is an error: each of its processes would train all of it, into one directory. Reading it is pure: reads variables, changes nothing.
+// Reads whether this process was started as one rank of many, and where the ranks meet. This program's own launchers,
+// Open MPI's mpirun, Slurm's srun, torchrun and others (the table in rank_env.c) set variables in the environment. If
+// a job exists and cannot be joined, that is an error: each of its processes would train the whole job into one
+// directory. Pure: reads variables, changes nothing (except rank_env_supervise, _give and _take_back).
 //
-// The user's choice (--launch, or "launch" in the configuration) wins over the variables that a batch
-// script inherits; what a rank needs to find its peers wins over both, so that the ranks which mpirun starts
-// with the same options do not start it again:
+// The user's choice (--launch, or "launch" in the configuration) overrides variables that a batch script inherits. The
+// variables that a rank needs to find its peers override both, so that ranks which mpirun starts with the same options
+// do not start mpirun again:
 //
 //   variables of                          asked: nothing   threads, processes     mpi
 //   the program's own launcher            rank             rank                   rank
-//   nobody                                ordinary run     as asked               starts mpirun
+//   none                                  ordinary run     as asked               starts mpirun
 //   an sbatch script (SLURM_*, no step)   ordinary run     as asked               starts mpirun
 //   srun (SLURM_STEP_ID)                  rank             as asked               starts mpirun
 //   torchrun (RANK, WORLD_SIZE)           rank             as asked               starts mpirun
-//   mpiexec (PMI_RANK), and others  rank             as asked               starts mpirun
+//   mpiexec (PMI_RANK), and others        rank             as asked               starts mpirun
 //   srun --mpi=pmix (.., PMIX_RANK)       rank             as asked               rank
 //   mpirun (OMPI_COMM_WORLD_*)            rank             as asked               rank
 //
-// The meeting point, of the first that is there:
+// The address of the rendezvous is the first of these that exists:
 //
-//   MASTER_ADDR, MASTER_PORT       torchrun's, or the user's. Where torchrun itself holds that port
-//                                  (TORCHELASTIC_USE_AGENT_STORE), the ranks take one 1000 away from it
+//   MASTER_ADDR, MASTER_PORT       torchrun's, or the user's. If torchrun itself holds that port
+//                                  (TORCHELASTIC_USE_AGENT_STORE), the ranks use a port 1000 away from it
 //   all ranks are on one machine   loopback, the port from the number of the job
 //   Slurm                          the first host of the step, the port from the number of the job
-//   others                         only MASTER_ADDR says it; without MASTER_PORT the port is 29500, and on one machine one made
-//                                  of the number of the job, or of the process that has started all
-//   mpirun                         where rank 0 is, is told over MPI: host is "" until run_join has asked
+//   others                         only MASTER_ADDR; without MASTER_PORT the port is 29500, and on one machine it is
+//                                  derived from the number of the job, or from the process that has started all ranks
+//   mpirun                         MPI tells where rank 0 is: host is "" until run_join has asked
 #ifndef STARRING_SHARED_LAUNCH_RANK_ENV_H
 #define STARRING_SHARED_LAUNCH_RANK_ENV_H
 
@@ -39,39 +40,42 @@ enum rank_env_kind {
     RANK_ENV_MPIRUN,
     RANK_ENV_SLURM,
     RANK_ENV_TORCHRUN,
-    RANK_ENV_OTHER  // it names rank and size, and no more
+    RANK_ENV_OTHER  // only rank and size are known
 };
 
 struct rank_env {
     enum rank_env_kind kind;
-    const char *by;  // what has started it, in words: "mpirun", "Slurm's srun", "torchrun", "nobody"; static
+    const char *by;  // the name of what has started it: "mpirun", "Slurm's srun", "torchrun", "nobody";
+                     // static
     int rank, size;
     int local_size;  // ranks on this machine; 0: unknown
-    int local_rank;  // which of them; 0 where it is unknown
+    int local_rank;  // index among the ranks of this machine; 0 if unknown
     bool mpi_ready;  // MPI_Init of this process will find its peers
-    char host[256];  // where the ranks meet; "": it is not known
+    char host[256];  // where the ranks meet; "": not known
     int port;
-    bool batch;  // a batch script of several tasks, none of which runs here
-    int memory;  // of the own launcher, if it gave one: the descriptor of what the ranks share; else -1
+    bool batch;  // a batch script of several tasks; this process runs none of them
+    int memory;  // descriptor of the ranks' shared memory, from this program's own launcher; else -1
 };
 
-// 0 (kind NONE: not a rank of many), or -1 after naming the variable that makes no sense.
+// Returns 0 (kind NONE: not a rank of many), or -1 after logging the variable with a bad value.
 int rank_env_read(struct rank_env *e);
-// Whether it is one of several ranks, each started by somebody else as a process of its own.
+// Returns whether this is one of several ranks that another program has started, each as a process.
 bool rank_env_joins(const struct rank_env *e);
-// The first host of Slurm's "n[1-3,07],m2" into out. -1: there is none.
+// out receives the first host of Slurm's "n[1-3,07],m2". Returns -1 if there is none.
 int rank_env_first_host(const char *list, char *out, size_t size);
-// The value of e when the user asks for `told`, by the table above: kind NONE where this process is no rank.
+// Returns the value of e if the user asks for `told`, by the table above: kind NONE if this process is no rank.
 struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told);
-// How many ranks a group of "reduce_group": "host" has, one machine's; 0: it is not known, or they do not follow each other.
+// Returns how many ranks a group of "reduce_group": "host" has, those of one machine; 0: not known, or they are not
+// consecutive.
 int rank_env_group(const struct rank_env *e, int workers);
-// The launcher, before it starts children: they will know it.
+// Called by a launcher before it starts children: rank_env_supervised is true in them.
 void rank_env_supervise(void);
-bool rank_env_supervised(void);  // whether a launcher watches over this process
-// For the children that are started until it is taken back: at which port of this machine their launcher's meeting is (0: there
-// is none), and that they are that rank; rank -1: the whole run, which is told no more. memory: -1: none.
+bool rank_env_supervised(void);  // whether a launcher watches this process
+// Sets the variables of the children that are started until rank_env_take_back: the port of their launcher's
+// rendezvous on this machine (0: none), and that the child is this rank. rank -1: the child is the whole run, and gets
+// only the port. memory -1: none.
 void rank_env_give(int port, int rank, int size, int memory);
-int rank_env_meeting(void);  // the port, of a launcher's child; else 0
+int rank_env_meeting(void);  // the port, in a launcher's child; else 0
 void rank_env_take_back(void);
 
 #endif

@@ -1,5 +1,5 @@
-// Files travel as slices, 1 MiB of a file at most in each, numbered for each rank. Rank 0 says which it has taken, and the next one is
-// said then: neither holds more than that in memory.
+// Files are sent as slices of at most 1 MiB, numbered per rank. Rank 0 acknowledges each slice before the next one is
+// sent: neither side keeps more than one in memory.
 #include "shared/launch/rank_files.h"
 
 #include <dirent.h>
@@ -19,13 +19,13 @@
 #include "shared/report/run_dir.h"
 
 #define SLICE     ((size_t)1 << 20)
-#define TURN_NS   2000000  // between two looks at the rendezvous
+#define TURN_NS   2000000  // between two checks of the rendezvous
 #define SAY_S     10.0
 #define PATH_MOST 240
 
 struct slice {             // followed by its bytes
-    int64_t left;          // bytes of the file behind them
-    char path[PATH_MOST];  // below DIR; "": the rank has no more
+    int64_t left;          // bytes of the file after this slice
+    char path[PATH_MOST];  // below DIR; "": the rank has no more files
 };
 
 // ---------------------------------------------------------------- waiting
@@ -45,7 +45,7 @@ void *rank_await(const struct run *r, int rank, const char *what, size_t *bytes,
     return data;
 }
 
-// ---------------------------------------------------------------- the end: a rank with a folder of its own
+// ---------------------------------------------------------------- the end: a rank with its own folder
 static int say(const struct run *r, uint64_t *number, const struct slice *s, const void *data, size_t bytes) {
     char name[64], *both = xcalloc(1, sizeof *s + bytes);
     memcpy(both, s, sizeof *s);
@@ -101,13 +101,13 @@ static void remove_dir(struct run *r) {
     char *own = r->config->out, *ranks = xasprintf("%s/ranks", own), *why = NULL;
     if (disk_remove_dir(ranks, &why) || disk_remove_dir(own, &why)) warn("%s", why);
     *strrchr(own, '/') = 0;
-    rmdir(own);  // it stays where anything else is there
+    rmdir(own);  // fails if anything else is left in it
     free(why);
     free(ranks);
 }
 
 // ---------------------------------------------------------------- the end: rank 0
-// A name of a file that comes so, whoever says it.
+// Returns whether path is a name of a file that a rank may send, whatever its sender claims.
 static bool good_name(const char *path) {
     if (!memchr(path, 0, PATH_MOST)) return false;
     bool below = !strncmp(path, "ranks/", strlen("ranks/"));
@@ -117,7 +117,7 @@ static bool good_name(const char *path) {
 
 struct taking {
     struct new_file file;
-    char *path;  // of the file in hand; NULL: there is none
+    char *path;  // of the file that is being received; NULL: none
     bool failed;
 };
 
@@ -139,7 +139,8 @@ static void take_slice(const struct run *r, int from, struct taking *t, const st
     free(why);
 }
 
-// All that a rank hands over, which has ended then; nothing, of one that writes into DIR itself.
+// Receives all files of a rank, and returns when that rank has ended; there are none from a rank that writes into DIR
+// itself.
 static void take_all(const struct run *r, int from) {
     struct taking t = {0};
     bool over = false;

@@ -22,7 +22,7 @@
 
 #define ENDLESS_S 1e9
 
-// A run that goes on where it was keeps what is written down of it.
+// A run that resumes its own checkpoint keeps its history.
 static void begin_history(const struct run *r) {
     const char *dir = r->config->out;
     bool goes_on = resume_is_own(r->job.resume, dir);
@@ -44,7 +44,7 @@ int run_begin(struct run *r) {
     if (!c->out && !(c->out = run_dir_make(c))) return -1;
     r->job.dir = c->out;
     if (resume_take_dir(c, r->job.resume, c->out, r->force)) return -1;
-    // Until now an earlier start of the run may have been at its end: it wrote checkpoints and removed them.
+    // Checks again: until now an earlier start of the run may have been writing and removing checkpoints at its end.
     if (r->job.resume_found && job_resume(&r->job, false)) return -1;
     begin_history(r);
     error_clear();
@@ -70,7 +70,8 @@ void run_say_lost(const struct job *j, bool failed) {
             j->dir, kept, lost, steps, are, by_itself);
 }
 
-// The one message of an interruption. A terminal has shown ^C on the line. summary: all ranks have ended in order; else NULL.
+// Prints the one message of an interruption. A terminal has printed ^C on the line. summary: all ranks have ended in
+// order; else NULL.
 static void say_interrupted(const struct run *r, int number, const cJSON *summary) {
     const struct job *j = &r->job;
     bool whole = summary != NULL;
@@ -83,7 +84,7 @@ static void say_interrupted(const struct run *r, int number, const cJSON *summar
                       : !whole ? "its steps, and no summary, as not all ranks could end in order"
                       : j->no_weights || j->no_bar ? "its figures"
                                                    : "its figures; --save-on-interrupt keeps the weights";
-    const char *died = whole ? "" : error_last();  // where a death was in the way
+    const char *died = whole ? "" : error_last();  // a death that disturbed the end
     if (step < 1)
         info("%s: ended before the first step was done%s%s", what, *died ? ": " : "", died);
     else
@@ -93,7 +94,7 @@ static void say_interrupted(const struct run *r, int number, const cJSON *summar
     evaluate_say_waiting(j->dir, "");
 }
 
-// The snapshots, now that nothing else of the run is left. Its own end is on disk already.
+// Evaluates the waiting snapshots, when nothing else of the run is running. The end of the run is on disk already.
 static int evaluate(const struct run *r) {
     const struct job *j = &r->job;
     const _Atomic int *stop = stop_install("the batch in hand");
@@ -110,14 +111,15 @@ static int evaluate(const struct run *r) {
     return rc == EVALUATE_FAILED ? EXIT_RUN_FAILED : rc == EVALUATE_INTERRUPTED ? 128 + *stop : 0;
 }
 
-// Turns the ranks' reports into summary.json and the closing table.
+// Merges the ranks' reports into summary.json and the closing table.
 static int merge(const struct run *r, int number) {
     const struct job *j = &r->job;
     cJSON *summary = closing_merge(j->config, j->dir);
     if (!summary) return EXIT_RUN_FAILED;
     bool interrupted = summary_interrupted(summary);
     int evaluated = 0;
-    // A participant that was late for a checkpoint which was given up has made its directory anew. Nobody writes any more.
+    // A participant that was late for an abandoned checkpoint may have created its directory again. No rank writes any
+    // more.
     if (j->config->recovery.checkpoint_every > 0) checkpoint_sweep(j->dir, CHECKPOINT_ALL, 0);
     if (interrupted) say_interrupted(r, number, summary);
     run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_COMPLETE, NULL);
@@ -164,8 +166,8 @@ int run_end(struct run *r, int status, int number) {
 }
 
 // ---------------------------------------------------------------- a launcher and its children
-// Who stands still, or has gone, the launcher sees of its children, and the kernel ends them with it. One that is slow on its
-// way is waited for.
+// No timeouts here: the launcher itself sees that a child has stopped or died, and the kernel ends the children with
+// their launcher. A child that joins late is waited for.
 struct rendezvous *run_meeting(const struct config *c, int member, int count, int port) {
     return rendezvous_open(
         &(struct rendezvous_options){.host = "127.0.0.1",
@@ -187,7 +189,7 @@ int run_come(struct run *r) {
     return r->meet || !port ? 0 : -1;
 }
 
-// A short run may be over before it was let in.
+// A short run may end before its child was let in.
 void run_go(void *run, const char *failed) {
     struct run *r = run;
     char word[MEET_NAME_MAX];

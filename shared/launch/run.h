@@ -1,9 +1,10 @@
-// One run, from its directory to its closing table, by the process that stands for it: the one that the user
-// started, or rank 0 of those that the user's mpirun did. How the ranks live in between is the topology's (topology_row.run).
+// One run, from its directory to its closing table, in the process that represents it. That process is the one that
+// the user started, or rank 0 of those that the user's mpirun started. The topology runs the ranks in between
+// (topology_row.run).
 //
 //   run_begin    the run directory and its config.json
-//   ...          the ranks train and leave their reports
-//   run_end      what they left becomes summary.json and the closing table
+//   ...          the ranks train and write their reports
+//   run_end      the reports are merged into summary.json and the closing table
 #ifndef STARRING_SHARED_LAUNCH_RUN_H
 #define STARRING_SHARED_LAUNCH_RUN_H
 
@@ -14,39 +15,42 @@ struct run {
     struct config *config;
     struct job job;
     struct rank_env env;                    // how this process was started
-    int (*tell)(char *text, size_t bytes);  // topology_table's
-    // Of the ranks that others have started (joined.h), from run_join to run_leave; of a launcher and its child, from run_come to
-    // run_go; else NULL.
+    int (*tell)(char *text, size_t bytes);  // see topology_table
+    // The rendezvous of ranks that another program has started (joined.h), from run_join to run_leave; or of a
+    // launcher and its child, from run_come to run_go; else NULL.
     struct rendezvous *meet;
-    bool apart;  // such a rank does not see rank 0's directory: config.out is a folder of its own (joined.h)
-    bool force;  // an earlier run in the directory may go
-    int life;    // of a child of a launcher (launch_ranks.h), or a rank of it: 1, 2, ..; else 0
-    uint64_t lives;  // of that launcher: which job those are lives of, a random number; 0: it has one life
+    bool apart;  // this rank does not see rank 0's directory: config.out is its own folder (joined.h)
+    bool force;  // an earlier run in the directory may be deleted
+    int life;    // in a launcher's child (launch_ranks.h) or its ranks: the number of this start, 1, 2, ..;
+                 // else 0
+    uint64_t lives;  // a random number of the launcher's job, recorded with its lives; 0: it never restarts
 };
 
-// Whether the checkpoint that the run is to go on from is the last one of a run that is complete in the same directory.
+// Returns whether the checkpoint to resume from is the last one of a complete run in the same directory.
 bool run_is_over(const struct run *r);
-// Says so, evaluates what still waits, and shows the closing table. The program's exit status.
+// Logs that the run is over, evaluates waiting snapshots, and shows the closing table. Returns the program's exit
+// status.
 int run_show(struct run *r);
 
-// The meeting of a launcher, member 0, and its `count` children, the cast "rank". port: 0, of the launcher: any. NULL after logging.
+// Opens the rendezvous of a launcher (member 0) and its `count` children (the cast "rank"). port: 0, for the launcher:
+// any free port. Returns NULL after logging.
 struct rendezvous *run_meeting(const struct config *c, int member, int count, int port);
-#define RUN_WHY "failed/%d"  // a child's word, with its life: why it has
-// A child comes there. It does not wait. 0, or -1 after logging.
+#define RUN_WHY "failed/%d"  // the word, with its life, under which a child sends why it failed
+// Joins the launcher's rendezvous as its child, without waiting. Returns 0, or -1 after logging.
 int run_come(struct run *r);
-void run_go(void *run, const char *failed);  // why; NULL: it has not
+void run_go(void *run, const char *failed);  // failed: why; NULL: it did not fail
 
-// Before any rank is started. 0, or -1 after logging.
+// Called before any rank is started. Returns 0, or -1 after logging.
 int run_begin(struct run *r);
-// The steps that a run which has ended before its last one has not kept, and what keeps them; nothing where it lacks none.
-// Not failed: it was interrupted.
+// Logs how many steps a run that ended early has lost, and which option keeps them; nothing if none are lost. failed
+// false: it was interrupted.
 void run_say_lost(const struct job *j, bool failed);
-// status: the ranks'; number: the signal that asked them to end, or 0. The program's exit status.
+// status: the ranks'; number: the signal that asked them to end, or 0. Returns the program's exit status.
 int run_end(struct run *r, int status, int number);
 
-// The whole, where the ranks are of this process: `ranks` trains and returns 0, or -1 after logging; it looks at
-// job.stop, the flag of Ctrl-C and SIGTERM. In a launcher's child, who stands for the run is the launcher. The program's exit
-// status.
+// Runs all, if the ranks are in this process. `ranks` trains and returns 0, or -1 after logging; it checks job.stop,
+// the flag of Ctrl-C and SIGTERM. In a launcher's child, the launcher does run_begin and run_end. Returns the
+// program's exit status.
 int run_here(struct run *r, int (*ranks)(void *ctx, const struct job *j), void *ctx);
 
 #endif

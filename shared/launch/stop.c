@@ -11,18 +11,18 @@
 #include "shared/core/error.h"
 #include "shared/launch/rank_env.h"
 
-// The variables of the program that are not handed around: a signal handler is given nothing else.
+// The program's only global variables: a signal handler gets no context.
 static _Atomic int stop_signal;
 static _Atomic int stop_launcher;
 static void (*_Atomic stop_says)(void *ctx, const char *why);
 static void *stop_sayer;
-static _Atomic double stop_first_int_s, stop_first_term_s;  // 0: it has not come
-static char stop_words[2][128];                             // the answer to SIGINT, to SIGTERM; "": none
+static _Atomic double stop_first_int_s, stop_first_term_s;  // 0: not received
+static char stop_words[2][128];                             // the answers to SIGINT and SIGTERM; "": none
 static _Atomic bool stop_answered;
 
 void stop_answers(const char *behind) {
-    const char *line = isatty(STDERR_FILENO) ? "\n" : "";  // a terminal has shown ^C on it
-    // mpirun gives its ranks a few seconds.
+    const char *line = isatty(STDERR_FILENO) ? "\n" : "";  // a terminal has printed ^C on the line
+    // mpirun kills its ranks after a few seconds.
     const char *again = getenv("OMPI_COMM_WORLD_RANK") ? "unless mpirun ends it before" : "again ends now";
     for (int i = 0; i < 2; i++)
         snprintf(stop_words[i], sizeof stop_words[i], behind ? "%sstarring: %s: ending after %s; %s\n" : "",
@@ -34,7 +34,7 @@ void stop_answer(int number) {
     const char *text = stop_words[number == SIGTERM];
     if (!*text || atomic_exchange(&stop_answered, true)) return;
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
-    if (poll(&out, 1, 0) <= 0) return;  // nobody reads: what is to be stopped must not wait for that
+    if (poll(&out, 1, 0) <= 0) return;  // no reader: stopping must not wait for one
     ssize_t said = write(STDERR_FILENO, text, strlen(text));
     (void)said;
 }
@@ -65,7 +65,7 @@ void stop_run_restarts(void (*say)(void *ctx, const char *why), void *ctx) {
 void stop_run_lost(const char *why) {
     static atomic_bool said;
     if (!stop_says) return;
-    while (!why && said) pause();  // by another thread of this process
+    while (!why && said) pause();  // another thread of this process exits
     said = true;
     if (why) fail("%s", why);
     if (why) stop_says(stop_sayer, why);

@@ -7,11 +7,11 @@
 #include "kernels/operations.h"
 #include "shared/core/error.h"
 
-#define WHOLE_BYTES  ((size_t)512 << 10)  // of a piece: one wait costs less than what two would hide
-#define SLICE_BYTES  ((size_t)128 << 10)  // of a sum between two looks at what is under way
-#define STAGED_BYTES ((size_t)2 << 20)    // of a peer's, two chunks
+#define WHOLE_BYTES  ((size_t)512 << 10)  // up to this size a piece is not split
+#define SLICE_BYTES  ((size_t)128 << 10)  // of a sum, between two calls of push
+#define STAGED_BYTES ((size_t)2 << 20)    // per peer, for two chunks
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- create and destroy
 size_t peers_staging_bytes(int size, size_t max_count, enum dtype dt) {
     return collective_staging_bytes(size, max_count, dt, STAGED_BYTES);
 }
@@ -54,7 +54,7 @@ void peers_count(struct collective_peers *m, enum collective_primitive p, size_t
                               part(m->transfers[i].recv_bytes, at, most));
 }
 
-// One byte with everybody.
+// Exchanges one byte with every rank.
 static int run_barrier(struct collective_peers *m) {
     char out = 1, in[REDUCE_MAX];
     for (int i = 0; i < m->impl.head.size; i++)
@@ -71,7 +71,7 @@ static int begin_step(struct collective_peers *m, const struct collective_plan *
     return m->engine->begin(m, p->call->primitive);
 }
 
-// under_way: whether an exchange is, meanwhile.
+// under_way: an exchange is in flight meanwhile.
 static int sum_step(struct collective_peers *m, const struct collective_plan *p, size_t step,
                     bool under_way) {
     struct reduce_args all = collective_step_sum(p, step, m->inputs), slice = all;
@@ -88,8 +88,8 @@ static int sum_step(struct collective_peers *m, const struct collective_plan *p,
     return 0;
 }
 
-// The steps of a call are its plan's (collective_plan.h). In place (send == recv) sums in pieces are safe: a rank's pieces are
-// overwritten only by the last step, and all its sends have completed by then.
+// The steps of a call are those of its plan (collective_plan.h). Sums in pieces are safe in place (send == recv): only
+// the last step overwrites a rank's pieces, and all its sends have completed by then.
 static int run_exchanges(struct collective_peers *m, const struct collective_call *c,
                          const struct collective_room *staging) {
     if (c->primitive == COLLECTIVE_BARRIER) return run_barrier(m);
@@ -117,13 +117,13 @@ static bool is_native(const struct collective_peers *m, const struct collective_
     return m->engine->native && collective_by_library(c, m->impl.head.mode) && m->impl.head.size > 1;
 }
 
-// The library's own all_reduce and reduce need none.
+// The library's own all_reduce and reduce need no staging.
 static bool needs_staging(const struct collective_peers *m, const struct collective_call *c) {
     bool reduces = collective_reduces(c->primitive) && m->impl.head.size > 1;
     return reduces && (c->primitive == COLLECTIVE_REDUCE_SCATTER || !is_native(m, c));
 }
 
-// On host memory.
+// Runs a call on host memory.
 static int run_here(struct collective_impl *impl, const struct collective_call *call,
                     const struct collective_room *staging) {
     struct collective_peers *m = (struct collective_peers *)impl;

@@ -1,15 +1,16 @@
-// How ranks meet, wait for each other, and fail.
+// How the ranks of a hub meet, wait for each other, and fail.
 //
-// Meeting     The first meeting of an operation ends early at the deadline (then the whole hub is aborted) or by an abort. A
-//             rank that leaves it has not begun to load, and an aborted hub completes no first meeting any more. The later
-//             meetings of threads do not end early: all ranks are in the operation by then, and copying memory, or enqueuing
-//             copies, ends by itself. Hence, whatever went wrong, no rank returns while a peer may still read its buffers.
-//             Of processes each meeting may end early: the kernel reads a peer's buffer, or says that it is not there any more.
-// Waiting     A wait begins by asking again and again: waking a thread that sleeps takes longer than a small message.
-//             Where every rank can have a core it keeps its own for as long as a small message takes, unless one that it waits
-//             for was last seen on the same core; then it gives the core away between questions, and sleeps once the wait has
+// Meeting     A meeting is a barrier of a team. The first meeting of an operation ends early at the deadline (then the
+//             whole hub is aborted) or by an abort. A rank that leaves it has not begun to load, and an aborted hub
+//             completes no more first meetings. The later meetings of threads do not end early: all ranks are in the
+//             operation by then, and copying memory, or enqueuing copies, ends by itself. So after any failure no rank
+//             returns while a peer may still read its buffers. Between processes each meeting may end early: the
+//             kernel reads a peer's buffer, or reports that it no longer exists.
+// Waiting     A wait begins by polling: waking a sleeping thread takes longer than a small message. If every rank can
+//             have a core, the wait keeps its core for as long as a small message takes, unless a rank that it waits
+//             for last ran on the same core. After that it yields the core between polls, and sleeps once the wait has
 //             taken longer than waking would.
-// Slow        Slow is not dead (rank_lives.h).
+// Slow        A slow rank is not a dead one (rank_lives.h).
 #include "decentral/collective/hub.h"
 
 #include <errno.h>
@@ -29,15 +30,15 @@
 #include "shared/core/processors.h"
 #include "shared/core/segment.h"
 
-#define SMALL_MOST  ((size_t)64 << 10)   // of a window of threads
-#define SMALL_BYTES ((size_t)512 << 10)  // and of all ranks'
-// Of a window of processes, so small that what was filled is in the cache when it is loaded; and of all windows, of which
-// only what is used takes memory.
+#define SMALL_MOST  ((size_t)64 << 10)   // of one window of threads
+#define SMALL_BYTES ((size_t)512 << 10)  // of the windows of all ranks
+// Of one window of processes: so small that its data is still in the cache when it is loaded. Of all windows: only
+// used pages take memory.
 #define WINDOW_MOST   ((size_t)512 << 10)
 #define WINDOWS_BYTES ((size_t)1 << 30)
 #define PAGE_BYTES    ((size_t)4096)
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- create and destroy
 static size_t head_bytes(int size) {
     return segment_pages(sizeof(struct hub_memory) + (size_t)size * sizeof(struct hub_rank));
 }
@@ -70,7 +71,7 @@ static struct hub *open_hub(void *memory, int size, bool processes) {
     return h;
 }
 
-// Of threads that are on their way.
+// Creates a hub for threads that will start.
 static struct hub *hub_begin(int size) {
     if (size < 1 || size > REDUCE_MAX) {
         fail("local collectives: %d ranks asked for; 1 to %d are possible", size, REDUCE_MAX);
@@ -104,7 +105,7 @@ void hub_destroy(struct hub **hub) {
     *hub = NULL;
 }
 
-// Waits see it within a moment, also those that sleep.
+// Waits end soon, also those that sleep.
 void hub_abort(struct hub *h, const char *why) { (void)rank_lives_end(h->lives, why, false); }
 
 // ---------------------------------------------------------------- running
@@ -142,13 +143,13 @@ int hub_run(int size, const char *flag, int (*work)(void *ctx, struct hub *hub, 
         pthread_join(ranks[i].thread, NULL);
         if (ranks[i].rc) rc = -1;
     }
-    if (rc) error_take_over(rank_lives_ended(hub->lives));  // what the others' failures are consequences of
+    if (rc) error_take_over(rank_lives_ended(hub->lives));  // the first failure; the others follow from it
     free(ranks);
     hub_destroy(&hub);
     return rc;
 }
 
-// ---------------------------------------------------------------- bells
+// ---------------------------------------------------------------- bells (futexes)
 static int futex(const struct hub *h, _Atomic uint32_t *word, int what, uint32_t value,
                  const struct timespec *t) {
     int flag = h->processes ? 0 : FUTEX_PRIVATE_FLAG;
@@ -160,7 +161,7 @@ void hub_ring(const struct hub *h, struct hub_bell *b) {
     if (atomic_load(&b->sleepers)) futex(h, &b->rung, FUTEX_WAKE, INT_MAX, NULL);
 }
 
-// Until it is rung after it had been rung so often, or for the time.
+// Sleeps until the bell is rung (its count is no longer `rung`), or for the time.
 static void sleep_on(const struct hub *h, struct hub_bell *b, uint32_t rung, double seconds) {
     struct timespec t = {.tv_sec = (time_t)seconds,
                          .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
@@ -174,7 +175,8 @@ struct hub *hub_join(void *memory, int rank, int size, struct rank_lives *lives)
     h->own_word = hub_own_word(getpid(), rank);
     h->memory->ranks[rank].own_word = &h->own_word;
     atomic_store(&h->memory->ranks[rank].pid, getpid());
-    // Yama lets nobody read a process but its forefathers, and those it names: here its launcher and all that one starts.
+    // Yama lets only ancestors, and a process named here, read a process: the launcher, and all processes that it
+    // starts.
     prctl(PR_SET_PTRACER, (unsigned long)getppid(), 0, 0, 0);
     h->lives = lives;
     rank_lives_share(lives, &h->memory->end, h->memory->signs);
@@ -182,12 +184,12 @@ struct hub *hub_join(void *memory, int rank, int size, struct rank_lives *lives)
 }
 
 // ---------------------------------------------------------------- waiting
-#define KEEP_S 10e-6  // about what a small message takes, once both ranks are there
-// What a sleep and waking up take, about twice: as long as a peer takes to read some MiB. Longer waits would cost others more
-// than they save.
+#define KEEP_S 10e-6  // about the duration of a small message, once both ranks are there
+// About twice the cost of sleeping and waking: as long as a peer takes to read some MiB. A longer poll would cost the
+// other ranks more than it saves.
 #define ASK_S 100e-6
-#define LOOKS 16    // between two looks at the clock
-#define SEE_S 0.05  // a sleep at most
+#define LOOKS 16    // polls between two reads of the clock
+#define SEE_S 0.05  // the longest sleep
 
 enum wait_end { WAIT_OVER, WAIT_ABORTED, WAIT_IN_VAIN };
 
@@ -198,8 +200,8 @@ struct wait {
     bool (*over)(const void *arg);
     const void *arg;
     bool endless;   // neither the deadline nor an abort ends it
-    int peer;       // of all ranks, whom it waits for; -1: for all who have not come to the gate
-    char why[256];  // out, of one in vain
+    int peer;       // the rank that it waits for, among all ranks; -1: all that have not arrived at the gate
+    char why[256];  // out: why the wait cannot succeed
 };
 
 static void breathe(void) {
@@ -208,7 +210,7 @@ static void breathe(void) {
 #endif
 }
 
-// Whether the rank is not waited for: it has come to the gate, or is none of those who are to come.
+// Returns whether the rank is not waited for: it has arrived at the gate, or is not in the team.
 static bool is_present(const struct wait *w, int rank) {
     const struct collective_hub *t = w->t;
     const struct collective_team team = t->seat->team;
@@ -227,7 +229,7 @@ static int note_core(const struct collective_hub *t) {
     return core;
 }
 
-// Whether one that is waited for came last on the core that this thread has.
+// Returns whether a rank that is waited for last ran on this thread's core.
 static bool is_in_the_way(const struct wait *w) {
     const struct collective_hub *t = w->t;
     int core = note_core(t);
@@ -240,7 +242,7 @@ static bool is_in_the_way(const struct wait *w) {
     return false;
 }
 
-// Whether it is over while others could still be expected to come at once.
+// Polls. Returns whether the wait is over within the time in which peers usually arrive.
 static bool ends_soon(const struct wait *w) {
     double since = now_seconds(), waited_s;
     do {
@@ -292,8 +294,8 @@ int hub_fail_and_abort(struct collective_hub *t, const char *text) {
     return -1;
 }
 
-// A rank that withdraws still looks as if it had come: another one that times out at the same moment does not name it.
-// operation: of those that are counted, or 0.
+// A rank that withdraws still looks as if it had arrived: another rank that times out at the same time does not name
+// it. operation: the number of the operation, or 0.
 static void say_missing(struct wait *w, uint64_t operation) {
     const struct collective_hub *t = w->t;
     char text[COLLECTIVE_ERROR_BYTES], which[48] = "";
@@ -306,7 +308,7 @@ static void say_missing(struct wait *w, uint64_t operation) {
 // ---------------------------------------------------------------- meeting
 struct meeting {
     const struct hub_gate *gate;
-    uint64_t over;  // meetings before it
+    uint64_t over;  // completed meetings before it
 };
 
 static bool meeting_is_over(const void *arg) {
@@ -314,7 +316,7 @@ static bool meeting_is_over(const void *arg) {
     return atomic_load_explicit(&m->gate->word, memory_order_acquire) >> 32 != m->over;
 }
 
-// Comes to the next meeting; the last one completes it.
+// Arrives at the next meeting; the last rank completes it.
 static struct meeting come(struct collective_hub *t) {
     struct hub_gate *g = t->seat->gate;
     note_core(t);
@@ -330,7 +332,7 @@ static struct meeting come(struct collective_hub *t) {
     }
 }
 
-// 0, or -1: the meeting is over, and this rank was there.
+// Returns 0, or -1 if the meeting is over and this rank was in it.
 static int withdraw(struct collective_hub *t, struct meeting m) {
     struct hub_gate *g = t->seat->gate;
     for (uint64_t word = atomic_load(&g->word);;) {
@@ -339,7 +341,7 @@ static int withdraw(struct collective_hub *t, struct meeting m) {
     }
 }
 
-// Waits for the meeting to be over; 0, or -1 after keeping the error.
+// Waits until the meeting is over. Returns 0, or -1 after keeping the error.
 static int stay(struct collective_hub *t, enum collective_primitive p, struct meeting m) {
     struct wait w = {
         .t = t, .p = p, .bell = &t->seat->gate->bell, .over = meeting_is_over, .arg = &m, .peer = -1};

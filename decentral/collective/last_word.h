@@ -1,5 +1,5 @@
-// Why all ranks of a job must end: the first that says it is heard. It lies in memory that ranks share, or in a process's
-// own, where it comes as a word (rank_lives.h).
+// The last word: the reason why all ranks of a job must end; only the first one counts. It is in memory that ranks
+// share, or in a process's own, to which it is sent as a message (rank_lives.h).
 #ifndef STARRING_DECENTRAL_COLLECTIVE_LAST_WORD_H
 #define STARRING_DECENTRAL_COLLECTIVE_LAST_WORD_H
 
@@ -9,13 +9,13 @@
 
 #define LAST_WORD_BYTES 2048
 
-// Zeros: nobody has said anything.
+// All zeros: no rank has written a reason.
 struct last_word {
-    _Atomic int state;  // 1: it is being written; 2: it is there
+    _Atomic int state;  // 1: it is being written; 2: it is complete
     char text[LAST_WORD_BYTES];
 };
 
-// Whether it is this one that is heard, and says it then. Async-signal-safe is neither.
+// last_word_take returns whether this caller is the first; it then calls last_word_say. Neither is async-signal-safe.
 static inline bool last_word_take(struct last_word *w) {
     int silent = 0;
     return atomic_compare_exchange_strong(&w->state, &silent, 1);
@@ -26,7 +26,7 @@ static inline void last_word_say(struct last_word *w, const char *text) {
     atomic_store(&w->state, 2);
 }
 
-static inline const char *last_word(const struct last_word *w) {  // NULL: nobody has said it
+static inline const char *last_word(const struct last_word *w) {  // NULL: none was written
     return atomic_load(&w->state) == 2 ? w->text : NULL;
 }
 

@@ -13,33 +13,34 @@
 #include "shared/fabric/peer.h"
 #include "shared/launch/stop.h"
 
-#define LOOKS            32  // in that time which counts as silence
+#define LOOKS            32  // checks within the time after which a rank counts as silent
 #define LOOK_LEAST_S     0.05
 #define LOOK_MOST_S      0.5
-#define LEAST_S          0.5  // of what counts as silence, however short the deadline is: a loaded machine
-#define SILENT_DEADLINES 1.4  // of those that give no sign of life
+#define LEAST_S          0.5  // the least silence that counts: the machine may be loaded
+#define SILENT_DEADLINES 1.4  // deadlines after which a wait for silent ranks ends
 
 struct lives_rank {
-    double heard_s, worked_s;  // of the reports' time: of its last sign of life, and of work, and at what:
+    double heard_s, worked_s;  // on the clock of reports: the last heartbeat; the last time it worked, and
+                               // at what:
     enum dev_work work;
-    uint16_t sign;  // the last that is known
-    bool named;     // as slow
-    // Of a rank of this process:
+    uint16_t sign;  // the last known heartbeat
+    bool named;     // it was logged as slow
+    // For a rank of this process:
     struct device *dev;  // NULL: none yet, or none any more:
-    bool left;           // it has had one
+    bool left;           // it has had a device
 };
 
 struct rank_lives {
     int rank, size;
-    struct rendezvous *meet;     // NULL: nobody tells
-    struct last_word own, *end;  // own: where ranks share none
-    _Atomic uint16_t *signs;     // NULL: the same
-    pthread_mutex_t lock;        // guards what follows
-    bool waits;                  // the main thread, beside the device, for others
-    int64_t reports;             // that there have been
-    double told_s, since_s;      // the reports' time; when these looks at the others began
-    double looked_s;             // when the last report came, by the host's clock
-    // The next reports of which it is not known since when their signs have come: the first may be of long ago.
+    struct rendezvous *meet;     // NULL: no source of heartbeats
+    struct last_word own, *end;  // own: if ranks share no memory
+    _Atomic uint16_t *signs;     // NULL: no shared memory
+    pthread_mutex_t lock;        // guards all below
+    bool waits;                  // the main thread waits for other ranks, not for the device
+    int64_t reports;             // how many there were
+    double told_s, since_s;      // told_s: the clock of reports; since_s: when the present checks began
+    double looked_s;             // time of the last report, on the host's clock
+    // How many of the next reports may contain old heartbeats: their age is not known.
     int unsure;
     struct lives_rank ranks[];
 };
@@ -48,15 +49,16 @@ static double later(double a, double b) { return a > b ? a : b; }
 
 static double sooner(double a, double b) { return a < b ? a : b; }
 
-// Seconds without a sign of life after which a rank counts as silent, and without work after which it rests.
+// Returns the seconds without a heartbeat after which a rank counts as silent, and without work after which it counts
+// as idle.
 static double window(double deadline_s) { return later(deadline_s / 2, LEAST_S); }
 
-// Between two looks of one that waits, and as much as counts of the time between two reports.
+// Returns the pause between two checks of a waiting rank. At most so much of the time between two reports is counted.
 static double step(double deadline_s) {
     return sooner(later(window(deadline_s) / LOOKS, LOOK_LEAST_S), LOOK_MOST_S);
 }
 
-// ---------------------------------------------------------------- signs of life
+// ---------------------------------------------------------------- heartbeats
 // With the lock held.
 static void note(struct rank_lives *l, int rank, enum dev_work work) {
     struct lives_rank *r = &l->ranks[rank];
@@ -66,14 +68,15 @@ static void note(struct rank_lives *l, int rank, enum dev_work work) {
     r->work = work;
 }
 
-// Of a rank of this process, with the lock held. One that has no device yet is on its way to it, by files.
+// Returns what a rank of this process does. With the lock held. A rank without a device yet counts as working: it
+// reads files.
 static enum dev_work look_at(const struct rank_lives *l, int rank) {
     const struct lives_rank *r = &l->ranks[rank];
     enum dev_work work = r->dev ? dev_at_work(r->dev) : r->left ? DEV_RESTS : DEV_HOST_WORKS;
     return l->waits && work == DEV_HOST_WORKS ? DEV_RESTS : work;
 }
 
-// For the meeting, on its thread.
+// Called by the rendezvous, on its thread, for each heartbeat.
 static int is_at(void *lives) {
     struct rank_lives *l = lives;
     pthread_mutex_lock(&l->lock);
@@ -83,7 +86,8 @@ static int is_at(void *lives) {
     return work;
 }
 
-// With the lock held. One that has not given any is on its way: its launcher ends it where a signal has stopped it.
+// With the lock held. A rank without any heartbeat counts as working on the host: if a signal has stopped it, its
+// launcher ends it.
 static void hear(struct rank_lives *l, const uint16_t *told) {
     for (int i = 0; i < l->size; i++) {
         uint16_t sign = told ? told[i] : l->signs[i];
@@ -95,7 +99,7 @@ static void hear(struct rank_lives *l, const uint16_t *told) {
     l->unsure -= l->unsure > 0;
 }
 
-// What is known of all; of the meeting the next report is asked for.
+// Takes a report of all ranks. If it comes from the rendezvous, the next one is requested.
 static void look(struct rank_lives *l, const struct lives_wait *w) {
     double step_s = step(w->deadline_s);
     bool asks = l->meet && !l->signs;
@@ -106,7 +110,7 @@ static void look(struct rank_lives *l, const struct lives_wait *w) {
     pthread_mutex_lock(&l->lock);
     bool due = now >= l->looked_s + step_s / 2, known = bytes == (size_t)l->size * sizeof *told;
     if (due && (!asks || known)) {
-        if (l->looked_s < w->since_s) {  // nobody has waited for long before
+        if (l->looked_s < w->since_s) {  // no rank has waited for long before
             l->since_s = l->told_s += 2 * window(w->deadline_s);
             l->unsure = 2;
         }
@@ -121,12 +125,12 @@ static void look(struct rank_lives *l, const struct lives_wait *w) {
     free(told);
 }
 
-// Where rank 0 is the meeting's, it is silent when that is.
+// If rank 0 hosts the rendezvous, rank 0 is silent when the rendezvous is.
 static bool is_rank_0_silent(const struct rank_lives *l, double deadline_s) {
     return !l->signs && rendezvous_silent_s(l->meet) > window(deadline_s);
 }
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- create and destroy
 struct rank_lives *rank_lives_open(int rank, int size) {
     struct rank_lives *l = xcalloc(1, sizeof *l + (size_t)size * sizeof *l->ranks);
     l->rank = rank;
@@ -146,7 +150,7 @@ void rank_lives_share(struct rank_lives *l, struct last_word *end, _Atomic uint1
     pthread_mutex_lock(&l->lock);
     l->end = end ? end : &l->own;
     l->signs = signs;
-    if (signs) signs[l->rank] = meet_sign(0, DEV_HOST_WORKS);  // it has come
+    if (signs) signs[l->rank] = meet_sign(0, DEV_HOST_WORKS);  // it has joined
     pthread_mutex_unlock(&l->lock);
 }
 
@@ -171,8 +175,8 @@ void rank_lives_waits(struct rank_lives *l, bool waits) {
     pthread_mutex_unlock(&l->lock);
 }
 
-// ---------------------------------------------------------------- those who wait
-// One rank says it, the first that is not at work itself. With the lock held.
+// ---------------------------------------------------------------- waits
+// Logs a slow rank. One rank does so, the first that is not working itself. With the lock held.
 static void name_slow(struct rank_lives *l, const struct lives_wait *w, int rank, const bool *work) {
     struct lives_rank *r = &l->ranks[rank];
     for (int i = 0; i < l->rank; i++)
@@ -183,7 +187,8 @@ static void name_slow(struct rank_lives *l, const struct lives_wait *w, int rank
          dev_work_says(r->work));
 }
 
-// Whether a wait behind its deadline goes on. silent: out, of the missing, those that give no sign of life. With the lock held.
+// Returns whether a wait continues after its deadline. silent receives the missing ranks that give no heartbeat. With
+// the lock held.
 static bool goes_on(struct rank_lives *l, const struct lives_wait *w, const bool *missing, bool *silent) {
     double window_s = window(w->deadline_s);
     bool lives = true, works = false, one_missing_works = false, work[REDUCE_MAX];

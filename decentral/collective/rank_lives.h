@@ -1,24 +1,28 @@
-// Slow is not dead: which ranks of a ring live, which are at work, and why all of them end. Of processes the thread of the meeting
-// (shared/fabric/peer.h) gives signs of life that say what the rank is at, also while its others compute or stand in a
-// file, and a process that is stopped or gone gives none. It leaves them in the memory that ranks share, which is there however
-// their launcher stands, and at the meeting, which tells ranks that share none. A rank that has waited for half its deadline
-// looks them up, again and again. Threads live as long as their process, which looks at them itself. Where nobody tells, the
+// Distinguishes slow ranks of a ring from dead ones; knows which ranks are working, and why all of them end.
+//
+// Each process has a rendezvous thread (shared/fabric/peer.h). It sends heartbeats with the state of the rank, also
+// while the other threads compute or wait for a file. A process that is stopped or gone sends none. Heartbeats are
+// written to the memory that ranks share, which does not depend on the launcher, and sent to the rendezvous, which
+// passes them to ranks that share no memory. A rank that has waited for half its deadline reads them repeatedly.
+// Threads are alive as long as their process, which checks them itself. If there is no source of heartbeats, the
 // deadline is final.
 //
-//     waits on    while every rank that has not come lives, and some rank of the world is at work: its device, or the main
-//                 thread beside it, which may stand in a file for long
-//     gives up    at the deadline, or half a deadline after that has ceased; those that give no sign of life a little later, so
-//                 that their launcher, which names them with how they ended, comes first
+//     waits on    while every missing rank is alive, and some rank of the world is working: its device, or its main thread,
+//                 which may wait for a file for long
+//     gives up    at the deadline, or half a deadline after that has ended; for silent ranks a little later, so that their
+//                 launcher, which reports how they ended, comes first
 //
-// Some rank, not the one that has not come: that one may itself wait for a third that is slow. Where none is at work,
+// The working rank need not be the missing one, which may itself wait for a third, slow rank. If no rank is working,
 // calls differ or a rank is stuck.
 //
-// Time        Silence is counted in looks, and where the meeting tells in what it reports. While it reports nothing, since its
-//             process or this one stands still (Ctrl-Z, no core for a while), nobody is silent, and nothing is decided, but
-//             of rank 0, whose process it is.
-// The end, once one has said it, is everybody's: all their waits end with its words (decentral/collective/last_word.h).
+// Time        Silence is measured in checks, and with a rendezvous in the time that its reports cover. While no report
+//             arrives, because the process of the rendezvous or this one stands still (Ctrl-Z, no core for a while),
+//             no rank counts as silent and nothing is decided. The exception is rank 0, whose process hosts the
+//             rendezvous.
+// End         The first reason to end counts for all ranks: all their waits end with its text
+//             (decentral/collective/last_word.h).
 //
-// Threads   rank_lives_open, _meet, _share, _close: the main thread, one at a time. The rest: any.
+// Threads     rank_lives_open, _meet, _share, _close: the main thread, one at a time. The others: any.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_RANK_LIVES_H
 #define STARRING_DECENTRAL_COLLECTIVE_RANK_LIVES_H
 
@@ -31,40 +35,41 @@ struct device;
 struct rank_lives;
 struct rendezvous;
 
-// A wait of this rank, from its beginning on.
+// A wait of this rank.
 struct lives_wait {
-    const char *what;  // the operation, for people
+    const char *what;  // the name of the operation, printed
     double since_s, deadline_s;
     bool (*missing)(const void *ctx,
-                    int rank);  // whether it has not come; NULL: the library's call, which does not tell
+                    int rank);  // whether the rank has not arrived; NULL: unknown (a library's call)
     const void *ctx;
-    // rank_lives_in_vain's own: when it looks next, and the last report that it has decided by
+    // Private to rank_lives_in_vain: when it checks next, and the last report that it has used
     double look_s;
     int64_t decided;
 };
 
 // rank -1: the ranks are threads of this process.
 struct rank_lives *rank_lives_open(int rank, int size);
-// Where the ranks say what they are at. It is closed before this.
+// The rendezvous through which heartbeats are exchanged. Close it before lives.
 void rank_lives_meet(struct rank_lives *l, struct rendezvous *meet);
-// Memory that all share: the end is said there. signs: (size) of life, which processes leave there; NULL: of threads. end NULL:
-// it is shared no more.
+// Shared memory of the ranks: the reason to end is written there. signs: (size) heartbeats that processes write there;
+// NULL for threads. end NULL: the memory is no longer shared.
 void rank_lives_share(struct rank_lives *l, struct last_word *end, _Atomic uint16_t *signs);
 void rank_lives_close(struct rank_lives **l);
-// The device that a rank of this process computes on from now on; NULL: none any more. Until it is told, the rank is at work: on
-// its way.
+// Sets the device that a rank of this process computes on; NULL: none any more. Before the first call the rank counts
+// as working: it is starting.
 void rank_lives_computes(struct rank_lives *l, int rank, struct device *dev);
-// The main thread itself begins, or ends, to wait for others.
+// Called when the main thread itself begins or ends a wait for other ranks.
 void rank_lives_waits(struct rank_lives *l, bool waits);
-// Whether nobody is to be waited for any more; asked all along a wait. A slow rank is named, once a rank and job. why: out where
-// true, which ranks did not come, for people.
+// Returns whether a wait cannot succeed; called repeatedly during the wait. A slow rank is logged once per rank and
+// job. why receives, if true, which ranks did not come, printed.
 bool rank_lives_in_vain(struct rank_lives *l, struct lives_wait *w, char *why, size_t why_bytes);
 
-// All ranks end, unless one has said so before. lost: a rank is given up. Where the run may be started again this process ends here
-// (stop_run_lost), and the first says why, to its launcher alone, which ends the others. Returns whether the caller is to tell them.
+// Ends all ranks, unless an earlier reason exists. lost: a rank is lost. Then, if the run may be restarted, this
+// process exits here (stop_run_lost), and the first one reports why, only to its launcher, which ends the others.
+// Returns whether the caller must send the reason to the other ranks.
 bool rank_lives_end(struct rank_lives *l, const char *why, bool lost);
-void rank_lives_tell(struct rank_lives *l, const char *why);  // at the meeting
-void rank_lives_told(void *lives, const char *why);           // by another one
-const char *rank_lives_ended(struct rank_lives *l);           // why all end, which stays; NULL: they go on
+void rank_lives_tell(struct rank_lives *l, const char *why);  // sends the reason through the rendezvous
+void rank_lives_told(void *lives, const char *why);           // takes the reason of another rank
+const char *rank_lives_ended(struct rank_lives *l);           // why all end; NULL: they continue
 
 #endif

@@ -249,7 +249,8 @@ static int check_collective(const struct config *c) {
     return 0;
 }
 
-// Where all are on one machine their meeting names one that is silent; else the ranks that wait for it do first, by the operation.
+// On one machine the rendezvous detects a silent rank first. Otherwise the ranks that wait for it do, and their
+// message names the operation.
 void ranks_meet(const struct config *c, struct rendezvous_options *o) {
     if (c->collective != RING_SHM) o->silent_s = SILENT_DEADLINES * o->deadline_s;
     o->beat_s = rendezvous_beat(o->deadline_s);
@@ -356,8 +357,8 @@ static int train(struct rank *r, int local_rank) {
                        NULL);
 }
 
-// Where the ranks of one machine meet: their launcher's memory, which is there before any of them is slow, or rank 0's,
-// which the others open by its name. The rendezvous tells of the dead.
+// Opens the shared memory in which the ranks of one machine meet: their launcher's, which exists before any rank
+// starts, or rank 0's, which the others open by its name. The rendezvous reports dead ranks.
 static struct hub *meet_in_memory(struct run *r, struct segment *memory, struct rank_lives *lives) {
     static const char name[] = "ring/memory";
     int rank = r->env.rank, size = r->env.size;
@@ -380,7 +381,8 @@ static struct hub *meet_in_memory(struct run *r, struct segment *memory, struct 
     return hub_join(segment_data(memory), rank, size, lives);
 }
 
-// The ranks of our launcher's mpirun: where they meet MPI alone can tell. 0, or -1 after logging.
+// The rendezvous of ranks that our launcher's mpirun has started: only MPI can send them its address. Returns 0, or -1
+// after logging.
 static int meet_over_mpi(struct run *r) {
     struct rendezvous_options o = {.rank = r->env.rank,
                                    .size = r->env.size,
@@ -412,7 +414,7 @@ static void say_lost(struct run *r, struct rank_lives *lives) {
     }
 }
 
-// This process is one of those that somebody else has started, or this program's launcher.
+// Runs this process as a rank that another program, or this program's launcher, has started.
 static int run_rank(struct run *r, ranks_create *create_one, struct rank_lives *lives) {
     struct job *j = &r->job;
     bool child = r->env.kind == RANK_ENV_OWN, joins = run_meets(r);
@@ -439,8 +441,8 @@ static int run_rank(struct run *r, ranks_create *create_one, struct rank_lives *
         return EXIT_USAGE;
     }
     j->dir = j->config->out;
-    // 1. All meet, and rank 0 begins the run; of a launcher of ours its children are in its meeting, the ranks of its mpirun in one
-    // of their own.
+    // 1. All ranks meet, and rank 0 begins the run. Children of our launcher use its rendezvous; the ranks of its
+    //    mpirun open one of their own.
     if (child && run_come(r)) return EXIT_RUN_FAILED;
     if (mpi && !joins && r->env.size > 1 && meet_over_mpi(r)) return EXIT_RUN_FAILED;
     if (joins && run_join(r, &status)) return status;

@@ -55,9 +55,9 @@ enum ring_collective ring_collective_resolve(enum ring_collective asked, const s
 
 struct ring_place {
     enum ring_collective
-        host;     // how ranks meet: RING_THREADS, RING_SHM, RING_MPI, or RING_TCP: in a rendezvous
-    void *world;  // a struct hub, of MPI a struct mpi_world, of RING_TCP the struct rendezvous
-    struct rank_lives *lives;  // of processes
+        host;     // how ranks meet: RING_THREADS, RING_SHM, RING_MPI, or RING_TCP: at a rendezvous
+    void *world;  // a struct hub; for RING_MPI a struct mpi_world; for RING_TCP the struct rendezvous
+    struct rank_lives *lives;  // only for processes
     int rank, size;
     struct device *dev;
     double deadline_s;  // 0: none

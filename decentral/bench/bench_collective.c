@@ -22,7 +22,7 @@
 #include "shared/memory/memory_limits.h"
 
 #define DEADLINE_S \
-    120.0  // beyond what checking the largest buffers takes; nobody tells who lives, and it is final
+    120.0  // longer than checking the largest buffers takes; no heartbeats exist here, so it is final
 
 static const struct cli_option options[] = {
     {"op", NULL, "LIST", "primitives, with commas between them (all)", 0},

@@ -1,20 +1,20 @@
-// Collectives between processes, over Open MPI. The medium of its messages is mpi_medium.h's choice.
+// Collectives between processes, over Open MPI. mpi_medium.h chooses the medium of the messages.
 //
-// The primitives are exchanges over nonblocking point-to-point messages (collective_peers.h); of int64, and in native
-// mode, reductions are the library's nonblocking ones: only nonblocking calls allow a deadline. Waiting is a loop that
-// tests, yields, then sleeps a few microseconds, so that ranks sharing a core do not starve each other. Open
-// MPI makes progress only while somebody tests.
+// The primitives are exchanges over nonblocking point-to-point messages (collective_peers.h). Reductions of int64, and
+// all in native mode, are the library's nonblocking ones: only nonblocking calls allow a deadline. A wait is a loop
+// that tests, yields, then sleeps a few microseconds, so that ranks that share a core do not starve each other. Open
+// MPI makes progress only during tests.
 //
-// Failure     A process that failed leaves requests behind that MPI cannot cancel (sends). The world is then
-//             marked broken and closed without MPI_Finalize, which would hang; when the process ends with
-//             an error, mpirun ends the job. A world that is refused after MPI_Init is left in the same way:
-//             MPI_Finalize of ranks that cannot reach each other has crashed inside of Open MPI.
-// End         A word of the meeting, which every wait asks for.
-// Devices     What is not host memory is staged (collective_staged): the stream runs these calls as host
+// Failure     A failed process leaves requests that MPI cannot cancel (sends). The world is then marked broken and
+//             closed without MPI_Finalize, which would hang; the process exits with an error, and mpirun ends the job.
+//             A world that is refused after MPI_Init is left in the same way: MPI_Finalize of ranks that cannot reach
+//             each other has crashed inside Open MPI.
+// End         The reason comes through the rendezvous; every wait checks for it.
+// Devices     Memory that is not the host's is staged (collective_staged): the stream runs these calls as host
 //             functions.
-// Deadline    Beyond half of it every wait asks whether peers live and compute (rank_lives.h).
-// Mismatch    Operations have their own tags, and lengths are compared. Differing lengths are errors that
-//             name both ranks; differing operations end at the deadline and name the rank that did not come.
+// Deadline    After half of it every wait checks whether peers are alive and compute (rank_lives.h).
+// Mismatch    Operations have their own tags, and lengths are compared. Different lengths are an error that names both
+//             ranks. Different operations end at the deadline, and the rank that did not come is named.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +66,7 @@ static void world_close(struct mpi_world **world) {
     *world = NULL;
 }
 
-// A process that is not to talk over MPI leaves it again.
+// A process that does not use MPI for its messages finalizes it again.
 static int tell(char *text, size_t bytes) {
     int provided = 0, before = 0;
     MPI_Initialized(&before);
@@ -84,15 +84,15 @@ static size_t message_bytes(size_t total, size_t at) {
     return total - at < MESSAGE_BYTES ? total - at : MESSAGE_BYTES;
 }
 
-// A recv receives what a send has sent: one tag for both.
+// A recv receives the message of a send: both have the same tag.
 static int tag_of(enum collective_primitive p) { return p == COLLECTIVE_RECV ? COLLECTIVE_SEND : (int)p; }
 
-// Posts the messages that begin at byte `at` of every transfer. An MPI error code.
+// Posts the messages that begin at byte `at` of every transfer. Returns an MPI error code.
 static int post_messages(struct collective_mpi *m, enum collective_primitive p, size_t at) {
     int size = m->peers.impl.head.size, rank = m->peers.impl.head.rank;
     for (int i = 0; i < 2 * size; i++) m->requests[i] = MPI_REQUEST_NULL;
     for (int k = 1; k < size; k++) {
-        int to = (rank + k) % size, from = (rank + size - k) % size;  // each its own first
+        int to = (rank + k) % size, from = (rank + size - k) % size;  // every rank begins with another peer
         const struct collective_transfer *in = &m->peers.transfers[from], *out = &m->peers.transfers[to];
         size_t in_bytes = message_bytes(in->recv_bytes, at), out_bytes = message_bytes(out->send_bytes, at);
         int rc = MPI_SUCCESS;
@@ -107,7 +107,7 @@ static int post_messages(struct collective_mpi *m, enum collective_primitive p, 
     return MPI_SUCCESS;
 }
 
-// Starts m->peers.transfers. 0, or -1 after failing.
+// Starts m->peers.transfers. Returns 0, or -1 after failing.
 static int begin_exchange(struct collective_peers *peers, enum collective_primitive p) {
     struct collective_mpi *m = (struct collective_mpi *)peers;
     int rc = post_messages(m, p, 0);
@@ -117,7 +117,7 @@ static int begin_exchange(struct collective_peers *peers, enum collective_primit
     return -1;
 }
 
-// Waits for them and counts their bytes. 0, or -1 after failing.
+// Waits for the transfers and counts their bytes. Returns 0, or -1 after failing.
 static int end_exchange(struct collective_peers *peers, enum collective_primitive p) {
     struct collective_mpi *m = (struct collective_mpi *)peers;
     size_t longest = 1, expected[REDUCE_MAX] = {0};
@@ -139,7 +139,7 @@ static int end_exchange(struct collective_peers *peers, enum collective_primitiv
     return 0;
 }
 
-// Lets an exchange come on: asking for a message that is not done makes Open MPI look after all of them.
+// Lets an exchange progress: testing an incomplete message makes Open MPI progress all of them.
 static void push_exchange(struct collective_peers *peers) {
     struct collective_mpi *m = (struct collective_mpi *)peers;
     int done = 1;
@@ -149,7 +149,7 @@ static void push_exchange(struct collective_peers *peers) {
 }
 
 // ---------------------------------------------------------------- the library's own reductions
-// The library's type, or MPI_DATATYPE_NULL: it has none for 16-bit floats.
+// Returns the library's type, or MPI_DATATYPE_NULL for 16-bit floats, which it does not have.
 static MPI_Datatype native_type(enum dtype dt) {
     switch (dt) {
         case DT_F32:
@@ -185,8 +185,8 @@ static int wait_native(struct collective_mpi *m, enum collective_primitive p, in
     return mpi_wait_all(m, collective_name(p), NULL);
 }
 
-// The library's blocks must be contiguous and may not overlap its result, which ours does in place: chunks of
-// all blocks are packed into staging and the result is copied out of it.
+// The library's blocks must be contiguous and may not overlap its result, but ours do in place. So chunks of all
+// blocks are packed into staging, and the result is copied from there.
 //     staging | chunk for rank 0 | .. | chunk for rank size-1 | result |
 static int native_reduce_scatter(struct collective_mpi *m, const struct collective_call *c, MPI_Datatype type,
                                  const struct collective_room *staging) {
@@ -223,7 +223,7 @@ static int native_all_reduce(struct collective_mpi *m, const struct collective_c
     return 0;
 }
 
-// The library moves the bytes itself: the formula's volume is counted.
+// The library moves the bytes itself, so the volume is counted by the formula.
 static int run_native(struct collective_peers *peers, const struct collective_call *c,
                       const struct collective_room *staging) {
     struct collective_mpi *m = (struct collective_mpi *)peers;
@@ -246,7 +246,7 @@ static int run_native(struct collective_peers *peers, const struct collective_ca
 static void mpi_destroy(struct collective *c) {
     struct collective_mpi *m = (struct collective_mpi *)c;
     rank_lives_computes(m->peers.lives, m->world->rank, NULL);
-    // A broken world leaves MPI's part behind: messages that refer to it may still be under way.
+    // A broken world keeps MPI's objects: messages that refer to them may still be in flight.
     if (!atomic_load(&m->world->broken)) {
         if (m->comm != MPI_COMM_NULL) MPI_Comm_free(&m->comm);
     }
@@ -263,7 +263,8 @@ static const struct collective_ops mpi_ops = {
     .destroy = mpi_destroy,
 };
 
-// Duplicates the world; every rank must do so at the same place. 0 or -1 after keeping the error.
+// Duplicates the world's communicator; all ranks must call it in the same order. Returns 0, or -1 after keeping the
+// error.
 static int open_communicator(struct collective_mpi *m) {
     for (int i = 0; i < 2 * m->peers.impl.head.size; i++) m->requests[i] = MPI_REQUEST_NULL;
     int rc = MPI_Comm_idup(MPI_COMM_WORLD, &m->coming, &m->requests[0]);

@@ -1,6 +1,7 @@
-// Opens what is linked with Open MPI, so that the program itself needs none: STARRING_MPI_SO's file when it is set and not empty;
-// else beside the program, in its lib folder, and in the lib folder next to its own (bin/starring, lib/... and
-// lib/starring/...). It takes of the program what it needs of it: errors, streams, what a collective means.
+// Opens the library that is linked with Open MPI, so that the program itself needs no Open MPI. Its path is
+// STARRING_MPI_SO, if set and not empty. Otherwise it is beside the program, in the lib folder there, or in the lib
+// folder next to the program's own folder (bin/starring, lib/... and lib/starring/...). The library uses the program's
+// code for errors, streams and the plans of collectives.
 #include "decentral/mpi/mpi_load.h"
 
 #include <dlfcn.h>
@@ -19,7 +20,7 @@
 
 static char why_not[PATH_MAX + 256];
 
-// RTLD_GLOBAL: Open MPI's own parts look for its symbols among those of the program. NULL: why_not says why.
+// RTLD_GLOBAL: Open MPI's own plugins look up its symbols globally. Returns NULL if it fails; why_not has the reason.
 static const struct mpi_engine *load(void) {
     static const char *const places[] = {"", "lib/", "../lib/", "../lib/starring/"};
     const char *given = getenv(VARIABLE);
@@ -47,7 +48,7 @@ static const struct mpi_engine *load(void) {
     return found;
 }
 
-// Loaded once and never closed. Any thread. NULL: *why is a sentence.
+// Loads the library once and never closes it. Any thread. Returns NULL if it fails; *why is a sentence.
 static const struct mpi_engine *engine(const char **why) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static const struct mpi_engine *found;
@@ -79,7 +80,7 @@ const char *mpi_medium_name(const struct mpi_medium *m) {
     return m->medium == MEDIUM_AUTO ? "mpi" : medium_names[m->medium];
 }
 
-// ---------------------------------------------------------------- for predictions too, which open nothing
+// ---------------------------------------------------------------- also for predictions, which open nothing
 static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
     return engine(&(const char *){NULL})->create(world, rank, channel, o);
 }

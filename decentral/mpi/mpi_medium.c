@@ -17,11 +17,11 @@
 #define MEETING_S  30.0
 #define HOST_BYTES 128
 
-#define SEGMENTS      "/dev/shm"  // where Open MPI has them
+#define SEGMENTS      "/dev/shm"  // where Open MPI puts them
 #define SEGMENT_BYTES (4.25 * (1 << 20))
 
 // ---------------------------------------------------------------- before MPI_Init
-// Open MPI's major version, at run time: an installed library may be another one than the headers'.
+// Returns Open MPI's major version at run time: the installed library may differ from the headers.
 static int major_version(void) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0, major = 0;
@@ -29,10 +29,10 @@ static int major_version(void) {
     return sscanf(text, "Open MPI v%d", &major) == 1 ? major : 4;
 }
 
-// Version 5 gave the transport through shared memory the name that a removed one had.
+// Version 5 renamed the shared-memory transport from "vader" to "sm", the name of an older one that was removed.
 static const char *shared_memory_btl(void) { return major_version() >= 5 ? "sm" : "vader"; }
 
-// Whether a list of names has exactly these two, in any order.
+// Returns whether a list contains exactly these two names, in any order.
 static bool is_pair(const char *list, const char *a, const char *b) {
     char text[96];
     bool has_a = false, has_b = false;
@@ -54,7 +54,7 @@ static int refuse_own(const struct mpi_medium *m, const char *name, const char *
         medium_names[m->medium], name, needs, getenv(name));
 }
 
-// Whether the kernel lets a process read another one's memory; containers often do not, and Open MPI's shared
+// Returns whether the kernel lets a process read another one's memory. Containers often do not, and Open MPI's shared
 // memory then prints an error for every message.
 static bool may_read_peers(void) {
     int from = 1, to = 0;
@@ -67,8 +67,9 @@ static double room_in(const char *folder) {
     return statvfs(folder, &fs) ? 0 : (double)fs.f_bavail * (double)fs.f_frsize;
 }
 
-// Each rank maps a file of its own for its messages to those of its host. Where they do not fit, as in a container's 64 MB, Open MPI
-// ends the job without a word of ours, or a rank dies of SIGBUS at its first write: they lie among the temporary files then.
+// Each rank maps a file of its own for its messages on this host. If the files do not fit, as in a container's 64 MB,
+// Open MPI ends the job without a message of ours, or a rank dies of SIGBUS at its first write. The files are then put
+// into the temporary folder.
 static int find_room(const struct mpi_medium *m, const char *shm) {
     const char *tmp = getenv("TMPDIR");
     double needs = SEGMENT_BYTES * (m->ranks_here > 0 ? m->ranks_here : 1), has = room_in(SEGMENTS);
@@ -100,10 +101,10 @@ static void set_details(const struct mpi_medium *m, const char *shm) {
         snprintf(name, sizeof name, "OMPI_MCA_btl_%s_single_copy_mechanism", shm);
         setenv(name, "none", 0);
     }
-    // Flags 9: send, in place; no put. For a put the receiver asks, and on a link that is busy both ways what it asks
-    // waits in the connection behind megabytes of its own.
+    // Flags 9: send, in place; no put. A put is requested by the receiver, and on a link that is busy both ways the
+    // request waits in the connection after megabytes of data.
     if (m->medium == MEDIUM_TCP) setenv("OMPI_MCA_btl_tcp_flags", "9", 0);
-    // By itself Open MPI leaves the loopback out, and ranks of a host without a network would find no way.
+    // By default Open MPI excludes the loopback, and ranks of a host without a network would not reach each other.
     if (m->medium == MEDIUM_TCP && here && !getenv("OMPI_MCA_btl_tcp_if_exclude"))
         setenv("OMPI_MCA_btl_tcp_if_include", "127.0.0.0/8", 0);
 }
@@ -119,7 +120,7 @@ int mpi_medium_set(struct mpi_medium *m) {
     snprintf(needs, sizeof needs, "self,%s", way);
     if (pml && strcmp(pml, "ob1")) return refuse_own(m, "OMPI_MCA_pml", "ob1");
     if (btl && !is_pair(btl, "self", way)) return refuse_own(m, "OMPI_MCA_btl", needs);
-    // Ranks that cannot reach each other can tell each other no host names: tcp is there for that, and takes no
+    // Ranks that cannot reach each other cannot exchange their host names. tcp is added for that; it carries no
     // message between two processes that shared memory connects.
     m->several_hosts = m->medium == MEDIUM_SHM && m->ranks_here != m->ranks;
     if (m->several_hosts) snprintf(needs, sizeof needs, "self,%s,tcp", way);
@@ -129,8 +130,8 @@ int mpi_medium_set(struct mpi_medium *m) {
     return 0;
 }
 
-// ---------------------------------------------------------------- after it
-// The host's name, and which start of which kernel it is: two hosts may have one name.
+// ---------------------------------------------------------------- after MPI_Init
+// Reads the host's name and its boot id: two hosts may have the same name.
 static void read_host(char host[HOST_BYTES]) {
     char id[64] = "";
     memset(host, 0, HOST_BYTES);
@@ -142,7 +143,7 @@ static void read_host(char host[HOST_BYTES]) {
     if (n > 0) memcpy(host + HOST_BYTES / 2, id, (size_t)n);
 }
 
-// Waits with a deadline: a rank that is lost here takes the others along by mpirun, but not under every starter.
+// Waits with a deadline: mpirun ends the other ranks if one is lost here, but not every launcher does.
 static int complete(int rc, MPI_Request *request) {
     int done = 0;
     double until = now_seconds() + MEETING_S;
@@ -160,7 +161,7 @@ static int gather(char own[HOST_BYTES], char *all) {
     return complete(rc, &request);
 }
 
-// The first rank that shares no host with rank 0, or 0.
+// Returns the first rank that shares no host with rank 0, or 0.
 static int first_elsewhere(const char *all, int size) {
     for (int i = 1; i < size; i++)
         if (memcmp(all, all + (size_t)i * HOST_BYTES, HOST_BYTES)) return i;
@@ -177,7 +178,7 @@ int mpi_medium_meet(const struct mpi_medium *m) {
     read_host(own);
     int other = 0, rc = gather(own, all);
     if (rc == 0) other = first_elsewhere(all, size);
-    error_quiet(rank > 0 && rc == 0);  // all know the same; one says it
+    error_quiet(rank > 0 && rc == 0);  // all ranks know it; one logs it
     if (rc)
         fail(
             "--medium shm: this rank on host %s, and not all others could be reached from it: use --medium tcp, "
@@ -194,14 +195,16 @@ int mpi_medium_meet(const struct mpi_medium *m) {
             "--medium tcp, or name the host once (mpirun --host %s:%d)",
             own, size / m->ranks_here, own, size);
     error_quiet(0);
-    // The first that leaves without MPI_Finalize makes mpirun end the others: not before rank 0 has said why.
+    // The first rank that exits without MPI_Finalize makes mpirun end the others; so all wait until rank 0 has logged
+    // the reason.
     MPI_Request said;
     if (rc) (void)complete(MPI_Ibarrier(MPI_COMM_WORLD, &said), &said);
     free(all);
     return rc;
 }
 
-// The file that this rank has mapped and Open MPI has named after it: DIR/vader_segment.HOST.UID.JOB.LOCAL_RANK.
+// Returns the file that this rank has mapped and Open MPI has named after it:
+// DIR/vader_segment.HOST.UID.JOB.LOCAL_RANK.
 static char *own_segment(const struct mpi_medium *m) {
     char line[512], ending[16], *found = NULL;
     snprintf(ending, sizeof ending, ".%d\n", m->local_rank);
@@ -222,7 +225,7 @@ int mpi_medium_hide(struct mpi_medium *m) {
     MPI_Request request;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (m->medium != MEDIUM_SHM || size < 2) return 0;
-    // A word from each to each: now all have attached to all.
+    // An integer from each rank to each: after that all ranks have attached to all segments.
     int *words = xcalloc(2 * (size_t)size, sizeof *words);
     int rc = MPI_Ialltoall(words, 1, MPI_INT, words + size, 1, MPI_INT, MPI_COMM_WORLD, &request);
     rc = complete(rc, &request);

@@ -1,17 +1,17 @@
-// The medium of Open MPI's messages: shared memory or tcp alone, where one is asked for. Chosen by Open MPI's own
-// variables (OMPI_MCA_pml, OMPI_MCA_btl) in the environment of this process, so that it does not matter who started
-// the ranks: mpirun of ours, of the user, or a batch system.
+// The medium of Open MPI's messages: only shared memory or only tcp, if one is requested. It is set with Open MPI's
+// own variables (OMPI_MCA_pml, OMPI_MCA_btl) in the environment of this process. So it does not matter what started
+// the ranks: our mpirun, the user's, or a batch system.
 //
 //   asked   pml    btl                        else
-//   shm     ob1    self, vader (sm from 5)    copies through a shared file where the kernel forbids to read a peer
+//   shm     ob1    self, vader (sm from 5)    copies through a shared file if the kernel forbids reading a peer
 //   tcp     ob1    self, tcp                  ranks of one host: its loopback, as the star's sockets
 //   auto    -      -                          one host: as shm; several, or a user's own choice: Open MPI's
 //
-// Where /dev/shm has no room for shared memory's files they lie among the temporary ones, in words.
+// If /dev/shm has no room for the files of shared memory, they are put into the temporary folder, after a warning.
 //
-// A variable that the user has set stays. One that contradicts what is asked for is refused by name.
+// A variable that the user has set stays. If it contradicts the request, the run is refused and the variable is named.
 //
-// Threads   The main thread, once a process.
+// Threads     The main thread, once per process.
 #ifndef STARRING_DECENTRAL_MPI_MPI_MEDIUM_H
 #define STARRING_DECENTRAL_MPI_MPI_MEDIUM_H
 
@@ -20,25 +20,26 @@
 #include "shared/config/config.h"
 
 struct mpi_medium {
-    enum medium medium;  // asked for; AUTO where nothing is
-    int ranks_here;      // on this host, as the starter says; 0: not known
+    enum medium medium;  // the request; AUTO if none
+    int ranks_here;      // on this host, as the launcher says; 0: not known
     int ranks;
-    int local_rank;      // which of those on this host
-    char *hidden;        // the name that this rank's segment had, or NULL; the struct's own
-    bool several_hosts;  // shm was asked for and these are, or may be, several: mpi_medium_meet tells
+    int local_rank;      // index among those on this host
+    char *hidden;        // the name that this rank's segment had, or NULL; owned by the struct
+    bool several_hosts;  // shm was requested and there are, or may be, several hosts: mpi_medium_meet checks
 };
 
-// Before MPI_Init: sets this process's environment. The medium asked for becomes the medium taken (AUTO stays where Open
-// MPI chooses). 0, or -1 after naming the variable.
+// Called before MPI_Init: sets this process's environment. m->medium receives the chosen medium (AUTO remains if Open
+// MPI chooses). Returns 0, or -1 after logging the conflicting variable.
 int mpi_medium_set(struct mpi_medium *m);
-// After MPI_Init_thread; collective. -1 after rank 0 has named two hosts: shared memory ends at a host's end.
+// Called by all ranks after MPI_Init_thread. Returns -1 after rank 0 has logged two different hosts: shared memory
+// works only within one host.
 int mpi_medium_meet(const struct mpi_medium *m);
-// After mpi_medium_meet; collective. Shared memory loses its names once all ranks have it, so that the kernel frees it
-// with the last of them, however they end. -1 after logging: a rank did not come.
+// Called by all ranks after mpi_medium_meet. Removes the names of shared memory once all ranks have attached, so that
+// the kernel frees it with the last rank, however the ranks end. Returns -1 after logging that a rank did not come.
 int mpi_medium_hide(struct mpi_medium *m);
-// Before MPI_Finalize: Open MPI looks for the name it gave.
+// Called before MPI_Finalize: Open MPI expects the name that it gave.
 void mpi_medium_show(struct mpi_medium *m);
-// For people and summary.json: "shm", "tcp", or "mpi" for what Open MPI chose by itself.
+// Printed, and in summary.json: "shm", "tcp", or "mpi" if Open MPI has chosen by itself.
 const char *mpi_medium_name(const struct mpi_medium *m);
 
 #endif

@@ -1,5 +1,5 @@
-// How a rank over Open MPI waits for what it has posted: it tests, and between the tests asks whether somebody has aborted,
-// whether the deadline has come, and who lives.
+// How a rank over Open MPI waits for its posted requests: it tests, and between the tests checks whether a rank has
+// aborted, whether the deadline has passed, and which ranks are alive.
 #include <sched.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -31,12 +31,12 @@ static bool is_missing(const void *ctx, int rank) {
 void mpi_give_up_requests(struct collective_mpi *m) {
     for (int i = 0; i < 2 * m->peers.impl.head.size; i++) {
         if (m->requests[i] == MPI_REQUEST_NULL) continue;
-        if (i < m->peers.impl.head.size) MPI_Cancel(&m->requests[i]);  // receives alone can be cancelled
+        if (i < m->peers.impl.head.size) MPI_Cancel(&m->requests[i]);  // only receives can be cancelled
         MPI_Request_free(&m->requests[i]);
     }
 }
 
-// Compares what came from each peer with what was asked for.
+// Compares the bytes that arrived from each peer with the expected ones.
 static int check_lengths(struct collective_mpi *m, const char *what, const size_t *expected,
                          MPI_Status *statuses) {
     for (int i = 0; i < m->peers.impl.head.size; i++) {
@@ -52,15 +52,15 @@ static int check_lengths(struct collective_mpi *m, const char *what, const size_
     return 0;
 }
 
-// Open MPI has no call that sleeps until a message comes, in time.
-#define YIELD_S        200e-6  // then sleep between tests:
-#define SLEEP_SHARE    16      // this part of the wait so far, so that it ends at most so much later
+// Open MPI has no call that sleeps until a message arrives.
+#define YIELD_S        200e-6  // after this time, sleep between tests:
+#define SLEEP_SHARE    16      // sleep for this part of the wait so far; the wait ends at most so much later
 #define SLEEP_LEAST_S  10e-6
 #define SLEEP_SLACK_NS 1000    // the kernel would add 50 us
 #define SLEEP_MOST_S   200e-6  // tcp's buffers must not run empty meanwhile: 250 kB at 10 Gbit/s
 
-// Between tests that found nothing done. start: of the wait. Where ranks share cores a wait is long because the peer
-// computes, and every test takes from its time.
+// Pauses between two tests that found nothing done. start: of the wait. If ranks share cores, a wait is long because
+// the peer computes, and every test takes some of its time.
 static void pause_between_tests(double start) {
     double waited_s = now_seconds() - start, sleep_s = waited_s / SLEEP_SHARE;
     if (waited_s < YIELD_S) {

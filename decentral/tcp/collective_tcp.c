@@ -1,8 +1,8 @@
-// Messages between two ranks, out of and into the buffers of a call. What a call is made of, and its sums in rank order, stand in
-// collective_peers.c; how bytes move, in shared/fabric/mesh.h.
+// Messages between two ranks, from and to the buffers of a call. The exchanges of a call, and its sums in rank order,
+// are in collective_peers.c; shared/fabric/mesh.h moves the bytes.
 //
-// Waiting     For some milliseconds each, and between two of them a look around: has somebody aborted, is a rank that is
-//             missing gone, has the deadline come since the last bytes moved (rank_lives.h).
+// Waiting     In slices of some milliseconds. Between two slices it checks whether a rank has aborted, whether a
+//             missing rank is gone, and whether the deadline since the last moved bytes has passed (rank_lives.h).
 #include "decentral/tcp/collective_tcp.h"
 
 #include <stdio.h>
@@ -12,8 +12,8 @@
 #include "decentral/collective/collective_peers.h"
 #include "shared/core/error.h"
 
-#define SLICE_MS    10                 // of a wait
-#define OWN_STAGING ((size_t)4 << 10)  // a peer, where none is given
+#define SLICE_MS    10                 // slice of a wait
+#define OWN_STAGING ((size_t)4 << 10)  // per peer, if none is given
 
 struct tcp_world {
     int rank, size;
@@ -25,12 +25,12 @@ struct tcp_world {
 struct collective_tcp {
     struct collective_peers peers;
     struct tcp_world *world;
-    char *own_staging;  // NULL: it was given some
+    char *own_staging;  // NULL: staging was given
 };
 
 static struct collective_tcp *of(struct collective_peers *p) { return (struct collective_tcp *)p; }
 
-// ---------------------------------------------------------------- the end, which comes before that of the connection
+// ---------------------------------------------------------------- the reason to end
 static void hear_end(void *ctx, int from, const void *bytes, size_t n) {
     char why[MESH_WORD_MAX + 1];
     (void)from;
@@ -44,7 +44,7 @@ static void tell_end(struct collective_peers *p, const char *why) {
         if (i != w->rank) mesh_say(w->mesh, i, why, strnlen(why, MESH_WORD_MAX));
 }
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- create and destroy
 int tcp_world_open(struct tcp_world **out, const struct tcp_world_options *o) {
     *out = NULL;
     if (o->size > REDUCE_MAX) return fail("%d ranks over tcp; at most %d are possible", o->size, REDUCE_MAX);
@@ -79,7 +79,7 @@ void tcp_world_close(struct tcp_world **world) {
 // ---------------------------------------------------------------- exchanges
 static int begin_exchange(struct collective_peers *p, enum collective_primitive primitive) {
     struct mesh *mesh = of(p)->world->mesh;
-    // A recv receives what a send has sent.
+    // A recv receives the message of a send: both have the same tag.
     uint32_t tag = primitive == COLLECTIVE_RECV ? COLLECTIVE_SEND : (uint32_t)primitive;
     for (int i = 0; i < p->impl.head.size; i++) {
         const struct collective_transfer *t = &p->transfers[i];
@@ -90,7 +90,7 @@ static int begin_exchange(struct collective_peers *p, enum collective_primitive 
     return 0;
 }
 
-// -1 when the wait is over: nothing more will come of it.
+// missing: (size) flags, set by look_around.
 static bool is_missing(const void *missing, int rank) { return ((const bool *)missing)[rank]; }
 
 static int look_around(struct collective_tcp *m, struct lives_wait *w) {

@@ -166,8 +166,9 @@ static int meet(struct star *s, struct config *c) {
     return 0;
 }
 
-// ---------------------------------------------------------------- the scheduler: a thread of this process It has its
-// own file descriptors: strangers' connections may use up the scheduler's, and the launcher can still start children.
+// ---------------------------------------------------------------- the scheduler: a thread of this process
+// It has its own file descriptors: strangers' connections may use up the scheduler's, and the launcher can still start
+// children.
 static void *schedule(void *arg) {
     struct star *s = arg;
     int meeting[2];
@@ -253,7 +254,7 @@ static int start(void *ctx) {
     return rc;
 }
 
-// ---------------------------------------------------------------- what is published at the rendezvous
+// ---------------------------------------------------------------- news at the rendezvous
 static int works_on(void *ctx) {
     struct star *s = ctx;
     return s->schedules && !s->ended;

@@ -23,7 +23,7 @@ struct rank_place {
     const char *host;
     int machine;
 };
-// The launcher that starts each server, by parameter_server.servers_on:
+// Finds, for each server, the rank whose launcher starts it, by parameter_server.servers_on:
 //
 //     hosts         server s: the first rank of machine s mod M
 //     workers       rank s

@@ -153,8 +153,9 @@ static int prepare(struct role *r, struct config *c) {
     return 0;
 }
 
-// ---------------------------------------------------------------- each role's run The rendezvous is at --bind's name,
-// interface or number; for rounds the scheduler listens at any port of the same address.
+// ---------------------------------------------------------------- each role's run
+// The rendezvous is at --bind's name, interface or number; for rounds the scheduler listens at any port of the same
+// address.
 static int open_meeting(struct role *r) {
     struct member_place at;
     char own[ADDRESS_MAX];

@@ -13,12 +13,12 @@
 struct star {
     struct link_options o;
     struct link *link;
-    uint64_t incarnations[];  // (peers + 1) of peers' processes, PEER_SCHEDULER's first; 0: not heard yet
+    uint64_t incarnations[];  // (peers + 1) of the peers' processes, PEER_SCHEDULER's first; 0: unknown
 };
 
 struct kept {
     struct link_item item;
-    size_t used;  // bytes of the header, of most kinds without its tail
+    size_t used;  // bytes of the header; for most kinds without its tail
     const void *payload;
     size_t bytes;
     struct wire_header header;

@@ -1,14 +1,16 @@
-// The reliable link (shared/fabric/link.h) under the cores of the star: how they send, what is kept of their messages, and which of a
-// peer's processes it is.
+// The reliable link (shared/fabric/link.h) under the state machines of the star. The link defines how they send, which
+// of their messages are kept, and which process of a peer is current. Its terms "line" and "word" (acknowledgement)
+// are those of shared/fabric/link.h.
 //
-// 1. A payload is not copied: it is said again from where it lies, or as its owner makes it anew (renew). An owner that
-//    has no need of it any more says so, and an empty word goes in its place, for its number must come.
-// 2. A message that comes twice is dropped here. Its owner is handed WIRE_WORD in its place: a sign that the peer lives.
-// 3. A message of another process of a peer (its incarnation; the owner has checked that it may speak) begins the line anew, and
-//    what was kept for the old process is dropped.
-// Kinds that are repeated by themselves (heartbeats, wire_is_kept) carry words and no numbers.
+// 1. A payload is not copied: it is resent from its buffer, or its owner writes it again (renew). If the owner no
+//    longer needs it, an empty word with its number is sent instead, because the number must arrive.
+// 2. A message that arrives twice is dropped here. Its owner gets WIRE_WORD instead, as a heartbeat of the peer.
+// 3. A message from a new process of a peer (a new incarnation; the owner has checked that it is allowed) resets the
+//    line, and all that was kept for the old process is dropped.
 //
-// Memory: for each message that is not heard yet, some 400 bytes and no payload.
+// Kinds that are repeated by themselves (heartbeats; wire_is_kept is false) carry words and no numbers.
+//
+// Memory: about 400 bytes per message that is not acknowledged yet, without its payload.
 #ifndef STARRING_PS_NET_LINK_H
 #define STARRING_PS_NET_LINK_H
 
@@ -18,20 +20,20 @@
 #include "shared/fabric/link.h"
 
 struct link_options {
-    int peers;               // that have an index; beside these each link has a line to PEER_SCHEDULER
-    double repeat_most_s;    // between two questions
-    struct ps_port network;  // what is below
-    // A payload is to be said again. Writes it anew into m, header and all, or returns false: nobody needs it any more.
-    // NULL: payloads stay where they lie until they are heard.
+    int peers;               // peers that have an index; each link also has a line to PEER_SCHEDULER
+    double repeat_most_s;    // limit of the pause between two questions
+    struct ps_port network;  // the layer below
+    // Called when a payload is resent. Writes the message into m again, with its header, or returns false if it is no
+    // longer needed. NULL: payloads stay in their buffers until they are acknowledged.
     bool (*renew)(void *ctx, int peer, struct ps_message *m);
     void *ctx;
 };
 struct link *link_create(const struct link_options *o);
 
-// How cores above send.
+// The port through which the state machines send.
 struct ps_port link_port(struct link *l);
-// A message of a peer has arrived, and its owner has checked its sender. Returns whether it is new; else its kind is
-// WIRE_WORD from here on.
+// Handles a message of a peer that has arrived; the owner has checked its sender. Returns whether it is new; otherwise
+// its kind becomes WIRE_WORD.
 bool link_receive(struct link *l, int peer, struct wire_header *h, double now);
 
 #endif

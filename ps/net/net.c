@@ -11,7 +11,7 @@
 struct net {
     struct fabric *fabric;
     struct net_options o;
-    struct net_socket *open;  // list; changed by the role's thread alone
+    struct net_socket *open;  // only the role's thread changes the list
     int sockets;              // opened so far
 };
 
@@ -19,7 +19,7 @@ struct net_socket {
     struct net *net;
     struct fabric_socket *socket;
     bool router;
-    struct fault_line *faults;  // NULL: messages arrive as they come
+    struct fault_line *faults;  // NULL: messages are delivered as they arrive
     struct net_socket *next;
 };
 
@@ -56,7 +56,7 @@ void net_destroy(struct net **net, int linger_ms) {
     *net = NULL;
 }
 
-// socket: the fabric's; NULL: there is none.
+// socket: the fabric's; NULL: it could not be opened.
 static struct net_socket *keep(struct net *n, struct fabric_socket *socket, bool router) {
     if (!socket) return NULL;
     struct net_socket *s = xcalloc(1, sizeof *s);
@@ -83,7 +83,7 @@ static void frame_release(struct ps_frame *f) {
     free(f);
 }
 
-// A message that leaves or has arrived, with its payload, which may lie in a segment.
+// Counts a message that is sent or has arrived, with its payload, which may be in a shared segment.
 static void count_bytes(struct wire_count *w, const struct wire_header *h, size_t header, size_t payload,
                         bool sent, bool local) {
     bool pays = wire_is_payload(h);
@@ -94,10 +94,10 @@ static void count_bytes(struct wire_count *w, const struct wire_header *h, size_
     if (pays) atomic_fetch_add(sent ? &w->payload_sent : &w->payload_received, payload);
 }
 
-// Takes what has come apart. Returns false when it is no message.
+// Decodes what has arrived. Returns false if it is not a message.
 static bool assemble(struct net_socket *s, const struct fabric_message *got, struct net_message *m) {
     if (wire_decode(got->head, got->head_bytes, got->bytes, &m->header) != 0) return false;
-    // Nobody who connects is a scheduler.
+    // A scheduler never connects, so such a message is forged.
     if (s->router && m->header.role == PS_SCHEDULER) return false;
     fabric_heard(s->socket);
     m->from = got->from;
@@ -121,7 +121,7 @@ static int receive(struct net_socket *s, struct net_message *m) {
     return rc;
 }
 
-// Each message that has arrived goes through the line: it may be due before one that came earlier.
+// Each arriving message passes through the fault line: it may be due before one that arrived earlier.
 int net_recv(struct net_socket *s, struct net_message *m) {
     int rc;
     if (!s->faults) return receive(s, m);
@@ -135,10 +135,10 @@ static void let_go(void *data, void *hint) {
     atomic_fetch_sub((_Atomic int *)hint, 1);
 }
 
-// A payload's copy: the transport's until it is sent.
+// A copy of a payload; the transport owns it until it is sent.
 struct copy {
     struct wire_count *wire;
-    size_t bytes;  // counted: those of weights and sums, not words
+    size_t bytes;  // bytes that are counted: those of weights and sums, not of words
     char data[];
 };
 
@@ -149,7 +149,7 @@ static void copy_let_go(void *data, void *hint) {
     free(c);
 }
 
-// NULL: there is no memory for it.
+// Returns NULL if there is no memory.
 static struct copy *copy_of(struct wire_count *wire, const struct ps_message *m) {
     struct copy *c = malloc(sizeof *c + m->bytes);
     if (!c) return NULL;
@@ -195,7 +195,7 @@ static void stamp(const struct ps_identity *id, struct wire_header *h) {
     h->thread = id->thread;
     h->incarnation = id->incarnation;
     h->job = id->job;
-    if (id->role == PS_WORKER) h->life = id->life;  // the scheduler tells others theirs
+    if (id->role == PS_WORKER) h->life = id->life;  // the scheduler sends the other roles their life
 }
 
 void net_lines_send(void *lines, int peer, const struct ps_message *message) {
@@ -210,7 +210,7 @@ void net_lines_send(void *lines, int peer, const struct ps_message *message) {
 }
 
 int net_poll(struct net_poll_item *items, int count, int timeout_ms) {
-    double due = INFINITY;  // of the first message that a line holds
+    double due = INFINITY;  // when the first message that a line holds is due
     for (int i = 0; i < count; i++)
         if (items[i].socket && items[i].socket->faults) due = fmin(due, fault_due(items[i].socket->faults));
     double left_ms = (due - now_seconds()) * 1e3;
@@ -233,7 +233,7 @@ int net_poll(struct net_poll_item *items, int count, int timeout_ms) {
 void address_bind(const char *base, int thread, char out[NET_ADDRESS_MAX]) {
     const char *colon = strrchr(base, ':');
     long port = colon ? strtol(colon + 1, NULL, 10) : 0;
-    if (port > 0 && port <= 65535)  // another one is refused as it stands: address_check_port
+    if (port > 0 && port <= 65535)  // a larger number stays; address_check_port refuses it
         snprintf(out, NET_ADDRESS_MAX, "%.*s:%ld", (int)(colon - base), base, port + thread);
     else
         snprintf(out, NET_ADDRESS_MAX, "%s", base);
@@ -254,8 +254,8 @@ int address_advertised(const char *advertise, const char *bound, int thread, cha
 }
 
 // ---------------------------------------------------------------- descriptors
-// The descriptors of a role beside its members' connections: standard streams, ZeroMQ's contexts (that of the meeting is one of its
-// own), files and memory that it shares. Seen: 13, 21 and 24.
+// The descriptors of a role in addition to its members' connections: standard streams, ZeroMQ's contexts (the
+// rendezvous has its own), files and shared memory. Measured: 13, 21 and 24.
 #define OF_SCHEDULER 20
 #define OF_SERVER    36
 #define OF_WORKER    36
@@ -266,7 +266,7 @@ int descriptors_of_scheduler(const struct config *c, int threads) {
     return OF_SCHEDULER + 2 * c->workers + c->ps.servers * (2 + threads);
 }
 
-// A shard thread has a ROUTER and a DEALER; its workers connect.
+// A shard thread has a ROUTER and a DEALER, and its workers connect.
 int descriptors_of_server(const struct config *c, int threads) {
     return OF_SERVER + OF_IO_THREAD * ps_io_threads(c, threads, c->workers) + threads * (4 + c->workers);
 }

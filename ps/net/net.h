@@ -1,14 +1,14 @@
-// The star's messages over the fabric's sockets (shared/fabric/sockets.h): headers (ps/net/wire.h), who may say what, and the
-// counting of bytes where they leave and arrive.
+// The star's messages over the fabric's sockets (shared/fabric/sockets.h): headers (ps/net/wire.h), which role may
+// send what, and the counting of bytes.
 //
 // Ownership   A struct net owns its sockets, which are closed before it.
 // Threads     A socket belongs to one thread at a time. net_create and net_destroy: the role's thread.
 // Blocking    Only net_poll (up to its timeout) and net_destroy (up to linger_ms, for messages still queued).
 // Order       Buffers sent with an inflight counter, and the wire count, must outlive net_destroy.
-// Limits      Finite high-water marks, ZMQ_MAXMSGSIZE, ROUTER_MANDATORY. A message that cannot be queued or is for
-//             nobody is dropped: the link says it again. Anything that is not a well-formed message is dropped.
-// Key         A ROUTER hears only who has the job's key, or its token. A DEALER that shows a token (ps/job/security.h)
-//             cannot tell which process listens: once it has been answered it connects to nobody else, ever.
+// Limits      Finite high-water marks, ZMQ_MAXMSGSIZE, ROUTER_MANDATORY. A message that cannot be queued, or whose
+//             receiver is unknown, is dropped: the link resends it. Malformed messages are dropped.
+// Key         A ROUTER accepts only connections with the job's key, or its token. A DEALER that shows a token
+//             (ps/job/security.h) cannot know which process listens: once it has been answered it never reconnects.
 #ifndef STARRING_PS_NET_NET_H
 #define STARRING_PS_NET_NET_H
 
@@ -31,8 +31,9 @@ struct net_peer {
     const char *token;  // a shard's (ps/net/roster.h); NULL or "": none
 };
 
-// The process beside this one (ps_beside): what the two tell each other counts as local. peers: how many a link has in such a
-// process, the one of `rank` behind those of lower ranks; 0: there is none beside.
+// The process on the same machine as this one (ps_beside): messages between the two count as local. peers: how many
+// peers a link has in such a process; they are numbered by rank, so those of `rank` follow those of lower ranks. 0:
+// there is no such process.
 struct net_beside {
     enum ps_role role;
     int rank, peers;
@@ -41,13 +42,13 @@ struct net_beside {
 struct net_options {
     struct wire_count *wire;  // counters of the role; outlive the net
     size_t max_payload_bytes;
-    size_t
-        max_heard_bytes;  // by ROUTERs, which strangers reach: libzmq keeps one such frame before a handshake; 0: the same
-    int queue_messages;  // high-water mark of each direction
-    int io_threads;      // that move payloads through sockets; 0: one
+    size_t max_heard_bytes;  // of ROUTERs, which strangers reach: libzmq keeps one such frame before a
+                             // handshake; 0: the same
+    int queue_messages;      // high-water mark of each direction
+    int io_threads;          // threads that move payloads through sockets; 0: one
     struct fault_plan faults;
-    const struct job_key *key;  // who has it is let in; outlives the net. NULL: everybody is
-    const char *token;          // that ROUTERs ask for in its place; NULL or "": the key is asked for
+    const struct job_key *key;  // required of connections; outlives the net. NULL: all are accepted
+    const char *token;          // required by ROUTERs instead of the key; NULL or "": the key is required
     struct net_beside beside;
 };
 
@@ -55,40 +56,41 @@ struct net *net_create(const struct net_options *o);  // NULL after logging
 // linger_ms: how long queued messages may still leave; 0 after a goodbye.
 void net_destroy(struct net **n, int linger_ms);
 
-// Listens on address; "tcp://host:*" takes any port. bound: the real address. NULL after logging.
+// Listens at address; "tcp://host:*": any free port. bound receives the real address. Returns NULL after logging.
 struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]);
 struct net_socket *net_dealer(struct net *n, const struct net_peer *to);  // connects; NULL after logging
 
-// 1: a message; 0: none waiting (malformed ones are dropped on the way); -1 after logging.
+// Returns 1 with a message; 0: none is waiting (malformed ones are dropped); -1 after logging.
 int net_recv(struct net_socket *s, struct net_message *m);
-// to: NULL for a DEALER. m->header is complete. local: as net_beside. Returns whether it was queued.
+// to: NULL for a DEALER. m->header is complete. local: see net_beside. Returns whether it was queued.
 bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_message *m, bool local);
 
 // ---------------------------------------------------------------- below a link
-// The speaker. It fills in what a core leaves open in its headers.
+// The sender. It fills in the fields that a state machine leaves empty in its headers.
 struct ps_identity {
     enum ps_role role;
     int rank;
     int thread;
-    uint64_t incarnation;  // its life at the meeting; never 0
-    uint64_t job;          // 0 until the epoch has been found
-    uint32_t life;         // which process of its rank, of member_starts; 0: nobody takes another's place
-    bool joins;            // the job is under way (ps/worker/enter.h), of member_starts
-    uint32_t epoch;        // which life of the job, 1, 2, ..
+    uint64_t incarnation;  // its life at the rendezvous; never 0
+    uint64_t job;          // 0 until the epoch is known
+    uint32_t life;         // which process of its rank, from member_starts; 0: processes are never replaced
+    bool joins;            // the job is already running (ps/worker/enter.h), from member_starts
+    uint32_t epoch;        // which life of the job: 1, 2, ..
     struct ps_clock clock;
 };
 
-// The sockets of a thread by the peers of its link: to each peer a DEALER, or all at one ROUTER by the route that the peer's last
-// message took.
+// The sockets of a thread, by the peers of its link: one DEALER per peer, or one ROUTER for all, with the route of
+// each peer's last message.
 struct net_lines {
     const struct ps_identity *id;
-    struct net_socket *scheduler;  // of PEER_SCHEDULER
-    struct net_socket **dealers;   // (peers); NULL:
+    struct net_socket *scheduler;  // to PEER_SCHEDULER
+    struct net_socket **dealers;   // (peers); NULL: the router is used
     struct net_socket *router;
     struct net_route
-        *routes;  // (peers); without bytes: it has not spoken yet. Nothing goes to it, and it will ask
+        *routes;  // (peers); without bytes: the peer has not sent anything yet. Nothing is sent to it; it
+                  // will ask
 };
-// link_options.network. lines: struct net_lines, which outlives the link.
+// For link_options.network. lines: a struct net_lines, which outlives the link.
 void net_lines_send(void *lines, int peer, const struct ps_message *m);
 
 struct net_poll_item {
@@ -96,19 +98,18 @@ struct net_poll_item {
     int fd;
     bool ready;
 };
-// Waits for any item. 0, or -1 after logging.
+// Waits for any item. Returns 0, or -1 after logging.
 int net_poll(struct net_poll_item *items, int count, int timeout_ms);
 
 // ---------------------------------------------------------------- addresses
-// The addresses that a server's shard threads bind and tell others.
-// The address shard `thread` binds: "tcp://host:*" as it is, "tcp://host:port" counts upwards from port.
+// The address that a server's shard `thread` binds: "tcp://host:*" unchanged; for "tcp://host:port" port + thread.
 void address_bind(const char *base, int thread, char out[NET_ADDRESS_MAX]);
-// The address for others: as bound, or at the advertised host, or at the advertised tcp://host:port + thread. 0, or -1
-// after logging.
+// The address that other roles use: the bound one, or at the advertised host, or the advertised tcp://host:port +
+// thread. Returns 0, or -1 after logging.
 int address_advertised(const char *advertise, const char *bound, int thread, char out[NET_ADDRESS_MAX]);
 
 // ---------------------------------------------------------------- descriptors
-// Of a job of so many shard threads a server: what a role holds with all members connected, generously.
+// What a role holds, generously, with all members connected, in a job of so many shard threads per server.
 int descriptors_of_scheduler(const struct config *c, int threads);
 int descriptors_of_server(const struct config *c, int threads);
 int descriptors_of_worker(const struct config *c, int shards);

@@ -18,13 +18,13 @@
 // 1. A number stands for one message of a line for ever; `said` counts sendings, resends included.
 // 2. A message is kept until the peer's word acknowledges it. Every message of a peer carries a word.
 // 3. Bulk messages are resent only when they are known to be lost: the peer has seen a message that was sent later.
-// When the round-trip timer (below) expires, an empty word asks about bulk that may be lost. A small message is resent
-// at once, and asks too. So a link that is slow but not lossy carries no bulk twice.
+//    When the round-trip timer (below) expires, an empty word asks about bulk that may be lost. A small message is
+//    resent at once, and asks too. So a link that is slow but not lossy carries no bulk twice.
 // 4. Messages are new in any order. With in_order, a message after a gap is not accepted, and is resent with the gap.
 // 5. A line belongs to two processes: with a new process it starts again (link_forget).
 //
-// Memory: the owner's items, until they are acknowledged; eight bytes per missing number. Threads: one at a time. No
-// sockets, no clock except `now` (seconds). Never blocks.
+// Memory: the owner's items, until they are acknowledged; eight bytes per missing number.
+// Threads: one at a time. No sockets, no clock except `now` (seconds). Never blocks.
 #ifndef STARRING_SHARED_FABRIC_LINK_H
 #define STARRING_SHARED_FABRIC_LINK_H
 

@@ -17,11 +17,11 @@
 //             library moves the bytes. A control communicator counts control bytes. A barrier moves no payload.
 // Groups      With collective_options.group ranks exchange within groups of so many ranks, and between groups, and sum
 //             in that order (collective_groups.h). Bytes that leave a group are also counted separately.
-// Deadline    0: none. It runs from when an operation begins to wait for its peers. Slow is not dead: where ranks
-//             tell what device they compute on, a wait goes on beyond the deadline while all who have not come
-//             live and some rank's device is at work (which is named once), and ends within half a deadline
-//             after. Threads live as long as their process; the meeting of processes knows who of them does (rank_lives.h).
-//             Over NCCL the deadline is final; so it is for send and recv between threads.
+// Deadline    0: none. It starts when an operation begins to wait for its peers. If the device of each rank is known, a
+//             wait continues beyond the deadline while all missing ranks are alive and the device of some rank is
+//             working. That rank is logged once. The wait ends at most half a deadline after that is no longer so.
+//             Threads are alive as long as their process; processes send heartbeats (rank_lives.h). Over NCCL the
+//             deadline is final, and also for send and recv between threads.
 // send, recv  A send may block until its receiver receives: two ranks that exchange must order their calls.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_H
 #define STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_H

@@ -1,5 +1,5 @@
 // Collectives in shared memory: each rank loads directly from its peers' buffers, or from their windows (hub_impl.h).
-// An all_reduce has one more meeting, before it loads the others' sums.
+// An all_reduce has one more meeting (barrier), before it loads the others' sums.
 //
 // Aliasing    reduce_scatter and all_reduce write the rank's own piece of its own buffer while peers load the other
 //             pieces. This is safe: only rank r reads piece r of any buffer before the second meeting. A chunk touches
@@ -11,8 +11,8 @@
 //             The own block is not copied: no peer loads it.
 // Counting    Each rank counts the bytes of its call's plan when the call is done.
 // Devices     For threads in device memory, the same operations are enqueued, ordered by events. For processes the
-//             device memory is staged on the host. The deadline is that of the meetings; a hanging device goes
-//             unnoticed.
+//             device memory is staged on the host. Only the meetings have a deadline; a hanging device is not
+//             noticed.
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>

@@ -32,8 +32,8 @@
 
 #define SMALL_MOST  ((size_t)64 << 10)   // of one window of threads
 #define SMALL_BYTES ((size_t)512 << 10)  // of the windows of all ranks
-// Of one window of processes: so small that its data is still in the cache when it is loaded. Of all windows: only
-// used pages take memory.
+// WINDOW_MOST: one window of processes, so small that its data is still in the cache when it is loaded. WINDOWS_BYTES:
+// all windows; only used pages take memory.
 #define WINDOW_MOST   ((size_t)512 << 10)
 #define WINDOWS_BYTES ((size_t)1 << 30)
 #define PAGE_BYTES    ((size_t)4096)

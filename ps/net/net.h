@@ -109,7 +109,7 @@ void address_bind(const char *base, int thread, char out[NET_ADDRESS_MAX]);
 int address_advertised(const char *advertise, const char *bound, int thread, char out[NET_ADDRESS_MAX]);
 
 // ---------------------------------------------------------------- descriptors
-// What a role holds, generously, with all members connected, in a job of so many shard threads per server.
+// The descriptors that a role holds, generously, with all members connected. threads, shards: shard threads per server.
 int descriptors_of_scheduler(const struct config *c, int threads);
 int descriptors_of_server(const struct config *c, int threads);
 int descriptors_of_worker(const struct config *c, int shards);

@@ -29,6 +29,7 @@ struct past {
     char *why;
 };
 
+// A member's entry in the book.
 struct place {
     enum presence is;
     struct past *past;

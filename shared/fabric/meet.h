@@ -1,6 +1,8 @@
 // The messages of the rendezvous between member 0's book (book.h) and the seat of every member (seat.h), and names.
 // Member 0 has a seat too.
 //
+// Terms       The book is member 0's state of the rendezvous; a member's place is its entry there. A seat is the state of
+//             one member. A life is one process of a member: a restarted one has another life.
 // Members     Members 0..size-1 are the ranks. The rendezvous begins when all of them have joined; a lost rank does
 //             not return. The numbers from size on are the cast: roles that may join and leave at any time, the
 //             workers and servers of a star.

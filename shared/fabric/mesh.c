@@ -36,7 +36,7 @@ struct head {
     struct lane_head lane;
 };
 
-// What all ranks exchange about each other.
+// A rank's address and token, which all ranks exchange.
 struct card {
     char address[NET_ADDRESS_MAX], token[JOB_TOKEN_MAX];
 };

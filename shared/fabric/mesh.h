@@ -5,7 +5,7 @@
 //     mesh_send, mesh_receive, mesh_turn     one message each way with each peer of a lane is in flight
 //     mesh_wait                              until they are done
 //
-// Trust       With the job's key all is encrypted, and whoever has it is one of the ranks. Without it, a rank sends in
+// Trust       With the job's key all is encrypted, and every process with the key is a rank. Without it, a rank sends in
 //             clear the token that the other rank has published at the rendezvous; the rendezvous decides who is a
 //             rank.
 // Moving      Every waiting thread moves the messages of all lanes. While no thread waits, mesh_look is called now and

@@ -204,7 +204,7 @@ static void set_port(struct rendezvous *r, int port) {
     snprintf(r->place, sizeof r->place, strchr(r->o.host, ':') ? "[%s]:%d" : "%s:%d", r->o.host, port);
 }
 
-// With the lock held. Returns a sentence about who has gone, malloc'd, or NULL if nobody has.
+// With the lock held. Returns a sentence about who has gone, malloc'd, or NULL if all are there.
 static char *trouble(const struct seat *s) {
     return *s->ended           ? xstrdup(s->ended)
            : s->first_lost < 0 ? NULL

@@ -75,7 +75,7 @@ static int agree_on_dir(struct run *r) {
     return dir ? 0 : -1;
 }
 
-// What a rank has found, sent to rank 0.
+// The result of a rank's check, sent to rank 0.
 struct sight {
     bool folder;
     char checkpoint;  // 'y': the checkpoint that rank 0 resumes from; 'o': another one; 'n': none

@@ -46,8 +46,8 @@ struct launch_options {
     int others;  // launchers on other machines: after Ctrl-C this one does not end children that wait for
                  // processes there
     // Returns whether a thread of this process still works for the job; called when no child is left. It is waited for
-    // at most until the grace period ends. NULL: no such thread. If there is one, the deciding process is told that no
-    // child is left.
+    // at most until the grace period ends. NULL: no such thread. If there is one, the deciding process gets the
+    // report that no child is left.
     int (*beside)(void *ctx);
     // The rendezvous where deaths are reported and verdicts are read; it outlives the launcher. decided 0: a death
     // ends the job.

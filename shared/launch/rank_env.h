@@ -45,8 +45,7 @@ enum rank_env_kind {
 
 struct rank_env {
     enum rank_env_kind kind;
-    const char *by;  // the name of what has started it: "mpirun", "Slurm's srun", "torchrun", "nobody";
-                     // static
+    const char *by;  // the launcher's name: "mpirun", "Slurm's srun", "torchrun", "nobody"; static
     int rank, size;
     int local_size;  // ranks on this machine; 0: unknown
     int local_rank;  // index among the ranks of this machine; 0 if unknown

@@ -1,5 +1,5 @@
-// How a rank over Open MPI waits for its posted requests: it tests, and between the tests checks whether a rank has
-// aborted, whether the deadline has passed, and which ranks are alive.
+// How a rank over Open MPI waits for its posted requests. It tests them, and between the tests checks whether a rank
+// has aborted, whether the deadline has passed, and which ranks are alive.
 #include <sched.h>
 #include <string.h>
 #include <sys/prctl.h>

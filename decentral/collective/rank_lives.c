@@ -36,7 +36,7 @@ struct rank_lives {
     struct last_word own, *end;  // own: if ranks share no memory
     _Atomic uint16_t *signs;     // NULL: no shared memory
     pthread_mutex_t lock;        // guards all below
-    bool waits;                  // the main thread waits for other ranks, not for the device
+    bool waits;                  // the main thread waits for other ranks; its own work does not count
     int64_t reports;             // how many there were
     double told_s, since_s;      // told_s: the clock of reports; since_s: when the present checks began
     double looked_s;             // time of the last report, on the host's clock

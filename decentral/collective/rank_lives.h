@@ -16,7 +16,7 @@
 // calls differ or a rank is stuck.
 //
 // Time        Silence is measured in checks, and with a rendezvous in the time that its reports cover. While no report
-//             arrives, because the process of the rendezvous or this one stands still (Ctrl-Z, no core for a while),
+//             arrives, because the process of the rendezvous or this one is stopped (Ctrl-Z, no core for a while),
 //             no rank counts as silent and nothing is decided. The exception is rank 0, whose process hosts the
 //             rendezvous.
 // End         The first reason to end counts for all ranks: all their waits end with its text

@@ -43,7 +43,7 @@ struct net_options {
     struct wire_count *wire;  // counters of the role; outlive the net
     size_t max_payload_bytes;
     size_t max_heard_bytes;  // of ROUTERs, which strangers reach: libzmq keeps one such frame before a
-                             // handshake; 0: the same
+                             // handshake; 0: max_payload_bytes
     int queue_messages;      // high-water mark of each direction
     int io_threads;          // threads that move payloads through sockets; 0: one
     struct fault_plan faults;

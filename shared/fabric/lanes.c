@@ -22,7 +22,7 @@ struct pair {
     uint64_t credit;  // bytes that may be queued now
     uint32_t out_tag;
     bool sends, receives;
-    _Atomic int held;
+    _Atomic int held;  // pieces whose bytes the transport still reads
     // The message that is being received, and how much of it has arrived.
     uint32_t in_tag;
     char *in;

@@ -48,7 +48,7 @@ const char *meet_member_name(int member, int size, const struct meet_role cast[M
 // Why the job does not continue for a member; ENDED carries it in `count`.
 enum meet_end {
     MEET_GOES_ON,
-    MEET_JOB_OVER,    // for all: a member has given up, or member 0 has left
+    MEET_JOB_OVER,    // for all: a member has aborted, or member 0 has left
     MEET_FIRST_GONE,  // member 0 is silent
     MEET_LOST_ME,     // member 0 lost this process, and its place is free: a cast member may join again
     MEET_OUT_ME       // this process was refused, replaced or ended by member 0

@@ -334,7 +334,7 @@ static void pause_until(struct rendezvous *r, double until_s) {
 }
 
 // Each rank that joins extends the timeout: ranks may be started one after the other, by hand or by a queue. The time
-// that this process stands still does not count.
+// that this process is stopped does not count.
 static int wait_for_all(struct rendezvous *r) {
     struct seat *s = &r->seat;
     double wait_s = r->o.deadline_s * (r->o.least ? 2 : 1);

@@ -24,7 +24,8 @@ struct rendezvous;
 // A cast member may join at any time, and this returns when it has joined. A cast member that is stopped prints
 // nothing (error_last has the reason).
 struct rendezvous *rendezvous_open(const struct rendezvous_options *o);
-// With options.later: waits until all have joined. stop: as the option. Returns 0, or -1 after logging.
+// With options.later: waits for what rendezvous_open would have waited for. stop: as the option. Returns 0, or -1 after
+// logging.
 int rendezvous_wait(struct rendezvous *r, const _Atomic int *stop);
 int rendezvous_size(const struct rendezvous *r);  // number of ranks; the first cast member has this number
 int rendezvous_port(const struct rendezvous *r);
@@ -33,8 +34,8 @@ int rendezvous_port(const struct rendezvous *r);
 void rendezvous_descriptors(const struct rendezvous *r, int out[2]);
 const char *rendezvous_address(const struct rendezvous *r);  // at which other processes reach this one
 uint64_t rendezvous_life(const struct rendezvous *r);        // of this process, random; never 0
-// turns: the counter of a thread that must make progress (shared/time/turn_clock.h, turning_stood). If it stands for
-// more than deadline_s, this process sends no heartbeat. NULL: none; rendezvous_close removes it.
+// turns: the counter of a thread that must make progress (shared/time/turn_clock.h, turning_stood). If it does not
+// change for more than deadline_s, this process sends no heartbeat. NULL: none; rendezvous_close removes it.
 void rendezvous_turns(struct rendezvous *r, const _Atomic uint64_t *turns);
 // is_at returns what this process does now, 0 to 255; each heartbeat carries it, and the name MEET_LIVES returns it of
 // all ranks. It is called on the rendezvous' thread with the rendezvous locked, and must not call the rendezvous.

@@ -23,7 +23,7 @@ struct seat {
     uint64_t life;
     const char *first, *place;  // first: the name of member 0; NULL: "rank 0"
     double silent_s, beat_s;    // beat_s: between two heartbeats; 0: MEET_AGAIN_S
-    bool still;                 // this process stands still: it sends no heartbeat, nor anything else
+    bool still;                 // this process makes no progress: it sends no heartbeat, nor anything else
     int (*is_at)(void *ctx);    // the value that a heartbeat carries; NULL: 0
     void *is_at_ctx;
     meet_say *say;
@@ -37,7 +37,7 @@ struct seat {
     bool begun;              // rank 0 has sent that all are here, or that this cast member is let in
     char waiting[MEET_TEXT_MAX];
     uint64_t missing;  // the fewest ranks that were ever absent; 0: not known
-    double came_s;     // when `missing` last fell
+    double came_s;     // when `missing` last decreased
     enum meet_end end;
     char ended[MEET_TEXT_MAX];  // "": the job continues
     struct post *post;          // to the book

@@ -29,7 +29,7 @@ struct fabric_socket;
 struct fabric_options {
     size_t max_payload_bytes;
     size_t max_heard_bytes;     // of ROUTERs, which strangers reach: libzmq keeps one such frame before a
-                                // handshake; 0: the same
+                                // handshake; 0: max_payload_bytes
     int queue_messages;         // high-water mark of each direction
     int io_threads;             // threads that move payloads through sockets; 0: one
     const struct job_key *key;  // required of connections; outlives the fabric. NULL: all are accepted

@@ -44,8 +44,8 @@ struct child {
     bool waited_for;  // the message that it has not ended yet is logged
     pid_t asked;      // the process that has died and waits for a verdict; 0: none
     char why[192], when[96];
-    bool told_to;  // told to die: its death is expected
-    bool still;    // the launcher killed it, or a process that it represents, because it stood still
+    bool told_to;  // it was asked to end: its death is expected
+    bool still;    // the launcher killed it, or a process that it represents, because it was stopped
 };
 
 struct launcher {
@@ -53,8 +53,8 @@ struct launcher {
     struct child *children;
     int count, running;
     double start_s;
-    double kill_at_s;         // time of SIGKILL; 0: no child was told to end
-    double rest_at_s;         // when the remaining children are told to end; 0: not known yet
+    double kill_at_s;         // time of SIGKILL; 0: no child was asked to end
+    double rest_at_s;         // when the remaining children are asked to end; 0: not known yet
     int status;               // the job's, once a failure occurred
     int interrupted_by;       // SIGINT or SIGTERM; 0: none
     double interrupted_s;     // when the first signal arrived
@@ -387,8 +387,8 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
         return;
     }
     if (l->interrupted_by && l->kill_at_s > 0) l->status = 128 + l->interrupted_by;
-    if (l->kill_at_s > 0) return;  // told to end, or a consequence of the first death
-    // mpirun that was told to end always exits with 1; the ranks' reports show how they ended.
+    if (l->kill_at_s > 0) return;  // it was asked to end, or its end is a consequence of the first death
+    // mpirun that was asked to end always exits with 1; the ranks' reports show how they ended.
     if (l->interrupted_by && l->o.speaks_for_others && WIFEXITED(status) && WEXITSTATUS(status) == 1) {
         child->ended_well = true;
         return;

@@ -25,7 +25,7 @@
 //   Slurm                          the first host of the step, the port from the number of the job
 //   others                         only MASTER_ADDR; without MASTER_PORT the port is 29500, and on one machine it is
 //                                  derived from the number of the job, or from the process that has started all ranks
-//   mpirun                         MPI tells where rank 0 is: host is "" until run_join has asked
+//   mpirun                         MPI sends rank 0's host name: host is "" until run_join has received it
 #ifndef STARRING_SHARED_LAUNCH_RANK_ENV_H
 #define STARRING_SHARED_LAUNCH_RANK_ENV_H
 

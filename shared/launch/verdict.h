@@ -37,7 +37,7 @@ enum verdict_kind {
     VERDICT_WITHOUT,  // the others continue
     VERDICT_ANEW,     // all restart; a child that has ended well is needed again
     VERDICT_ENDS,     // the job ends
-    VERDICT_LOST,     // this child is given up: if it still runs, it is to be killed
+    VERDICT_LOST,     // this child counts as lost: if it still runs, it is to be killed
     VERDICT_BEGINS,   // all processes that the job needs after a restart are there
     VERDICT_OVER,     // the job is over: no more verdicts follow
 };

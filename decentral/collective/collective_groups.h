@@ -1,8 +1,8 @@
 // Collectives in groups of g consecutive ranks, for example the ranks of one host: how a call of all ranks is split.
 //
-// Order       A sum is an fp32 sum in rank order within each group, rounded once to the type, then an fp32 sum of the
-//             groups' sums in group order, rounded once (docs/ring.md, Groups). g = 1 and g = N are the sum over all
-//             ranks.
+// Order       A sum is an fp32 sum in rank order within each group, rounded once to the type. Then follows an fp32 sum
+//             of the groups' sums in group order, rounded once (docs/ring.md, Groups). g = 1 and g = N are the sum
+//             over all ranks.
 // Legs        A leg is one of the calls that a call is split into. Rank r = k*g + i is place i of group k. A buffer has
 //             one block for each of the N = G*g ranks:
 //

@@ -7,9 +7,9 @@
 //             returns while a peer may still read its buffers. Between processes each meeting may end early: the
 //             kernel reads a peer's buffer, or reports that it no longer exists.
 // Waiting     A wait begins by polling: waking a sleeping thread takes longer than a small message. If every rank can
-//             have a core, the wait keeps its core for as long as a small message takes, unless a rank that it waits
-//             for last ran on the same core. After that it yields the core between polls, and sleeps once the wait has
-//             taken longer than waking would.
+//             have a core, the wait keeps its core for as long as a small message takes. It does not if a rank that it
+//             waits for last ran on that core. After that it yields the core between polls, and sleeps once the wait
+//             has taken longer than waking would.
 // Slow        A slow rank is not a dead one (rank_lives.h).
 #include "decentral/collective/hub.h"
 

@@ -7,7 +7,7 @@
 //
 // Gate          A barrier of a team. One word counts the completed meetings and the ranks that have arrived at the
 //               next one. To arrive, to complete a meeting and to withdraw from it are one atomic exchange of that
-//               word each, so a meeting is complete for all ranks or for none. A process that dies holds no lock.
+//               word each. So a meeting is complete for all ranks or for none. A process that dies holds no lock.
 // Bell          A futex. A waiting rank polls a few times and then sleeps on it; the rank that changes the awaited
 //               state rings it. Sleeps are short, so that the waiting rank sees the last word and the clock.
 // Host memory   Ranks show the addresses of a call's buffers, or copy the data that they send into their windows. A

@@ -2,8 +2,8 @@
 //
 // Each process has a rendezvous thread (shared/fabric/peer.h). It sends heartbeats with the state of the rank, also
 // while the other threads compute or wait for a file. A process that is stopped or gone sends none. Heartbeats are
-// written to the memory that ranks share, which does not depend on the launcher, and sent to the rendezvous, which
-// passes them to ranks that share no memory. A rank that has waited for half its deadline reads them repeatedly.
+// written to the memory that ranks share, which does not depend on the launcher. They are also sent to the rendezvous,
+// which passes them to ranks that share no memory. A rank that has waited for half its deadline reads them repeatedly.
 // Threads are alive as long as their process, which checks them itself. If there is no source of heartbeats, the
 // deadline is final.
 //
@@ -15,8 +15,8 @@
 // The working rank need not be the missing one, which may itself wait for a third, slow rank. If no rank is working,
 // calls differ or a rank is stuck.
 //
-// Time        Silence is measured in checks, and with a rendezvous in the time that its reports cover. While no report
-//             arrives, because the process of the rendezvous or this one is stopped (Ctrl-Z, no core for a while),
+// Time        Silence is measured in checks, and with a rendezvous in the time that its reports cover. No report
+//             arrives while the process of the rendezvous or this one is stopped (Ctrl-Z, no core for a while). Then
 //             no rank counts as silent and nothing is decided. The exception is rank 0, whose process hosts the
 //             rendezvous.
 // End         The first reason to end counts for all ranks: all their waits end with its text

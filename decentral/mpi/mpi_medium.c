@@ -67,9 +67,9 @@ static double room_in(const char *folder) {
     return statvfs(folder, &fs) ? 0 : (double)fs.f_bavail * (double)fs.f_frsize;
 }
 
-// Each rank maps a file of its own for its messages on this host. If the files do not fit, as in a container's 64 MB,
-// Open MPI ends the job without a message of ours, or a rank dies of SIGBUS at its first write. The files are then put
-// into the temporary folder.
+// Each rank maps a file of its own for its messages on this host. The files may not fit, as in a container's 64 MB.
+// Then Open MPI ends the job without a message of ours, or a rank dies of SIGBUS at its first write. So the files are
+// put into the temporary folder.
 static int find_room(const struct mpi_medium *m, const char *shm) {
     const char *tmp = getenv("TMPDIR");
     double needs = SEGMENT_BYTES * (m->ranks_here > 0 ? m->ranks_here : 1), has = room_in(SEGMENTS);

@@ -366,9 +366,10 @@ bool rounds_lets_in(const struct rounds *c, int w) {
     return is_over(c) || !(step_set_members(c->set) & elastic_bit(w));
 }
 
-// ---------------------------------------------------------------- time The time since when worker w is waited for:
-// first_s, when the first of the others arrived, or its last progress. A worker that still pushes is on its way:
-// workers that decide by themselves may arrive at a barrier at very different times.
+// ---------------------------------------------------------------- time
+// The time since when worker w is waited for: first_s, when the first of the others arrived, or its last progress. A
+// worker that still pushes is on its way: workers that decide by themselves may arrive at a barrier at very different
+// times.
 static double idle_since(const struct rounds *c, int w, double first_s) {
     double progress_s = c->members->m[w].progress_s;
     return progress_s > first_s ? progress_s : first_s;

@@ -89,9 +89,9 @@ static void members_anew(struct scheduler_core *c, double start_s) {
     c->members = next;
 }
 
-// ---------------------------------------------------------------- what an epoch resumes from The addresses of all
-// shards and, for servers, the process of each worker rank: their shards learn these from it. WIRE_MEMBER carries later
-// changes; an older life than the latest no longer counts.
+// ---------------------------------------------------------------- what an epoch resumes from
+// The addresses of all shards and, for servers, the process of each worker rank: their shards learn these from it.
+// WIRE_MEMBER carries later changes; an older life than the latest no longer counts.
 static struct roster *roster_of(const struct scheduler_core *c, int workers) {
     int threads = c->o.map->threads;
     struct roster *r = roster_create(c->members.shards, workers);
@@ -195,9 +195,10 @@ static void lose(struct scheduler_core *c, int worker, const char *cause, const 
     if (rounds_lost(c->rounds, worker, &loss, now) != 0) scheduler_core_abort(c, rounds_error(c->rounds));
 }
 
-// ---------------------------------------------------------------- deaths A member's death takes no restart if the
-// members are still entering an epoch that follows a death, or if another member has died since the last start, unless
-// it dies repeatedly. Returns false if no restart is left: the job has then ended.
+// ---------------------------------------------------------------- deaths
+// A member's death takes no restart if the members are still entering an epoch that follows a death, or if another
+// member has died since the last start, unless it dies repeatedly. Returns false if no restart is left: the job has
+// then ended.
 static bool takes_restart(struct scheduler_core *c, int member, const char *why) {
     char text[WIRE_TEXT_MAX] = "";
     bool *fell = &c->fell[member < 0 ? c->members.count : member];

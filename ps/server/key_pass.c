@@ -9,8 +9,9 @@
 #define GRADS_AT_ONCE  32
 #define SCALED_AT_ONCE 1024  // elements
 
-// ---------------------------------------------------------------- sums Elements [at, at + n), n <= SCALED_AT_ONCE:
-// adds one group's gradients after the other. If `out` is given, these complete the sum, which is written to `out`.
+// ---------------------------------------------------------------- sums
+// Elements [at, at + n), n <= SCALED_AT_ONCE: adds one group's gradients after the other. If `out` is given, these
+// complete the sum, which is written to `out`.
 static void add_groups(const struct sum_args *a, int64_t at, int64_t n, void *out) {
     char rounded[SCALED_AT_ONCE * sizeof(float)] __attribute__((aligned(64)));
     for (int i = 0, end; i < a->count; i = end) {

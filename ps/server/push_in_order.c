@@ -157,9 +157,9 @@ int close_slot(struct server_core *c, struct server_key *k, bool at_once) {
     return commit_key(c, k);
 }
 
-// ---------------------------------------------------------------- the policy A key may be a step further than later
-// keys of the same shard. Until these commit too, no push can be of a still later step, since its worker lacks
-// weights.
+// ---------------------------------------------------------------- the policy
+// A key may be a step further than later keys of the same shard. Until these commit too, no push can be of a still
+// later step, since its worker lacks weights.
 const char *in_order_unfit(const struct server_core *c, const struct server_key *k,
                            const struct wire_header *h) {
     if (!consistency_allows(&c->rule, h->step - k->step) || h->step >= c->step + c->slots)

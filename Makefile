@@ -257,15 +257,18 @@ test:
 check:
 	@$(MAKE) --no-print-directory test TESTS=all
 
-# The program and the tests that are to run are built even when one does not compile, and what was built is run; the runner
-# reports the missing one as failed. A Python test is a target too: what it needs beside the program are its prerequisites.
+# The program and the tests that are to run are built even when one does not compile, and what was built is run. A test that is
+# older than its sources is removed then, and the runner reports it as failed. A Python test is a target too: what it needs
+# beside the program are its prerequisites.
 PY_TESTS := $(wildcard tests/*/test_*.py)
 .PHONY: $(PY_TESTS)
 $(PY_TESTS):
 	@:
 run-tests:
 	@$(MAKE) --no-print-directory $(JOBS) --keep-going $(BUILD)/starring $(MPI_SO) \
-	    $$(python3 tests/run.py --list --tests $(TESTS) $(TEST_BINS) $(PY_TESTS)) || echo "make: not everything could be built"
+	    $$(python3 tests/run.py --list --tests $(TESTS) $(TEST_BINS) $(PY_TESTS)) || { \
+	    echo "make: not everything could be built"; \
+	    for test in $(TEST_BINS); do $(MAKE) --question $$test >/dev/null 2>&1 || rm -f $$test; done; }
 	@STARRING="$$(cd $(BUILD) && pwd)/starring" python3 tests/run.py --tests $(TESTS) --san "$(SAN)" $(TEST_BINS) $(PY_TESTS)
 
 # The hash that docs/demo.md names for the demo.

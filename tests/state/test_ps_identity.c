@@ -9,7 +9,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "ps/scheduler/membership.h"
+#include "ps/scheduler/scheduler_core.h"
 #include "shared/core/version.h"
 #include "shared/state/identity.h"
 #include "tests/ps/test_ps_toy.h"
@@ -21,9 +21,8 @@ struct coming {
     struct layout *l;
     struct shard_map *map;
     struct manifest manifest;  // the scheduler's
-    struct membership m;
+    struct scheduler_core *core;
     struct met met;
-    struct epochs epochs;
     uint64_t life;  // of the process that came last
 };
 
@@ -36,17 +35,13 @@ static struct coming *coming_create(void) {
     x->l = toy_layout(3, 5);
     x->map = shard_map_of(&x->c, x->l);
     x->manifest = manifest_make(&(struct ps_role_options){.config = &x->c, .layout = x->l}, x->map);
-    x->epochs = (struct epochs){.epoch = 1, .job = 7};
-    membership_init(
-        &x->m,
-        &(struct scheduler_options){
-            .config = &x->c, .map = x->map, .manifest = x->manifest, .job = 7, .meeting = met_port(&x->met)});
-    x->m.epochs = &x->epochs;
+    x->core = scheduler_core_create(&(struct scheduler_options){
+        .config = &x->c, .map = x->map, .manifest = x->manifest, .job = 7, .meeting = met_port(&x->met)});
     return x;
 }
 
 static void coming_destroy(struct coming *x) {
-    membership_free(&x->m);
+    scheduler_core_destroy(&x->core);
     manifest_release(&x->manifest);
     shard_map_destroy(&x->map);
     layout_destroy(&x->l);
@@ -62,12 +57,14 @@ static struct identity *with(const struct coming *x, const char *const *pairs) {
 
 // A process comes and says r. Why it is given up, or "".
 static const char *ready(struct coming *x, int member, const struct meeting_ready *r) {
-    struct member_news n = met_came(member, ++x->life, 1);
-    int before = x->met.given_up;
-    membership_came(&x->m, &n);
-    membership_ready(&x->m, member, r, 0);
+    int before = x->met.given_up, workers, servers, missing;
+    scheduler_core_waits(x->core, &workers, &servers);
+    missing = workers + servers;
+    met_tell(x->core, met_came(member, ++x->life, 1), 0);
+    met_tell(x->core, met_ready(member, x->life, r), 0);
     bool refused = x->met.given_up > before;
-    assert_int_equal(x->m.m[member].present, !refused);
+    scheduler_core_waits(x->core, &workers, &servers);
+    assert_int_equal(missing - workers - servers, !refused);
     return refused ? x->met.why : "";
 }
 
@@ -80,7 +77,6 @@ static const char *comes(struct coming *x, enum ps_role role, int rank, struct i
                               .identity = text,
                               .endpoints = role == PS_SERVER ? "tcp://h:1\n" : ""};
     const char *why = ready(x, member, &r);
-    if (role == PS_SERVER && !*why) assert_string_equal(x->m.m[member].shards[0].address, "tcp://h:1");
     free(text);
     identity_destroy(&i);
     return why;
@@ -140,8 +136,8 @@ static void test_workers_are_compared_with_the_first(void **state) {
     assert_string_equal(comes(x, PS_WORKER, 0, with(x, slow)),
                         "worker 0 has cuda.bias_grad = epilogue, worker 2 has kernel: use one configuration");
     assert_string_equal(comes(x, PS_WORKER, 0, with(x, first)), "");
-    assert_int_equal(membership_tick(&x->m, 1e6), -1);
-    assert_non_null(strstr(x->m.error,
+    assert_int_equal(scheduler_core_tick(x->core, 1e6), -1);
+    assert_non_null(strstr(scheduler_core_error(x->core),
                            "worker 1 did not come within 30000 ms (parameter_server.deadline_ms) of "
                            "the last that came; refused was: worker 0 has cuda.bias_grad"));
     coming_destroy(x);

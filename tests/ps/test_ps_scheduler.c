@@ -113,7 +113,7 @@ static void test_refused_by_the_book(void **state) {
     fixture_destroy(f);
 }
 
-// Who is there: messages count of those who are ready for the epoch, by their life and its job.
+// The scheduler counts messages of members that are ready for the epoch, by their incarnation and its job.
 static void test_members(void **state) {
     (void)state;
     struct fixture *f = fixture_create();

@@ -194,7 +194,8 @@ static void test_what_is_said(void **state) {
     struct meeting_now now = {.epoch = 3, .job = UINT64_MAX, .clock = 7, .address = "tcp://[::1]:2"}, now2;
     char *text = meeting_now_text(&now, &bytes);
     assert_true(meeting_now_read(text, bytes, &now2));
-    assert_memory_equal(&now, &now2, sizeof now);
+    assert_true(now2.epoch == now.epoch && now2.job == now.job && now2.clock == now.clock);
+    assert_string_equal(now2.address, now.address);
     hurt(text, bytes, read_now);
     free(text);
     struct meeting_start start = {

@@ -350,6 +350,7 @@ static int wait_for_all(struct rendezvous *r) {
     }
     bool here = seat_in(s) && !*s->ended, heard = s->heard;
     char *ended = xstrdup(s->ended), *waiting = xstrdup(s->waiting);
+    int refusals = r->refusals, shut_out = r->shut_out;
     pthread_mutex_unlock(&r->lock);
     if (!here && *ended)
         fail("%s", ended);
@@ -358,7 +359,7 @@ static int wait_for_all(struct rendezvous *r) {
         fail("interrupted before the start");
     } else if (!here && stopped(r))
         fail("%sasked to end before all had come to %s", r->who, r->place);
-    else if (!here && !r->o.sure && r->refusals >= REFUSALS)
+    else if (!here && !r->o.sure && refusals >= REFUSALS)
         fail("%swhat listens at %s does not let this process in: " JOB_KEY_DIFFERS ": give all %s", r->who,
              r->place,
              r->o.rank < r->o.size ? "ranks the same key, or the job another port"
@@ -366,9 +367,9 @@ static int wait_for_all(struct rendezvous *r) {
     else if (!here && heard)
         fail("rank %d of %d: %s never came to %s within %g s: look at what has become of them there%s",
              r->o.rank, r->o.size, waiting, r->place, r->o.deadline_s,
-             r->shut_out > 0 ? ": somebody came with another " JOB_KEY_VARIABLE ", or with none"
-             : r->keyed      ? ", and whether they have the same " JOB_KEY_VARIABLE
-                             : "");
+             shut_out > 0 ? ": somebody came with another " JOB_KEY_VARIABLE ", or with none"
+             : r->keyed   ? ", and whether they have the same " JOB_KEY_VARIABLE
+                          : "");
     else if (!here)
         fail(
             "%snobody answers at %s within %g s: see that %s runs there, and that no firewall closes the port",

@@ -1,6 +1,6 @@
 // The records that a star's processes keep per key, outside the ledger. They are host memory that grows with keys,
 // workers and, where an order of arrivals is recorded or repeated, with steps. It is counted before anything is
-// allocated (shared/memory/memory_need.h).
+// allocated (shared/predict/memory_need.h).
 #ifndef STARRING_PS_KEY_RECORDS_H
 #define STARRING_PS_KEY_RECORDS_H
 

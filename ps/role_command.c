@@ -23,7 +23,7 @@
 #include "shared/launch/local_steps.h"
 #include "shared/launch/run.h"
 #include "shared/launch/stop.h"
-#include "shared/memory/memory_check.h"
+#include "shared/predict/memory_check.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/run_state.h"
 #include "shared/report/summary.h"

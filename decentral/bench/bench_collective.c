@@ -19,7 +19,7 @@
 #include "shared/launch/launch.h"
 #include "shared/launch/rank_env.h"
 #include "shared/launch/stop.h"
-#include "shared/memory/memory_limits.h"
+#include "shared/predict/memory_limits.h"
 
 #define DEADLINE_S \
     120.0  // longer than checking the largest buffers takes; no heartbeats exist here, so it is final

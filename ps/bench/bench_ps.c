@@ -11,7 +11,7 @@
 #include "shared/core/json.h"
 #include "shared/core/text.h"
 #include "shared/launch/launch.h"
-#include "shared/memory/memory_limits.h"
+#include "shared/predict/memory_limits.h"
 #include "shared/report/figure.h"
 
 #define RANKS_MOST   4

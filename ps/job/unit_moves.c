@@ -4,8 +4,8 @@
 
 #include "ps/job/consistency.h"
 #include "shared/core/error.h"
-#include "shared/memory/memory_limits.h"
 #include "shared/model/unit_schedule.h"
+#include "shared/predict/memory_limits.h"
 
 int64_t unit_pushes(const struct config *c) { return ps_by_units(c) ? c->accumulation : 1; }
 

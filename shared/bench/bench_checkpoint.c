@@ -17,8 +17,8 @@
 #include "shared/core/text.h"
 #include "shared/hf/presets.h"
 #include "shared/launch/local.h"
-#include "shared/memory/memory_limits.h"
 #include "shared/model/model.h"
+#include "shared/predict/memory_limits.h"
 #include "shared/state/checkpoint_read.h"
 
 #define TARGET      0.8  // target: share of a plain write's rate

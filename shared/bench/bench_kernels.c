@@ -10,7 +10,7 @@
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/device/device_facts.h"
-#include "shared/memory/memory_limits.h"
+#include "shared/predict/memory_limits.h"
 
 // The share of the copy's rate that our own memory-bound kernels should reach on a GPU.
 #define TARGET_SHARE 0.85

@@ -15,9 +15,9 @@
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
-#include "shared/memory/memory_need.h"
 #include "shared/model/head_plan.h"
 #include "shared/model/model.h"
+#include "shared/predict/memory_need.h"
 #include "shared/report/metrics.h"
 #include "shared/train/train.h"
 

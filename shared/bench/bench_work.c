@@ -14,8 +14,8 @@
 #include "shared/device/device_choice.h"
 #include "shared/hf/presets.h"
 #include "shared/launch/local.h"
-#include "shared/memory/memory_check.h"
 #include "shared/model/model.h"
+#include "shared/predict/memory_check.h"
 
 #define MEASUREMENT_S 0.010  // of a measurement on a GPU
 #define LAUNCHES_MAX  1000

@@ -219,7 +219,7 @@ const struct cli_command command_keygen = {
     .max_words = 1,
 };
 
-// The rates are in shared/plan/plan_search.c.
+// The rates are in shared/predict/plan_search.c.
 static const struct cli_option plan_options[] = {
     {"device-memory", NULL, "SIZE", "what one worker's device has, as 6G: nothing above it is proposed", 0},
     {"host-memory", NULL, "SIZE",

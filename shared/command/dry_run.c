@@ -8,7 +8,7 @@
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/text.h"
-#include "shared/memory/memory_check.h"
+#include "shared/predict/memory_check.h"
 #include "shared/report/summary.h"
 
 static void print_offload(FILE *f, const cJSON *o) {

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "shared/memory/memory_need.h"
+#include "shared/predict/memory_need.h"
 
 // Prints the table, or one JSON document with as_json. "memory" and "wire" have summary.json's fields. "textbook" has
 // one row per topology and role. "here" compares `part` with this machine's memory. Returns 0, or -1 after logging.

@@ -18,14 +18,14 @@
 #include "shared/generate/source.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
-#include "shared/memory/memory_check.h"
+#include "shared/predict/memory_check.h"
 
 #define DEFAULT_TOKENS      100
 #define DEFAULT_TEMPERATURE 0.8
 #define DEFAULT_TOP_K       40
 #define DEFAULT_WINDOW      256
 #define MOST_TOKENS         1000000
-// Bytes added to the prediction (shared/memory/memory_need.h explains such figures).
+// Bytes added to the prediction (shared/predict/memory_need.h explains such figures).
 #define HOST_ALLOWANCE (64.0 * 1048576)
 #define GPU_ALLOWANCE  (64.0 * 1048576)
 

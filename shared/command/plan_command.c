@@ -8,7 +8,7 @@
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/text.h"
-#include "shared/plan/plan_search.h"
+#include "shared/predict/plan_search.h"
 
 #define ROWS 12  // rows of the table without --all
 

@@ -216,8 +216,9 @@ struct config {
     bool trace, json, quiet, full;
     char *fault;             // faults in messages: lost, duplicated, late; NULL: none
     char *straggle, *delay;  // lists of shared/core/trouble.h, valid for the run's workers; NULL: none
-    enum memory_check_kind memory_check;  // off: start even if it does not fit (shared/memory/memory_check.h)
-    int64_t device_bytes;  // limit of a worker's device memory (shared/memory/memory_check.h); 0: none
+    enum memory_check_kind
+        memory_check;      // off: start even if it does not fit (shared/predict/memory_check.h)
+    int64_t device_bytes;  // limit of a worker's device memory (shared/predict/memory_check.h); 0: none
     int64_t logits_bytes;  // of a chunk of the head's logits; 0: auto (shared/model/head_plan.h)
 
     // DeepSpeed's triangle, resolved: train = micro * accumulation * N

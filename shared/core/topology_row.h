@@ -133,7 +133,7 @@ struct topology_row {
 
     // 4. Memory and bytes.
     // The memory of a rank's topology; a worker's activations and workspace are added
-    // (shared/memory/memory_need.h). The layout is padded for c->workers.
+    // (shared/predict/memory_need.h). The layout is padded for c->workers.
     int (*predict)(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out);
     struct topology_formula (*formula)(const struct config *c, const char *role);

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/memory/memory_limits.h"
+#include "shared/predict/memory_limits.h"
 #include "tests/job/job.h"
 
 // llama.json's activations are above 1 KiB per token.

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/memory/memory_check.h"
+#include "shared/predict/memory_check.h"
 #include "tests/fixture.h"
 #include "tests/topologies.h"
 

@@ -34,8 +34,8 @@ LAYERS = {
                {"shared/evaluation", "shared/monitor"},
                {"shared/train"},                                  # the loop, one rank's session
                {"shared/launch"},                                 # processes, restarts, the end of a run
-               {"shared/memory", "shared/offload"},
-               {"shared/bench", "shared/generate", "shared/plan"},
+               {"shared/predict", "shared/offload"},              # memory and bytes before a run, and what fits
+               {"shared/bench", "shared/generate"},
                {"shared/command"}],                               # what a person types
     "ps": [{"ps/job"},                                            # facts of a star's job: keys, codes, shards, rules, times
            {"ps/net"},                                            # messages, and the link under them

@@ -5,13 +5,13 @@
 //
 // Threads    The caller's, before any other is started.
 // Blocking   Opens each GPU that it queries, and closes it.
-#ifndef STARRING_SHARED_MEMORY_MEMORY_CHECK_H
-#define STARRING_SHARED_MEMORY_MEMORY_CHECK_H
+#ifndef STARRING_SHARED_PREDICT_MEMORY_CHECK_H
+#define STARRING_SHARED_PREDICT_MEMORY_CHECK_H
 
 #include <stdio.h>
 
-#include "shared/memory/memory_limits.h"
-#include "shared/memory/memory_need.h"
+#include "shared/predict/memory_limits.h"
+#include "shared/predict/memory_need.h"
 
 struct cJSON;
 

@@ -6,8 +6,8 @@
 // setting that the configuration refuses is no candidate. A knob that changes neither memory nor bytes is left out.
 // Choices that the command line makes itself (--topology, --batch, a knob's key) stay fixed. The topology, batch and
 // knobs of a file are only one plan of many.
-#ifndef STARRING_SHARED_PLAN_PLAN_SEARCH_H
-#define STARRING_SHARED_PLAN_PLAN_SEARCH_H
+#ifndef STARRING_SHARED_PREDICT_PLAN_SEARCH_H
+#define STARRING_SHARED_PREDICT_PLAN_SEARCH_H
 
 #include "shared/config/cli.h"
 #include "shared/config/config.h"

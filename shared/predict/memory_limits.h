@@ -3,8 +3,8 @@
 //
 // All files are read below a root directory ("" is the machine), so that tests can supply their own. A file that is
 // missing, malformed or "max" sets no limit.
-#ifndef STARRING_SHARED_MEMORY_MEMORY_LIMITS_H
-#define STARRING_SHARED_MEMORY_MEMORY_LIMITS_H
+#ifndef STARRING_SHARED_PREDICT_MEMORY_LIMITS_H
+#define STARRING_SHARED_PREDICT_MEMORY_LIMITS_H
 
 struct memory_limit {
     double free_bytes;  // what can still be allocated, with file cache that the kernel would free; >= 0

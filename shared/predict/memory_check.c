@@ -1,4 +1,4 @@
-#include "shared/memory/memory_check.h"
+#include "shared/predict/memory_check.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -26,8 +26,8 @@
 // cuda.attention_slice; none if cuda.attention is own); 256 MiB per rank of NCCL; 768 MiB per process for its
 // context and the libraries' code (measured on an H100: 606 to 728 MiB). The process that asks needs no context: it
 // has one when free memory is read. The numbers of NCCL and of the workspaces are estimates.
-#ifndef STARRING_SHARED_MEMORY_MEMORY_NEED_H
-#define STARRING_SHARED_MEMORY_MEMORY_NEED_H
+#ifndef STARRING_SHARED_PREDICT_MEMORY_NEED_H
+#define STARRING_SHARED_PREDICT_MEMORY_NEED_H
 
 #include "shared/core/topology_row.h"
 #include "shared/train/session.h"

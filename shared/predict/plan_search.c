@@ -1,4 +1,4 @@
-#include "shared/plan/plan_search.h"
+#include "shared/predict/plan_search.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,10 +12,10 @@
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"
 #include "shared/launch/launch_check.h"
-#include "shared/memory/memory_limits.h"
-#include "shared/memory/memory_need.h"
 #include "shared/model/recompute.h"
 #include "shared/model/spec.h"
+#include "shared/predict/memory_limits.h"
+#include "shared/predict/memory_need.h"
 
 // ---------------------------------------------------------------- rates
 #define RATE(name, text, unit_is, on_cpu, on_gpu, of)                                    \

@@ -1,4 +1,4 @@
-#include "shared/memory/memory_limits.h"
+#include "shared/predict/memory_limits.h"
 
 #include <errno.h>
 #include <math.h>

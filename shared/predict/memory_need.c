@@ -1,4 +1,4 @@
-#include "shared/memory/memory_need.h"
+#include "shared/predict/memory_need.h"
 
 #include <math.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "ps/server/server_core.h"
 #include "ps/worker/worker_core_state.h"
 #include "shared/core/error.h"
-#include "shared/core/sizes.h"
+#include "shared/core/numbers.h"
 
 // For a key that the server owns: its record, and what the key keeps of each worker.
 static int64_t of_own_key(const struct config *c) {

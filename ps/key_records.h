@@ -7,7 +7,7 @@
 #include "shared/config/config.h"
 #include "shared/core/unit.h"
 
-// Bytes of server `rank`, and of each worker; SIZE_TOP (shared/core/sizes.h) if they cannot be counted. Returns -1
+// Bytes of server `rank`, and of each worker; SIZE_TOP (shared/core/numbers.h) if they cannot be counted. Returns -1
 // after logging what is impossible, as shard_cut_of does (ps/job/shard_map.h).
 int64_t key_records_of_server(const struct config *c, const struct layout *l, int rank);
 int64_t key_records_of_worker(const struct config *c, const struct layout *l);

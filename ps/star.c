@@ -19,7 +19,7 @@
 #include "ps/record/arrivals.h"
 #include "ps/star_pairs.h"
 #include "shared/core/error.h"
-#include "shared/core/sizes.h"
+#include "shared/core/numbers.h"
 #include "shared/fabric/job_key.h"
 #include "shared/launch/local_steps.h"
 

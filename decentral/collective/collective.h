@@ -29,7 +29,7 @@
 #include <assert.h>
 
 #include "kernels/backend.h"
-#include "shared/core/wire_count.h"
+#include "shared/core/topology.h"
 
 // The primitives, one line each: which ranks have a send buffer and which a receive buffer, how many blocks of `count`
 // elements each buffer holds (1, or one per rank: N in rank order), and what arrives:

@@ -27,8 +27,8 @@
 
 #include "decentral/collective/hub_impl.h"
 #include "shared/core/error.h"
-#include "shared/core/processors.h"
 #include "shared/core/segment.h"
+#include "shared/core/system.h"
 
 #define SMALL_MOST  ((size_t)64 << 10)   // of one window of threads
 #define SMALL_BYTES ((size_t)512 << 10)  // of the windows of all ranks

@@ -5,7 +5,7 @@
 
 #include "decentral/collective/collective_groups.h"
 #include "shared/core/error.h"
-#include "shared/core/sizes.h"
+#include "shared/core/numbers.h"
 
 static const struct zero_policy policies[ZERO_STAGES] = {
     {.name = "zero:0",

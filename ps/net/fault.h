@@ -1,13 +1,13 @@
 // Simulated faults of a network, between a socket and its reader. Messages that have arrived are
-// lost, duplicated or delayed (shared/core/message_fault.h).
+// lost, duplicated or delayed (shared/core/trouble.h).
 //
 // Threads   The socket's.
 #ifndef STARRING_PS_NET_FAULT_H
 #define STARRING_PS_NET_FAULT_H
 
 #include "ps/net/port.h"
-#include "shared/core/message_fault.h"
-#include "shared/core/wire_count.h"
+#include "shared/core/topology.h"
+#include "shared/core/trouble.h"
 
 // The faults of a role's sockets: the same plan for all, with random numbers of its own for each.
 struct fault_plan {

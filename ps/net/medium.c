@@ -4,7 +4,7 @@
 
 #include "ps/job/consistency.h"
 #include "ps/job/security.h"
-#include "shared/core/processors.h"
+#include "shared/core/system.h"
 
 #define KEYS_MAX 32768  // each is a separate mapping; Linux allows a process 65530
 

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "ps/job/consistency.h"
+#include "shared/core/background.h"
 #include "shared/core/error.h"
-#include "shared/core/output.h"
 #include "shared/core/text.h"
 #include "shared/fabric/address.h"
 #include "shared/fabric/job_key.h"

@@ -18,7 +18,7 @@
 #include "ps/net/fault.h"
 #include "ps/net/port.h"
 #include "shared/config/config.h"
-#include "shared/core/wire_count.h"
+#include "shared/core/topology.h"
 #include "shared/fabric/descriptors.h"
 #include "shared/fabric/sockets.h"
 

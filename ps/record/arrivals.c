@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/run_file.h"
-#include "shared/core/sizes.h"
+#include "shared/core/numbers.h"
 
 struct key_arrivals {
     struct arrival *all;  // (count)

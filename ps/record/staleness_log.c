@@ -13,9 +13,8 @@
 #include "kernels/spans.h"
 #include "ps/job/push_code.h"
 #include "shared/core/background.h"
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/log_file.h"
-#include "shared/core/run_file.h"
 
 struct tally {
     uint64_t count, max;

@@ -17,7 +17,7 @@
 #include "ps/server/server_threads.h"
 #include "shared/core/background.h"
 #include "shared/core/error.h"
-#include "shared/core/sizes.h"
+#include "shared/core/numbers.h"
 #include "shared/launch/local_steps.h"
 #include "shared/report/span_files.h"
 #include "shared/time/moments.h"

@@ -9,8 +9,8 @@
 #include "ps/job/unit_moves.h"
 #include "ps/net/medium.h"
 #include "shared/core/error.h"
+#include "shared/core/numbers.h"
 #include "shared/core/segment.h"
-#include "shared/core/sizes.h"
 
 static void *take(struct arena *a, enum mem_class class, struct arena_room *room, size_t bytes) {
     return room ? arena_place(a, class, room, bytes, SHARD_PAGE) : arena_take(a, class, bytes);

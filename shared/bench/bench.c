@@ -9,7 +9,7 @@
 #include <sys/vfs.h>
 
 #include "shared/core/error.h"
-#include "shared/core/statistics.h"
+#include "shared/core/numbers.h"
 
 static const char *name_of(const struct bench_program *b) { return b->command->name + strlen("bench "); }
 

@@ -17,7 +17,7 @@
 #include "shared/bench/bench_operations.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
-#include "shared/core/processors.h"
+#include "shared/core/system.h"
 #include "shared/core/text.h"
 #include "shared/offload/disk_store.h"
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "shared/core/error.h"
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 #include "shared/hf/presets.h"
 #include "shared/model/head_plan.h"
 #include "shared/model/layout.h"

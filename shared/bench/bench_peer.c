@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/core/processors.h"
+#include "shared/core/system.h"
 #include "shared/launch/launch.h"
 
 #define GRACE_S   2.0

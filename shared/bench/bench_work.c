@@ -8,9 +8,8 @@
 
 #include "shared/bench/bench.h"
 #include "shared/core/error.h"
-#include "shared/core/processors.h"
-#include "shared/core/rng.h"
-#include "shared/core/statistics.h"
+#include "shared/core/numbers.h"
+#include "shared/core/system.h"
 #include "shared/device/device_choice.h"
 #include "shared/hf/presets.h"
 #include "shared/launch/local.h"

@@ -9,16 +9,15 @@
 #include "shared/command/commands.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/file_kind.h"
+#include "shared/core/file.h"
 #include "shared/core/json.h"
-#include "shared/core/path.h"
-#include "shared/core/regular_file.h"
-#include "shared/core/sha256.h"
-#include "shared/core/statistics.h"
+#include "shared/core/numbers.h"
 #include "shared/core/text.h"
 #include "shared/data/data.h"
 #include "shared/data/data_stream.h"
+#include "shared/data/sha256.h"
 #include "shared/data/vocabulary.h"
+#include "shared/hf/file_kind.h"
 
 #define DEFAULT_VOCAB (1 << 20)
 

@@ -6,8 +6,8 @@
 
 #include "shared/command/commands.h"
 #include "shared/core/error.h"
+#include "shared/core/file.h"
 #include "shared/core/json.h"
-#include "shared/core/path.h"
 #include "shared/launch/closing.h"
 #include "shared/launch/stop.h"
 #include "shared/report/evals.h"

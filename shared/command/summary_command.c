@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "shared/command/commands.h"
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/path.h"
-#include "shared/core/run_file.h"
+#include "shared/core/file.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 #include "shared/report/figures.h"

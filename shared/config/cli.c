@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "shared/core/error.h"
-#include "shared/core/regular_file.h"
-#include "shared/core/relaxed_json.h"
+#include "shared/core/file.h"
+#include "shared/core/json.h"
 #include "shared/core/text.h"
 
 #define HELP_ALL "all"

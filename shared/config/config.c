@@ -9,7 +9,7 @@
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
-#include "shared/core/relaxed_json.h"
+#include "shared/core/json.h"
 #include "shared/core/topology_row.h"
 
 void config_destroy(struct config **c) {

@@ -18,7 +18,7 @@
 #include "kernels/cuda_choices.h"
 #include "kernels/dtype.h"
 #include "shared/config/config_key.h"
-#include "shared/core/scaler.h"
+#include "shared/core/train_state.h"
 #include "shared/model/optimizer.h"
 #include "shared/model/recompute.h"
 #include "shared/model/schedule.h"

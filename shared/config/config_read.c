@@ -12,7 +12,7 @@
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
-#include "shared/core/relaxed_json.h"
+#include "shared/core/json.h"
 #include "shared/core/text.h"
 
 // ---------------------------------------------------------------- one tree of file and overrides

@@ -9,8 +9,7 @@
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
-#include "shared/core/message_fault.h"
-#include "shared/core/sizes.h"
+#include "shared/core/numbers.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 #include "shared/core/trouble.h"

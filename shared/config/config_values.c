@@ -10,7 +10,7 @@
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
-#include "shared/core/relaxed_json.h"
+#include "shared/core/json.h"
 #include "shared/core/text.h"
 
 // Parses a whole text as a number, as C's strtod does. python: as int() and float() do, without 0x, with blanks

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "shared/core/error.h"
-#include "shared/core/sizes.h"
+#include "shared/core/numbers.h"
 
 void arena_init(struct arena *a, struct device *dev) { *a = (struct arena){.dev = dev}; }
 

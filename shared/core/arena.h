@@ -18,7 +18,7 @@ struct arena_block {
 
 struct arena {
     struct device *dev;  // NULL: the arena measures
-    // Bytes of all blocks, rounded as the device rounds; at most SIZE_TOP (shared/core/sizes.h).
+    // Bytes of all blocks, rounded as the device rounds; at most SIZE_TOP (shared/core/numbers.h).
     size_t bytes[MEM_CLASSES];
     struct arena_block *blocks;  // NULL while measuring
     int count, capacity;

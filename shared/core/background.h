@@ -1,4 +1,6 @@
-// Jobs on a thread of their own. A file system or a terminal may block for any time; the thread that asks must
+// Work that may block, on a thread of its own, and the program's output, which may block too.
+//
+// A file system or a terminal may block for any time; the thread that asks must
 // answer others meanwhile, or train. Jobs run one after the other, and the asking thread polls whether they are
 // done. Users: the scheduler's files, checkpoints that a server writes and reads, logs of single updates, and
 // messages on standard error.
@@ -42,5 +44,31 @@ const _Atomic int *background_flag(const struct background *b);
 void background_own_descriptors(const int *keep, int count);
 // Returns the error of the first job that failed, or NULL. The text is valid until background_destroy.
 const char *background_why(struct background *b);
+
+// ---------------------------------------------------------------- output
+// Standard output and standard error, which may fail or block. Output may be closed, left by its reader, or on a
+// full disk; standard error may block. None of these ends a run, because the results are in files.
+
+// The first call of main. Opens descriptors 0, 1 and 2 on /dev/null where the shell closed them (>&-). Otherwise
+// the next file opened would get such a number, and printed text would land in it.
+void output_open_streams(void);
+
+// The last call of main. Returns the exit status, given the command's status. Output lost on a full disk is an
+// error and must not look like success. A reader that left on purpose (`| head -1`) causes only a warning, if a run
+// had more to print.
+int output_end(int status, bool run);
+
+// The two messages of output_end. output_fail returns -1.
+void output_warn_unread(void);
+int output_fail(int why);  // errno; 0: unknown
+
+// From output_apart_begin to output_apart_end one thread writes all messages of this process.
+// Standard error may block (a pipe that nobody reads, Ctrl-S, a file on a slow disk);
+// the threads that print do not wait for it. A message that does not fit the queue is dropped and counted. If no
+// thread can be started, nothing changes.
+void output_apart_begin(void);
+void output_apart_end(void);  // after everything is written
+// Waits until everything is written, at most `seconds`. For use before a call that never returns.
+void output_apart_wait(double seconds);
 
 #endif

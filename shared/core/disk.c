@@ -1,5 +1,6 @@
 #include "shared/core/disk.h"
 
+#include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -128,4 +129,144 @@ int disk_remove_dir(const char *dir, char **error) {
     if (rc == 0 && disk()->rmdir(dir) != 0 && errno != ENOENT)
         rc = disk_error(error, "%s: cannot remove: %s", dir, strerror(errno));
     return rc;
+}
+
+// ---------------------------------------------------------------- log file
+// Returns the offset after the last complete line, or -1 with errno.
+static off_t end_of_lines(int fd) {
+    off_t end = lseek(fd, 0, SEEK_END);
+    for (char c = 0; end > 0 && c != '\n'; end -= c != '\n')
+        if (pread(fd, &c, 1, end - 1) != 1) return -1;
+    return end;
+}
+
+// Returns the offset after the last accepted line, or -1 with errno.
+static off_t end_of_kept(int fd, bool (*keep)(void *ctx, const char *line), void *ctx) {
+    int copy = dup(fd);
+    struct log_reader r = {.file = copy < 0 ? NULL : fdopen(copy, "r")};
+    if (!r.file) return -1;
+    off_t end = 0;
+    for (const char *line; (line = log_reader_next(&r)) && keep(ctx, line);) end += (off_t)strlen(line) + 1;
+    log_reader_close(&r);
+    return end;
+}
+
+int log_file_open(struct log_file *f, const char *path, bool (*keep)(void *ctx, const char *line),
+                  void *ctx) {
+    *f = (struct log_file){.fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666)};
+    f->end = f->fd < 0 ? -1 : keep ? end_of_kept(f->fd, keep, ctx) : end_of_lines(f->fd);
+    if (f->end >= 0 && !ftruncate(f->fd, f->end)) return 0;
+    int why = errno;
+    if (f->fd >= 0) close(f->fd);
+    f->fd = -1;
+    errno = why;
+    return -1;
+}
+
+int log_file_add(struct log_file *f, const char *record, size_t bytes) {
+    for (size_t done = 0;
+         !f->error && done < bytes;) {  // after a short write the next one fails, with the reason
+        ssize_t n = pwrite(f->fd, record + done, bytes - done, f->end + (off_t)done);
+        if (n <= 0) f->error = n ? errno : ENOSPC;
+        done += n > 0 ? (size_t)n : 0;
+        if (f->error && ftruncate(f->fd, f->end)) f->error = errno;
+    }
+    if (!f->error) f->end += (off_t)bytes;
+    errno = f->error;
+    return f->error ? -1 : 0;
+}
+
+int log_file_close(struct log_file *f) {
+    if (f->fd >= 0 && close(f->fd) && !f->error) f->error = errno;
+    f->fd = -1;
+    errno = f->error;
+    return f->error ? -1 : 0;
+}
+
+// ---------------------------------------------------------------- reading
+int log_reader_open(struct log_reader *r, const char *path, char why[FILE_WHY_MAX]) {
+    r->number = 0;
+    r->torn = false;
+    r->file = file_open_stream(path, why);
+    return r->file ? 0 : -1;
+}
+
+char *log_reader_next(struct log_reader *r) {
+    if (!r->file) return NULL;
+    bool any = fgets(r->line, sizeof r->line, r->file) != NULL;
+    size_t n = any ? strlen(r->line) : 0;
+    r->torn = any && !(n && r->line[n - 1] == '\n') && feof(r->file);
+    if (!any || r->torn) {
+        log_reader_close(r);
+        return NULL;
+    }
+    if (n && r->line[n - 1] == '\n') r->line[n - 1] = '\0';
+    r->number++;
+    return r->line;
+}
+
+void log_reader_close(struct log_reader *r) {
+    if (r->file) fclose(r->file);
+    r->file = NULL;
+}
+
+// ---------------------------------------------------------------- run file
+// Enough for a million evaluations, or for the report of a rank of any model.
+#define RUN_FILE_BYTES_MAX ((size_t)256 << 20)
+
+static int replace(const char *dir, const char *name, const char *text, char **why) {
+    char *path = xasprintf("%s/%s", dir, name);
+    int rc = new_file_write(path, text, NEW_FILE_WHOLE, why);
+    free(path);
+    return rc;
+}
+
+int run_file_write(const char *dir, const char *name, const char *text) {
+    char *why = NULL;
+    int rc = replace(dir, name, text, &why);
+    if (rc) fail("%s", why);
+    free(why);
+    return rc;
+}
+
+void run_file_try(const char *dir, const char *name, const char *text) {
+    char *why = NULL;
+    if (replace(dir, name, text, &why)) warn("%s; the job goes on without that", why);
+    free(why);
+}
+
+void run_file_add(const char *dir, const char *name, const char *line) {
+    char *path = xasprintf("%s/%s", dir, name);
+    struct log_file f;
+    bool lost = log_file_open(&f, path, NULL, NULL) || log_file_add(&f, line, strlen(line));
+    if (lost) warn("%s: cannot write: %s: a line is missing there; the job goes on", path, strerror(errno));
+    log_file_close(&f);
+    free(path);
+}
+
+bool run_file_each(const char *dir, const char *name, void (*take)(void *ctx, const cJSON *line), void *ctx) {
+    char *path = xasprintf("%s/%s", dir, name), why[FILE_WHY_MAX];
+    struct log_reader lines;
+    bool there = !log_reader_open(&lines, path, why);
+    for (const char *line; (line = log_reader_next(&lines));) {
+        cJSON *o = cJSON_Parse(line);
+        if (o) take(ctx, o);
+        cJSON_Delete(o);
+    }
+    free(path);
+    return there;
+}
+
+char *run_file_read(const char *dir, const char *name, bool quiet) {
+    char why[FILE_WHY_MAX], *text = run_file_read_up_to(dir, name, RUN_FILE_BYTES_MAX, why);
+    if (!text && !quiet) fail("%s/%s: %s", dir, name, why);
+    return text;
+}
+
+char *run_file_read_up_to(const char *dir, const char *name, size_t limit, char why[FILE_WHY_MAX]) {
+    char *path = xasprintf("%s/%s", dir, name);
+    size_t length;
+    char *text = file_read_whole(path, limit, &length, why);
+    free(path);
+    return text;
 }

@@ -1,3 +1,5 @@
+// Files to write: durably as a whole, record by record, and those of a run directory.
+//
 // Writes files and directories durably. The calls use one table of functions, which only tests replace: by a disk
 // that is full, or by a process that dies between two calls.
 //
@@ -8,8 +10,11 @@
 #define STARRING_SHARED_CORE_DISK_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <sys/types.h>
+
+#include "shared/core/file.h"
 
 // The system's functions of these names: they return -1 and set errno.
 struct disk_ops {
@@ -59,5 +64,58 @@ int disk_sync_dir(const char *dir, char **error);
 int disk_make_dir(const char *dir, char **error);  // an existing directory is fine; its parent must exist
 // Removes a directory's files, then the directory, as far as possible. Returns 0 if the directory no longer exists.
 int disk_remove_dir(const char *dir, char **error);
+
+// ---------------------------------------------------------------- files that grow by records
+// A file that grows by whole records, mostly lines. All appending and all reading of lines is here. A crash or a
+// full disk may cut the last record short: an incomplete record is never read, and is removed before the next
+// record is written.
+//
+// Threads   One at a time per file.
+// Errors    -1 with errno; nothing is logged.
+
+struct log_file {
+    int fd;     // -1: not open
+    off_t end;  // offset of the next record
+    int error;  // errno of the first record that was lost; nothing is written after that
+};
+// Creates the file, or opens it to append. It keeps all complete lines, or those before the first line that `keep`
+// rejects (NULL: it keeps all). The rest is cut off.
+int log_file_open(struct log_file *f, const char *path, bool (*keep)(void *ctx, const char *line), void *ctx);
+// Appends a record as a whole or not at all: if a full disk takes some of its bytes, they are cut off again.
+int log_file_add(struct log_file *f, const char *record, size_t bytes);
+// Returns -1 if a record was lost or closing failed.
+int log_file_close(struct log_file *f);
+
+#define LOG_LINE_MAX 16384
+// Reads a file's complete lines, one after the other.
+struct log_reader {
+    FILE *file;      // NULL: at the end
+    int64_t number;  // of the current line: 1, 2, ..
+    bool torn;       // at the end: an incomplete last line was skipped
+    char line[LOG_LINE_MAX];
+};
+int log_reader_open(struct log_reader *r, const char *path, char why[FILE_WHY_MAX]);
+// Returns the next line without its newline. At the end it closes the file and returns NULL. A line of more than
+// LOG_LINE_MAX bytes is returned by several calls.
+char *log_reader_next(struct log_reader *r);
+void log_reader_close(struct log_reader *r);  // needed only before the end
+
+// ---------------------------------------------------------------- files of a run directory
+// Replaces dir/name by text, as a whole or not at all. Returns 0, or -1 after logging the file's name.
+int run_file_write(const char *dir, const char *name, const char *text);
+// The same for a file that the job does not need: a failure is only a warning.
+void run_file_try(const char *dir, const char *name, const char *text);
+// Returns the whole of dir/name (malloc'd, NUL-terminated), or NULL after logging, unless quiet. Reads at most 256
+// MiB.
+char *run_file_read(const char *dir, const char *name, bool quiet);
+// The same with another limit in bytes. Never logs.
+char *run_file_read_up_to(const char *dir, const char *name, size_t limit, char why[FILE_WHY_MAX]);
+// Appends a line, which includes its newline (log_file_add). A failure is only a warning.
+void run_file_add(const char *dir, const char *name, const char *line);
+// Calls take for each complete line of dir/name that is JSON, in order. Returns whether the file exists. Never
+// logs.
+struct cJSON;
+bool run_file_each(const char *dir, const char *name, void (*take)(void *ctx, const struct cJSON *line),
+                   void *ctx);
 
 #endif

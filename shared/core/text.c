@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,3 +167,6 @@ int text_utf8_length(const unsigned char *s, int64_t n) {
         return 0;
     return length;
 }
+
+// ---------------------------------------------------------------- version
+const char *starring_revision = NULL;

@@ -47,4 +47,12 @@ char *shell_word(const char *text);
 #define PROGRAM_WORD 4096
 const char *program_word(char text[PROGRAM_WORD]);
 
+// ---------------------------------------------------------------- version of the program
+// The version that `starring --version` prints and that files name as their origin.
+
+#define STARRING_VERSION "0.1"
+
+// The revision of the sources, set once by main; NULL: built outside a git checkout, or not set.
+extern const char *starring_revision;
+
 #endif

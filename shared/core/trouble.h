@@ -1,6 +1,8 @@
-// Injected slowness: which ranks compute slower than they could, and when. Whether a step straggles, the factor of
+// Injected trouble: slow ranks, and lost, repeated and late messages.
+//
+// Slowness: which ranks compute slower than they could, and when. Whether a step straggles, the factor of
 // a micro-batch and the length of a delay are functions of (seed, step, micro-batch, rank) only
-// (shared/core/rng.h). So a run repeats them, and every topology gets the same. All functions are pure;
+// (shared/core/numbers.h). So a run repeats them, and every topology gets the same. All functions are pure;
 // shared/train/slowdown.h does the extra computing.
 //
 //     straggle   RANK:FACTOR[:PROBABILITY]   each unit's forward and backward takes FACTOR times as long, with this
@@ -61,5 +63,41 @@ int64_t trouble_delay_ns(const struct trouble *t, int64_t step);
 
 // The lists as text to print, a sentence each, malloc'd; NULL if there is nothing to print.
 char *trouble_text(const char *straggle, const char *delay);
+
+// ---------------------------------------------------------------- faults of messages
+// Faults of a star's messages: lost, duplicated, reordered and delayed messages. Message n of a socket
+// draws only from (seed, socket, n). Which message is number n depends on the schedule.
+//
+//     "drop=0.05,dup=0.05,reorder=0.1,delay=5,seed=3"     any of them, in any order
+//     drop, dup, reorder   probabilities, from 0 to below 1
+//     delay                milliseconds by which every message is delayed; the order stays
+//     seed                 default: the run's seed
+//
+// A reordered message is delayed further, by up to FAULT_LATE_MS plus twice the delay, so that later messages may
+// overtake it. All functions are pure.
+
+#define FAULT_WHY_MAX 256
+#define FAULT_LATE_MS 10.0
+
+struct message_fault {
+    double drop, dup, reorder;  // probabilities
+    double delay_ms;
+    uint64_t seed;
+};
+
+// text NULL: no faults. seed: used if the text has none. Returns 0, or -1 with the reason in why.
+int message_fault_parse(const char *text, uint64_t seed, struct message_fault *out, char why[FAULT_WHY_MAX]);
+static inline bool message_fault_any(const struct message_fault *f) {
+    return f->drop > 0 || f->dup > 0 || f->reorder > 0 || f->delay_ms > 0;
+}
+// Returns a description to print (malloc'd), or NULL if there are no faults. text must be valid.
+char *message_fault_text(const char *text);
+
+// The faults of message n of a socket.
+struct message_fate {
+    bool lost, twice, overtaken;
+    double late_s, copy_late_s;  // delay after arrival: of the message, of its second copy
+};
+struct message_fate message_fate_of(const struct message_fault *f, uint64_t socket, uint64_t n);
 
 #endif

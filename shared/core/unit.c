@@ -5,7 +5,7 @@
 #include <xxhash.h>
 
 #include "kernels/exact_sum.h"
-#include "shared/core/sizes.h"
+#include "shared/core/numbers.h"
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 

@@ -9,8 +9,8 @@
 
 #include "kernels/exact_math.h"
 #include "shared/core/error.h"
-#include "shared/core/path.h"
-#include "shared/core/rng.h"
+#include "shared/core/file.h"
+#include "shared/core/numbers.h"
 #include "shared/data/data_stream.h"
 #include "shared/data/documents.h"
 #include "shared/data/vocabulary.h"

@@ -8,7 +8,7 @@
 #include <zlib.h>
 
 #include "shared/core/error.h"
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 
 #define GENERATED_BYTES 1000000
 #define DEMO_MAX_BYTES  ((size_t)64 << 20)

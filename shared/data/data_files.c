@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 
 #include "shared/core/error.h"
-#include "shared/core/file_kind.h"
-#include "shared/core/path.h"
+#include "shared/core/file.h"
+#include "shared/hf/file_kind.h"
 
 // Extensions of a directory's files that are read, as text or as tokens; other files are ignored.
 static const struct {

@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/core/file_kind.h"
-#include "shared/core/path.h"
+#include "shared/core/file.h"
 #include "shared/core/text.h"
 #include "shared/data/data_demo.h"
+#include "shared/hf/file_kind.h"
 
 const struct bin_format bin_formats[BIN_FORMATS] = {{20240520, 1, 2}, {20240801, 7, 4}};
 

@@ -7,14 +7,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/core/mapped_file.h"
+#include "shared/core/file.h"
 #include "shared/data/data_files.h"
 
 // These kinds are read. A file's first bytes, the index next to it, or its name decide its kind:
 //     text         bytes as they are. Bytes that are no text (NUL bytes, or too few in UTF-8) need "byte"
 //     llm.c        tokens of 2 or 4 bytes after a header
 //     Megatron-LM  X.bin with X.idx, which has their type, uint16 or int32, and where documents begin
-// All other known kinds are refused by name (shared/core/file_kind.h).
+// All other known kinds are refused by name (shared/hf/file_kind.h).
 //
 // A token file of llm.c (dev/data/data_common.py, write_datafile):
 //     | 256 int32: magic, version, count of tokens, 0.. | tokens, `width` bytes each |

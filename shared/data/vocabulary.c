@@ -11,13 +11,10 @@
 
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
+#include "shared/core/file.h"
 #include "shared/core/json.h"
-#include "shared/core/path.h"
-#include "shared/core/regular_file.h"
-#include "shared/core/relaxed_json.h"
-#include "shared/core/sha256.h"
 #include "shared/core/text.h"
-#include "shared/core/version.h"
+#include "shared/data/sha256.h"
 #include "shared/hf/presets.h"
 
 #define FILES_MAX      4  // of one tokenizer

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/core/path.h"
-#include "shared/core/processors.h"
+#include "shared/core/file.h"
+#include "shared/core/system.h"
 
 // x86 has "model name". Other processors have no line with the same meaning everywhere; the first of these is used.
 static void processor_name(char *out, size_t size) {

@@ -8,8 +8,8 @@
 
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
-#include "shared/core/processors.h"
-#include "shared/core/sizes.h"
+#include "shared/core/numbers.h"
+#include "shared/core/system.h"
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"
 #include "shared/model/model.h"

@@ -5,7 +5,7 @@
 
 #include "kernels/exact_math.h"
 #include "shared/core/error.h"
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 
 // Separates these random numbers from those of batches and initial weights, which use the same seed.
 #define SAMPLE_STREAM 0x73616d706c65ULL

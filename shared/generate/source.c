@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/core/path.h"
-#include "shared/core/relaxed_json.h"
+#include "shared/core/file.h"
+#include "shared/core/json.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/hf_look.h"
 #include "shared/hf/presets.h"

@@ -8,9 +8,8 @@
 #include <string.h>
 
 #include "shared/core/error.h"
+#include "shared/core/file.h"
 #include "shared/core/json.h"
-#include "shared/core/path.h"
-#include "shared/core/relaxed_json.h"
 #include "shared/core/text.h"
 #include "shared/hf/families.h"
 

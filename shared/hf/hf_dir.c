@@ -16,11 +16,8 @@
 #include <xxhash.h>
 
 #include "shared/core/error.h"
+#include "shared/core/file.h"
 #include "shared/core/json.h"
-#include "shared/core/name_map.h"
-#include "shared/core/path.h"
-#include "shared/core/regular_file.h"
-#include "shared/core/relaxed_json.h"
 #include "shared/core/text.h"
 #include "shared/hf/hf_config.h"
 #include "shared/hf/safetensors.h"

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/core/file_kind.h"
-#include "shared/core/path.h"
+#include "shared/core/file.h"
+#include "shared/hf/file_kind.h"
 #include "shared/hf/hf_dir.h"
 
 // more: text after the row's advice.

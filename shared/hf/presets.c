@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/core/path.h"
+#include "shared/core/file.h"
 #include "shared/core/text.h"
 #include "shared/hf/families.h"
 #include "shared/hf/hf_config.h"

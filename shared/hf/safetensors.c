@@ -13,9 +13,9 @@
 
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/file_kind.h"
+#include "shared/core/file.h"
 #include "shared/core/json.h"
-#include "shared/core/mapped_file.h"
+#include "shared/hf/file_kind.h"
 
 #define MAX_HEADER_BYTES 100000000u          // the reference implementation's limit
 #define MAX_EXACT        9007199254740992.0  // 2^53: JSON numbers are read as doubles

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
-#include "shared/core/run_file.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 #include "shared/device/device_choice.h"

@@ -15,9 +15,8 @@
 
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
+#include "shared/core/file.h"
 #include "shared/core/json.h"
-#include "shared/core/path.h"
-#include "shared/core/run_file.h"
 #include "shared/core/topology_row.h"
 #include "shared/fabric/address.h"
 #include "shared/fabric/job_key.h"

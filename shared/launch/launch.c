@@ -14,9 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shared/core/background.h"
 #include "shared/core/error.h"
-#include "shared/core/output.h"
-#include "shared/core/proc_look.h"
+#include "shared/core/system.h"
 #include "shared/fabric/peer.h"
 #include "shared/launch/rank_env.h"
 #include "shared/launch/stop.h"

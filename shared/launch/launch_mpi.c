@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/core/regular_file.h"
+#include "shared/core/file.h"
 #include "shared/fabric/job_key.h"
 #include "shared/launch/launch.h"
 

@@ -10,7 +10,7 @@
 #include <xxhash.h>
 
 #include "shared/core/error.h"
-#include "shared/core/proc_look.h"
+#include "shared/core/system.h"
 
 #define LAUNCHER    "STARRING_LAUNCHER"  // the launcher's process id
 #define OWN_RANK    "STARRING_RANK"

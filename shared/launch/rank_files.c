@@ -13,8 +13,7 @@
 
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/path.h"
-#include "shared/core/regular_file.h"
+#include "shared/core/file.h"
 #include "shared/fabric/peer.h"
 #include "shared/report/run_dir.h"
 

@@ -1,7 +1,7 @@
 #include "shared/model/activations.h"
 
 #include "shared/core/error.h"
-#include "shared/core/sizes.h"
+#include "shared/core/numbers.h"
 
 static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 

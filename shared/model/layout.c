@@ -11,8 +11,8 @@
 #include "kernels/cpu/team.h"
 #include "kernels/exact_sum.h"
 #include "shared/core/error.h"
-#include "shared/core/processors.h"
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
+#include "shared/core/system.h"
 
 // Separates the random stream of initial values from other uses of the same seed.
 #define INIT_KEY UINT64_C(0x696e69745f773031)

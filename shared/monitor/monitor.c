@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "proto/events.pb-c.h"
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/log_file.h"
-#include "shared/core/path.h"
+#include "shared/core/file.h"
 #include "shared/core/text.h"
 #include "shared/core/train_state.h"
 #include "shared/report/metrics.h"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/core/control_groups.h"
+#include "shared/core/system.h"
 
 // Version 1 writes "no limit" as a number: LONG_MAX rounded down to a page.
 #define NO_LIMIT 9.0e18

@@ -5,7 +5,7 @@
 
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
-#include "shared/core/sizes.h"
+#include "shared/core/numbers.h"
 #include "shared/model/model.h"
 #include "shared/time/timeline.h"
 #include "shared/train/batch_feed.h"

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
+#include "shared/core/file.h"
 #include "shared/core/json.h"
-#include "shared/core/path.h"
-#include "shared/core/run_file.h"
 
 static int64_t whole(const cJSON *o, const char *key) {
     double x = json_number(o, key);

@@ -9,9 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
-#include "shared/core/run_file.h"
 #include "shared/core/text.h"
 
 static const char *const kinds[] = {"life", "away", "back"};

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/core/proc_look.h"
+#include "shared/core/system.h"
 
 struct count {
     char program[PATH_MAX];  // of this process

@@ -8,11 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
+#include "shared/core/file.h"
 #include "shared/core/json.h"
-#include "shared/core/log_file.h"
-#include "shared/core/path.h"
-#include "shared/core/run_file.h"
 
 #define AT(m) FIGURE_AT(step_record, m)
 static const struct figure of_steps[] = {

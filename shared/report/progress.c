@@ -6,7 +6,6 @@
 #include <sys/ioctl.h>
 
 #include "shared/core/error.h"
-#include "shared/core/message_fault.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 #include "shared/core/trouble.h"

@@ -12,9 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/path.h"
-#include "shared/core/run_file.h"
+#include "shared/core/file.h"
 #include "shared/data/vocabulary.h"
 #include "shared/report/evals.h"
 #include "shared/report/metrics.h"

@@ -6,9 +6,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shared/core/disk.h"
+#include "shared/core/file.h"
 #include "shared/core/json.h"
-#include "shared/core/path.h"
-#include "shared/core/run_file.h"
 #include "shared/core/text.h"
 
 #define STATE_FILE "state.json"

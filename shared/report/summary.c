@@ -5,11 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
-#include "shared/core/message_fault.h"
-#include "shared/core/run_file.h"
-#include "shared/core/statistics.h"
+#include "shared/core/numbers.h"
 #include "shared/core/topology_row.h"
 #include "shared/core/trouble.h"
 #include "shared/device/device_facts.h"

@@ -14,10 +14,8 @@
 
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
+#include "shared/core/file.h"
 #include "shared/core/json.h"
-#include "shared/core/path.h"
-#include "shared/core/regular_file.h"
-#include "shared/core/run_file.h"
 #include "shared/state/manifest.h"
 
 #define POLL_NS     10000000

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/file.h"
 #include "shared/core/json.h"
-#include "shared/core/path.h"
 #include "shared/hf/safetensors.h"
 #include "shared/state/checkpoint.h"
 #include "shared/state/manifest.h"

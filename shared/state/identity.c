@@ -10,7 +10,6 @@
 #include "shared/core/json.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
-#include "shared/core/version.h"
 #include "shared/data/data.h"
 #include "shared/hf/hf_dir.h"
 

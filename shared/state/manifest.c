@@ -9,11 +9,9 @@
 #include <xxhash.h>
 
 #include "shared/core/error.h"
+#include "shared/core/file.h"
 #include "shared/core/json.h"
-#include "shared/core/name_map.h"
-#include "shared/core/path.h"
-#include "shared/core/regular_file.h"
-#include "shared/core/version.h"
+#include "shared/core/text.h"
 
 #define READ_MAX  ((size_t)1 << 24)
 #define MAX_EXACT 9007199254740992.0

@@ -9,8 +9,6 @@
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
-#include "shared/core/log_file.h"
-#include "shared/core/run_file.h"
 
 // ---------------------------------------------------------------- studies
 // Adds the counters of one list to those of another, element by element.

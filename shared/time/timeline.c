@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "shared/core/error.h"
-#include "shared/core/sizes.h"
+#include "shared/core/numbers.h"
 
 #define STEPS        (TIMELINE_LATE + TIMELINE_KEPT + 1)  // kept at once
 #define STREAMS      4                                    // compute and the watched ones

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/core/path.h"
-#include "shared/core/processors.h"
+#include "shared/core/file.h"
+#include "shared/core/system.h"
 #include "shared/data/data.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"

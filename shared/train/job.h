@@ -53,7 +53,7 @@ void job_resume_forget(struct job *j);  // each rank then looks for itself, afte
 void job_close(struct job *j);
 struct identity_source job_identity(const struct job *j);
 // Threads that one operation of a rank may use: config->threads, or its share of the processors
-// (shared/core/processors.h).
+// (shared/core/system.h).
 int job_threads(const struct job *j);
 
 // ---- the checkpoint that a run resumes from

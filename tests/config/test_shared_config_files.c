@@ -1,7 +1,7 @@
 // DeepSpeed's own files give the expected values; what is written reads back equal and in silence.
 #include <cjson/cJSON.h>
 
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 #include "tests/config/config_helper.h"
 
 // 07's nvme_path is a placeholder.

@@ -1,5 +1,5 @@
 // The relaxed JSON reader: what it accepts, and what its errors name.
-#include "shared/core/relaxed_json.h"
+#include "shared/core/json.h"
 #include "tests/config/config_helper.h"
 
 static void test_relaxed_forms(void **state) {

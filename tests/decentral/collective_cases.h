@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "decentral/collective/collective.h"
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 
 #define CASES_MAX_RANKS 5
 

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 #include "shared/core/topology.h"
 #include "shared/model/optimizer.h"
 #include "shared/model/unit_schedule.h"

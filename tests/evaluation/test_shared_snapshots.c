@@ -12,7 +12,7 @@
 
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/path.h"
+#include "shared/core/file.h"
 #include "shared/hf/presets.h"
 #include "shared/model/layout.h"
 #include "shared/state/checkpoint_read.h"

@@ -14,10 +14,10 @@
 #include <zlib.h>
 
 #include "shared/core/error.h"
-#include "shared/core/file_kind.h"
 #include "shared/data/data.h"
 #include "shared/data/data_demo.h"
 #include "shared/data/data_stream.h"
+#include "shared/hf/file_kind.h"
 #include "tests/fixture.h"
 
 // A directory with the files that a test wrote.

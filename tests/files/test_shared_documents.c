@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "shared/core/error.h"
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 #include "shared/data/data.h"
 #include "shared/data/documents.h"
 #include "tests/fixture.h"

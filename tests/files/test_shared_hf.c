@@ -1,7 +1,7 @@
 // Hugging Face directories: round trips to the last bit, names, shards, mismatches, damage.
 #include "tests/files/st_helper.h"
 
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 #include "shared/hf/families.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/hf_look.h"

@@ -17,10 +17,8 @@
 
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/log_file.h"
-#include "shared/core/mapped_file.h"
-#include "shared/core/name_map.h"
-#include "shared/core/regular_file.h"
+#include "shared/core/file.h"
+#include "shared/core/json.h"
 #include "shared/data/data.h"
 #include "shared/hf/safetensors.h"
 #include "tests/fixture.h"

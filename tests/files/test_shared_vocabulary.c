@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/core/sha256.h"
 #include "shared/core/text.h"
 #include "shared/data/data.h"
+#include "shared/data/sha256.h"
 #include "shared/data/vocabulary.h"
 #include "tests/fixture.h"
 

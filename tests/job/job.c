@@ -19,8 +19,8 @@
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/run_file.h"
 #include "tests/fixture.h"
 
 #define WORDS_MAX      80

@@ -15,8 +15,8 @@
 #include <cmocka.h>
 
 #include "kernels/backend.h"
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/run_file.h"
 #include "shared/device/device_facts.h"
 #include "shared/model/spec.h"
 #include "tests/job/job.h"

@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "shared/config/config_key.h"
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/run_file.h"
 #include "tests/job/job.h"
 
 static void mistakes_are_usage_errors(void **state) {

@@ -12,8 +12,8 @@
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/run_file.h"
 #include "tests/job/job.h"
 
 #define QUICK "--steps 1 --seq 16 --batch 1 --threads 1 --quiet"

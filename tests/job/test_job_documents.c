@@ -13,9 +13,9 @@
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/rng.h"
-#include "shared/core/run_file.h"
+#include "shared/core/numbers.h"
 #include "tests/job/job.h"
 
 #define STEPS 5

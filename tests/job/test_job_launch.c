@@ -15,8 +15,8 @@
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/run_file.h"
 #include "tests/job/job.h"
 
 static int open_batch(void **state) {

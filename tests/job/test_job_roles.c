@@ -15,8 +15,8 @@
 #include <cmocka.h>
 
 #include "ps/job/timing.h"
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/run_file.h"
 #include "shared/report/run_state.h"
 #include "tests/job/job.h"
 

@@ -12,7 +12,7 @@
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
-#include "shared/core/run_file.h"
+#include "shared/core/disk.h"
 #include "shared/time/split.h"
 #include "tests/job/job.h"
 

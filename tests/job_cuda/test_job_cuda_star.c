@@ -16,8 +16,8 @@
 #include <cmocka.h>
 
 #include "kernels/backend.h"
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/run_file.h"
 #include "tests/job/job.h"
 
 #define STEPS      4

@@ -12,9 +12,9 @@
 #include <cmocka.h>
 
 #include "shared/core/arena.h"
+#include "shared/core/background.h"
 #include "shared/core/error.h"
-#include "shared/core/output.h"
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 #include "shared/core/text.h"
 #include "shared/core/topology.h"
 #include "shared/core/unit.h"

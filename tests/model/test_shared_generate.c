@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/core/relaxed_json.h"
+#include "shared/core/json.h"
 #include "shared/generate/generate.h"
 #include "shared/generate/prompt.h"
 #include "shared/generate/source.h"

@@ -18,7 +18,7 @@
 
 #include "kernels/backend_impl.h"
 #include "shared/core/error.h"
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 #include "shared/hf/families.h"
 #include "shared/launch/local.h"
 #include "shared/model/model.h"

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 #include "shared/hf/families.h"
 #include "shared/launch/local.h"
 #include "shared/model/model.h"

@@ -13,8 +13,8 @@
 // clang-format on
 
 #include "shared/core/error.h"
-#include "shared/core/rng.h"
-#include "shared/core/scaler.h"
+#include "shared/core/numbers.h"
+#include "shared/core/train_state.h"
 #include "shared/model/optimizer.h"
 #include "shared/model/schedule.h"
 

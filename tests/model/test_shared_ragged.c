@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 #include "shared/launch/local.h"
 #include "shared/model/model.h"
 #include "tests/model/small_model.h"

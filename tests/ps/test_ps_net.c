@@ -1,7 +1,7 @@
 // The star over real sockets, roles as threads: the same bits as the plain trainer, predicted bytes
 // equal counted ones, and members that must be refused.
 #include "ps/net/medium.h"
-#include "shared/core/processors.h"
+#include "shared/core/system.h"
 #include "test_ps_star.h"
 
 static void test_sync_bits(void **state) {

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "ps/net/wire.h"
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 
 static struct wire_header sample(enum wire_kind kind) {
     struct wire_header h = {.kind = kind,

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "ps/agree/budget.h"
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 
 #define WORKERS 4
 #define TOTAL   60

@@ -14,7 +14,7 @@
 #include "ps/server/keeper.h"
 #include "ps/server/server_threads.h"
 #include "shared/core/disk.h"
-#include "shared/core/path.h"
+#include "shared/core/file.h"
 #include "tests/ps_checkpoint/keeper_job.h"
 
 static struct keeper *open_keeper(struct job *j, int server) {

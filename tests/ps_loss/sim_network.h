@@ -14,7 +14,7 @@
 #include "ps/scheduler/scheduler_core.h"
 #include "ps/server/server_core.h"
 #include "ps/worker/worker_core.h"
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 #include "tests/ps/test_ps_toy.h"
 #include "tests/ps_loss/sim_meeting.h"
 

@@ -11,7 +11,7 @@
 
 #include "ps/net/link.h"
 #include "shared/core/error.h"
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 
 #define MESSAGES 400
 

@@ -12,8 +12,8 @@
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/run_file.h"
 #include "shared/launch/closing.h"
 #include "shared/report/run_dir.h"
 #include "shared/report/summary.h"

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/core/processors.h"
+#include "shared/core/system.h"
 #include "tests/fixture.h"
 
 static char root[64];

@@ -14,9 +14,9 @@
 #include <cmocka.h>
 
 #include "shared/config/config.h"
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
-#include "shared/core/run_file.h"
 #include "shared/report/span_files.h"
 #include "shared/time/moments.h"
 #include "shared/time/thread_time.h"

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "shared/core/json.h"
-#include "shared/core/proc_look.h"
+#include "shared/core/system.h"
 #include "shared/report/job_resident.h"
 #include "shared/time/moments.h"
 #include "tests/run/summary_helper.h"

@@ -22,7 +22,7 @@
 
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/path.h"
+#include "shared/core/file.h"
 #include "shared/state/checkpoint_read.h"
 
 #define STATES 2

@@ -19,7 +19,6 @@
 #include "shared/bench/bench_checkpoint.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/run_file.h"
 #include "shared/hf/presets.h"
 #include "shared/model/model.h"
 #include "tests/job/job.h"

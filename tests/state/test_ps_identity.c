@@ -10,7 +10,7 @@
 // clang-format on
 
 #include "ps/scheduler/scheduler_core.h"
-#include "shared/core/version.h"
+#include "shared/core/text.h"
 #include "shared/state/identity.h"
 #include "tests/ps/test_ps_toy.h"
 #include "tests/ps_loss/sim_meeting.h"

@@ -18,9 +18,9 @@
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
+#include "shared/core/disk.h"
 #include "shared/core/error.h"
-#include "shared/core/path.h"
-#include "shared/core/run_file.h"
+#include "shared/core/file.h"
 #include "shared/device/device_choice.h"
 #include "shared/fabric/peer.h"
 #include "shared/launch/joined.h"

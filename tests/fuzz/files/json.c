@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "shared/core/error.h"
-#include "shared/core/relaxed_json.h"
+#include "shared/core/json.h"
 #include "tests/fuzz/fuzz.h"
 
 #define LEVELS 64

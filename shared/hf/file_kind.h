@@ -1,8 +1,8 @@
 // Kinds of other programs' files, recognized by their first bytes or their name. Each kind has a row with advice:
 // what to do when such a file is given as a model, and when it is given as data. The readers of models and data
 // look here before they refuse a file, so that the message names the kind.
-#ifndef STARRING_SHARED_CORE_FILE_KIND_H
-#define STARRING_SHARED_CORE_FILE_KIND_H
+#ifndef STARRING_SHARED_HF_FILE_KIND_H
+#define STARRING_SHARED_HF_FILE_KIND_H
 
 #include <stdbool.h>
 #include <stddef.h>

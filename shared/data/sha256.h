@@ -1,7 +1,7 @@
 // SHA-256 in hexadecimal, by libsodium: the fingerprint of tokenizer files. Python's hashlib and `sha256sum`
 // compute the same.
-#ifndef STARRING_SHARED_CORE_SHA256_H
-#define STARRING_SHARED_CORE_SHA256_H
+#ifndef STARRING_SHARED_DATA_SHA256_H
+#define STARRING_SHARED_DATA_SHA256_H
 
 #include <sodium/crypto_hash_sha256.h>
 #include <stddef.h>

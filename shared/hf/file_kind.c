@@ -1,4 +1,4 @@
-#include "shared/core/file_kind.h"
+#include "shared/hf/file_kind.h"
 
 #include <fnmatch.h>
 #include <stdint.h>
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/core/regular_file.h"
+#include "shared/core/file.h"
 #include "shared/core/text.h"
 
 struct bytes {

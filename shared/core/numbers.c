@@ -1,4 +1,4 @@
-#include "shared/core/rng.h"
+#include "shared/core/numbers.h"
 
 #include <math.h>
 

@@ -1,9 +1,9 @@
-#include "shared/core/sha256.h"
+#include "shared/data/sha256.h"
 
 #include <sodium/utils.h>
 #include <stdio.h>
 
-#include "shared/core/regular_file.h"
+#include "shared/core/file.h"
 
 void sha256_init(struct sha256 *s) { crypto_hash_sha256_init(&s->state); }
 

@@ -7,12 +7,14 @@
 //     compute    | forward, backward of t | update | + delta |    the local topology updates its fp32 masters
 //     stream     | x_i <-> x_j            | delta = sum W_ij x_j - x_i
 //
-// W gives a rank and each rank that it receives from the same weight, 1 / (1 + heard). "gossip.graph":
+// W gives a rank and each of its n neighbours, the ranks that it receives from, the same weight, 1 / (1 + n). Each graph
+// of "gossip.graph" is a row of `graphs`; K is the least number with 2^K >= N:
 //
-//     ring         from both neighbours, i - 1 and i + 1 (with two ranks: from the other). Two models per step
-//     exponential  one-peer exponential (Ying et al. 2021, "Exponential Graph is Provably Efficient for Decentralized
-//                  Deep Training", section 4): in step t from i - 2^k, k = t modulo the least K with 2^K >= N. One
-//                  model per step. If N is a power of two, K steps without updates turn all models into their mean
+//     ring                from both neighbours, i - 1 and i + 1 (with two ranks: from the other). Two models per step
+//     exponential         one-peer exponential (Ying et al. 2021, "Exponential Graph is Provably Efficient for
+//                         Decentralized Deep Training", section 4): in step t from i - 2^k, k = t modulo K. One model
+//                         per step. If N is a power of two, K steps without updates turn all models into their mean
+//     static_exponential  the same paper, section 3: in each step from i - 1, i - 2, i - 4, .. i - 2^(K-1). K models per step
 //
 // A rank waits for no ranks except these. One number is sent with the weights: the last step, after which all ranks
 // stop. A rank that is asked to stop sets it so many steps ahead that the number reaches all ranks in time.
@@ -22,7 +24,7 @@
 //                 which another topology can start (--resume-weights-only). A checkpoint also has each rank's own
 //                 masters, moments and number of updates, from which the same number of ranks continues with the same
 //                 bits. loss and grad_norm of a step are rank 0's own.
-// Order           Sums are in rank order. Along the cycle i, i + shift, i + 2 shift, .. every other rank sends first,
+// Order           Sums are in rank order. Along the cycle i, i + distance, i + 2 distance, .. every other rank sends first,
 //                 so no cycle of ranks deadlocks.
 // Time            Waiting for a neighbour counts as exposed communication: neighbours do not report their ready times.
 #include <stdio.h>
@@ -31,7 +33,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "decentral/gossip.h"
+#include "decentral/ranks.h"
 #include "decentral/ring.h"
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
@@ -40,36 +42,75 @@
 #include "shared/state/part_file.h"
 #include "shared/time/timeline.h"
 
-#define HEARD_MOST 2  // the most ranks that a rank receives from in a step
-#define KINDS      (1 + OPTIMIZER_STATES_MAX)
+#define NEIGHBOURS_MAX 31  // of a rank in a step: 2^31 ranks in static_exponential
+#define KINDS          (1 + OPTIMIZER_STATES_MAX)
 // The means per unit that may be enqueued together: of the last weights, of a snapshot, of a checkpoint's kinds.
-enum { MEAN_LAST, MEAN_SHOWN, MEAN_KEPT, MEANS = MEAN_KEPT + KINDS };
+enum { MEAN_LAST, MEAN_SNAPSHOT, MEAN_CHECKPOINT, MEANS = MEAN_CHECKPOINT + KINDS };
 
-// ---------------------------------------------------------------- the graph
+// ---------------------------------------------------------------- the graphs
 static int log2_up(int n) {
     int k = 0;
-    while (1 << k < n) k++;
+    while (1LL << k < n) k++;
     return k;
 }
 
-// The shifts of a step: rank i sends to i + shift and receives from i - shift. Returns their number, a constant.
-static int shifts_of(enum gossip_graph graph, int64_t step, int size, int shift[HEARD_MOST]) {
-    if (size < 2) return 0;
-    shift[0] = graph == GOSSIP_RING ? 1 : 1 << step % log2_up(size);
-    shift[1] = size - 1;
-    return graph == GOSSIP_RING && size > 2 ? 2 : 1;
+static int ring_distances(int64_t step, int size, int distance[NEIGHBOURS_MAX]) {
+    (void)step;
+    distance[0] = 1;
+    distance[1] = size - 1;
+    return size > 2 ? 2 : 1;
+}
+
+static int exponential_distances(int64_t step, int size, int distance[NEIGHBOURS_MAX]) {
+    distance[0] = 1 << step % log2_up(size);
+    return 1;
+}
+
+static int static_exponential_distances(int64_t step, int size, int distance[NEIGHBOURS_MAX]) {
+    int count = log2_up(size);
+    (void)step;
+    for (int k = 0; k < count; k++) distance[k] = 1 << k;
+    return count;
+}
+
+// A row per enum gossip_graph. Weights of the mean, memory, bytes and messages follow from the distances.
+#define HOW(neighbours)                                                                                      \
+    "There is no server, and nothing is added over all ranks. Each rank trains a whole model of its "        \
+    "own on its slice of the batch. In every step it takes the mean of its weights and those of " neighbours \
+    ", and adds its own update. The run's weights are the mean over all ranks."
+static const struct graph {
+    // size > 1. distance receives the distances of a step, all different: rank i sends to i + distance and receives from
+    // i - distance. Returns their number, which depends only on size.
+    int (*distances)(int64_t step, int size, int distance[NEIGHBOURS_MAX]);
+    const char *how;  // summary.json, "explained"
+} graphs[GOSSIP_GRAPHS] = {
+    [GOSSIP_RING] = {ring_distances, HOW("both neighbours on a ring")},
+    [GOSSIP_EXPONENTIAL] = {exponential_distances,
+                            HOW("one other rank, which is 1, 2, 4, .. places away in turn")},
+    [GOSSIP_STATIC_EXPONENTIAL] = {static_exponential_distances,
+                                   HOW("the ranks that are 1, 2, 4, .. places away")},
+};
+
+// Returns the number of distances.
+static int distances_of(enum gossip_graph graph, int64_t step, int size, int distance[NEIGHBOURS_MAX]) {
+    return size > 1 ? graphs[graph].distances(step, size, distance) : 0;
+}
+
+static int neighbours_of(const struct config *c) {
+    int distance[NEIGHBOURS_MAX];
+    return distances_of(c->gossip_graph, 0, c->workers, distance);
 }
 
 // Returns whether a rank's position on its cycle, counted from the cycle's lowest rank, is even.
-static bool sends_first(int rank, int shift, int size) {
-    int least = rank, place = 0;
-    for (int at = (rank + shift) % size; at != rank; at = (at + shift) % size)
-        if (at < least) least = at;
-    for (int at = least; at != rank; at = (at + shift) % size) place++;
-    return place % 2 == 0;
+static bool sends_first(int rank, int distance, int size) {
+    int lowest = rank, position = 0;
+    for (int at = (rank + distance) % size; at != rank; at = (at + distance) % size)
+        if (at < lowest) lowest = at;
+    for (int at = lowest; at != rank; at = (at + distance) % size) position++;
+    return position % 2 == 0;
 }
 
-// Returns how many steps a number needs at most to reach all ranks, in either graph.
+// Returns how many steps a number needs at most to reach all ranks, in any of the graphs.
 static int reach_of(int size) { return size > 1 ? (size + 1) / 2 : 0; }
 
 // ---------------------------------------------------------------- a rank
@@ -82,21 +123,21 @@ struct gossip {
     struct stream *stream;          // of the exchange
     struct event *updated, *mixed;  // the masters may be sent; the deltas are complete
     struct update_scalars *scalars;
-    float **delta;                          // (units)(n_pad) sum W x - own
-    float *theirs[HEARD_MOST];              // (largest n_pad) a neighbour's masters of one unit, each
-    const void *(*inputs)[1 + HEARD_MOST];  // (units) of the current sum, in rank order
-    double *word, *heard;  // the last step: as this rank sends it, and as it receives it from each neighbour
-    float *mean;           // (largest n_pad) the mean of one unit's masters
-    void *mean_weights;    // the same in the run's type; in fp32 the same buffer
-    float **kept[KINDS];   // (units)(n_pad / N) this rank's shards of a checkpoint's means; NULL: none
-    float **shown;         // (units)(n_pad / N) this rank's shards of a snapshot's means, and their weights
-    void **shown_weights;
-    void *staging;  // of means, if the engine needs it
+    float **delta;                              // (units)(n_pad) sum W x - own
+    float *received[NEIGHBOURS_MAX];            // (largest n_pad) a neighbour's masters of one unit, each
+    const void *(*inputs)[1 + NEIGHBOURS_MAX];  // (units) of the current sum, in rank order
+    double *stop_sent, *stop_received;          // last_step, as sent; as received from each neighbour
+    float *mean;                                // (largest n_pad) the mean of one unit's masters
+    void *mean_weights;                         // the same in the run's type; in fp32 the same buffer
+    float **checkpoint_mean[KINDS];  // (units)(n_pad / N) shards of the means in a checkpoint; NULL: none
+    float **snapshot_mean;           // (units)(n_pad / N) shards of the means in a snapshot
+    void **snapshot_weights;         // the same in the run's type; in fp32 the same buffers
+    void *staging;                   // of means, if the engine needs it
     size_t staging_bytes;
     struct mean_task *tasks;  // (MEANS, units) arguments of the host functions that divide
-    double leaves;            // the last step, after which all ranks stop
+    double last_step;         // after which all ranks stop
     int64_t step;
-    bool mixing;
+    int neighbours;  // of the current step; 0: one rank, which mixes nothing
 };
 
 struct mean_task {
@@ -108,7 +149,7 @@ struct mean_task {
 
 static struct gossip *gossip_of(struct topology *t) { return (struct gossip *)t; }
 
-static int broken(struct gossip *g) {
+static int exchange_failed(struct gossip *g) {
     return fail("gossip: rank %d, step %lld: %s", g->base.rank, (long long)g->step + 1,
                 topology_why(&g->base));
 }
@@ -122,44 +163,49 @@ static const float *own_of(struct gossip *g, int u, int kind) {
 static float *master_of(struct gossip *g, int u) { return (float *)(uintptr_t)own_of(g, u, STATE_MASTER); }
 
 // ---------------------------------------------------------------- a step
-static void exchange(struct gossip *g, const void *own, void *theirs, size_t n, struct collective *c,
-                     enum dtype dt, int shift) {
-    int size = g->base.size, to = (g->base.rank + shift) % size, from = (g->base.rank + size - shift) % size;
-    bool first = sends_first(g->base.rank, shift, size);
+static void exchange(struct gossip *g, const void *own, void *received, size_t n, struct collective *c,
+                     enum dtype dt, int distance) {
+    int size = g->base.size, rank = g->base.rank;
+    int to = (rank + distance) % size, from = (rank + size - distance) % size;
+    bool first = sends_first(rank, distance, size);
     if (first) collective_send(c, g->stream, own, n, dt, to);
-    collective_recv(c, g->stream, theirs, n, dt, from);
+    collective_recv(c, g->stream, received, n, dt, from);
     if (!first) collective_send(c, g->stream, own, n, dt, to);
 }
 
-static void mix_unit(struct gossip *g, int u, const int *shift, int heard) {
+static void mix_unit(struct gossip *g, int u, const int *distance) {
     const int64_t n = g->base.layout->units[u].n_pad;
     const float *own = master_of(g, u);
     const void **in = g->inputs[u];
-    int rank[1 + HEARD_MOST] = {g->base.rank};
+    int rank[1 + NEIGHBOURS_MAX] = {g->base.rank};
     in[0] = own;
-    for (int k = 0; k < heard; k++) {
-        exchange(g, own, g->theirs[k], (size_t)n, g->weights, DT_F32, shift[k]);
-        int from = (g->base.rank + g->base.size - shift[k]) % g->base.size, at = k + 1;
+    // 1. Receive the neighbours' masters, and sort them and the own ones by rank.
+    for (int k = 0; k < g->neighbours; k++) {
+        exchange(g, own, g->received[k], (size_t)n, g->weights, DT_F32, distance[k]);
+        int from = (g->base.rank + g->base.size - distance[k]) % g->base.size, at = k + 1;
         for (; at > 0 && rank[at - 1] > from; at--) rank[at] = rank[at - 1], in[at] = in[at - 1];
         rank[at] = from;
-        in[at] = g->theirs[k];
+        in[at] = g->received[k];
     }
-    op_reduce(g->stream, &(struct reduce_args){g->theirs[0], in, 1 + heard, n, DT_F32, REDUCTION_SUM});
+    // 2. delta = their mean - own. The update of this step is added to the same own masters.
+    int count = 1 + g->neighbours;
+    op_reduce(g->stream, &(struct reduce_args){g->received[0], in, count, n, DT_F32, REDUCTION_SUM});
     op_fill_zero(g->stream, &(struct fill_zero_args){g->delta[u], n * (int64_t)sizeof(float)});
-    optimizer_add_scaled(g->stream, g->scalars, g->delta[u], 1.0f / (float)(1 + heard), g->theirs[0], n);
+    optimizer_add_scaled(g->stream, g->scalars, g->delta[u], 1.0f / (float)count, g->received[0], n);
     optimizer_add_scaled(g->stream, g->scalars, g->delta[u], -1, own, n);
 }
 
 // Enqueues the exchange of the weights at the start of the step.
 static void mix(struct gossip *g) {
-    int shift[HEARD_MOST], heard = shifts_of(g->graph, g->step, g->base.size, shift);
-    g->mixing = heard > 0;
-    if (!heard) return;
+    int distance[NEIGHBOURS_MAX];
+    g->neighbours = distances_of(g->graph, g->step, g->base.size, distance);
+    if (!g->neighbours) return;
     event_record(g->updated, g->base.compute);
     stream_wait_event(g->stream, g->updated);
-    *g->word = g->leaves;
-    for (int k = 0; k < heard; k++) exchange(g, g->word, g->heard + k, 1, g->control, DT_F64, shift[k]);
-    for (int u = 0; u < g->base.layout->count; u++) mix_unit(g, u, shift, heard);
+    *g->stop_sent = g->last_step;
+    for (int k = 0; k < g->neighbours; k++)
+        exchange(g, g->stop_sent, g->stop_received + k, 1, g->control, DT_F64, distance[k]);
+    for (int u = 0; u < g->base.layout->count; u++) mix_unit(g, u, distance);
     event_record(g->mixed, g->stream);
 }
 
@@ -179,12 +225,12 @@ static int await_mix(struct gossip *g) {
     int64_t begin = now_ns();
     timeline_own_ready(tl, id, begin);
     timeline_peers_ready(tl, id, begin, -1);
-    if (event_sync(g->mixed)) return broken(g);
+    if (event_sync(g->mixed)) return exchange_failed(g);
     int64_t end = now_ns();
     timeline_done(tl, id, end);
     timeline_blocked(tl, id, begin, end);
-    for (int k = 0; k < HEARD_MOST; k++)
-        if (g->heard[k] < g->leaves) g->leaves = g->heard[k];
+    for (int k = 0; k < g->neighbours; k++)
+        if (g->stop_received[k] < g->last_step) g->last_step = g->stop_received[k];
     return 0;
 }
 
@@ -209,12 +255,15 @@ static int gossip_step(struct topology *t, const struct step_input *in, struct s
     struct step_input own = *in;
     own.loss_scale = in->loss_scale / (float)t->size;
     own.loss_tokens = in->loss_tokens / t->size;
-    if (g->mixing && await_mix(g)) return -1;  // then no peer reads this rank's masters
+    // 1. Wait for the exchange: no peer reads this rank's masters any more.
+    if (g->neighbours && await_mix(g)) return -1;
+    // 2. Update the masters with this rank's own gradient, then add the deltas.
     if (topology_step(g->local, &own, out)) return -1;
-    if (g->mixing) add_deltas(g);
-    double leaves = (double)(in->step + reach_of(t->size));
-    if (in->stop && leaves < g->leaves) g->leaves = leaves;
-    out->stop = g->leaves <= (double)in->step;
+    if (g->neighbours) add_deltas(g);
+    // 3. Stop after last_step. A request to stop sets it so far ahead that all ranks receive it in time.
+    double last_step = (double)(in->step + reach_of(t->size));
+    if (in->stop && last_step < g->last_step) g->last_step = last_step;
+    out->stop = g->last_step <= (double)in->step;
     out->snapshot = false;
     t->own_number.value = in->updates + !out->skipped;
     step_plan_over(t, false);  // the job's samples are done, even if this rank skipped the update
@@ -259,7 +308,7 @@ static int gossip_acquire(struct topology *t, int u, enum pass p, struct unit_vi
     if (t->dtype != DT_F32)
         op_cast(t->compute, &(struct cast_args){g->mean_weights, g->mean, n, DT_F32, t->dtype});
     *v = (struct unit_view){.weights = g->mean_weights};
-    return stream_sync(t->compute) ? broken(g) : 0;
+    return stream_sync(t->compute) ? exchange_failed(g) : 0;
 }
 
 static struct state_range shard_of(const struct gossip *g, int u, int kind, const void *data) {
@@ -273,16 +322,17 @@ static struct state_range shard_of(const struct gossip *g, int u, int kind, cons
 static int gossip_weights(struct topology *t, int i, struct state_range *out) {
     struct gossip *g = gossip_of(t);
     int units = t->layout->count;
-    if (!g->shown) return -1;
+    if (!g->snapshot_mean) return -1;
     if (i < units) {
-        *out = shard_of(g, i, STATE_WEIGHTS, g->shown_weights[i]);
+        *out = shard_of(g, i, STATE_WEIGHTS, g->snapshot_weights[i]);
         return 0;
     }
     for (int u = 0; u < units; u++) {
         int64_t n = t->layout->units[u].n_pad / t->size;
-        mean_shard(g, MEAN_SHOWN, u, STATE_MASTER, g->shown[u]);
+        mean_shard(g, MEAN_SNAPSHOT, u, STATE_MASTER, g->snapshot_mean[u]);
         if (t->dtype != DT_F32)
-            op_cast(t->compute, &(struct cast_args){g->shown_weights[u], g->shown[u], n, DT_F32, t->dtype});
+            op_cast(t->compute,
+                    &(struct cast_args){g->snapshot_weights[u], g->snapshot_mean[u], n, DT_F32, t->dtype});
     }
     return -1;
 }
@@ -291,14 +341,15 @@ static int gossip_weights(struct topology *t, int i, struct state_range *out) {
 static int gossip_state(struct topology *t, int i, struct state_range *out) {
     struct gossip *g = gossip_of(t);
     int units = t->layout->count, kinds = 0;
-    while (kinds < KINDS && g->kept[kinds]) kinds++;
+    while (kinds < KINDS && g->checkpoint_mean[kinds]) kinds++;
     if (i < units * kinds) {
-        *out = shard_of(g, i / kinds, STATE_MASTER + i % kinds, g->kept[i % kinds][i / kinds]);
+        *out = shard_of(g, i / kinds, STATE_MASTER + i % kinds, g->checkpoint_mean[i % kinds][i / kinds]);
         return 0;
     }
     if (!local_own_state(g->local, i - units * kinds, out)) return 0;
     for (int u = 0; u < units; u++)
-        for (int k = 0; k < kinds; k++) mean_shard(g, MEAN_KEPT + k, u, STATE_MASTER + k, g->kept[k][u]);
+        for (int k = 0; k < kinds; k++)
+            mean_shard(g, MEAN_CHECKPOINT + k, u, STATE_MASTER + k, g->checkpoint_mean[k][u]);
     return -1;
 }
 
@@ -320,7 +371,7 @@ static int gossip_load(struct topology *t, struct checkpoint *c) {
 static int gossip_sum(struct topology *t, double *values, int count) {
     struct gossip *g = gossip_of(t);
     collective_all_reduce(g->control, t->compute, values, values, (size_t)count, DT_F64);
-    return stream_sync(t->compute) ? broken(g) : 0;
+    return stream_sync(t->compute) ? exchange_failed(g) : 0;
 }
 
 // ---------------------------------------------------------------- the other hooks
@@ -358,9 +409,9 @@ static void gossip_destroy(struct topology *t) {
     collective_destroy(&g->control);
     topology_destroy(&g->local);
     arena_release(&g->arena);
-    for (int k = 0; k < KINDS; k++) free(g->kept[k]);
-    free(g->shown);
-    if (t->dtype != DT_F32) free(g->shown_weights);
+    for (int k = 0; k < KINDS; k++) free(g->checkpoint_mean[k]);
+    free(g->snapshot_mean);
+    if (t->dtype != DT_F32) free(g->snapshot_weights);
     free(g->delta);
     free(g->inputs);
     free(g->tasks);
@@ -385,13 +436,6 @@ static const struct topology_ops gossip_ops = {.name = "gossip",
                                                .destroy = gossip_destroy};
 
 // ---------------------------------------------------------------- memory and bytes
-static int64_t largest(const struct layout *l) {
-    int64_t most = 0;
-    for (int u = 0; u < l->count; u++)
-        if (l->units[u].n_pad > most) most = l->units[u].n_pad;
-    return most;
-}
-
 // Takes one array per unit: (n_pad / part) elements of size bytes. to NULL: only counts.
 static void carve_units(struct arena *a, enum mem_class class, const struct layout *l, int part, size_t size,
                         void **to) {
@@ -403,36 +447,40 @@ static void carve_units(struct arena *a, enum mem_class class, const struct layo
 
 static void carve(const struct config *c, const struct layout *l, const struct collective_source *source,
                   struct arena *a, struct gossip *g) {
-    int shift[HEARD_MOST], heard = shifts_of(c->gossip_graph, 0, c->workers, shift);
-    size_t e = dtype_size(c->dtype), most = (size_t)largest(l);
-    for (int k = 0; k < heard; k++) {
+    int neighbours = neighbours_of(c);
+    size_t e = dtype_size(c->dtype), most = 0;
+    for (int u = 0; u < l->count; u++)
+        if ((size_t)l->units[u].n_pad > most) most = (size_t)l->units[u].n_pad;
+    for (int k = 0; k < neighbours; k++) {
         void *at = arena_take(a, MEM_COMM, most * sizeof(float));
-        if (g) g->theirs[k] = at;
+        if (g) g->received[k] = at;
     }
-    if (heard) carve_units(a, MEM_COMM, l, 1, sizeof(float), g ? (void **)g->delta : NULL);
-    void *words = arena_take(a, MEM_COMM, (1 + HEARD_MOST) * sizeof(double));
+    if (neighbours) carve_units(a, MEM_COMM, l, 1, sizeof(float), g ? (void **)g->delta : NULL);
+    double *stop = arena_take(a, MEM_COMM, (1 + NEIGHBOURS_MAX) * sizeof(double));
     void *mean = arena_take(a, MEM_COMM, most * sizeof(float));
     void *weights = c->dtype == DT_F32 ? mean : arena_take(a, MEM_COMM, most * e);
     size_t staging_bytes = collective_staging(source, most, DT_F32);
     void *staging = arena_take(a, MEM_COMM, staging_bytes);
     void *scalars = arena_take(a, MEM_WORKSPACE, sizeof(struct update_scalars));
     for (int k = 0; c->recovery.checkpoint_every > 0 && k <= c->optimizer.row->states; k++) {
-        if (g) g->kept[k] = xcalloc((size_t)l->count, sizeof *g->kept[k]);
-        carve_units(a, MEM_CHECKPOINT, l, c->workers, sizeof(float), g ? (void **)g->kept[k] : NULL);
+        if (g) g->checkpoint_mean[k] = xcalloc((size_t)l->count, sizeof *g->checkpoint_mean[k]);
+        carve_units(a, MEM_CHECKPOINT, l, c->workers, sizeof(float),
+                    g ? (void **)g->checkpoint_mean[k] : NULL);
     }
-    bool shows = c->eval_batches != 0 && c->eval_every > 0;
-    if (shows && g) g->shown = xcalloc((size_t)l->count, sizeof *g->shown);
-    if (shows && g)
-        g->shown_weights =
-            c->dtype == DT_F32 ? (void **)g->shown : xcalloc((size_t)l->count, sizeof *g->shown_weights);
-    if (shows) carve_units(a, MEM_CHECKPOINT, l, c->workers, sizeof(float), g ? (void **)g->shown : NULL);
-    if (shows && c->dtype != DT_F32)
-        carve_units(a, MEM_CHECKPOINT, l, c->workers, e, g ? g->shown_weights : NULL);
+    bool snapshots = c->eval_batches != 0 && c->eval_every > 0;
+    if (snapshots && g) g->snapshot_mean = xcalloc((size_t)l->count, sizeof *g->snapshot_mean);
+    if (snapshots && g)
+        g->snapshot_weights = c->dtype == DT_F32 ? (void **)g->snapshot_mean
+                                                 : xcalloc((size_t)l->count, sizeof *g->snapshot_weights);
+    if (snapshots)
+        carve_units(a, MEM_CHECKPOINT, l, c->workers, sizeof(float), g ? (void **)g->snapshot_mean : NULL);
+    if (snapshots && c->dtype != DT_F32)
+        carve_units(a, MEM_CHECKPOINT, l, c->workers, e, g ? g->snapshot_weights : NULL);
     if (!g) return;
     g->staging = staging;
     g->staging_bytes = staging_bytes;
-    g->word = words;
-    g->heard = g->word + 1;
+    g->stop_sent = stop;
+    g->stop_received = stop + 1;
     g->mean = mean;
     g->mean_weights = weights;
     g->scalars = scalars;
@@ -443,28 +491,28 @@ static int predict(const struct config *c, const struct layout *l, const char *r
     struct local_options o = local_options_of(c, l);
     struct collective_source source = ranks_predicted(c, rank);
     struct arena a;
-    int shift[HEARD_MOST], heard = shifts_of(c->gossip_graph, 0, c->workers, shift);
+    int neighbours = neighbours_of(c);
     size_t state = optimizer_bytes(c->optimizer.row, true);
     (void)role;
     local_predict(&o, &out->memory);
     arena_init(&a, NULL);
     carve(c, l, &source, &a, NULL);
     for (int k = 0; k < MEM_CLASSES; k++) out->memory.predicted_bytes[k] += a.bytes[k];
-    if (heard) out->memory.formula_bytes += sizeof(float) * (size_t)l->params;
+    if (neighbours) out->memory.formula_bytes += sizeof(float) * (size_t)l->params;
     out->wire.sent_per_step = out->wire.received_per_step =
-        (uint64_t)heard * (uint64_t)l->padded * sizeof(float);
-    out->wire.messages_per_step = (uint64_t)heard * (uint64_t)l->count;
+        (uint64_t)neighbours * (uint64_t)l->padded * sizeof(float);
+    out->wire.messages_per_step = (uint64_t)neighbours * (uint64_t)l->count;
     out->state_bytes = (size_t)l->padded * state + (size_t)(l->padded / c->workers) * state;
     return 0;
 }
 
 static struct topology_formula formula(const struct config *c, const char *role) {
     struct topology_formula f;
-    int shift[HEARD_MOST], heard = shifts_of(c->gossip_graph, 0, c->workers, shift);
+    int neighbours = neighbours_of(c);
     size_t whole = 2 * dtype_size(c->dtype) + optimizer_bytes(c->optimizer.row, c->dtype != DT_F32);
     (void)role;
-    textbook_say(f.memory, (struct textbook){.whole = whole + (heard ? sizeof(float) : 0)}, 'N');
-    snprintf(f.wire, sizeof f.wire, "%dP: the masters, to %d", heard * 4, heard);
+    textbook_say(f.memory, (struct textbook){.whole = whole + (neighbours ? sizeof(float) : 0)}, 'N');
+    snprintf(f.wire, sizeof f.wire, "%dP: the masters, to %d", neighbours * 4, neighbours);
     return f;
 }
 
@@ -492,7 +540,7 @@ struct topology *gossip_create(const struct ring_rank *r) {
                            .memory = p.memory,
                            .wire_predicted = p.wire};
     g->graph = c->gossip_graph;
-    g->leaves = (double)INT64_MAX;
+    g->last_step = (double)INT64_MAX;
     g->delta = xcalloc(units, sizeof *g->delta);
     g->inputs = xcalloc(units, sizeof *g->inputs);
     g->tasks = xcalloc(units * MEANS, sizeof *g->tasks);
@@ -513,7 +561,6 @@ struct topology *gossip_create(const struct ring_rank *r) {
         topology_destroy(&t);
         return NULL;
     }
-    for (int k = 0; k < HEARD_MOST; k++) g->heard[k] = g->leaves;
     *g->scalars = one;
     return t;
 }
@@ -529,25 +576,24 @@ static bool variant(int i, struct topology_variant *out) {
 }
 
 static int check(const struct config *c) {
-    const char *lacks = NULL;
+    const char *why = NULL;
     if (config_device(c)->gpu)
-        lacks = "means over the ranks are taken by hosts alone: use --device cpu, or --topology zero:0";
+        why = "means over the ranks are taken by hosts alone: use --device cpu, or --topology zero:0";
     else if (c->dtype == DT_F16)
-        lacks = "ranks would skip steps apart, and their loss scales with them: use --dtype bf16 or fp32";
+        why = "ranks would skip steps apart, and their loss scales with them: use --dtype bf16 or fp32";
     else if (c->eval_every_seconds > 0)
-        lacks =
-            "all ranks take part in a snapshot, and eval_every_seconds is one rank's clock: use eval_every";
+        why = "all ranks take part in a snapshot, and eval_every_seconds is one rank's clock: use eval_every";
     else if (c->optimizer.row->onebit)
-        lacks = "OneBitAdam exchanges momenta of one model, and ranks have their own ones: use Adam";
+        why = "OneBitAdam exchanges momenta of one model, and ranks have their own ones: use Adam";
     else if (c->documents == DOCUMENTS_WHOLE)
-        lacks =
+        why =
             "a rank's gradient is a mean over its own samples, of as many tokens as any other's: use --documents packed";
     else if (c->reduce_native)
-        lacks = "no gradients are summed: leave \"reduce\" out";
+        why = "no gradients are summed: leave \"reduce\" out";
     else if (c->no_overlap)
-        lacks =
+        why =
             "weights are exchanged while the gradient is computed: leave zero_optimization.overlap_comm out";
-    return lacks ? fail("--topology gossip: %s", lacks) : ranks_check(c);
+    return why ? fail("--topology gossip: %s", why) : ranks_check(c);
 }
 
 static void describe(const struct config *c, struct cJSON *summary) {
@@ -557,14 +603,7 @@ static void describe(const struct config *c, struct cJSON *summary) {
 static void explain(const struct config *c, struct topology_words *out) {
     *out = (struct topology_words){
         .picture = "gossip",
-        .how =
-            c->gossip_graph == GOSSIP_RING
-                ? "There is no server, and nothing is added over all ranks. Each rank trains a whole model of its own on its slice "
-                  "of the batch. In every step it takes the mean of its weights and those of both neighbours on a ring, and adds its "
-                  "own update. The run's weights are the mean over all ranks."
-                : "There is no server, and nothing is added over all ranks. Each rank trains a whole model of its own on its slice "
-                  "of the batch. In every step it takes the mean of its weights and those of one other rank, which is 1, 2, 4, .. "
-                  "places away in turn, and adds its own update. The run's weights are the mean over all ranks.",
+        .how = graphs[c->gossip_graph].how,
         .differs =
             "each rank updates a model of its own with the gradient of its own slice, and takes means of weights with its "
             "neighbours alone, where the others make one update with the mean gradient of all ranks. The run's weights are the "

@@ -178,10 +178,11 @@ RULES = [Rule(*row) for row in (
     ("what is asked of a unit's keys is counted", WORKER, "    if (l->have > 0) return;\n", "", MANY),
     ("keys of a unit that have left are not looked at again", WORKER, "            u->next += u->next == key;\n", "", MANY),
     # ---- gossip
-    ("all that a rank hears have the same weight as its own", GOSSIP_C, "1.0f / (float)(1 + heard)", "1.0f / 2.0f", GOSSIP),
+    ("all that a rank hears have the same weight as its own", GOSSIP_C, "1.0f / (float)count", "1.0f / 2.0f", GOSSIP),
     ("the exponential graph doubles its distance each step", GOSSIP_C, "1 << step % log2_up(size)", "1", GOSSIP),
+    ("the static exponential graph has all its distances in each step", GOSSIP_C, "distance[k] = 1 << k", "distance[k] = 1 + k", GOSSIP),
     ("sums are in rank order", GOSSIP_C, "at > 0 && rank[at - 1] > from", "at > 0 && rank[at - 1] < from", GOSSIP),
-    ("the word to leave travels", GOSSIP_C, "        if (g->heard[k] < g->leaves) g->leaves = g->heard[k];\n", "        (void)k;\n", GOSSIP),
+    ("the last step travels", GOSSIP_C, "        if (g->stop_received[k] < g->last_step) g->last_step = g->stop_received[k];\n", "        (void)k;\n", GOSSIP),
     # ---- reductions
     ("a NaN is the least and the largest of all", "kernels/cpu/ops/reduce.c", "total[j] != total[j] || total[j] <= x[j]", "total[j] <= x[j]", REDUCE),
     ("a product of integers wraps", "kernels/cpu/ops/reduce.c", "JOIN(join_i64, int64_t, uint64_t)", "JOIN(join_i64, int64_t, double)", REDUCE),

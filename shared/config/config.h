@@ -93,19 +93,43 @@ enum documents_kind { DOCUMENTS_PACKED, DOCUMENTS_WHOLE };
 // The units whose weights and gradients a star's workers keep: all, or two at a time.
 enum ps_resident { PS_RESIDENT_ALL, PS_RESIDENT_UNITS };
 
-// From which ranks a rank of gossip receives (decentral/gossip.c).
-enum gossip_graph { GOSSIP_RING, GOSSIP_EXPONENTIAL };
+// The names of gossip's graphs; decentral/gossip.c has their rows.
+#define GOSSIP_LIST(X)            \
+    X(RING, "ring")               \
+    X(EXPONENTIAL, "exponential") \
+    X(STATIC_EXPONENTIAL, "static_exponential")
+#define GOSSIP_KIND(id, ...) GOSSIP_##id,
+enum gossip_graph { GOSSIP_LIST(GOSSIP_KIND) GOSSIP_GRAPHS };
 extern const char *const gossip_graphs[];
+
+// The outer optimizers of local steps, a row each (shared/launch/local_steps.c has their updates and papers).
+#define OUTER_LIST(X)                                                                           \
+    X(MEAN, "mean", .optimizer = "SGD", .lr = 1)                                                \
+    X(MOMENTUM, "momentum", .optimizer = "SGD", .lr = 1, .momentum = 0.9f)                      \
+    X(NESTEROV, "nesterov", .optimizer = "SGD", .lr = 0.7f, .momentum = 0.9f, .nesterov = true) \
+    X(ELASTIC, "elastic", .optimizer = "SGD", .lr = 0.9f, .elastic = true)                      \
+    X(CGAD, "cgad", .optimizer = "Adam", .momentum = 0.9f, .by_age = true)
+#define OUTER_KIND(id, ...) OUTER_##id,
+enum outer_kind { OUTER_LIST(OUTER_KIND) OUTER_KINDS };
+struct outer_row {
+    const char *name, *optimizer;
+    float lr;        // default; 0: none, one must be given
+    float momentum;  // default, for Adam beta1; 0: it has no momentum
+    bool nesterov;
+    bool
+        elastic;  // ranks keep their weights and move towards the anchor; the default lr is divided by N, not the sum
+    bool by_age;  // weights each rank's change by its age; only where a change is an update of its own
+};
+extern const struct outer_row outer_rows[OUTER_KINDS];
 
 // Local steps (shared/launch/local_steps.c): each rank's own steps between two exchanges (a round), and the outer
 // optimizer, which is applied to what they exchange.
-enum outer_kind { OUTER_MEAN, OUTER_NESTEROV, OUTER_ELASTIC, OUTER_CGAD };
 struct local_steps_config {
     int64_t steps;  // of a round; 0: no local steps
     enum outer_kind outer;
-    float lr, momentum;                 // as given; cgad: Adam's beta1
+    float lr, momentum;                 // of the outer optimizer
     float age_decay, age_cutoff;        // cgad: alpha, per update; the age from which nothing counts, 0: none
-    struct optimizer_config optimizer;  // made of these: SGD, or Adam for cgad
+    struct optimizer_config optimizer;  // made of the outer row and these
 };
 
 struct ps_config {

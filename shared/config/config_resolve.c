@@ -605,8 +605,8 @@ static int settle_offload(struct reading *r) {
         {"local_steps.outer.type", c->local_steps.steps > 0},
         {"local_steps.outer.lr", c->local_steps.steps > 0},
         {"local_steps.outer.momentum", c->local_steps.steps > 0},
-        {"local_steps.outer.age_decay", c->local_steps.steps > 0 && c->local_steps.outer == OUTER_CGAD},
-        {"local_steps.outer.age_cutoff", c->local_steps.steps > 0 && c->local_steps.outer == OUTER_CGAD},
+        {"local_steps.outer.age_decay", c->local_steps.steps > 0 && outer_rows[c->local_steps.outer].by_age},
+        {"local_steps.outer.age_cutoff", c->local_steps.steps > 0 && outer_rows[c->local_steps.outer].by_age},
         {"tensorboard.output_path", c->tensorboard.enabled},
         {"csv_monitor.output_path", c->csv_monitor.enabled},
         {"parameter_server.compression_share", c->ps.code.kind == CODE_TOPK}};
@@ -719,29 +719,34 @@ static int resolve_local_steps(struct reading *r) {
                 " %lld: a round is %lld steps (local_steps.steps), and nothing ends or is kept "
                 "within one: give a multiple of it",
                 (long long)whole[i].value, (long long)l->steps);
-    bool nesterov = l->outer == OUTER_NESTEROV, cgad = l->outer == OUTER_CGAD;
-    if (cgad && !(c->row->is_alone && c->row->is_alone(c)))
-        return config_refuse(
-            r, "local_steps.outer.type",
-            " cgad weights a worker's way by its age, and with topology %s all are of one age: use "
-            "ps:async, or nesterov",
-            c->topology);
-    if (cgad && config_state(r, lr_key) != KEY_GIVEN)
-        return config_refuse(r, lr_key, ": cgad has no rate that goes with any run: give one");
-    if (config_state(r, lr_key) != KEY_GIVEN)
-        l->lr = nesterov ? 0.7f : l->outer == OUTER_MEAN ? 1.0f : 0.9f / (float)c->workers;
-    if (config_state(r, momentum_key) != KEY_GIVEN) l->momentum = nesterov || cgad ? 0.9f : 0;
-    if ((nesterov || cgad) != (l->momentum > 0) || (cgad && l->momentum >= 1))
-        return config_refuse(
-            r, momentum_key,
-            " %g: local_steps.outer.type nesterov has a momentum above 0, cgad one below 1 too, mean and elastic have none",
-            (double)l->momentum);
-    const struct optimizer *sgd = optimizer_find("SGD");
-    l->optimizer = (struct optimizer_config){
-        .row = nesterov ? sgd->moving : sgd, .lr = l->lr, .momentum = l->momentum, .nesterov = nesterov};
-    if (cgad)
-        l->optimizer = (struct optimizer_config){
-            .row = optimizer_find("Adam"), .lr = l->lr, .beta1 = l->momentum, .beta2 = 0.999f, .eps = 1e-8f};
+    const struct outer_row *outer = &outer_rows[l->outer];
+    if (outer->by_age && !(c->row->is_alone && c->row->is_alone(c)))
+        return config_refuse(r, "local_steps.outer.type",
+                             " %s weights a worker's change by its age, and with topology %s all changes "
+                             "have the same age: use ps:async, or nesterov",
+                             outer->name, c->topology);
+    if (config_state(r, lr_key) != KEY_GIVEN) {
+        if (outer->lr == 0)
+            return config_refuse(r, lr_key, ": %s has no learning rate that suits every run: give one",
+                                 outer->name);
+        l->lr = outer->elastic ? outer->lr / (float)c->workers : outer->lr;
+    }
+    if (config_state(r, momentum_key) != KEY_GIVEN) l->momentum = outer->momentum;
+    const struct optimizer *row = optimizer_find(outer->optimizer);
+    bool moves = outer->momentum > 0, below_1 = moves && !row->moving;  // it is Adam's beta1
+    if (moves != (l->momentum > 0) || (below_1 && l->momentum >= 1))
+        return config_refuse(r, momentum_key, " %g: local_steps.outer.type %s has %s", (double)l->momentum,
+                             outer->name,
+                             !moves    ? "no momentum"
+                             : below_1 ? "a momentum above 0 and below 1"
+                                       : "a momentum above 0");
+    l->optimizer = (struct optimizer_config){.row = moves && row->moving ? row->moving : row,
+                                             .lr = l->lr,
+                                             .momentum = l->momentum,
+                                             .nesterov = outer->nesterov,
+                                             .beta1 = l->momentum,
+                                             .beta2 = 0.999f,
+                                             .eps = 1e-8f};
     return 0;
 }
 

@@ -8,6 +8,8 @@
 // "local_steps.outer.type" names the outer optimizer's update from the sum over the N ranks; lr is its learning rate:
 //
 //     mean         a = a - lr/N sum (a - x_i); lr 1: the mean of the x_i. Local SGD (Stich 2019), FedAvg (McMahan et al. 2017)
+//     momentum     the same gradient by SGD with momentum; lr 1, momentum 0.9: FedAvgM (Hsu et al.
+//                  2019), SlowMo (Wang et al. 2020, where ranks have a constant learning rate)
 //     nesterov     the same gradient by SGD with Nesterov's momentum; lr 0.7, momentum 0.9: DiLoCo (Douillard et al. 2023,
 //                  algorithm 1, with the paper's outer optimizer)
 //     elastic      x_i = x_i + lr (a - x_i) and a = a - lr sum (a - x_i), both from the old values: synchronous EASGD
@@ -59,14 +61,14 @@ struct local_steps {
 
 static struct local_steps *steps_of(struct topology *t) { return (struct local_steps *)t; }
 
-static bool elastic(const struct local_steps *d) { return d->c->local_steps.outer == OUTER_ELASTIC; }
+static bool elastic(const struct local_steps *d) { return outer_rows[d->c->local_steps.outer].elastic; }
 
 // ---------------------------------------------------------------- the inner configuration
 struct config local_steps_inner(const struct config *c) {
     struct config in = *c;
     int64_t every = c->local_steps.steps;
     if (!every) return in;
-    bool summed = c->local_steps.outer != OUTER_ELASTIC && !(c->row->is_alone && c->row->is_alone(c));
+    bool summed = !outer_rows[c->local_steps.outer].elastic && !(c->row->is_alone && c->row->is_alone(c));
     in.outside = c;
     in.local_steps.steps = 0;
     in.micro_batch *= c->accumulation * every;

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "decentral/collective/hub.h"
-#include "decentral/gossip.h"
+#include "decentral/ranks.h"
 #include "decentral/ring.h"
 #include "shared/core/error.h"
 #include "shared/state/part_file.h"
@@ -32,13 +32,14 @@ struct plain {
 };
 
 // Ranks that a rank hears, itself included, rising: written out anew.
-static int hears(enum gossip_graph graph, int step, int n, int i, int out[3]) {
+static int hears(enum gossip_graph graph, int step, int n, int i, int out[RANKS]) {
     bool in[RANKS] = {0};
     int count = 0, k = 0;
     in[i] = true;
     while (1 << k < n) k++;
     if (n > 1 && graph == GOSSIP_RING) in[(i + 1) % n] = in[(i + n - 1) % n] = true;
     if (n > 1 && graph == GOSSIP_EXPONENTIAL) in[(i + n - (1 << step % k)) % n] = true;
+    for (int j = 0; j < k && graph == GOSSIP_STATIC_EXPONENTIAL; j++) in[(i + n - (1 << j)) % n] = true;
     for (int j = 0; j < n; j++)
         if (in[j]) out[count++] = j;
     return count;
@@ -64,7 +65,7 @@ static struct plain *plain_run(const struct config *c) {
                 memcpy(p->x[step + 1][r][u], p->x[step][r][u], (size_t)p->l->units[u].n_pad * sizeof(float));
         for (int r = 0; r < n; r++) own_update(c, p->l, r, step, p->x[step + 1][r], state[r]);
         for (int r = 0; r < n && n > 1; r++) {
-            int from[3], heard = hears(c->gossip_graph, step, n, r, from);
+            int from[RANKS], heard = hears(c->gossip_graph, step, n, r, from);
             for (int u = 0; u < UNITS; u++)
                 for (int64_t i = 0; i < p->l->units[u].n_pad; i++) {
                     float mixed = 0;
@@ -215,7 +216,7 @@ static struct config config_of(int n, enum dtype dt, enum gossip_graph graph) {
 
 static void test_equals_the_plain_loop(void **state) {
     (void)state;
-    for (int graph = GOSSIP_RING; graph <= GOSSIP_EXPONENTIAL; graph++)
+    for (int graph = GOSSIP_RING; graph < GOSSIP_GRAPHS; graph++)
         for (int n = 1; n <= RANKS; n++)
             for (int dt = DT_F32; dt <= (n == 3 ? DT_BF16 : DT_F32); dt++) {
                 struct config c = config_of(n, (enum dtype)dt, (enum gossip_graph)graph);
@@ -234,7 +235,7 @@ static void test_the_exponential_graph_averages(void **state) {
     double x[4] = {1, 2, 4, 9}, y[4];
     for (int step = 0; step < 2; step++) {
         for (int i = 0; i < 4; i++) {
-            int from[3], heard = hears(GOSSIP_EXPONENTIAL, step, 4, i, from);
+            int from[RANKS], heard = hears(GOSSIP_EXPONENTIAL, step, 4, i, from);
             y[i] = 0;
             for (int k = 0; k < heard; k++) y[i] += x[from[k]] / heard;
         }
@@ -245,7 +246,7 @@ static void test_the_exponential_graph_averages(void **state) {
 
 static void test_all_leave_behind_one_step(void **state) {
     (void)state;
-    for (int graph = GOSSIP_RING; graph <= GOSSIP_EXPONENTIAL; graph++)
+    for (int graph = GOSSIP_RING; graph < GOSSIP_GRAPHS; graph++)
         for (int n = 1; n <= RANKS; n += 2) {
             struct config c = config_of(n, DT_F32, (enum gossip_graph)graph);
             struct rank_case k = {.config = &c, .plain = plain_run(&c), .asks = n - 1, .asked_at = 1};

@@ -55,7 +55,8 @@ static void plain_outer(const struct config *c, struct plain *p, int step, float
                 if (o->outer == OUTER_ELASTIC) p->x[step][r][u][i] = fmaf(o->lr, way, p->x[step][r][u][i]);
             }
             float g = rounded(c->dtype, sum), *m = &momentum[u][i];
-            if (o->outer == OUTER_NESTEROV) *m = fmaf(o->momentum, *m, g);
+            if (o->momentum > 0) *m = fmaf(o->momentum, *m, g);
+            if (o->outer == OUTER_MOMENTUM) g = *m;
             if (o->outer == OUTER_NESTEROV) g = fmaf(o->momentum, *m, g);
             *a = fmaf(-lr, g, *a);
         }
@@ -216,7 +217,7 @@ static int train_rank(void *ctx, struct hub *hub, int rank) {
 
 static struct config config_of(int stage, int n, enum dtype dt, int every, enum outer_kind outer) {
     const struct optimizer *sgd = optimizer_find("SGD");
-    float lr[] = {1, 0.7f, 0.25f}, momentum = outer == OUTER_NESTEROV ? 0.9f : 0;
+    float lr[] = {1, 0.5f, 0.7f, 0.25f}, momentum = outer_rows[outer].momentum;
     struct config c = {
         .row = &topology_zero,
         .variant = stage,
@@ -233,7 +234,7 @@ static struct config config_of(int stage, int n, enum dtype dt, int every, enum 
     c.local_steps.optimizer = (struct optimizer_config){.row = momentum > 0 ? sgd->moving : sgd,
                                                         .lr = lr[outer],
                                                         .momentum = momentum,
-                                                        .nesterov = momentum > 0};
+                                                        .nesterov = outer == OUTER_NESTEROV};
     return c;
 }
 

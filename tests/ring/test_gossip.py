@@ -23,7 +23,7 @@ class Gossip(Runs):
         return self.run_it(*SMALL, "--topology", "gossip", "--workers", str(workers), "--out", out, *more, **how)
 
     def test_engines_and_figures(self):
-        for graph in ("ring", "exponential"):
+        for graph in ("ring", "exponential", "static_exponential"):
             option = ["--set", f"gossip.graph={graph}"]
             self.gossip("threads", *option, *KEEP, "--launch", "threads", "--dtype", "bf16")
             self.gossip("processes", *option, *KEEP, "--launch", "processes", "--dtype", "bf16")

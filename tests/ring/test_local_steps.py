@@ -145,9 +145,9 @@ class LocalSteps(Runs):
                 (["--topology", "zero:0", "--documents", "whole"], "use --documents packed"),
                 (["--topology", "zero:0", "--set", "zero_optimization.overlap_comm=false"], "overlap_comm"),
                 (["--topology", "zero:1", "--set", "zero_optimization.offload_optimizer.device=cpu"], "offload_optimizer"),
-                (["--topology", "zero:0", "--set", "local_steps.outer.momentum=0.9"], "mean and elastic have none"),
-                (["--topology", "ps:sync", "--set", "local_steps.outer.type=cgad"], "all are of one age"),
-                (["--topology", "ps:async", "--set", "local_steps.outer.type=cgad"], "no rate that goes with any run"),
+                (["--topology", "zero:0", "--set", "local_steps.outer.momentum=0.9"], "type mean has no momentum"),
+                (["--topology", "ps:sync", "--set", "local_steps.outer.type=cgad"], "all changes have the same age"),
+                (["--topology", "ps:async", "--set", "local_steps.outer.type=cgad"], "no learning rate that suits every run"),
                 (["--topology", "zero:0", "--set", "local_steps.outer.type=nesterov", "--set", "local_steps.outer.momentum=0"],
                  "a momentum above 0")):
             with self.subTest(words=words):

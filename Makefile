@@ -200,7 +200,7 @@ clean:
 # ---- the commands of every day. deps may install what the top of this file asks pkg-config for, so
 # whoever needs it runs it first and then make again.
 # `make fuzz` is in tests/fuzz/fuzz.mk.
-.PHONY: help deps test check run-tests demo drill soak lab-check bench lint format docs cuda-note
+.PHONY: help deps test check run-tests demo drill soak lab-check bench lint format docs site cuda-note
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
 help:
@@ -211,6 +211,7 @@ help:
 	@echo "make cuda            $(BUILD)/libstarring_cuda.so alone, what nvcc compiles (make builds it too); four minutes on 2 cores"
 	@echo "make demo            deps, build, train through every topology, report in runs/demo/"
 	@echo "make docs            write docs/tour.md and docs/files.md anew from the files' first sentences and the program's figures"
+	@echo "make site            these pages as a site in $(BUILD)/site, offline; wants mkdocs (.ci/deps site installs it)"
 	@echo "make drill           kill processes of 500 small runs at random moments; nothing may be lost (docs/recovery.md)"
 	@echo "make soak            80,000 steps through every topology: no memory, descriptor or thread may pile up"
 	@echo "make lab-check       run every command of docs/lab.md and compare what it prints with what the page says"
@@ -231,7 +232,7 @@ deps:
 	@.ci/deps
 
 # What is not there is said here, in one line, not by the compiler. Commands that build nothing themselves go on.
-TO_BUILD := $(filter-out deps test check demo help lint format clean fuzz uninstall,$(or $(MAKECMDGOALS),all))
+TO_BUILD := $(filter-out deps test check demo help lint format clean fuzz uninstall site,$(or $(MAKECMDGOALS),all))
 TO_TEST  := $(if $(filter run-tests tests mutations fuzz-programs gpu-check bundle-parts $(BUILD)/tests/%,$(TO_BUILD)),tests)
 ifneq ($(TO_BUILD),)
 MISSING  := $(shell pkg-config --exists $(PKGS) zlib $(TO_TEST:tests=cmocka) 2>/dev/null && command -v protoc-c >/dev/null \
@@ -308,6 +309,12 @@ format:
 docs: $(BUILD)/starring
 	docs/make_tour.py
 	docs/make_files.py $(BUILD)/starring
+
+# README.md and docs/ as a site. Strict: a link that leads nowhere, or a page outside the navigation, fails.
+site:
+	@command -v mkdocs >/dev/null || { echo "make site: mkdocs is missing: .ci/deps site, or apt-get install mkdocs, installs it" >&2; exit 1; }
+	@mkdocs build --quiet --site-dir $(BUILD)/site
+	@echo "site: $(BUILD)/site/index.html"
 
 # cppcheck misreads vector types and arrays of structs (uninitvar) and the macros of the tests; -Wall covers the first.
 lint:

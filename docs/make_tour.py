@@ -11,10 +11,10 @@ BOXES = ("kernels", "shared", "ps", "decentral", "proto", "experiments", "bundle
 ENDINGS = (".c", ".h", ".cu", ".proto", ".py")
 HEAD = """# File tour
 
-Each source file with the first sentence of the comment that opens it; `x.c` stands for `x.c` and `x.h` where both exist.
+This page lists each source file with the first sentence of the comment that opens it. `x.c` stands for `x.c` and `x.h` where
+both exist.
 [ARCHITECTURE.md](ARCHITECTURE.md) explains how they work together, [tests/README.md](../tests/README.md) what tests them.
-`make docs` writes this page. experiments/ is Python 3.9 with its standard library alone; `tokenize.py` needs the package
-tokenizers.
+`make docs` writes this page.
 """
 
 
@@ -39,7 +39,7 @@ def opening(text, name):
     for line in m.group(1).splitlines() if m else []:
         line = re.sub(r"^\s*(?://|/\*|\*/|\*)? ?", "", line).replace("*/", "").rstrip()
         if lines and (not line or line.startswith(("- ", "  "))):
-            break  # the first paragraph alone
+            break  # only the first paragraph
         lines.append(line)
     return re.sub(r"\s+", " ", " ".join(lines)).strip()
 
@@ -56,7 +56,7 @@ def tour(top=TOP):
     for path in files:
         stem, ending = os.path.splitext(path)
         if ending in (".c", ".cu") and stem + ".h" in known:
-            continue  # its header speaks
+            continue  # its header's sentence stands for both
         with open(os.path.join(top, path), encoding="utf-8") as f:
             says = first_sentence(opening(f.read(), path))
         if not says:

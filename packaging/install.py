@@ -9,7 +9,7 @@
     PREFIX/share/starring/          experiments/, which find the program by themselves, and the list of all that was installed
     PREFIX/share/man/man1/          starring.1, starring-train.1, ..
     PREFIX/share/bash-completion/completions/starring, PREFIX/share/zsh/site-functions/_starring
-    PREFIX/share/doc/starring/      LICENSE, README.md and docs/
+    PREFIX/share/doc/starring/      LICENSE, README.md and the other pages at the top, and docs/
 
 An earlier installation goes first, by its own list. Each file is written under another name and renamed, so that a job
 under way keeps the program that it was started with.
@@ -57,9 +57,10 @@ def plan(build, made):
         to = ("share/man/man1/" + name if name.endswith(".1") else "share/zsh/site-functions/" + name if name.startswith("_")
               else "share/bash-completion/completions/starring")
         found.append((os.path.join(made, name), to, 0o644))
-    found += [(os.path.join(TOP, name), "share/doc/starring/" + name, 0o644) for name in ("LICENSE", "README.md")]
+    found += [(os.path.join(TOP, name), "share/doc/starring/" + name, 0o644)
+              for name in ("LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md")]
     found += [(os.path.join(TOP, "docs", name), "share/doc/starring/docs/" + name, 0o644) for name in tree("docs")
-              if not name.endswith((".py", ".in.md"))]
+              if not name.endswith((".py", ".css", ".in.md"))]
     return found
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""docs/tour.md is as the files say. Links of all pages lead to files, and commands of all pages can be typed as they
-stand."""
+"""docs/tour.md is as the files say. Links of all pages lead to files and headings, commands of all pages can be typed as
+they stand, and all pages are in the site."""
 import glob
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,12 +13,10 @@ import unittest
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(TOP, "docs"))
+import make_site  # noqa: E402
 import make_tour  # noqa: E402
 
 PROGRAM = os.environ.get("STARRING", os.path.join(TOP, "build", "starring"))
-LINK = re.compile(r"\]\(([\w./-]+)(?:#[\w-]*)?\)")
-
-
 # A path of the sources in running text: no pattern, no name to be filled in, nothing that a build or the downloads of pages make.
 PATH = re.compile(r"(?<![\w/.-])((?:ps|shared|decentral|kernels|tests|proto|docs)/(?!_pages)(?![\w/.-]*(?:[A-Z*<]|-c\.h))[\w/.-]+)")
 
@@ -32,14 +31,23 @@ def path_is(known, path):
     return path.rstrip("./") in known
 
 
-def broken_links(page, text, top=TOP):
-    return [f"{page}: {link}" for link in LINK.findall(text)
-            if not os.path.exists(os.path.join(top, os.path.dirname(page), link))]
+def read(page):
+    with open(os.path.join(TOP, page), encoding="utf-8") as f:
+        return f.read()
 
 
-def pages():
-    return [os.path.join(TOP, "README.md")] + sorted(
-        p for p in glob.glob(os.path.join(TOP, "docs", "**", "*.md"), recursive=True) if f"{os.sep}results{os.sep}" not in p)
+def badly_set(text):
+    """Line numbers at which GitHub, or mkdocs, takes code or a list for a continuation of the paragraph above."""
+    found, lines, in_list, fenced = [], text.split("\n"), False, False
+    for at, line in enumerate(lines):
+        item, above = re.match(r" *([-*]|\d+\.) ", line), lines[at - 1] if at else ""
+        fenced ^= line.startswith("```")
+        if line and not line.startswith(" ") and not above:
+            in_list = False
+        if not fenced and above and not in_list and (item or re.match(r" {4}\S", line) and not re.match(r" {4}|```", above)):
+            found.append(at + 1)
+        in_list |= bool(item)
+    return found
 
 
 def commands(text):
@@ -55,9 +63,10 @@ READERS = ("ds_config.json", "job.json", "star.json", "./gpt2", "$", "...")
 class Commands(unittest.TestCase):
     def test_each_can_be_typed(self):
         tried = 0
-        for page in pages():
-            with open(page, encoding="utf-8") as f:
-                text = f.read()
+        for page in make_site.pages():
+            if page.startswith("docs/results/"):
+                continue
+            text = read(page)
             # Of several machines the page installs it first, and other programs start it.
             found = commands(text) if os.path.basename(page) != "cluster.md" else [
                 "build/" + c for c in re.findall(r"^(?: {4}|)(?:srun|mpirun|torchrun|docker|RANK|starring|experiments/over_ssh).*?(starring train [^|;#&\n]*)", text, re.M)]
@@ -101,12 +110,6 @@ class Tour(unittest.TestCase):
             self.assertIn("| `a.c` | Ships, e.g. of Vasa et al. (1628) |\n", page)
             self.assertIn("| `c.py` | Does it |\n", page)
 
-    def test_links_lead_to_files(self):
-        for page in [os.path.join(TOP, "README.md")] + [p for folder in ("docs", "tests") for p in
-                                                        glob.glob(os.path.join(TOP, folder, "**", "*.md"), recursive=True)]:
-            with open(page, encoding="utf-8") as f:
-                self.assertEqual(broken_links(os.path.relpath(page, TOP), f.read()), [])
-
     def test_paths_lead_to_files(self):
         """What pages and comments call ps/x/y.c or ps/x is there."""
         tracked = subprocess.run(["git", "ls-files"], cwd=TOP, capture_output=True, text=True, check=False).stdout.split()
@@ -124,7 +127,51 @@ class Tour(unittest.TestCase):
         for path, there in (("ps/a/b.c", True), ("ps/a/b", True), ("ps/a", True), ("ps/a.", True), ("ps/b.c", False), ("ps/c", False)):
             self.assertEqual(path_is(known, path), there, path)
         self.assertEqual(PATH.findall("(ps/a.c), `shared/x/y` and/or docs/_pages x/ps/b.c ps/NAME.c ps/*/b.c"), ["ps/a.c", "shared/x/y"])
-        self.assertEqual(broken_links("docs/x.md", "[a](../README.md#b) [c](d.md) [e](https://f.g/h)"), ["docs/x.md: d.md"])
+
+
+class Pages(unittest.TestCase):
+    def test_links_lead_to_files_and_headings(self):
+        self.assertEqual([sentence for page in make_site.pages() for sentence in make_site.broken_links(page, read(page))], [])
+
+    def test_each_opens_with_what_it_is_for(self):
+        wrong = [page for page in make_site.pages() if page != "README.md"
+                 and not re.match(r"# .*\n\n(After this (page|lab) you |This page |With this page )", read(page))]
+        self.assertEqual(wrong, [])
+
+    def test_code_and_lists_begin_after_an_empty_line(self):
+        self.assertEqual([f"{page}:{line}" for page in make_site.pages() for line in badly_set(read(page))], [])
+
+    def test_each_is_in_the_navigation_of_the_site(self):
+        listed = re.findall(r"^ +- [^:]+: (\S+\.md)$", read("mkdocs.yml"), re.M)
+        self.assertEqual(sorted(listed), sorted(make_site.pages()))
+
+    def test_the_site_is_built(self):
+        if not shutil.which("mkdocs"):
+            self.skipTest("no mkdocs here: .ci/deps site installs it")
+        with tempfile.TemporaryDirectory() as out:
+            p = subprocess.run(["mkdocs", "build", "--quiet", "--site-dir", out], cwd=TOP, capture_output=True, text=True, check=False)
+            self.assertEqual((p.returncode, p.stderr), (0, ""))
+            built = make_site.slug(read("docs/ARCHITECTURE.md").split("\n## ")[2].split("\n")[0])
+            with open(os.path.join(out, "docs", "ARCHITECTURE.html"), encoding="utf-8") as f:
+                html = f.read()
+            self.assertIn(f'id="{built}"', html)
+            self.assertIn('href="../shared/core/topology.h.txt"', html)
+            self.assertTrue(os.path.exists(os.path.join(out, "shared", "core", "topology.h.txt")))
+            self.assertNotRegex(html, r'(src|rel="stylesheet" href)="https?:')  # it works offline
+
+    def test_citation_names_the_version(self):
+        version = re.search(r'STARRING_VERSION "(.*)"', read("shared/core/version.h")).group(1)
+        self.assertIn(f'\nversion: "{version}"\n', read("CITATION.cff"))
+
+    def test_the_rules_themselves(self):
+        page = "# A `b`: c--d\n\n[a](../README.md#two-commands) [b](#a-b-c--d) [c](https://d.e/f)\n\n    [code](code)\n"
+        self.assertEqual(make_site.broken_links("docs/x.md", page), [])
+        page += "[c](d.md) [e](../README.md#f) [g](#h) [i](../docs)\n"
+        self.assertEqual(make_site.broken_links("docs/x.md", page), [
+            "docs/x.md: d.md is no file", "docs/x.md: ../README.md#f: no heading of that name", "docs/x.md: #h: no heading of that name",
+            "docs/x.md: ../docs is no file"])
+        self.assertEqual(badly_set("a\n\n    b\n    c\n\n- d\n  e\n- f\n\n      g\n\n1. h\n   - i\n"), [])
+        self.assertEqual(badly_set("a\n    b\n\nc\n- d\n"), [2, 5])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 // An exact, associative sum of non-negative doubles. The global gradient norm needs it: it must not depend on
-// how elements are partitioned over ranks, shards or threads (docs/ARCHITECTURE.md, Numerics).
+// how elements are partitioned over ranks, shards or threads (docs/numerics.md).
 //
 // Idea (Kulisch's long accumulator, as in Demmel & Nguyen, "Parallel Reproducible Summation", 2015, section 2):
 // a fixed-point number wide enough for every term. It is kept in 32-bit digits (limbs) with 31 bits of head

@@ -296,7 +296,7 @@ struct sumsq_args {
     enum dtype dt;
 };
 
-// The decision for one step's update; made once, the same on every rank (docs/ARCHITECTURE.md, Numerics).
+// The decision for one step's update; made once, the same on every rank (docs/numerics.md).
 struct update_scalars {
     float grad_scale;  // multiply gradients by this: clip / loss_scale
     int32_t skip;      // 1: a gradient was not finite; change nothing

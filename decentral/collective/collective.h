@@ -9,8 +9,8 @@
 // Errors      A failure, an abort or a peer that misses deadline_ms fails the stream. collective_error returns the
 //             text, which names the operation and the missing rank.
 // Reduction   A call's `reduction`: sum, minimum, maximum, product or logical or (defined in kernels/operations.h).
-//             ordered (the default): 16-bit elements are added in fp32 in rank order and rounded once (ARCHITECTURE.md,
-//             Numerics 1); fp64 in rank order; int64 exactly, by the library if the engine has one: any order gives the
+//             ordered (the default): 16-bit elements are added in fp32 in rank order and rounded once (docs/numerics.md);
+//             fp64 in rank order; int64 exactly, by the library if the engine has one: any order gives the
 //             same bits. native: the library's own order.
 // Counting    Payload bytes by the ring/all-to-all volume: all_gather, reduce_scatter (N-1)/N of the whole buffer out
 //             and in; all_reduce twice that, 2(N-1)/N. Sums by a library are counted by the same formula, however the

@@ -80,7 +80,7 @@ static_assert(offsetof(struct optimizer_config, beta2) ==
 #define IN(of)                         .group = HELP_##of
 #define OFTEN(of)                      IN(of), .often = true
 
-// The uses of a key (enum identity_use): which ranks and runs must agree on it. docs/ARCHITECTURE.md promises: with
+// The uses of a key (enum identity_use): which ranks and runs must agree on it. docs/numerics.md promises: with
 // N workers and one micro-batch per step, ps:sync = zero:0..3, with any number of servers.
 //
 //     NOBODY          no bit changes: where something is stored, how patient, talkative or fast a process is

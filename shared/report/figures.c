@@ -610,7 +610,7 @@ static const struct figure of_summaries[] = {
     {"devices", NULL, "an element per GPU", .type = "list", .when = "GPU"},
     {"time", NULL,
      "mean over workers, of all steps: data + forward + backward + optimizer + comm_exposed + wait + host "
-     "= total (ARCHITECTURE.md, Time)",
+     "= total (measuring.md)",
      OBJECT},
     {"server_time", NULL,
      "an element per server: its shard threads added, from the first gradient to the last answer. The "

@@ -1,4 +1,4 @@
-// The promise (ARCHITECTURE.md, Numerics): with N workers fixed, ps:sync with any number of servers and
+// The promise (docs/numerics.md): with N workers fixed, ps:sync with any number of servers and
 // zero:0..3 give the same loss curve, norms, skips and final weights, to the last bit; N = 1 equals local.
 #include <setjmp.h>
 #include <stdarg.h>

@@ -31,19 +31,19 @@
 
 static const struct cli_option options[] = {
     {"model", NULL, "DIR", "run directory (its weights/), or Hugging Face directory", 0},
-    {"prompt", NULL, "TEXT", "text to go on from, for models whose tokens are bytes; -: standard input", 0},
-    {"prompt-ids", NULL, "IDS", "token ids to go on from, as in 15496,11; -: standard input", 0},
-    {"tokens", NULL, "N", "tokens to append, at most (100)", 0},
-    {"temperature", NULL, "T", "0: always the likeliest token; 1: as the model says (0.8)", 0},
-    {"top-k", NULL, "K", "only the K likeliest tokens; 0: all (40)", 0},
-    {"seed", "seed", "N", "of the draws: the same seed, the same text (1)", 0},
-    {"window", NULL, "N", "tokens that the model sees: the last N of prompt and continuation", 0},
-    {"ignore-eos", NULL, NULL, "go on after an end-of-text token", 0},
-    {"dtype", "dtype", "D", "fp32, bf16 or fp16 (that of the weights)", 0},
+    {"prompt", NULL, "TEXT", "text to continue, for models whose tokens are bytes; -: standard input", 0},
+    {"prompt-ids", NULL, "IDS", "token ids to continue, such as 15496,11; -: standard input", 0},
+    {"tokens", NULL, "N", "append at most N tokens (100)", 0},
+    {"temperature", NULL, "T", "0: always the most likely token; 1: the model's own distribution (0.8)", 0},
+    {"top-k", NULL, "K", "draw from the K most likely tokens; 0: from all (40)", 0},
+    {"seed", "seed", "N", "seed of the draws: the same seed gives the same text (1)", 0},
+    {"window", NULL, "N", "number of tokens that the model sees: the last N of prompt and continuation", 0},
+    {"ignore-eos", NULL, NULL, "continue after an end-of-text token", 0},
+    {"dtype", "dtype", "D", "fp32, bf16 or fp16 (default: the weights' type)", 0},
     {"device", "device", "D", "auto, cpu, ref (slow and simple) or cuda", 0},
     {"threads", "threads", "N", "CPU threads (one per core)", 0},
     {"set", CLI_SET, "KEY=VALUE",
-     "cpu.kernel; memory.check=off: start although memory seems too small; cuda.attention, cuda.gelu", 0},
+     "cpu.kernel; memory.check=off: start even if memory seems too small; cuda.attention, cuda.gelu", 0},
     {"json", NULL, NULL, "print one JSON document: prompt, ids, text, seed, tokens/s ..", 0},
 };
 
@@ -51,14 +51,13 @@ static const struct cli_command command = {
     .name = "generate",
     .usage = "--model RUN|DIR --prompt TEXT [OPTIONS]",
     .summary =
-        "Continues a prompt with a run's weights, or with a Hugging Face directory's. Text goes in and out\n"
-        "where tokens are bytes, by training's rule: 256 to 512 entries and no tokenizer files, or a\n"
-        "tokenizer.json whose first 256 entries are the bytes, or a run with --tokenizer byte. Entries\n"
-        "from 256 on are special tokens: they may be drawn and print nothing. Otherwise token ids go in\n"
-        "and out (--prompt-ids), and experiments/generate.py translates for models with a tokenizer.\n"
-        "Every token is a forward pass over the window. The window is, by default, the sequence length of\n"
-        "the run, the model's positions, 256, or prompt and continuation, whichever is least; when it is\n"
-        "full it slides, and positions count from its first token again.\n"
+        "Continues a prompt with the weights of a run or of a Hugging Face directory. If tokens are bytes, input and\n"
+        "output are text. Tokens are bytes if the vocabulary has 256 to 512 entries and no tokenizer files, if the first\n"
+        "256 entries of tokenizer.json are the bytes, or if the run used --tokenizer byte; later entries are special\n"
+        "tokens, which print nothing. Otherwise input and output are token ids (--prompt-ids), and\n"
+        "experiments/generate.py translates for models with a tokenizer. Every token is a forward pass over the\n"
+        "window. By default the window is the least of the run's sequence length, the model's positions, 256, and\n"
+        "the length of prompt and continuation. A full window slides, and positions count from its first token.\n"
         "Generation stops at config.json's (generation_config.json's) eos_token_id.",
     .examples =
         "  starring generate --model runs/demo/ps-sync --prompt \"hacker: \"\n"

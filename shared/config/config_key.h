@@ -47,10 +47,10 @@ enum identity_use {
     X(HELP_WHAT, "model", "Model and data")               \
     X(HELP_TRAINING, "training", "Training")              \
     X(HELP_RANKS, "ranks", "Topology, ranks and devices") \
-    X(HELP_STAR, "star", "The star alone")                \
+    X(HELP_STAR, "star", "Only for a star")               \
     X(HELP_FILES, "files", "Output and files")            \
-    X(HELP_AGAIN, "again", "Checkpoints, and going on")   \
-    X(HELP_TROUBLE, "trouble", "Trouble on purpose")
+    X(HELP_AGAIN, "again", "Checkpoints and resuming")    \
+    X(HELP_TROUBLE, "trouble", "Simulated stragglers, delays and faults")
 #define HELP_ID(id, ...) id,
 enum help_group { HELP_LIST(HELP_ID) HELP_GROUPS };
 #undef HELP_ID

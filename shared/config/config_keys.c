@@ -114,57 +114,61 @@ static const struct config_key keys[] = {
         "model.name", NOBODY, c.model, DEFAULT("demo"),
         FLAG(
             "model", "M",
-            "preset (tiny, demo, gpt2-124m, ..), Hugging Face config.json, or directory with weights (demo)"),
+            "a preset (tiny, demo, gpt2-124m, ..), a Hugging Face config.json, or a directory with weights (demo)"),
         OFTEN(WHAT)),
-    TEXT("data.path", NOBODY, c.data, DEFAULT("demo"),
-         FLAG("data", "PATH",
-              "text or token file, directory of them, pattern in quotes, or the demo's text (demo)"),
-         OFTEN(WHAT)),
+    TEXT(
+        "data.path", NOBODY, c.data, DEFAULT("demo"),
+        FLAG(
+            "data", "PATH",
+            "a text or token file, a directory of them, a pattern in quotes, or demo: the demo's text (demo)"),
+        OFTEN(WHAT)),
     TEXT("data.val_path", NOBODY, c.val_data,
          FLAG("data-val", "PATH",
-              "held-out text or tokens (those of --data that are named so, or its last 5%)"),
+              "held-out text or tokens (default: files of --data with such a name, else its last 5%)"),
          IN(WHAT)),
-    TEXT("data.tokenizer", NOBODY, c.tokenizer, DEFAULT("auto"),
-         FLAG("tokenizer", "KIND",
-              "auto; byte: text for any model, a token per byte; bin: token files of a directory with texts"),
-         IN(WHAT)),
+    TEXT(
+        "data.tokenizer", NOBODY, c.tokenizer, DEFAULT("auto"),
+        FLAG(
+            "tokenizer", "KIND",
+            "auto; byte: read text, one token per byte, for any model; bin: read only the token files of a directory (auto)"),
+        IN(WHAT)),
     NUMBER("data.val_fraction", NOBODY, KEY_F64, c.val_fraction, 0, 0.9, DEFAULT("0.05")),
     ENUM(
         "data.documents", T, c.documents, documents_names,
         FLAG(
             "documents", "HOW",
-            "packed: sequences from anywhere in the text; whole: documents of up to T tokens, each as long as it is "
-            "(packed)"),
+            "packed: sequences from anywhere in the text; whole: one document per sequence, cut at T tokens (packed)"),
         IN(WHAT)),
     NUMBER("data.seq_len", T, KEY_I64, c.seq, 1, 1 << 24, DEFAULT("256"),
-           FLAG("seq", "T", "tokens of a sequence (256)"), OFTEN(WHAT)),
+           FLAG("seq", "T", "tokens per sequence (256)"), OFTEN(WHAT)),
     TEXT(
         "topology", R | ORDER, c.topology,
         FLAG(
             "topology", "T",
-            "local (the default), ps:sync, ps:async, ps:ssp:S, ps:backup:B (all but B workers: K-sync), ps:quorum:Q, zero:0, zero:1, zero:2, zero:3 or gossip"),
+            "local (the default); a star: ps:sync, ps:async, ps:ssp:S (at most S updates behind), ps:backup:B (all but B workers: K-sync), ps:quorum:Q; a ring: zero:0, zero:1, zero:2, zero:3 or gossip"),
         OFTEN(RANKS)),
     NUMBER("workers", R | B | ORDER, KEY_INT, c.workers, 1, 65536,
-           FLAG("workers", "N", "ranks that compute (2; local: 1)"), OFTEN(RANKS)),
-    ENUM("launch", NOBODY, c.launch, launch_names,
-         TRAIN_FLAG(
-             "launch", "HOW",
-             "processes, threads (ring), mpi (ring), or auto: processes; threads on GPUs of a ring (auto)"),
-         IN(RANKS)),  // how the processes were started
-    ENUM("medium", R | ORDER, c.medium, medium_names,
-         FLAG("medium", "M", "what processes of one host talk through: shm, tcp or auto (auto)"),
-         IN(RANKS)),  // for ranks that require shared memory
-    TEXT(
-        "interface", NOBODY, c.interface,
+           FLAG("workers", "N", "number of ranks that compute (2; local: 1)"), OFTEN(RANKS)),
+    ENUM(
+        "launch", NOBODY, c.launch, launch_names,
         TRAIN_FLAG(
-            "interface", "NAME",
-            "of ranks on several hosts: the network that they talk through, as eth1 (by the route to rank 0)"),
-        IN(RANKS)),
+            "launch", "HOW",
+            "how ranks are started: processes, threads (ring), mpi (ring), or auto: processes, but threads for a ring on GPUs (auto)"),
+        IN(RANKS)),  // how the processes were started
+    ENUM("medium", R | ORDER, c.medium, medium_names,
+         FLAG("medium", "M",
+              "transport between processes of one host: shm (shared memory), tcp or auto (auto)"),
+         IN(RANKS)),  // for ranks that require shared memory
+    TEXT("interface", NOBODY, c.interface,
+         TRAIN_FLAG(
+             "interface", "NAME",
+             "network interface between ranks on several hosts, such as eth1 (default: the route to rank 0)"),
+         IN(RANKS)),
     ENUM("device", B | L, c.device, device_names,
          FLAG("device", "D", "cpu, cuda, ref (slow and simple), or auto: a GPU if there is one (auto)"),
          OFTEN(RANKS)),  // workers may differ: each computes its own share of the batch
     NUMBER("threads", NOBODY, KEY_INT, c.threads, 0, 4096,
-           FLAG("threads", "N", "CPU threads per rank; 0: its share of the cores (0)"),
+           FLAG("threads", "N", "CPU threads per rank; 0: an equal share of the cores (0)"),
            OFTEN(RANKS)),  // no bit depends on the number
     ENUM("cpu.kernel", NOBODY, c.cpu_kernel, kernel_names),
     ENUM("cuda.attention", R | B | L, c.cuda.attention, attention_names),
@@ -173,63 +177,66 @@ static const struct config_key keys[] = {
     ENUM("cuda.bias_grad", R | B | L, c.cuda.bias_grad, bias_grad_names),
     DTYPE("dtype", T, c.dtype, dtype_names, FLAG("dtype", "D", "fp32, bf16 or fp16 (fp32)"), OFTEN(WHAT)),
     NUMBER("steps", R | ORDER, KEY_I64, c.steps, 1, EXACT_MAX, DEFAULT("100"),
-           FLAG("steps", "N", "optimizer steps (100)"), OFTEN(TRAINING)),
+           FLAG("steps", "N", "number of steps (100)"), OFTEN(TRAINING)),
     NUMBER("seed", T, KEY_I64, c.seed, 0, EXACT_MAX, DEFAULT("1"),
-           FLAG("seed", "N", "of the initial weights and the batches (1)"), OFTEN(TRAINING)),
+           FLAG("seed", "N", "seed of the initial weights and the batches (1)"), OFTEN(TRAINING)),
     TEXT("out", NOBODY, c.out,
-         FLAG("out", "DIR", "run directory (train's default: runs/MODEL-TOPOLOGY-TIME)"), OFTEN(FILES)),
+         FLAG("out", "DIR", "run directory (default of train: runs/MODEL-TOPOLOGY-TIME)"), OFTEN(FILES)),
     NUMBER(
         "eval_every", R, KEY_I64, c.eval_every, 0, EXACT_MAX,
-        FLAG("eval-every", "K",
-             "keep the weights of every K-th step, and evaluate them after the run (0: the last ones alone)"),
+        FLAG(
+            "eval-every", "K",
+            "keep the weights of every K-th step and evaluate them after the run (0: only the last weights)"),
         OFTEN(TRAINING)),
     NUMBER("eval_every_seconds", R, KEY_F64, c.eval_every_seconds, 0, FLOAT_MAX),
     ROW("eval_batches", R, KEY_SIZE, c.eval_batches, .high = EXACT_MAX, .names = batches_names,
         DEFAULT("auto")),
     NUMBER("target_loss", R, KEY_F64, c.target_loss, 0, FLOAT_MAX),
     BOOL("keep_snapshots", NOBODY, c.keep_snapshots,
-         FLAG("keep-snapshots", NULL, "do not remove DIR/snapshots after they have been evaluated"),
+         FLAG("keep-snapshots", NULL, "do not remove DIR/snapshots after evaluating them"),
          IN(FILES)),  // worker 0's files
     BOOL("trace", NOBODY, c.trace,
-         FLAG("trace", NULL, "trace.json (Chrome, Perfetto) has all steps, not the last three"),
+         FLAG("trace", NULL,
+              "write all steps to trace.json (for Chrome or Perfetto), not only the last three"),
          IN(FILES)),  // each role may write its own
     // These lists name ranks, and each rank looks up its own entry. If ranks have other lists, the report is wrong.
     LIST(
         "trouble.straggle", R, c.straggle,
         FLAG(
             "straggle", "R:F[:P]",
-            "worker R (*: each) computes F times as long, in a share P of its steps (all); or R:D:X: 1 + X times "
-            "on average, drawn for each micro-batch; repeatable"),
+            "worker R (*: each worker) computes F times as long, in a share P of its steps (all); R:D:X: 1 + X times "
+            "on average, drawn from distribution D per micro-batch; repeatable"),
         IN(TROUBLE)),
     LIST(
         "trouble.delay", R, c.delay,
         FLAG(
             "delay", "R:D:MS",
-            "worker R (*: each) computes MS ms longer in each step; D: constant, exponential, pareto, lognormal; "
+            "worker R (*: each worker) computes MS ms longer per step; D: constant, exponential, pareto, lognormal; "
             "repeatable"),
         IN(TROUBLE)),
-    TEXT("trouble.fault", NOBODY, c.fault,
-         FLAG("fault", "LIST",
-              "a star's messages get lost, doubled, late: drop=P,dup=P,reorder=P (shares),delay=MS,seed=S"),
-         IN(TROUBLE)),  // of the process that has the flag; no bit changes
+    TEXT(
+        "trouble.fault", NOBODY, c.fault,
+        FLAG(
+            "fault", "LIST",
+            "lose, duplicate, reorder or delay a star's messages: drop=P,dup=P,reorder=P (shares),delay=MS,seed=S"),
+        IN(TROUBLE)),  // of the process that has the flag; no bit changes
     BOOL("json", NOBODY, c.json,
-         TRAIN_FLAG("json", NULL, "print summary.json alone on stdout; steps go to stderr"), IN(FILES)),
+         TRAIN_FLAG("json", NULL, "print only summary.json on stdout; steps go to stderr"), IN(FILES)),
     BOOL("quiet", NOBODY, c.quiet,
-         FLAG("quiet", NULL, "no step lines, no table, and of the configuration warnings alone"),
+         FLAG("quiet", NULL, "print no step lines and no table; of the configuration, only warnings"),
          OFTEN(FILES)),
     BOOL("full", NOBODY, c.full,
-         FLAG("full", NULL, "end with every figure, as starring summary prints them, not with a few lines"),
-         IN(FILES)),
+         FLAG("full", NULL, "print every figure at the end, as starring summary does"), IN(FILES)),
     ENUM("unknown_keys", NOBODY, unknown_keys, unknown_names, .only_read = true),
     ENUM("memory.check", NOBODY, c.memory_check, memory_check_names),  // of each machine
     SIZE("memory.logits_bytes", R | B, c.logits_bytes, auto_names),
     SIZE("memory.device_bytes", NOBODY, c.device_bytes, device_bytes_names,
          TRAIN_FLAG("device-memory", "SIZE",
-                    "what a worker may take of its device's memory, as 6GiB, on a CPU too (all)"),
+                    "limit of a worker's device memory, such as 6GiB; on a CPU too (all)"),
          IN(RANKS)),
     NUMBER("train_batch_size", T, KEY_I64, c.train_batch, 1, 1 << 30, LATER),
     NUMBER("train_micro_batch_size_per_gpu", R | B, KEY_I64, c.micro_batch, 1, 1 << 30, LATER,
-           FLAG("batch", "B", "sequences of one micro-batch of one worker (4)"), OFTEN(TRAINING)),
+           FLAG("batch", "B", "sequences per micro-batch and worker (4)"), OFTEN(TRAINING)),
     NUMBER("gradient_accumulation_steps", R | B, KEY_I64, c.accumulation, 1, 1 << 30, LATER),
     // The defaults of optimizer.params are in the optimizer's row.
     TEXT("optimizer.type", T, c.optimizer_type, DEFAULT("AdamW")),
@@ -342,35 +349,36 @@ static const struct config_key keys[] = {
         "reduce_group", R | B, c.reduce_group, group_names,
         TRAIN_FLAG(
             "reduce-group", "G",
-            "sum gradients within groups of G workers, then across them; or host: those of a machine (none)"),
+            "sum gradients within groups of G workers, then across groups; host: the workers of one machine (none)"),
         IN(RANKS)),
     ENUM("ring.collective", R, c.collective, engine_names,
-         TRAIN_FLAG("collective", "C", "what a ring's ranks talk through: " ENGINE_LIST(HELP_OF)), IN(RANKS),
+         TRAIN_FLAG("collective", "C", "engine between a ring's ranks: " ENGINE_LIST(HELP_OF)), IN(RANKS),
          .ring = true),
     BOOL("ring.no_sync", R, c.no_sync, .ring = true), ENUM("gossip.graph", T, c.gossip_graph, gossip_graphs),
-    NUMBER("local_steps.steps", T, KEY_I64, c.local_steps.steps, 0, EXACT_MAX,
-           TRAIN_FLAG("local-steps", "H",
-                      "each worker trains alone for H steps between two exchanges (0: none)"),
-           IN(RANKS)),
+    NUMBER(
+        "local_steps.steps", T, KEY_I64, c.local_steps.steps, 0, EXACT_MAX,
+        TRAIN_FLAG("local-steps", "H",
+                   "each worker takes H steps by itself between two exchanges (0: exchange in every step)"),
+        IN(RANKS)),
     ENUM("local_steps.outer.type", T, c.local_steps.outer, outer_names),
     NUMBER("local_steps.outer.lr", T, KEY_F32, c.local_steps.lr, 0, FLOAT_MAX),
     NUMBER("local_steps.outer.momentum", T, KEY_F32, c.local_steps.momentum, 0, 1),
     NUMBER("local_steps.outer.age_decay", T, KEY_F32, c.local_steps.age_decay, 0, FLOAT_MAX, DEFAULT("0")),
     NUMBER("local_steps.outer.age_cutoff", T, KEY_F32, c.local_steps.age_cutoff, 0, FLOAT_MAX, DEFAULT("0")),
     NUMBER("parameter_server.servers", R | ORDER, KEY_INT, c.ps.servers, 1, 4096, DEFAULT("1"),
-           FLAG("servers", "S", "parameter servers of a star (1)"), OFTEN(RANKS)),
+           FLAG("servers", "S", "number of parameter servers of a star (1)"), OFTEN(RANKS)),
     TEXT(
         "parameter_server.servers_on", R, c.ps.servers_on, DEFAULT("hosts"),
         FLAG(
             "servers-on", "WHERE",
-            "hosts: servers go to the machines of the job in turn; workers: one beside each worker; or a list of machines, "
+            "hosts: servers are spread over the machines of the job; workers: one server next to each worker; or a list of machines, "
             "names or numbers from 0: h1,h3 (hosts)"),
         IN(STAR)),
     ENUM(
         "parameter_server.resident", R | B, c.ps.resident, resident_names,
         FLAG(
             "resident", "WHAT",
-            "what a worker keeps of weights and gradients: all, or two units at a time, as zero:3 does (all)"),
+            "weights and gradients that a worker keeps: all, or units: two units at a time, as zero:3 does (all)"),
         IN(STAR)),
     NUMBER("parameter_server.threads", R | ORDER, KEY_INT, c.ps.threads, 1, 1024, DEFAULT("1")),
     NUMBER("parameter_server.partition_bytes", R, KEY_I64, c.ps.partition_bytes, 1024, 1 << 30,
@@ -385,14 +393,15 @@ static const struct config_key keys[] = {
         "parameter_server.record_arrivals", NOBODY, c.ps.record_arrivals,
         FLAG(
             "record-arrivals", NULL,
-            "ps:async, ps:ssp, ps:backup, ps:quorum: leave what came by chance, gradients or weights, in DIR/arrivals.*"),
+            "record in DIR/arrivals.* what depends on chance: the order of gradients, or the versions read (ps:async, ps:ssp, ps:backup, ps:quorum)"),
         IN(STAR)),
     TEXT("parameter_server.replay_arrivals", NOBODY, c.ps.replay_arrivals,
          FLAG("replay-arrivals", "DIR",
-              "ps:async, ps:ssp, ps:backup, ps:quorum: do as recorded in DIR, bit for bit"),
+              "repeat the recording in DIR, bit for bit (ps:async, ps:ssp, ps:backup, ps:quorum)"),
          IN(STAR)),  // the file names its run (ps/record/arrivals.h)
     BOOL("parameter_server.log_updates", NOBODY, c.ps.log_updates,
-         FLAG("log-updates", NULL, "a star: a line for each gradient, in DIR/updates.jsonl"), IN(STAR)),
+         FLAG("log-updates", NULL, "write a line for each gradient of a star to DIR/updates.jsonl"),
+         IN(STAR)),
     ROW("parameter_server.read", R | B, KEY_SWITCH, c.ps.read_oldest, .names = read_names),
     NUMBER("local.delay", B, KEY_INT, c.local_delay, 0, CONFIG_DELAY_MAX),
     // Every code gives a correct run, because what it omits is sent later; the bits differ.
@@ -413,41 +422,46 @@ static const struct config_key keys[] = {
         "recovery.checkpoint_every", R, KEY_I64, c.recovery.checkpoint_every, 0, EXACT_MAX,
         FLAG(
             "checkpoint-every", "K",
-            "keep the complete state of every K-th step and of the last in DIR/checkpoints, to go on from (0: none)"),
+            "write a checkpoint of every K-th step and of the last to DIR/checkpoints, to resume from (0: none)"),
         OFTEN(AGAIN)),
     BOOL(
         "recovery.checkpoint_background", R, c.recovery.checkpoint_background,
         FLAG(
             "checkpoint-background", NULL,
-            "write checkpoints while training goes on, from a copy: as much memory as a checkpoint has (a star's servers always do)"),
+            "write checkpoints while training continues, from a copy that takes as much memory as a checkpoint (a star's servers always do)"),
         IN(AGAIN)),
     NUMBER("recovery.checkpoint_keep", R, KEY_I64, c.recovery.checkpoint_keep, 0, 1 << 30, DEFAULT("2"),
-           FLAG("checkpoint-keep", "K", "how many of the last checkpoints stay (2; 0: all)"), IN(AGAIN)),
+           FLAG("checkpoint-keep", "K", "keep the last K checkpoints (2; 0: all)"), IN(AGAIN)),
     NUMBER("recovery.checkpoint_keep_every", R, KEY_I64, c.recovery.checkpoint_keep_every, 0, 1 << 30,
-           FLAG("checkpoint-keep-every", "M", "every M-th checkpoint stays besides (0: none)"), IN(AGAIN)),
+           FLAG("checkpoint-keep-every", "M", "keep every M-th checkpoint too (0: none)"), IN(AGAIN)),
     TEXT(
         "recovery.resume", NOBODY, c.recovery.resume,
         FLAG(
             "resume", "DIR|latest",
-            "go on from a checkpoint or a run's latest one; latest: from that of --out, or begin where it has none"),
+            "resume from a checkpoint, or from a run's latest one; latest: from that of --out, or start if it has none"),
         OFTEN(AGAIN)),  // a path; the checkpoint that was read is "recovery.resumed"
     BOOL("recovery.resume_weights_only", R, c.recovery.resume_weights_only,
          FLAG("resume-weights-only", NULL,
-              "with --resume DIR: a new run from those weights: step 0, a fresh optimizer"),
+              "with --resume DIR: start a new run from those weights, with step 0 and a fresh optimizer"),
          IN(AGAIN)),
     NUMBER(
         "recovery.restart", R, KEY_INT, c.recovery.restart, 0, 1 << 30,
-        FLAG("restart", "N",
-             "after up to N deaths of processes go on from the latest checkpoint (0: a death ends the run)"),
+        FLAG(
+            "restart", "N",
+            "resume by itself from the latest checkpoint after up to N deaths of processes (0: a death ends the run)"),
         IN(AGAIN)),
-    TEXT("recovery.elastic", R | B, c.recovery.elastic,
-         FLAG("elastic", "MIN:MAX",
-              "ps:sync, ps:backup:B, ps:quorum:Q: workers may die and come back, as long as MIN of MAX live"),
-         IN(STAR)),
-    BOOL("security.insecure", NOBODY, c.security.insecure,
-         FLAG("insecure", NULL,
-              "a star without a key (docs/security.md): who reaches its ports may join, read and change all"),
-         IN(STAR)),  // roles that differ in it cannot connect
+    TEXT(
+        "recovery.elastic", R | B, c.recovery.elastic,
+        FLAG(
+            "elastic", "MIN:MAX",
+            "let workers die and rejoin, as long as MIN of MAX are alive (ps:sync, ps:backup:B, ps:quorum:Q)"),
+        IN(STAR)),
+    BOOL(
+        "security.insecure", NOBODY, c.security.insecure,
+        FLAG(
+            "insecure", NULL,
+            "run a star without a key (docs/security.md): anyone who reaches its ports may join, read and change everything"),
+        IN(STAR)),  // roles that differ in it cannot connect
 };
 static_assert(sizeof keys / sizeof *keys <= KEYS_MAX, "struct reading has a state for each");
 

@@ -169,7 +169,7 @@ static void train_help_is_in_groups(void **state) {
     int flags = flags_of(own.out), shown = flags_of(brief.out);
     if (shown < 15 || shown > 28) fail_msg("%d flags:\n%s", shown, brief.out);
     assert_non_null(strstr(brief.out, "--topology T "));
-    assert_non_null(strstr(brief.out, "\nThe star alone: --help star\n"));
+    assert_non_null(strstr(brief.out, "\nOnly for a star: --help star\n"));
     assert_null(strstr(brief.out, "--resident"));
     for (int g = 0; g < HELP_GROUPS; g++) {
         struct job_output o = job_run(*state, "train --help %s", help_groups[g][0]);

@@ -1,6 +1,7 @@
 """How a script ends: what `| head`, Ctrl-C, a full disk and a closed terminal should look like to its user."""
 import ctypes
 import errno
+import importlib.util
 import os
 import signal
 import sys
@@ -21,6 +22,16 @@ def dies_with_us(number=signal.SIGKILL):
         if os.getppid() != parent:  # it died in between
             os._exit(128 + number)
     return before_exec
+
+
+def needs(*packages):
+    """Ends the script with status 2 and a sentence on what to install, unless this Python has these packages."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"{os.path.basename(sys.argv[0])}: error: {sys.executable} lacks {', '.join(missing)}: run `make deps`, or apt install "
+              f"{' '.join('python3-' + name for name in missing)}, or {sys.executable} -m pip install {' '.join(missing)}", file=sys.stderr)
+        sys.exit(2)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small tables want no threads, which would disturb the runs that are measured
 
 
 def forget_output():

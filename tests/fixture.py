@@ -5,6 +5,8 @@ A test finds this file with: sys.path.insert(0, os.path.join(os.path.dirname(os.
 modules of experiments/ are found too.
 """
 import contextlib
+import importlib
+import io
 import itertools
 import json
 import os
@@ -15,7 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import unittest
+from unittest import mock
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EXPERIMENTS = os.path.join(TOP, "experiments")
@@ -227,6 +231,23 @@ class Runs(unittest.TestCase):
     def run_script(self, name, *words, **how):
         """The ended process of experiments/NAME words...; STARRING names the program to it."""
         return Runs.run_it(self, os.path.join(EXPERIMENTS, name), *words, program=sys.executable, **how)
+
+    def call_script(self, name, *words, status=None, env=None):
+        """The same in this process, which has loaded the script's libraries already: returncode, stdout and stderr of it."""
+        said, errors, before = io.StringIO(), io.StringIO(), os.getcwd()
+        os.chdir(self.folder)
+        try:
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors), \
+                    mock.patch.object(sys, "argv", [os.path.join(EXPERIMENTS, name)]), \
+                    mock.patch.dict(os.environ, {**ENVIRONMENT, **(env or {})}, clear=True):
+                found = importlib.import_module(os.path.splitext(name)[0]).main(list(words))
+        except SystemExit as e:
+            found = e.code
+        finally:
+            os.chdir(before)
+        if status is not None:
+            self.assertEqual(found, status, errors.getvalue())
+        return types.SimpleNamespace(returncode=found, stdout=said.getvalue(), stderr=errors.getvalue())
 
     def refused(self, *words, said, status=2, **how):
         """What is said by PROGRAM words..., which is refused with each of these."""

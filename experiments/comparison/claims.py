@@ -5,17 +5,19 @@ tested for a mean of 0 with Student's t. A comparison looks at many ratios, so t
 5% / m, the next below 5% / (m - 1) and so on (Holm 1979): of comparisons of a thing with itself at most one in twenty then
 claims anything at all. A ratio within 2% of 1 is not claimed, however sure it is.
 
-The differences that repeats could have seen follow from the same rule: the difference which they claim half of the time, over all spreads
-that so few runs may happen to show around the one found (the noncentral t distribution, integrated)."""
+The differences that repeats could have seen follow from the same rule: the difference that they claim half of the time, as a mean over all
+spreads that so few runs may show when the true spread is the one found (the noncentral t distribution)."""
 import math
-import statistics
 from dataclasses import dataclass, replace
 
-from .spread import centre, centre_of_rounds, finite, normal_tail, t_quantile, t_tails
+import numpy
+from scipy import optimize, stats
+
+from .spread import centre, centre_of_rounds, finite, t_quantile
 
 CHANCE = 0.05
 LEAST = math.log(1.02)
-CELLS = 400          # of the integral over spreads
+CELLS = 400          # quantiles of the spread that the power is a mean over
 METHOD = (f"A difference is claimed if it is at least {math.expm1(LEAST):.0%}, and if runs without differences would lead to any claim in at "
           f"most {CHANCE:.0%} of such comparisons (Student's t on logarithms, Holm 1979). In brackets: the 95% interval of each ratio alone")
 
@@ -53,56 +55,41 @@ def ratio(pairs, rounds=False):
     if len(logs) < 2:
         return Ratio(math.exp(logs[0]), 1) if logs else None
     found, n = (centre_of_rounds if rounds else centre)(logs), len(logs)
-    chance = t_tails(abs(found.value) / found.error, found.freedom) if found.error > 0 else float(found.value == 0)
+    chance = float(2 * stats.t.sf(abs(found.value) / found.error, found.freedom)) if found.error > 0 else float(found.value == 0)
     reach = found.reach(CHANCE)
     low, high = math.exp(found.value - reach), math.exp(found.value + reach)
     return Ratio(math.exp(found.value), n, low, high, found.error * math.sqrt(n), chance, False, low, high, found.freedom)
 
 
 def claim(ratios):
-    """The same ratios in the same order, those that are claimed saying so, all with the interval that decided it. Ratios of one
-    repeat are not looked at."""
+    """The same ratios in the same order: `differs` is set in those that are claimed, and all have the interval that decided it. Ratios of
+    one repeat are not looked at."""
     looked_at = sorted((i for i, r in enumerate(ratios) if r.chance is not None), key=lambda i: ratios[i].chance)
-    out, beyond, hurdle = list(ratios), True, CHANCE
-    for place, i in enumerate(looked_at):
-        if beyond:  # behind the first that is not, Holm's hurdle stays where it is
-            hurdle = CHANCE / (len(looked_at) - place)
-            beyond = ratios[i].chance <= hurdle
-        least, most = ratios[i].within(hurdle) if ratios[i].spread else (ratios[i].value, ratios[i].value)
-        out[i] = replace(ratios[i], differs=beyond and abs(math.log(ratios[i].value)) >= LEAST, least=least, most=most)
+    hurdles = CHANCE / numpy.arange(len(looked_at), 0, -1)
+    beyond = numpy.logical_and.accumulate([ratios[i].chance for i in looked_at] <= hurdles)
+    hurdles = hurdles[:beyond.sum() + 1]  # after the first that is not beyond, Holm's hurdle stays
+    out = list(ratios)
+    for place, (i, differs) in enumerate(zip(looked_at, beyond)):
+        r, hurdle = ratios[i], hurdles[min(place, len(hurdles) - 1)]
+        least, most = r.within(hurdle) if r.spread else (r.value, r.value)
+        out[i] = replace(r, differs=bool(differs) and abs(math.log(r.value)) >= LEAST, least=least, most=most)
     return out
 
 
-def power(effect, spread, count, looked_at):
-    """How often `count` repeats claim a ratio of exp(effect) among so many looked at, when one repeat's logarithm has that
-    spread: at Holm's first and hardest step."""
-    freedom, error = count - 1, spread / math.sqrt(count)
-    hurdle = t_quantile(CHANCE / looked_at, freedom) * error
-    top = 1 + 8 / math.sqrt(freedom)  # of the spread found over the true one
-    scale = math.log(2) + freedom / 2 * math.log(freedom / 2) - math.lgamma(freedom / 2)
-    found = 0.0
-    for i in range(CELLS):
-        u = (i + 0.5) * top / CELLS
-        density = math.exp(scale + (freedom - 1) * math.log(u) - freedom * u * u / 2)
-        found += density * normal_tail((max(LEAST, hurdle * u) - effect) / error)
-    return found * top / CELLS
-
-
 def smallest(spread, count, looked_at):
-    """The difference, as the logarithm of a ratio, that `count` repeats claim half of the time."""
+    """The difference, as the logarithm of a ratio, that `count` repeats claim half of the time among so many looked at, when one repeat's
+    logarithm has that spread: at Holm's first and hardest step."""
     if spread <= 0:
         return LEAST
-    low, high = 0.0, LEAST
-    while power(high, spread, count, looked_at) < 0.5:
-        low, high = high, 2 * high
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if power(middle, spread, count, looked_at) < 0.5 else (low, middle)
-    return high
+    freedom, error = count - 1, spread / math.sqrt(count)
+    # The spread found over the true one, at the middles of CELLS equally likely ranges.
+    found = stats.chi.ppf((numpy.arange(CELLS) + 0.5) / CELLS, freedom, scale=freedom ** -0.5)
+    hurdles = numpy.maximum(LEAST, t_quantile(CHANCE / looked_at, freedom) * error * found)
+    return optimize.brentq(lambda effect: numpy.mean(stats.norm.sf((hurdles - effect) / error)) - 0.5, 0, hurdles[-1])
 
 
 def in_percent(effect):
-    """A logarithm for people: "12%", and "3.4 times" beyond a doubling."""
+    """A logarithm as it is printed: "12%", and "3.4 times" beyond a doubling."""
     times = math.exp(min(effect, math.log(1000)))
     return f"{100 * (times - 1):.0f}%" if times < 2 else f"{times:.1f} times" if times < 100 else "over 100 times"
 
@@ -113,6 +100,6 @@ def unseen(ratios):
     out = []
     for words in dict.fromkeys(words for words, _ in repeated):
         mine = [r for w, r in repeated if w == words]
-        spread, count = math.sqrt(statistics.fmean(r.spread**2 for r in mine)), min(r.count for r in mine)
+        spread, count = math.sqrt(numpy.mean([r.spread**2 for r in mine])), min(r.count for r in mine)
         out.append((words, smallest(spread, count, len(repeated)), smallest(spread, 2 * count, len(repeated))))
     return out

@@ -1,5 +1,5 @@
 """The CSV: one flat record per run."""
-import csv
+import pandas
 
 from . import likeness, noise
 from .runs import CLASSES, PINNED, device_bytes
@@ -58,10 +58,6 @@ def csv_record(run):
 
 
 def write_csv(path, runs, failed):
-    """A record a run; of a failed one its name and why."""
+    """A record per run; of a failed one its name and why."""
     records = [csv_record(r) for r in runs] + [{"run": f.name, "label": f.label, "failed": f.why} for f in failed]
-    fields = list(dict.fromkeys(key for record in records for key in record))
-    with open(path, "w", newline="", encoding="utf-8") as f:
-        writer = csv.DictWriter(f, fieldnames=fields, restval="")
-        writer.writeheader()
-        writer.writerows(records)
+    pandas.DataFrame(records, dtype=object).to_csv(path, index=False)  # object: whole numbers stay whole beside empty cells

@@ -3,11 +3,10 @@
 Runs that took turns (turns.py) are compared round by round, so a slow minute of the machine falls on all of them; whole runs are
 compared within a repeat and seed. A figure always stands: a mark says that it is uncertain, its interval how far, and remarks() why."""
 import math
-import statistics
 from dataclasses import dataclass, replace
 
 from . import claims, noise
-from .spread import Estimate, centre_of_rounds, estimate, finite
+from .spread import Estimate, centre_of_rounds, estimate, finite, median
 
 DECIDE = 0.05  # an interval that reaches no farther to either side decides, unless --decide says otherwise
 MARK = " ~"
@@ -90,8 +89,7 @@ def beside(rate, reference, time):
 
 def cpu_per_step(group):
     """CPU seconds of all roles for a step, of the middle run."""
-    found = finite([cpu / run.own_steps for run in group if isinstance(cpu := run.get("totals", "cpu_seconds"), (int, float))])
-    return statistics.median(found) if found else None
+    return median([cpu / run.own_steps for run in group if isinstance(cpu := run.get("totals", "cpu_seconds"), (int, float))])
 
 
 def decide_of(group):
@@ -210,11 +208,8 @@ def sentences(groups):
 def clock(groups):
     """{label: factor}: what a run's own seconds are multiplied by to be those that it would have taken on the machine that the
     reference's runs met, so that curves against seconds stand to each other as the rounds say. 1 where nobody knows."""
-    def middle(group):
-        found = finite([run.tokens_per_second for run in group])
-        return statistics.median(found) if found else None
     out = {}
     for s in of(groups):
-        mine, theirs = middle(s.group), s.reference and middle(s.reference)
+        mine, theirs = (median([run.tokens_per_second for run in group or []]) for group in (s.group, s.reference))
         out[s.label] = s.time.value * mine / theirs if s.time and s.unit == "rounds" and mine and theirs else 1.0
     return out

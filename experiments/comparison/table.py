@@ -7,7 +7,7 @@ from netlab import formula
 
 from . import figures, learning, likeness, machine, noise, speed, spread
 from .runs import PINNED, as_float, device_bytes, failures_in_words
-from .spread import estimate, median_and_range
+from .spread import estimate, median
 
 DASH = "-"
 MIB = 1 << 20
@@ -208,11 +208,11 @@ def speed_rows(at):
         at.add(f"time over {other}'s", [f"{s.time.value:.2f}{s.mark}" if s else DASH for s in mine])
         at.add("  95% interval", [f"\u00b1{100 * s.time.width():.1f}%" if s and s.time.low is not None else DASH for s in mine])
     at.timed("CPU seconds of all roles, per step", [number(s.cpu_per_step, "{:.3f}") for s in at.speeds])
-    at.timed("step, median (ms)", [number(median_and_range([1e3 * (r.get("step_seconds", "median") or 0) for r in g])[0], "{:.1f}")
+    at.timed("step, median (ms)", [number(median([1e3 * (r.get("step_seconds", "median") or 0) for r in g]), "{:.1f}")
                                    for g in at.groups])
-    at.add("  spread of steps, (p95 - p5)/median", [number(median_and_range([noise.spread_of(r) for r in g])[0], "{:.0%}")
+    at.add("  spread of steps, (p95 - p5)/median", [number(median([noise.spread_of(r) for r in g]), "{:.0%}")
                                                     for g in at.groups])
-    at.add("  cores' time taken by others", [number(median_and_range([others_share(r) for r in g])[0], "{:.0%}") for g in at.groups])
+    at.add("  cores' time taken by others", [number(median([others_share(r) for r in g]), "{:.0%}") for g in at.groups])
 
 
 def link_rows(at):
@@ -220,7 +220,7 @@ def link_rows(at):
     links = [[formula.link_of(r) for r in g] for g in at.groups]
     at.add("link of every rank", [found[0].words if found[0] else DASH for found in links])
     at.add("  step by the formula (ms)", [number(1e3 * found[0].bound, "{:.1f}") if found[0] else DASH for found in links])
-    at.timed("  measured (ms)", [number(median_and_range([1e3 * f.seconds for f in found if f])[0], "{:.1f}") for found in links])
+    at.timed("  measured (ms)", [number(median([1e3 * f.seconds for f in found if f]), "{:.1f}") for found in links])
 
 
 def waited_most(run):
@@ -289,7 +289,7 @@ def total_rows(at):
         if unit != "bytes":
             at.measured("  " + words, lambda r, key=key: r.get("totals", key), "{:.1f}" if unit == "s" else "{:,.0f}", timed=unit == "s")
             continue
-        found = [median_and_range([r.get("totals", key) for r in g])[0] for g in at.groups]
+        found = [median([r.get("totals", key) for r in g]) for g in at.groups]
         at.add("  " + words, [number(None if v is None else v / MIB, "{:,.2f}" if key != "pss_bytes" else "{:,.0f}") for v in found])
     at.close_heading()
 

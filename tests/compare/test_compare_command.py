@@ -14,7 +14,8 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fixture import PROGRAM, TOP
 from test_compare_page import keyed
-from test_compare import COMPARE, Case, FakeProgram, make_run
+from made_run import make_run
+from test_compare import COMPARE, Case, FakeProgram
 
 PATIENCE_S = 300  # it hangs
 SLEEPER = """#!{python}

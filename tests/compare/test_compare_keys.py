@@ -2,7 +2,8 @@
 """compare.py and who may join a star: who gets --insecure, and which runs may stand beside each other."""
 import unittest
 
-from test_compare import Case, FakeProgram, make_run
+from made_run import make_run
+from test_compare import Case, FakeProgram
 from comparison import equality, likeness, machine
 from comparison.runs import load
 

@@ -15,7 +15,8 @@ from comparison import noise, table
 from comparison.draw import style
 from comparison.pages import closing, figures
 from comparison.runs import CLASSES, load
-from test_compare import HASH, LOSSES, Case, make_run
+from made_run import HASH, LOSSES, make_run
+from test_compare import Case
 from test_compare_pictures import ring, star
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

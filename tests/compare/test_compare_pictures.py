@@ -16,7 +16,8 @@ from comparison import claims, table
 from comparison.draw import forest, lines, style, svg
 from comparison.pages import curves, figures, staleness, sweep, timeline
 from comparison.runs import RunError, load
-from test_compare import LOSSES, Case, make_run
+from made_run import LOSSES, make_run
+from test_compare import Case
 from test_compare_report import collisions, drawings
 
 MS = 1_000_000

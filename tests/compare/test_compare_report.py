@@ -14,7 +14,8 @@ from comparison import noise, table
 from comparison.draw import bars, lines, style, svg
 from comparison.pages import curves, figures, report, sweep
 from comparison.runs import load
-from test_compare import HASH, Case, make_run
+from made_run import HASH, make_run
+from test_compare import Case
 
 LONG = "ps:async partition_bytes=1048576 gradient_clipping=0.25 betas=[0.9,0.95] type=WarmupCosineLR"
 TEXT = re.compile(r'<text class="(\w+)"([^>]*)>(.*?)</text>')

@@ -12,7 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fixture import EXPERIMENTS, PROGRAM, Runs, folder_for
-from test_compare import make_run
+from made_run import make_run
 from comparison import claims
 from comparison.runs import UsageError, load
 from study import page, plan, results
@@ -60,7 +60,7 @@ class Case(Runs):
 
     def study(self, found, *words, env=None, status=0):
         self.write(json.dumps(found), "study.json")
-        return self.run_script("consistency.py", self.at("study.json"), "--out", self.out, "--program", self.program, *words, env=env, status=status)
+        return self.call_script("consistency.py", self.at("study.json"), "--out", self.out, "--program", self.program, *words, env=env, status=status)
 
     def trained(self):
         """The runs that the program was started for since the last look."""

@@ -3,7 +3,8 @@
 import os
 import unittest
 
-from test_compare import FakeProgram, make_run
+from made_run import make_run
+from test_compare import FakeProgram
 
 
 class KeepGoing(FakeProgram):

@@ -263,7 +263,7 @@ class Rates(unittest.TestCase):
 
 class Speeds(Runs):
     def test_rounds_are_paired_whatever_the_machine_does_between_them(self):
-        from test_compare import make_run
+        from made_run import make_run
         from comparison.runs import load
         rng, groups = random.Random(1), []
         speeds = [math.exp(rng.gauss(0, 0.3)) for _ in range(30)]

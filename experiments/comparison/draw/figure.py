@@ -1,10 +1,10 @@
 """A figure of a page: its key and drawings, below them links to the drawing as a file and to its numbers. Both are in the page, as data
 of the link, so that a page which came by mail has them and no script is needed."""
 import base64
-import csv
-import io
 import re
 from html import unescape
+
+import pandas
 
 from . import svg
 from .style import PALETTE, PLOTS
@@ -43,17 +43,11 @@ def link(words, name, kind, text):
     return f'<a download="{name}" href="data:{kind};base64,{data}">{words}</a>'
 
 
-def csv_text(rows):
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    return out.getvalue()
-
-
 def links(name, title, html, rows):
     """name: of the files, without an ending; rows: of the CSV, its heading first."""
     height, body = stacked(html)
     whole = svg.file_text(svg.WIDE, height, title, PALETTE + PLOTS, body)
-    return f'<p class="get">{link("SVG", name + ".svg", "image/svg+xml", whole)} {link("CSV", name + ".csv", "text/csv", csv_text(rows))}</p>'
+    return f'<p class="get">{link("SVG", name + ".svg", "image/svg+xml", whole)} {link("CSV", name + ".csv", "text/csv", pandas.DataFrame(rows[1:], columns=rows[0], dtype=object).to_csv(index=False))}</p>'
 
 
 def figure(name, title, html, rows, caption=""):

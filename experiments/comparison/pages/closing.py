@@ -2,19 +2,14 @@
 import os
 import re
 import shlex
-import statistics
 import sys
 import textwrap
 
 from .. import equality, sample, speed, table
 from ..runs import as_float, device_bytes, failures_in_words
+from ..spread import median
 
 WIDTH = table.WIDTH
-
-
-def middle(values, text):
-    found = [v for v in values if isinstance(v, (int, float))]
-    return text.format(statistics.median(found)) if found else table.DASH
 
 
 def letter_of(group, letters):
@@ -52,8 +47,8 @@ def columns(groups):
             return "1" if others else table.DASH
         return f"{s.time.value:.2f}" + ("" if s.time.low is None else f" \u00b1{100 * s.time.width():.0f}%")
     return [(("same", "bits"), lambda g: letter_of(g, letters)),
-            (("held-out", "loss"), lambda g: middle([r.val_loss for r in g], "{:.4f}")) if held_out else
-            (("last", "loss"), lambda g: middle([as_float(r.losses[-1]) for r in g], "{:.4f}")),
+            (("held-out", "loss"), lambda g: table.number(median([r.val_loss for r in g]), "{:.4f}")) if held_out else
+            (("last", "loss"), lambda g: table.number(median([as_float(r.losses[-1]) for r in g]), "{:.4f}")),
             *(((role + "'s", "MiB"), of_role(role, "memory")) for role in roles),
             *(((role, "sends MiB"), of_role(role, "sent")) for role in roles),
             (("", "tokens/s"), lambda g: speeds[id(g)].text),

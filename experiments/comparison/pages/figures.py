@@ -9,7 +9,7 @@ from ..draw import svg
 from ..draw.bars import bar_plot, rows
 from ..draw.figure import figure
 from ..runs import CLASSES, PINNED
-from ..spread import median_and_range
+from ..spread import median
 
 MIB = table.MIB
 DASHES = ["", "7 4", "2 3", "10 3 2 3"]
@@ -179,7 +179,7 @@ def links(groups):
     for group in groups:
         found = [f for f in map(formula.link_of, group) if f]
         if found:
-            middle, bound, words = median_and_range([f.seconds for f in found])[0], found[0].bound, found[0].words
+            middle, bound, words = median([f.seconds for f in found]), found[0].bound, found[0].words
             bars.append({"group": None, "label": group[0].label + noisy(group), "segments": [("m0", "measured (ms)", 1e3 * middle)],
                          "mark": (1e3 * bound, f"formula: {1e3 * bound:,.1f} ms"), "text": f"{1e3 * middle:,.1f}, formula {1e3 * bound:,.1f}"})
     if not bars:
@@ -207,7 +207,7 @@ def totals(groups):
             continue
         bars, (unit, named) = [], axis
         for group in groups:
-            value, _, _ = median_and_range([r.get("totals", key) for r in group])
+            value = median([r.get("totals", key) for r in group])
             if value is not None:
                 mark = noisy(group) if key == "cpu_seconds" else ""
                 bars.append({"group": None, "label": group[0].label + mark, "segments": [("m0", named, value)]})

@@ -1,16 +1,9 @@
 """The findings of a comparison, in five sentences: bits, loss, memory, bytes, speed. The report begins with them."""
-import statistics
-
 from .. import equality, speed, table
 from ..runs import as_float, device_bytes
+from ..spread import median
 
 MIB = table.MIB
-
-
-def middle(group, read):
-    """The median over a group's runs, None where none says."""
-    found = [v for v in map(read, group) if isinstance(v, (int, float))]
-    return statistics.median(found) if found else None
 
 
 def brief(names):
@@ -31,7 +24,7 @@ def listed(names):
 
 def ends(groups, read, text):
     """"26.68 (ps:sync) to 85.94 (local)", as shown; None where nobody says. Several at one end are all named."""
-    values = [(g[0].label, middle(g, read)) for g in groups]
+    values = [(g[0].label, median(map(read, g))) for g in groups]
     shown = [(v, text.format(v), label) for label, v in values if v is not None]
     if not shown:
         return None

@@ -9,7 +9,7 @@ from ..draw import svg
 from ..draw.figure import figure
 from ..draw.lanes import HEAD, SHARD, THIN, Lane, draw, margin, rows
 from ..runs import RunError
-from ..spread import finite, median_and_range
+from ..spread import median
 
 FILE = "trace.json"
 GAPS = 900  # the thread of a worker's gaps
@@ -145,11 +145,8 @@ def lanes_of(timeline, window):
 
 def typical(group):
     """The run of a group whose speed is nearest to the group's median."""
-    speeds = finite([run.tokens_per_second for run in group])
-    if not speeds:
-        return group[0]
-    middle = median_and_range(speeds)[0]
-    return min(group, key=lambda run: abs((run.tokens_per_second or 0) - middle))
+    middle = median([run.tokens_per_second for run in group])
+    return group[0] if middle is None else min(group, key=lambda run: abs((run.tokens_per_second or 0) - middle))
 
 
 def pictures(groups):

@@ -46,11 +46,11 @@ PROTO_SRC := $(wildcard proto/*.proto)
 PROTO_C   := $(PROTO_SRC:%.proto=$(BUILD)/%.pb-c.c)
 PROTO_H   := $(PROTO_SRC:%.proto=$(BUILD)/%.pb-c.h)
 
-# What is linked with Open MPI is a library of its own, built where Open MPI is installed and opened where it is wanted.
+# The part that needs Open MPI is a library, built if Open MPI is installed, and opened when it is wanted.
 MPI_C     = $(filter-out decentral/mpi/mpi_load.c,$(wildcard decentral/mpi/*.c))
 MPI_OBJ   = $(MPI_C:%.c=$(BUILD)/mpi/%.o)
 MPI_SO    = $(if $(MPI_LIBS),$(BUILD)/libstarring_mpi.so)
-# Of the program it uses these functions, which the linker has to leave visible.
+# It calls these functions of the program, which the linker has to leave visible.
 MPI_USES  = $(if $(MPI_SO),$(BUILD)/mpi/uses.list)
 MPI_FLAGS = $(MPI_USES:%=-Wl,--dynamic-list=%)
 
@@ -154,7 +154,7 @@ $(BUILD)/libstarring_cuda.so: $(CUDA_OBJ)
 	@$(NVCC) -shared -cudart static -Xcompiler -static-libstdc++,-static-libgcc -o $@ $^ -L$(CUDA_HOME)/lib64 \
 	    -lcublasLt -ldl -lm -Xlinker --no-undefined,--exclude-libs,ALL,-rpath,'$$ORIGIN/lib:$$ORIGIN:$(CUDA_HOME)/lib64'
 
-# What speaks of CUDA's types outside of the object: the tests on a faked runtime.
+# The tests on a faked runtime use CUDA's types outside of the object.
 CUDA_USERS = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/cuda/*.c tests/decentral/test_decentral_nccl*.c))
 $(CUDA_USERS): CFLAGS += $(CUDA_INC)
 
@@ -231,7 +231,7 @@ help:
 deps:
 	@.ci/deps
 
-# What is not there is said here, in one line, not by the compiler. Commands that build nothing themselves go on.
+# One line here names what is missing, before the compiler does. Commands that build nothing continue.
 TO_BUILD := $(filter-out deps test check demo help lint format clean fuzz uninstall site,$(or $(MAKECMDGOALS),all))
 TO_TEST  := $(if $(filter run-tests tests mutations fuzz-programs gpu-check bundle-parts $(BUILD)/tests/%,$(TO_BUILD)),tests)
 ifneq ($(TO_BUILD),)

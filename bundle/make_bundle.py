@@ -123,7 +123,7 @@ class Bundle:
             drop_runpath(self.add(path, "lib", name, strip=True))
 
     def add_licenses(self):
-        """What each library's package says of its copyright; a plugin of Open MPI has its library's."""
+        """Adds the copyright file of each library's package; a plugin of Open MPI has its library's."""
         without = []
         for name, path in sorted(self.libraries.items()):
             package = package_of(os.path.realpath(path))

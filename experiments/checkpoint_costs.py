@@ -106,7 +106,7 @@ class Death(exercise.Exercise):
             time.sleep(moments.LOOK_S)
 
     def deaths(self, draw):
-        """Behind the first complete checkpoint, at any moment from there to the next one."""
+        """Waits until some time between the first complete checkpoint and the next one."""
         self.await_step(self.every + draw.randrange(1, self.every + 1))
         while self.alive() and not glob.glob(os.path.join(glob.escape(self.out), "checkpoints", "step-*")):
             time.sleep(moments.LOOK_S)

@@ -13,8 +13,8 @@ row with "begin" goes on from the checkpoint of so many steps of that topology. 
 and bytes, the time to a target, staleness and traffic, with 95% intervals over seeds; then which row is ahead where, and of
 which others that is not beyond noise. Snapshots are evaluated apart, behind the run: evaluation is no barrier.
 
-The folder --out gets a folder for each run, study.json, study.csv and study.html, one offline page. What is done is not done again: after an
-interrupt or a failure the same command goes on; runs that failed are named and tried again, runs of another command or build are trained anew.
+The folder --out gets a folder for each run, study.json, study.csv and study.html, one offline page. Finished runs are not repeated: after an
+interrupt or a failure the same command continues; runs that failed are named and repeated, runs of another command or build are trained anew.
 Rows of unequal budgets, models, data or batches are refused. --quick is experiments/studies/quick.json: three minutes on two busy cores.
 Needs Python 3.9 with pandas, scipy and jinja2 (`make deps`). Exit status: 0 done; 1 a run failed or runs are unlike; 2 the command line or the study is wrong;
 130 Ctrl-C.

@@ -56,7 +56,7 @@ def arguments():
 
 
 def calls(torch, dist, a):
-    """Of each primitive the elements of a call's buffers, and the call itself on (send, recv)."""
+    """For each primitive: the elements of a call's buffers, and the call itself on (send, recv)."""
     n = a.ranks
     return {"broadcast": (1, 1, lambda x, y: dist.broadcast(x, 0)),
             "all_reduce": (1, 1, lambda x, y: dist.all_reduce(x)),

@@ -4,7 +4,7 @@
     experiments/step_plot.py runs/demo/zero-0 runs/demo/zero-3 --out steps.svg
 
 Each run is drawn from the spans that its ranks recorded (trace.json): the upper row of a rank is its computing, with the
-gaps in it coloured by what it stood still for; its thin rows are transfers. Of each run the recorded step is taken whose
+gaps in it coloured by what it stood still for; its thin rows are transfers. Each run shows the recorded step whose
 length is nearest to the run's median. One SVG file with its own colours for light and dark pages. Exit status: 0 done; 1 a
 run is missing or recorded nothing; 2 the command line is wrong.
 """

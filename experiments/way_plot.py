@@ -52,7 +52,7 @@ STOPS = [
 
 @dataclass(frozen=True)
 class Machine:
-    """What one machine holds {class: bytes}, and sends a step in bytes."""
+    """The memory of one machine {class: bytes}, and the bytes that it sends per step."""
     name: str
     memory: dict
     sent: int

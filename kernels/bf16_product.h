@@ -9,8 +9,8 @@
 //     C     = C + (even + odd)               C begins at +0
 //
 // Each addition and multiply-add rounds to nearest even. A subnormal operand counts as zero, and a subnormal
-// result becomes zero with its sign ("denormals are zero" and "flush to zero" of x86). What is added to C
-// afterwards (bias, earlier value) is plain fp32 arithmetic.
+// result becomes zero with its sign ("denormals are zero" and "flush to zero" of x86). Later additions
+// to C (bias, earlier value) are plain fp32 arithmetic.
 //
 // Source   Intel's Software Developer's Manual, TDPBF16PS, and a measurement: 5,120,000 elements computed by a
 //          Xeon with AMX have these bits. Intel's intrinsics guide prints another order of the additions, which

@@ -3,8 +3,8 @@
 
     packaging/make_deb.py --build BUILD --out DIR
 
-writes DIR/starring_VERSION_ARCHITECTURE.deb: what `make install` installs, below /usr, stripped. What the program is linked with is
-asked of dpkg-shlibdeps; what a plugin is linked with (Open MPI) is only recommended, as the program runs without it.
+writes DIR/starring_VERSION_ARCHITECTURE.deb: what `make install` installs, below /usr, stripped. dpkg-shlibdeps names
+the libraries that the program needs. A plugin's library (Open MPI) is only recommended, as the program runs without it.
 CUDA's libraries are no packages of Debian: the machine brings them. Install it with `apt install ./starring_*.deb`.
 """
 import argparse
@@ -96,7 +96,7 @@ def copyright_text():
 
 
 def stage(build, root, version):
-    """What Debian wants to lie otherwise than `make install` puts it."""
+    """Moves what Debian expects at other paths than `make install` uses."""
     usr, doc = os.path.join(root, "usr"), os.path.join(root, "usr/share/doc/starring")
     install.install(build, usr, keep_list=False)
     for path in glob.glob(usr + "/share/man/man1/*.1"):

@@ -3,8 +3,8 @@
 
     packaging/pages.py PROGRAM DIR
 
-writes DIR/starring.1, a page DIR/starring-COMMAND.1 for each command, DIR/starring.bash and DIR/_starring (zsh). Of an option that
-knows its values the program names them itself where it is given another one.
+writes DIR/starring.1, a page DIR/starring-COMMAND.1 for each command, DIR/starring.bash and DIR/_starring (zsh). The program itself
+names the values of an option, when it is given a wrong one.
 """
 import os
 import re
@@ -54,7 +54,7 @@ class Failed(Exception):
 
 
 def ask(program, *words):
-    """What the program prints, called by the name that it has when it is installed."""
+    """Returns what the program prints when it is called by its installed name."""
     with tempfile.TemporaryDirectory() as folder:
         p = subprocess.run(["starring", *words], executable=program, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     return p.returncode, p.stdout, p.stderr

@@ -45,7 +45,7 @@ struct bench {
     enum dtype dtype;
     int workers, stage;  // stage: the current one
     bool json, dry;
-    // Of rank 0.
+    // Figures of rank 0.
     size_t bytes[MOMENTS][MEM_CLASSES], predicted[MEM_CLASSES], formula;
     double norm;
 };

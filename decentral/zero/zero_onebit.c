@@ -6,9 +6,9 @@
 //     reduce                           | norm loss|        | all-to-all u0, sum, all-gather | u1 .. |
 //
 // encode      error + beta1 m + (1-beta1) g, of the whole unit; m is the same on all ranks. Each rank receives the
-//             blocks of its shard. What the code loses is the new error (worker error: n_pad).
-// sum         of this rank's shard: the mean of all ranks' codes plus this rank's server error, encoded again. What
-//             this code loses is the new server error (S).
+//             blocks of its shard. The new error is what the code loses (worker error: n_pad).
+// sum         of this rank's shard: the mean of all ranks' codes plus this rank's server error, encoded again. The
+//             new server error is what this code loses (S).
 // update      all ranks receive the codes of all shards: their value is the new momentum, the same on every rank.
 //
 // The exchange does not overlap with the backward pass: the factor that clips is known only after it. As in DeepSpeed

@@ -1,7 +1,7 @@
 // The ring's stages as rows of one table, and the textbook formulas that follow from them.
 //
-// What is resident on a rank (w: weights, g: gradients, o: masters and the optimizer's states), and the payload
-// that it sends, and receives, per step:
+// The state that is resident on a rank (w: weights, g: gradients, o: masters and the optimizer's states), and the
+// payload that it sends, and receives, per step:
 //     stage   w                 g                 o       payload
 //     0       full              full              full    2U   reduce-scatter + all-gather of g
 //     1       full              full              shard   2U   reduce-scatter of g + all-gather of w
@@ -27,7 +27,7 @@ struct zero_clock {
     int64_t ahead_ns;
 };
 
-// What a rank keeps outside its device's memory (ZeRO-Offload, Ren et al. 2021), in the stages that shard it.
+// The state that a rank keeps outside its device's memory (ZeRO-Offload, Ren et al. 2021), in the stages that shard it.
 struct zero_offload_options {
     bool optimizer;    // masters and the optimizer's states; the host runs the update
     bool page_locked;  // pinned host memory, if the device has memory of its own

@@ -275,7 +275,7 @@ bool zero_onebit_due(const struct zero *z);  // momenta are exchanged in the cur
 void zero_onebit_carve(struct zero *z);
 void zero_onebit_loads(struct zero *z, const char *checkpoint);  // warns that a checkpoint holds no errors
 void zero_onebit_wire(const struct zero_options *o, struct wire_prediction *wire);
-// What zero_step does in a step that exchanges momenta.
+// The steps of zero_step when momenta are exchanged.
 void zero_onebit_begin(struct zero *z);
 void zero_onebit_norm(struct zero *z);
 void zero_onebit_decide(struct zero *z, const struct step_input *in);

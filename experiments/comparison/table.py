@@ -42,8 +42,8 @@ def time_per_step(run):
 
 
 def middle(parts):
-    """Of several runs' parts those with the median total (of two in the middle the shorter): they add up to it, as each part's
-    own median would not. {} of none."""
+    """The times of the run with the median total (the shorter of two in the middle); {} if there are no runs. They add up to that
+    total, which the medians of each time would not."""
     return sorted(parts, key=lambda part: part["total"])[(len(parts) - 1) // 2] if parts else {}
 
 

@@ -54,7 +54,7 @@ def at_start(directory, alive, draw):
 
 
 def in_step(directory, alive, draw):
-    """Behind a step drawn evenly, and a little later."""
+    """Waits for a step, drawn evenly, and a little longer."""
     from .jobs import STEPS
     step = draw.randrange(STEPS - 1)
     there = wait(lambda: last_step(directory) >= step, alive)

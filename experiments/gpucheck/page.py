@@ -1,4 +1,4 @@
-"""The results for people: lines on the terminal, and a page for docs/results/. Of parts as they are in the document."""
+"""Prints the results: lines on the terminal, and a page for docs/results/, from the parts in the document."""
 from .work import FAILED, PASSED, SKIPPED
 
 MARK = {PASSED: "ok", FAILED: "FAILED", SKIPPED: "skipped"}

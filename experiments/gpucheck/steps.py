@@ -9,7 +9,7 @@ SEQ = 1024
 RESERVE = 6 * GIB  # context, workspaces of libraries, the products that are timed between the steps
 EXPECTED_ON = "NVIDIA H200"
 FIFTH = 0.2
-# Of EXPECTED_ON: flops per second of a large product of 16-bit numbers, and bytes read + written by a copy.
+# Rates of EXPECTED_ON: flops per second of a large product of 16-bit numbers, and bytes read + written by a copy.
 PRODUCT, COPY = 690e12, 4.3e12
 
 

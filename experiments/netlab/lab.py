@@ -110,7 +110,7 @@ def processes_in(name):
 
 
 def remove(names):
-    """Ends what runs in these namespaces and removes them, with their links. Whatever is gone already is no error."""
+    """Ends what runs in these namespaces and removes them, with their links. A missing process or namespace is no error."""
     until = time.monotonic() + 5
     left = names
     while left and time.monotonic() < until:

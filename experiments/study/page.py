@@ -1,4 +1,4 @@
-"""What a study shows: tables for the terminal and for Markdown, the offline page, and the picture of a page in docs."""
+"""Shows a study: tables for the terminal and for Markdown, the offline page, and the picture of a page in docs."""
 import statistics
 from html import escape
 

@@ -34,7 +34,7 @@ class Staged(Planned):
     first: list = field(default_factory=list)
 
     def said(self):
-        """What makes it the run that it is."""
+        """The arguments that identify the run."""
         return self.argv[1:] + self.first[1:]
 
 

@@ -63,7 +63,7 @@ def tail(run):
 
 
 def consensus(run):
-    """Of gossip: the squared distance of a rank's last masters from the mean of all ranks', mean over the ranks."""
+    """For gossip: the squared distance of a rank's last masters from the mean of all ranks', mean over the ranks."""
     found = []
     for path in glob.glob(os.path.join(glob.escape(run.directory), "ranks", "worker-*.json")):
         with regular.open_file(path, limit=regular.WHOLE, encoding="utf-8") as f:
@@ -123,7 +123,7 @@ def comparable(key, run, target):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one measure under one condition: the row that is ahead, and [(row, Ratio of that row to the one ahead)]. Loss: the Ratio's
+    """The result of one measure under one condition: the row that is ahead, and [(row, Ratio of that row to the one ahead)]. Loss: the Ratio's
     logarithm is in nats. never: rows of which a run never reached the target."""
     condition: str
     key: str

@@ -1,6 +1,6 @@
 // Pushes of workers that keep two units at a time (parameter_server.resident "units"). Each micro-batch pushes each
 // key, and a worker uses its gradient's buffer for another unit as soon as the server has the push. The sums are those
-// of a ring's stage 3 (ODC, arXiv 2601.19362, has servers beside workers; stage 3: Rajbhandari et al. 2020). Of each
+// of a ring's stage 3 (ODC, arXiv 2601.19362, has servers beside workers; stage 3: Rajbhandari et al. 2020). For each
 // micro-batch all workers' gradients are added in worker order and rounded once to the gradient type. The
 // micro-batches' sums are added in fp32 and rounded once.
 //

@@ -1,4 +1,4 @@
-// What the machine gives this process and tells about others: processors, control groups, /proc.
+// Facts of the machine and its processes: processors, control groups, /proc.
 #ifndef STARRING_SHARED_CORE_SYSTEM_H
 #define STARRING_SHARED_CORE_SYSTEM_H
 

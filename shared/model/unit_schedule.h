@@ -12,7 +12,7 @@
 // Invariants
 // - A slot's contents are valid until the weights change (unit_schedule_forget), in every pass. So units still
 // in the slots are not gathered again: the last K units after the forward, the first K after the backward.
-// - What PASS_EVAL has gathered counts as control traffic and serves only PASS_EVAL, so that a step's bytes do
+// - A gather of PASS_EVAL counts as control traffic and serves only PASS_EVAL, so that a step's bytes do
 // not depend on evaluations.
 // - Any K neighbouring units are in different slots, so up to K-1 may be gathered ahead of the one in use.
 // - A tied unit 0 has a slot of its own after the K: it is gathered once between two changes of the weights.

@@ -487,7 +487,7 @@ static const struct figure of_summaries[] = {
     {"gradient_accumulation_steps", NULL, "micro-batches per step and worker", CONFIG(accumulation)},
     {"seq_len", "tokens", "of a sequence", CONFIG(seq)},
     {"steps", NULL,
-     "that are done: lines of metrics.jsonl, and `resumed_from`. Of `ps:async` global batches, of all "
+     "that are done: lines of metrics.jsonl, and `resumed_from`. In `ps:async`: global batches of all "
      "workers",
      .type = "integer"},
     {"steps_planned", NULL, "as in `--steps`", CONFIG(steps)},
@@ -557,7 +557,7 @@ static const struct figure of_summaries[] = {
      .when = "ps:async"},
     {"tail_batches", NULL, "done in that time", .type = "integer", .when = "ps:async"},
     {"tokens_per_second", "tokens/s",
-     "`tokens_applied` / `seconds`. Of `ps:async` both without the tail: in the time in which all work",
+     "`tokens_applied` / `seconds`. In `ps:async` both without the tail: while all workers work",
      .type = "number or null"},
     {"flops_per_second", "FLOP/s", "`tokens_per_second` x `flops_per_token`", .type = "number or null"},
     {"flops_per_second_causal", "FLOP/s", "`tokens_per_second` x `flops_per_token_causal`",

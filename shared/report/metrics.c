@@ -15,7 +15,7 @@
 
 #define AT(m) FIGURE_AT(step_record, m)
 static const struct figure of_steps[] = {
-    {"step", NULL, "1, 2, ..; skipped steps count. Of `ps:async` worker 0's own steps", AT(step)},
+    {"step", NULL, "1, 2, ..; skipped steps count. In `ps:async`: worker 0's own steps", AT(step)},
     {"loss", "nats per token",
      "before the step's update, the mean over what summary.json's `explained.loss_of` names: the global batch; of `ps:async`, "
      "`gossip` and with `--local-steps` worker 0's own samples; of `ps:backup` and `ps:quorum` the workers "
@@ -27,7 +27,7 @@ static const struct figure of_steps[] = {
     {"lr", NULL, "the step's learning rate", AT(lr)},
     {"loss_scale", NULL, "1.0 unless fp16", AT(loss_scale)},
     {"tokens", "tokens",
-     "of the global batch, without padding. Of `ps:async` of all workers, since worker 0's line before",
+     "of the global batch, without padding. In `ps:async`: of all workers, since worker 0's line before",
      AT(tokens)},
     {"samples", "sequences",
      "of the whole job whose gradients are applied, this step's included. Under "

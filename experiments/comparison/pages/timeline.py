@@ -33,7 +33,7 @@ def span(event):
 
 
 def ranks_of(events):
-    """What the picture has of a trace: {"workers": {rank: {"steps", "phases", "gaps", "transfers"}}, "servers": {rank: {thread: spans}},
+    """Returns what the picture shows of a trace: {"workers": {rank: {"steps", "phases", "gaps", "transfers"}}, "servers": {rank: {thread: spans}},
     "clock_error_ns"}."""
     workers, servers, begun = {}, {}, {}
     found = {"workers": workers, "servers": servers, "clock_error_ns": 0}
@@ -104,7 +104,7 @@ def window_of(run, timeline, step):
 
 
 def inside(spans, window):
-    """Of [(css, words, begin, end)] what lies in the window, cut at its ends."""
+    """The spans [(css, words, begin, end)] that overlap the window, cut at its ends."""
     return [(css, words, max(begin, window[0]), min(end, window[1])) for css, words, begin, end in spans
             if end > window[0] and begin < window[1] and end >= begin]
 

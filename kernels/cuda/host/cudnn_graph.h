@@ -55,7 +55,7 @@ struct cudnn_graph {
     int64_t next_uid;  // for tensors that the caller does not name
     cudnnStatus_t status;
     const char *failed_at;
-    // Of graph_plan: engines that the heuristics named, how many of them may differ from run to run, and how
+    // Results of graph_plan: engines that the heuristics named, how many of them may differ from run to run, and how
     // many others refused.
     int offered, differing, refused;
     char why[CUDNN_WHY_TEXT];  // of status, else of the first engine that refused

@@ -23,7 +23,7 @@ static struct zero_options options_of(const struct config *c, const struct layou
                                  .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
                                  .group = (int)c->reduce_group,
                                  .hpz = (int)c->hpz,
-                                 .in_turn = c->no_overlap,
+                                 .no_overlap = c->no_overlap,
                                  .prefetch = {.bounded = c->prefetch_elements != PREFETCH_AUTO,
                                               .elements = c->prefetch_elements,
                                               .live = c->live_elements},
@@ -139,7 +139,7 @@ static struct topology_formula formula(const struct config *c, const char *role)
     struct topology_formula f;
     (void)role;
     textbook_say(f.memory, zero_textbook(p, &o), 'N');
-    zero_wire_say(f.wire, sizeof f.wire, p, in.accumulation);
+    zero_wire_text(f.wire, sizeof f.wire, p, in.accumulation);
     local_steps_formula(c, &f);
     if (c->optimizer.row->onebit && p->gather_grads) {
         size_t n = strlen(f.wire);

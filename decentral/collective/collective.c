@@ -41,7 +41,7 @@ void collective_impl_init(struct collective_impl *c, const struct collective_ops
         .mode = o->mode,
         .control = o->control,
         .group = o->group,
-        .edge = o->edge ? o->edge : o->group,
+        .counted_group = o->counted_group ? o->counted_group : o->group,
         .wire = o->wire,
         .deadline_s = o->deadline_s,
     };
@@ -92,7 +92,8 @@ void collective_count(struct wire_count *wire, bool control, size_t sent_bytes, 
 
 void collective_count_peer(const struct collective *c, int peer, size_t sent_bytes, size_t received_bytes) {
     collective_count(c->wire, c->control, sent_bytes, received_bytes);
-    if (!c->wire || c->control || !c->edge || peer / c->edge == c->rank / c->edge) return;
+    if (!c->wire || c->control || !c->counted_group || peer / c->counted_group == c->rank / c->counted_group)
+        return;
     atomic_fetch_add(&c->wire->across_sent, sent_bytes);
     atomic_fetch_add(&c->wire->across_received, received_bytes);
 }

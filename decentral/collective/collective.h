@@ -97,7 +97,7 @@ struct collective {
     enum reduce_mode mode;
     bool control;             // count as control bytes
     int group;                // ranks per group, 0: no groups (collective_groups.h)
-    int edge;                 // ranks per group whose outgoing bytes are counted separately, 0: not counted
+    int counted_group;        // ranks per group whose outgoing bytes are counted separately, 0: not counted
     struct wire_count *wire;  // the rank's counters; not owned
     double deadline_s;
     const char *by;  // how the last finished call ran: "memory", "exchange" (pairs of ranks) or "library"
@@ -108,8 +108,8 @@ struct collective {
 struct collective_options {
     enum reduce_mode mode;
     bool control;
-    int group;  // divides the ranks; 0: none
-    int edge;   // bytes that leave groups of so many ranks are counted separately; 0: as group
+    int group;          // divides the ranks; 0: none
+    int counted_group;  // bytes that leave groups of so many ranks are counted separately; 0: as group
     struct wire_count *wire;
     double deadline_s;
     void *staging;  // device memory, or NULL

@@ -1,27 +1,46 @@
-// ZeRO's hooks during a step, its creation and destruction, and the prediction of memory and traffic.
-#include "decentral/zero/zero.h"
-
-#include <stdlib.h>
-
+// ZeRO's hooks, in the order in which the training loop calls them in a step (shared/core/topology.h):
+//
+//     forward    prefetch, acquire, release of each unit            weights are gathered
+//     backward   prefetch, acquire, grad_ready of each unit         weights are gathered, gradients are reduced
+//     step       norm, decision, update of each unit                updated weights (stage 0: gradients) are gathered
+//
+// The stage's row (zero_policy.h) says which of weights, gradients and optimizer states are whole on a rank and which are
+// shards; only that row decides what a hook does. zero_state.h has the state of a rank and the events between streams.
+//
+// Stage 3, forward, two slots by parity (backward: the same in descending order):
+//
+//     gather    | u0 -> even | u1 -> odd |      | u2 -> even |        | u3 -> odd | ..
+//     compute                | u0 .. even |     | u1 .. odd  |        | u2 .. even | ..
+//                                         ^ u2's gather waits for slot.idle, compute waits for slot.ready
+//
+// The schedule decides which unit uses which slot, and when: unit_schedule.h.
+//
+// hpZ (ZeRO++, Wang et al. 2023, section 4.2), groups of h ranks, h = 2 of N = 4: after a unit's first gather each rank
+// keeps 1/h of it. Later gathers, until the weights change, use these copies and stay within the group.
+//
+//     slot        | s0 s1 s2 s3 |      s: the ranks' shards
+//     secondary   | s0 s1 |            of ranks 0 and 2
+//                         | s2 s3 |    of ranks 1 and 3
+//
+// The end of a step:
+//
+//     compute  | .. backward | sumsq of shards |          | decide | update u0 | update u1 | ..
+//     reduce      .. u1 | u0 |                 | norm loss|
+//     gather                                                       | gather u0 | gather u1 | .. (stages 1, 2)
+//
+// Each rank sends zero_step_words doubles: the sum of its losses, whether it was asked to stop, whether the weights
+// after this step are to be kept, and when it was ready for earlier transfers. All ranks read the same words, so they
+// stop after the same step.
+//
+// The host waits once, for the copy of these words and of the decision. Updates and gathers continue while the host
+// prepares the next step.
+#include "decentral/collective/collective_groups.h"
 #include "decentral/zero/zero_state.h"
 #include "shared/core/error.h"
 
 static struct zero *zero_of(struct topology *t) { return (struct zero *)t; }
 
-// ---------------------------------------------------------------- hooks
-static int zero_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
-    struct zero *z = zero_of(t);
-    *view = (struct unit_view){0};
-    if (zero_acquire_weights(z, u, pass, view) != 0) return -1;
-    return pass == PASS_BACKWARD ? zero_acquire_grad(z, u, view) : 0;
-}
-
-static int zero_release(struct topology *t, int u, enum pass pass) {
-    (void)pass;
-    zero_release_weights(zero_of(t), u, 0);
-    return 0;
-}
-
+// ---------------------------------------------------------------- the start of a micro-batch
 static int zero_begin_micro(struct topology *t, int index, int count) {
     struct zero *z = zero_of(t);
     if (index < 0 || index >= count)
@@ -32,65 +51,373 @@ static int zero_begin_micro(struct topology *t, int index, int count) {
     return zero_time_watch(z);
 }
 
-static int zero_grad_ready(struct topology *t, int u) {
+// ---------------------------------------------------------------- forward and backward: weights
+static struct zero_slot *slot_of(struct zero *z, int u) {
+    return &z->weight_slots[unit_schedule_slot(&z->schedule, u)];
+}
+
+// Gathers the whole of u from the group's secondary shards.
+static void gather_within(struct zero *z, int u, void *whole) {
+    int hpz = zero_hpz(&z->opt);
+    collective_enqueue(z->gather,
+                       &(struct collective_call){.primitive = COLLECTIVE_ALL_GATHER,
+                                                 .stream = z->gather_stream,
+                                                 .send = z->units[u].secondary,
+                                                 .recv = whole,
+                                                 .count = (size_t)(z->opt.layout->units[u].n_pad / hpz),
+                                                 .dt = z->opt.dtype,
+                                                 .team = collective_within(z->source.rank, hpz)});
+}
+
+// Gathers u from all ranks. In a training pass this rank keeps its shard of the group's copy.
+static void gather_all(struct zero *z, int u, void *whole, enum pass pass) {
+    int hpz = zero_hpz(&z->opt);
+    const void *shard =
+        z->opt.offload.params ? zero_offload_shard(z, u, whole, pass) : z->units[u].weight_shard;
+    collective_all_gather(pass == PASS_EVAL ? z->eval_gather : z->gather, z->gather_stream, shard, whole,
+                          (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
+    if (!hpz || pass == PASS_EVAL) return;
+    int64_t part = z->opt.layout->units[u].n_pad / hpz;
+    dev_copy(z->gather_stream, z->units[u].secondary, zero_at(z, whole, part * (z->source.rank % hpz)),
+             (size_t)part * dtype_size(z->opt.dtype));
+}
+
+// Starts the all-gather of u in its slot, which is not held.
+static void start_gather(struct zero *z, int u, enum pass pass) {
+    struct zero_slot *s = slot_of(z, u);
+    int64_t n = z->opt.layout->units[u].n_pad, hpz = zero_hpz(&z->opt);
+    bool within = hpz && unit_schedule_again(&z->schedule, u, pass);
+    uint64_t bytes = within ? (uint64_t)(n / hpz * (hpz - 1)) * dtype_size(z->opt.dtype) : zero_moved(z, u);
+    struct zero_move m = {TRANSFER_WEIGHTS, u, bytes, {s->idle_at, z->units[u].updated_at}};
+    // 1. Wait until compute has used the slot's last weights, and u's last update is done.
+    stream_wait_event(z->gather_stream, s->idle);
+    stream_wait_event(z->gather_stream, z->units[u].updated);
+    // 2. Gather. Gathers of PASS_EVAL are no transfers of the timeline.
+    if (pass == PASS_EVAL) zero_serialize_begin(z, z->gather_stream, 0);
+    s->move = pass == PASS_EVAL ? 0 : zero_move_begin(z, z->gather_stream, &m);
+    if (within)
+        gather_within(z, u, s->buf);
+    else
+        gather_all(z, u, s->buf, pass);
+    zero_move_end(z, z->gather_stream, s->move);
+    // 3. Compute may use the slot.
+    event_record(s->ready, z->gather_stream);
+    s->unit = u;
+    unit_schedule_gathered(&z->schedule, u, pass);
+}
+
+static void zero_prefetch(struct topology *t, int u, enum pass pass) {
     struct zero *z = zero_of(t);
-    zero_grad_written(z, u);
-    event_record(z->units[u].grad_done, z->opt.compute);
-    uint64_t at = timeline_moment(t->timeline);
-    zero_release_weights(z, u, at);
-    zero_reduce_grad(z, u, at);
+    if (z->policy->weights != RESIDENT_SHARD || z->opt.no_overlap) return;
+    for (int k = 0, v; (v = unit_schedule_ahead(&z->schedule, u, pass, k)) >= 0; k++)
+        if (!unit_schedule_there(&z->schedule, v, pass) && !slot_of(z, v)->held) start_gather(z, v, pass);
+}
+
+// Makes compute wait for u's weights; view->weights receives them. Returns 0, or -1 after logging.
+static int acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view *view) {
+    struct zero_unit *zu = &z->units[u];
+    if (z->policy->weights == RESIDENT_FULL) {
+        timeline_wait(z->base.timeline, z->opt.compute, zu->gathered, zu->gather);
+        view->weights = zu->weights;
+        return 0;
+    }
+    struct zero_slot *s = slot_of(z, u);
+    if (!unit_schedule_there(&z->schedule, u, pass)) {
+        if (s->held)
+            return fail("rank %d, step %lld: unit %s is asked for while unit %s still holds its slot",
+                        z->base.rank, (long long)z->step, z->opt.layout->units[u].name,
+                        z->opt.layout->units[s->unit].name);
+        start_gather(z, u, pass);
+    }
+    timeline_wait(z->base.timeline, z->opt.compute, s->ready, s->move);
+    s->held = true;
+    view->weights = s->buf;
     return 0;
 }
 
-// ---------------------------------------------------------------- create and destroy
-static void create_event(struct zero *z, struct event **e) {
-    if (!(*e = event_create(z->opt.dev))) z->lacks_event = true;
+// at: the timeline's moment, if the caller has taken it already; else 0.
+static void release_weights(struct zero *z, int u, uint64_t at) {
+    if (z->policy->weights == RESIDENT_FULL) return;
+    struct zero_slot *s = slot_of(z, u);
+    event_record(s->idle, z->opt.compute);
+    s->idle_at = at ? at : timeline_moment(z->base.timeline);
+    s->held = false;
 }
 
-static void destroy_event(struct zero *z, struct event **e) {
-    (void)z;
-    event_destroy(e);
-}
-
-static void for_each_event(struct zero *z, void (*visit)(struct zero *z, struct event **e)) {
-    struct event **of_step[] = {&z->reduced, &z->gather_idle, &z->norm_done, &z->decided,
-                                &z->stats,   &z->turn.begun,  &z->turn.over};
-    for (size_t i = 0; i < sizeof of_step / sizeof *of_step; i++) visit(z, of_step[i]);
-    for (int i = 0; i < zero_weight_slots(z); i++) {
-        visit(z, &z->weight_slots[i].ready);
-        visit(z, &z->weight_slots[i].idle);
+// ---------------------------------------------------------------- backward: gradients
+// Sets where the backward pass writes u's gradient: view->grad, view->accumulate. Returns 0, or -1 after logging.
+static int acquire_grad(struct zero *z, int u, struct unit_view *view) {
+    struct zero_unit *zu = &z->units[u];
+    if (z->policy->grads == RESIDENT_FULL) {
+        view->grad = zu->grad;
+        view->accumulate = z->micro_index > 0 && !grad_sums_used(&z->sums);
+        return 0;
     }
-    for (int i = 0; i < GRAD_SLOTS; i++) visit(z, &z->grad_slots[i].idle);
-    for (int u = 0; u < z->opt.layout->count; u++) {
-        visit(z, &z->units[u].updated);
-        visit(z, &z->units[u].gathered);
-        visit(z, &z->units[u].grad_done);
-        if (zero_onebit_on(z)) visit(z, &z->units[u].onebit.exchanged);
+    struct zero_slot *s = &z->grad_slots[grad_slot(z->opt.layout, u)];
+    if (s->held && s->unit != u)
+        return fail(
+            "rank %d, step %lld: the gradient of unit %s is asked for while unit %s still holds its slot",
+            z->base.rank, (long long)z->step, z->opt.layout->units[u].name,
+            z->opt.layout->units[s->unit].name);
+    if (!s->held) {
+        timeline_wait(z->base.timeline, z->opt.compute, s->idle, s->move);
+        if (s->shape != zu->shape)
+            grad_zero_gaps(z->opt.compute, &z->opt.layout->units[u], s->buf, z->opt.dtype);
+        s->shape = zu->shape;
+        s->unit = u;
+        s->held = true;
     }
+    view->grad = s->buf;
+    return 0;
 }
 
-static void zero_destroy(struct topology *t) {
+// The whole gradient is resident: it is reduced in place when it is complete.
+static void reduce_full(struct zero *z, int u, uint64_t done_at) {
+    struct zero_unit *zu = &z->units[u];
+    struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
+    size_t shard = (size_t)unit_shard(z->opt.layout, u);
+    stream_wait_event(z->reduce_stream, zu->grad_done);
+    uint64_t id = zero_move_begin(z, z->reduce_stream, &m);
+    collective_reduce_scatter(z->reduce, z->reduce_stream, zu->grad, zu->grad_shard, shard, z->opt.dtype);
+    zero_move_end(z, z->reduce_stream, id);
+    if (!z->policy->gather_grads) return;
+    id = zero_move_begin(z, z->reduce_stream, &m);
+    collective_all_gather(z->reduce, z->reduce_stream, zu->grad_shard, zu->grad, shard, z->opt.dtype);
+    zero_move_end(z, z->reduce_stream, id);
+}
+
+// The slot is reduced after every micro-batch. The first result goes to the shard. Later results go to this rank's
+// range of the slot and are added to the shard. With fp32 sums every result goes to the shard, then to the sum.
+static void reduce_slot(struct zero *z, int u, uint64_t done_at) {
+    struct zero_unit *zu = &z->units[u];
+    struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
+    struct zero_slot *s = &z->grad_slots[grad_slot(z->opt.layout, u)];
+    int64_t shard = unit_shard(z->opt.layout, u);
+    bool sums = grad_sums_used(&z->sums), first = z->micro_index == 0 || sums;
+    void *to = first ? zu->grad_shard : zero_at(z, s->buf, shard * z->base.rank);
+    stream_wait_event(z->reduce_stream, zu->grad_done);
+    s->move = zero_move_begin(z, z->reduce_stream, &m);
+    collective_reduce_scatter(z->reduce, z->reduce_stream, s->buf, to, (size_t)shard, z->opt.dtype);
+    if (!first)
+        op_add(z->reduce_stream,
+               &(struct add_args){
+                   .y = zu->grad_shard, .a = zu->grad_shard, .b = to, .n = shard, .dt = z->opt.dtype});
+    zero_sum_micro(z, z->reduce_stream, u, zu->grad_shard);
+    zero_move_end(z, z->reduce_stream, s->move);
+    event_record(s->idle, z->reduce_stream);
+    s->held = false;
+}
+
+static int zero_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
     struct zero *z = zero_of(t);
-    stream_sync(z->opt.compute);
-    stream_destroy(&z->gather_stream);  // first: it waits for events of offload's streams
-    zero_offload_close(z);
-    stream_destroy(&z->reduce_stream);
-    collective_destroy(&z->gather);
-    collective_destroy(&z->aside);
-    collective_destroy(&z->reduce);
-    collective_destroy(&z->control);
-    for_each_event(z, destroy_event);
-    if (!z->opt.device_memory) free(z->host_scalars);
-    zero_time_close(z);
-    zero_weights_close(z);
-    zero_pack_close(z);
-    arena_release(&z->arena);
-    free(z->units);
-    grad_sums_free(&z->sums);
-    free(z);
+    *view = (struct unit_view){0};
+    if (acquire_weights(z, u, pass, view) != 0) return -1;
+    return pass == PASS_BACKWARD ? acquire_grad(z, u, view) : 0;
 }
 
-static const struct topology_ops zero_ops = {
+static int zero_release(struct topology *t, int u, enum pass pass) {
+    (void)pass;
+    release_weights(zero_of(t), u, 0);
+    return 0;
+}
+
+static int zero_grad_ready(struct topology *t, int u) {
+    struct zero *z = zero_of(t);
+    bool whole = z->policy->grads == RESIDENT_FULL, last = z->micro_index == z->micro_count - 1;
+    // 1. The gradient is complete. Where it is whole, compute adds it to the fp32 sum.
+    if (whole) zero_sum_micro(z, z->opt.compute, u, z->units[u].grad);
+    event_record(z->units[u].grad_done, z->opt.compute);
+    uint64_t done_at = timeline_moment(t->timeline);
+    // 2. Backward no longer needs the weights.
+    release_weights(z, u, done_at);
+    // 3. Reduce the gradient: after each micro-batch, or where it is whole after the last one. 1-bit Adam reduces none.
+    if (zero_onebit_due(z) || (whole && !last)) return 0;
+    if (zero_bundle_of(&z->reduced_bundles.table, u)->count > 1)
+        zero_pack_reduce(z, u, done_at);
+    else if (whole)
+        reduce_full(z, u, done_at);
+    else
+        reduce_slot(z, u, done_at);
+    return 0;
+}
+
+// ---------------------------------------------------------------- failures
+static void zero_abort(struct topology *t, const char *why) {
+    struct zero *z = zero_of(t);
+    struct collective *all[] = {z->gather, z->reduce, z->control, z->eval_gather};
+    for (int i = 0; i < 4; i++) collective_abort(all[i], why);
+}
+
+// A collective's error text is more exact than the device's, which only knows that a host function failed.
+static const char *zero_why(struct topology *t) {
+    struct zero *z = zero_of(t);
+    const char *why = "";
+    struct collective *all[] = {z->reduce, z->gather, z->control, z->eval_gather};
+    for (int i = 0; i < 4 && !*why; i++) why = collective_error(all[i]);
+    return why;
+}
+
+int zero_fail_all(struct zero *z, const char *doing) {
+    const char *why = topology_why(&z->base);
+    fail("%s, rank %d, step %lld: %s: %s", z->policy->name, z->base.rank, (long long)z->step, doing, why);
+    zero_abort(&z->base, error_last());
+    return -1;
+}
+
+// ---------------------------------------------------------------- the end of a step
+// The exact sum of squares of this rank's shards. Every stage has the same shards, so no element counts twice.
+static void launch_norm(struct zero *z) {
+    if (zero_onebit_due(z)) {
+        zero_onebit_norm(z);
+        return;
+    }
+    for (int u = 0; u < z->opt.layout->count; u++)
+        op_sumsq(z->opt.compute, &(struct sumsq_args){.out = z->sum,
+                                                      .x = z->units[u].grad_shard,
+                                                      .n = unit_shard(z->opt.layout, u),
+                                                      .zero_out = u == 0,
+                                                      .dt = z->opt.dtype});
+}
+
+static void launch_decision(struct zero *z, const struct step_input *in) {
+    uint64_t peers = (uint64_t)(z->base.size - 1), size = (uint64_t)z->base.size;
+    int words = zero_step_words(z), at = words * z->base.rank;
+    struct stream *reduce = z->reduce_stream;
+    bool onebit = zero_onebit_due(z);
+    double *mine = z->host_shares + at;
+    // 1. Compute passes this rank's words and its sum of squares on to the reduce stream.
+    mine[1] = in->stop;
+    mine[2] = in->snapshot;
+    zero_time_send(z, mine + ZERO_STEP_WORDS);
+    dev_copy(z->opt.compute, z->shares + at, in->loss_sum, sizeof(double));
+    dev_copy(z->opt.compute, z->shares + at + 1, mine + 1, (size_t)(words - 1) * sizeof(double));
+    event_record(z->norm_done, z->opt.compute);
+    struct zero_move m = {TRANSFER_CONTROL, -1, 0, {timeline_moment(z->base.timeline)}};
+    stream_wait_event(reduce, z->norm_done);
+    // 2. The norm of all ranks' shards, then the words of all ranks.
+    m.bytes = 2 * peers * EXACT_SUM_WORDS * sizeof(int64_t) / size;
+    uint64_t id = zero_move_begin(z, reduce, &m);
+    collective_all_reduce(z->control, reduce, onebit ? z->onebit.sum : z->sum, z->sum, EXACT_SUM_WORDS,
+                          DT_I64);
+    zero_move_end(z, reduce, id);
+    m.bytes = peers * (uint64_t)words * sizeof(double);
+    id = zero_move_begin(z, reduce, &m);
+    collective_all_gather(z->control, reduce, z->shares + at, z->shares, (size_t)words, DT_F64);
+    zero_move_end(z, reduce, id);
+    event_record(z->decided, reduce);
+    // 3. Compute decides on the clipping factor and on skipping, and copies decision and words to the host.
+    timeline_wait(z->base.timeline, z->opt.compute, z->decided, id);
+    if (onebit)
+        zero_onebit_decide(z, in);
+    else
+        op_decide(z->opt.compute,
+                  &(struct decide_args){
+                      .scalars = z->scalars, .sum = z->sum, .loss_scale = in->loss_scale, .clip = in->clip});
+    dev_copy(z->opt.compute, z->host_scalars, z->scalars,
+             sizeof *z->scalars + (size_t)size * (size_t)words * sizeof(double));
+    event_record(z->stats, z->opt.compute);
+}
+
+static void launch_update(struct zero *z, const struct step_input *in) {
+    bool needed = z->policy->gather_weights || z->policy->weights == RESIDENT_SHARD;  // a gather waits for it
+    z->offload.task_set = !z->offload.task_set;
+    const struct update_step update = {.lr = in->lr, .t = in->updates + 1, .scalars = z->scalars};
+    for (int u = 0; u < z->opt.layout->count; u++) {
+        struct zero_unit *zu = &z->units[u];
+        // 1. Update the masters and weights that this rank holds.
+        if (zu->offloaded) {
+            zero_offload_update(z, u, &update);
+        } else {
+            optimizer_launch(z->opt.compute, &z->opt.optimizer, &zu->update, &update);
+            event_record(zu->updated, z->opt.compute);
+        }
+        zu->updated_at = needed ? timeline_moment(z->base.timeline) : 0;
+        // 2. Where all ranks hold whole weights, gather the updated shards.
+        if (!z->policy->gather_weights) continue;
+        if (zero_bundle_of(&z->gathered_bundles.table, u)->count > 1) {
+            zero_pack_gather(z, u);
+            continue;
+        }
+        struct zero_move m = {TRANSFER_WEIGHTS, u, zero_moved(z, u), {zu->updated_at}};
+        stream_wait_event(z->gather_stream, zu->updated);
+        zu->gather = zero_move_begin(z, z->gather_stream, &m);
+        collective_all_gather(z->gather, z->gather_stream, zu->weight_shard, zu->weights,
+                              (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
+        zero_move_end(z, z->gather_stream, zu->gather);
+        event_record(zu->gathered, z->gather_stream);
+    }
+}
+
+static int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
+    struct zero *z = zero_of(t);
+    z->step = in->step;
+    // 1. Compute waits for all reductions, and for updates of offloaded state. It also waits for gathers: a prefetched one
+    //    that no pass has used may be reading weights that are about to change.
+    event_record(z->reduced, z->reduce_stream);
+    timeline_wait(t->timeline, z->opt.compute, z->reduced, z->time.reduced);
+    event_record(z->gather_idle, z->gather_stream);
+    timeline_wait(t->timeline, z->opt.compute, z->gather_idle, z->time.gathered);
+    zero_offload_settle(z);
+    stream_phase(z->opt.compute, PHASE_OPTIMIZER);
+    // 2. Enqueue norm, decision and updates.
+    bool onebit = zero_onebit_due(z);
+    if (onebit) zero_onebit_begin(z);
+    launch_norm(z);
+    launch_decision(z, in);
+    if (onebit)
+        zero_onebit_update(z, in);
+    else
+        launch_update(z, in);
+    unit_schedule_forget(&z->schedule);
+    // 3. The host waits for the decision and the words. Updates continue.
+    if (event_sync(z->stats) != 0) return zero_fail_all(z, "the step failed");
+    *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};
+    int words = zero_step_words(z);
+    for (int i = 0; i < t->size; i++) {
+        out->loss += z->host_shares[words * i] / in->loss_tokens;
+        out->stop |= z->host_shares[words * i + 1] != 0;
+        out->snapshot |= z->host_shares[words * i + 2] != 0;
+    }
+    zero_onebit_end(z, in, out->skipped);
+    // 4. A checkpoint reads offloaded state after compute, so compute waits for it. Without overlap compute always waits.
+    if (t->plan.keep || out->stop || z->opt.no_overlap) zero_offload_settle(z);
+    // 5. The ready times of earlier transfers are known, and the step is over.
+    zero_time_receive(z, z->host_shares + ZERO_STEP_WORDS, words);
+    z->step = in->step + 1;
+    step_plan_over(t, out->skipped);
+    return 0;
+}
+
+// ---------------------------------------------------------------- sums, and the end of a run
+static int zero_sum(struct topology *t, double *values, int count) {
+    struct zero *z = zero_of(t);
+    for (int done = 0; done < count; done += ZERO_SUM_CHUNK) {
+        int n = count - done < ZERO_SUM_CHUNK ? count - done : ZERO_SUM_CHUNK;
+        double *mine = z->shares + t->rank * n;
+        dev_copy(z->reduce_stream, mine, values + done, (size_t)n * sizeof(double));
+        collective_all_gather(z->control, z->reduce_stream, mine, z->shares, (size_t)n, DT_F64);
+        dev_copy(z->reduce_stream, z->host_shares, z->shares, (size_t)(n * t->size) * sizeof(double));
+        if (stream_sync(z->reduce_stream) != 0) return zero_fail_all(z, "a sum over the ranks failed");
+        for (int i = 0; i < n; i++) {
+            values[done + i] = 0;
+            for (int r = 0; r < t->size; r++) values[done + i] += z->host_shares[r * n + i];
+        }
+    }
+    return 0;
+}
+
+static int zero_finish(struct topology *t) {
+    struct zero *z = zero_of(t);
+    int rc = stream_sync(z->opt.compute);
+    rc |= stream_sync(z->gather_stream);
+    rc |= stream_sync(z->reduce_stream);
+    rc |= zero_offload_sync(z);
+    if (rc != 0 || zero_time_finish(z) != 0) return zero_fail_all(z, "finishing failed");
+    return 0;
+}
+
+// ---------------------------------------------------------------- the table
+const struct topology_ops zero_ops = {
     .name = "zero",
     .prefetch = zero_prefetch,
     .acquire = zero_acquire,
@@ -108,141 +435,3 @@ static const struct topology_ops zero_ops = {
     .why = zero_why,
     .destroy = zero_destroy,
 };
-
-static int open_channel(struct zero *z, struct collective **out, int channel, bool control,
-                        struct collective_options o) {
-    o.mode = z->opt.reduce;
-    o.control = control;
-    int hpz = zero_hpz(&z->opt);
-    bool gathers = channel == 0 || channel == 3;
-    o.group = gathers && hpz ? hpz : z->opt.group;
-    o.edge = zero_edge(&z->opt);
-    if (channel == 2) o.group = o.edge = 0;  // norm and losses are of all ranks
-    o.wire = &z->base.wire;
-    o.deadline_s = z->opt.deadline_s;
-    o.dev = z->opt.dev;
-    *out = collective_create(&z->source, channel, &o);
-    return *out ? 0 : -1;
-}
-
-// Every rank opens the same channels in the same order.
-static int create_collectives(struct zero *z) {
-    if (open_channel(z, &z->gather, 0, false, z->gather_memory) != 0) return -1;
-    if (open_channel(z, &z->reduce, 1, false, z->reduce_memory) != 0) return -1;
-    if (open_channel(z, &z->aside, 3, true, z->gather_memory) != 0) return -1;
-    return open_channel(z, &z->control, 2, true, z->control_memory);
-}
-
-static int create_streams(struct zero *z) {
-    z->gather_stream = stream_create(z->opt.dev, "gather");
-    z->reduce_stream = stream_create(z->opt.dev, "reduce");
-    if (!z->gather_stream || !z->reduce_stream)
-        return fail("rank %d: cannot create the communication streams: %s", z->base.rank,
-                    dev_error(z->opt.dev));
-    stream_phase(z->gather_stream, PHASE_COMM);
-    stream_phase(z->reduce_stream, PHASE_COMM);
-    return 0;
-}
-
-static int check_options(const struct zero_options *o) {
-    if (!zero_policy_of(o->stage))
-        return fail("zero_optimization.stage is %d; the stages are 0, 1, 2 and 3", o->stage);
-    if (o->layout->world != o->source->size)
-        return fail("zero:%d: the layout is padded for %d ranks, but there are %d", o->stage,
-                    o->layout->world, o->source->size);
-    if (o->source->rank < 0 || o->source->rank >= o->source->size)
-        return fail("zero:%d: rank %d of %d does not exist", o->stage, o->source->rank, o->source->size);
-    if (o->dtype != DT_F32 && o->dtype != DT_BF16 && o->dtype != DT_F16)
-        return fail("zero:%d: cannot train in %s; use fp32, bf16 or fp16", o->stage, dtype_name(o->dtype));
-    if (o->group && (o->group < 0 || o->source->size % o->group))
-        return fail("zero:%d: %d ranks are not groups of %d (reduce_group)", o->stage, o->source->size,
-                    o->group);
-    if (collective_is_grouped(o->group, o->source->size) && o->reduce == REDUCE_NATIVE)
-        return fail("zero:%d: reduce_group %d: \"reduce\": \"native\" has no sums in groups", o->stage,
-                    o->group);
-    if (o->hpz && (o->hpz < 0 || o->source->size % o->hpz))
-        return fail("zero:%d: %d ranks are not groups of %d (zero_hpz_partition_size)", o->stage,
-                    o->source->size, o->hpz);
-    if (zero_hpz(o) && (o->reduce == REDUCE_NATIVE ||
-                        (collective_is_grouped(o->group, o->source->size) && o->group != o->hpz)))
-        return fail("zero:%d: zero_hpz_partition_size %d: not over %s with these groups or sums", o->stage,
-                    o->hpz, o->source->kind->name);
-    if (o->offload.params && (zero_policy_of(o->stage)->weights != RESIDENT_SHARD || !o->offload.optimizer ||
-                              (o->offload.ratio > 0 && o->offload.ratio < 1)))
-        return fail("zero:%d: offload_param needs stage 3, and all of offload_optimizer", o->stage);
-    if (o->offload.optimizer && zero_policy_of(o->stage)->optimizer == RESIDENT_FULL)
-        return fail(
-            "zero:%d: offload_optimizer: every rank holds the whole optimizer, and none of it is a rank's own to "
-            "offload; use stage 1, 2 or 3, or leave offload_optimizer out",
-            o->stage);
-    if (o->reduce == REDUCE_NATIVE && o->source->kind->ordered_16bit_only && o->dtype != DT_F32)
-        return fail(
-            "zero:%d: %s collectives reduce no %s natively; set \"reduce\" to \"ordered\" or train in fp32",
-            o->stage, o->source->kind->name, dtype_name(o->dtype));
-    return 0;
-}
-
-int zero_predict(const struct zero_options *o, struct topology_memory *mem, struct wire_prediction *wire) {
-    if (check_options(o) != 0) return -1;
-    struct zero z = {.opt = *o, .source = *o->source, .policy = zero_policy_for(o)};
-    z.units = xcalloc((unsigned long)o->layout->count, sizeof *z.units);
-    arena_init(&z.arena, NULL);
-    zero_weights_open(&z);
-    zero_pack_open(&z);
-    zero_carve(&z);
-    for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = z.arena.bytes[c];
-    struct textbook t = zero_textbook(z.policy, o);
-    mem->formula_bytes = textbook_bytes(t, o->layout->params, o->source->size);
-    *wire = zero_wire(z.policy, o);
-    wire->offload = zero_offload_traffic(&z);
-    if (zero_onebit_on(&z)) zero_onebit_wire(o, wire);
-    zero_weights_close(&z);
-    zero_pack_close(&z);
-    free(z.units);
-    grad_sums_free(&z.sums);
-    return 0;
-}
-
-struct topology *zero_create(const struct zero_options *o) {
-    struct topology_memory memory;
-    struct wire_prediction wire;
-    struct zero_options opt = *o;
-    opt.device_memory = !dev_host_memory(o->dev);
-    if (opt.offload.threads < 1) opt.offload.threads = 1;
-    if (zero_predict(&opt, &memory, &wire) != 0) return NULL;
-    struct zero *z = xcalloc(1, sizeof *z);
-    z->opt = opt;
-    z->source = *o->source;
-    z->opt.source = &z->source;
-    z->policy = zero_policy_for(o);
-    z->base = (struct topology){
-        .ops = &zero_ops,
-        .layout = o->layout,
-        .dev = o->dev,
-        .compute = o->compute,
-        .dtype = o->dtype,
-        .rank = o->source->rank,
-        .size = o->source->size,
-        .memory = memory,
-        .wire_predicted = wire,
-    };
-    z->micro_count = 1;
-    z->units = xcalloc((unsigned long)o->layout->count, sizeof *z->units);
-    zero_time_open(z);
-    arena_init(&z->arena, o->dev);
-    zero_weights_open(z);
-    zero_pack_open(z);
-    zero_carve(z);
-    if (!opt.device_memory) {
-        z->host_scalars = xcalloc(1, zero_words_bytes(z));
-        z->host_shares = zero_shares_behind(z->host_scalars);
-    }
-    for (int u = 0; u < o->layout->count; u++) z->units[u].shape = grad_shape(o->layout, u);
-    for_each_event(z, create_event);
-    if (z->arena.failed || z->lacks_event || create_streams(z) != 0 || zero_offload_open(z) != 0 ||
-        create_collectives(z) != 0) {
-        zero_destroy(&z->base);
-        return NULL;
-    }
-    return &z->base;
-}

@@ -3,7 +3,7 @@
 //
 //     read      | u0 -> 0 | u1 -> 1 |     | u2 -> 0 |     | u3 -> 1 ..
 //     gather              | up, u0  | .. idle | up, u1  | up, u2 ..
-//                                   ^ the read of u2 waits for drawn[0], the copy up waits for fetched[0]
+//                                   ^ the read of u2 waits for copied[0], the copy up waits for fetched[0]
 //
 // The update leaves new weights in the staging. They are written before a gather may read them:
 //
@@ -69,7 +69,7 @@ void zero_disk_traffic(const struct zero *z, int u, int64_t gathers, struct offl
 
 // ---------------------------------------------------------------- open and close
 static struct event **event_at(struct zero_disk *d, int i) {
-    return i < ZERO_STAGED ? &d->fetched[i] : &d->drawn[i - ZERO_STAGED];
+    return i < ZERO_STAGED ? &d->fetched[i] : &d->copied[i - ZERO_STAGED];
 }
 
 int zero_disk_store(struct zero *z, struct disk_store **out, const struct disk_store_options *o) {
@@ -117,20 +117,20 @@ int zero_disk_sync(struct zero *z) {
 // ---------------------------------------------------------------- a step
 const void *zero_disk_fetch(struct zero *z, int u, enum pass pass) {
     struct zero_disk *d = &z->disk;
-    int at = d->turn;
-    d->turn = (at + 1) % ZERO_STAGED;
+    int at = d->next;
+    d->next = (at + 1) % ZERO_STAGED;
     stream_wait_event(d->read, z->units[u].updated);
-    stream_wait_event(d->read, d->drawn[at]);
-    if (z->opt.in_turn) stream_wait_event(d->read, z->turn.begun);
+    stream_wait_event(d->read, d->copied[at]);
+    if (z->opt.no_overlap) stream_wait_event(d->read, z->serialized.begun);
     disk_store_read(store_of(z), d->read, d->shard[at], range_of(z, u));
     event_record(d->fetched[at], d->read);
     stream_wait_event(z->gather_stream, d->fetched[at]);
     if (pass != PASS_EVAL) atomic_fetch_add(&z->base.wire.disk_read, range_of(z, u).bytes);
-    d->drawing = at;
+    d->copying = at;
     return d->shard[at];
 }
 
-void zero_disk_drawn(struct zero *z) { event_record(z->disk.drawn[z->disk.drawing], z->gather_stream); }
+void zero_disk_copied(struct zero *z) { event_record(z->disk.copied[z->disk.copying], z->gather_stream); }
 
 void zero_disk_write(struct zero *z, int u, int at) {
     struct zero_disk *d = &z->disk;
@@ -138,7 +138,7 @@ void zero_disk_write(struct zero *z, int u, int at) {
     if (of_masters(z)) return;  // zero_offload writes the masters
     stream_wait_event(d->write, o->updated[at]);
     disk_store_write(d->store, d->write, o->weight[at], range_of(z, u));
-    event_record(o->risen[at], d->write);
+    event_record(o->copied_up[at], d->write);
     event_record(z->units[u].updated, d->write);
     event_record(o->over, d->write);
     atomic_fetch_add(&z->base.wire.disk_written, range_of(z, u).bytes);

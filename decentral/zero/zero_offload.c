@@ -124,9 +124,9 @@ struct offload_traffic zero_offload_traffic(const struct zero *z) {
 
 // ---------------------------------------------------------------- open and close
 static void for_each_event(struct zero_offload *o, struct device *dev, bool *lacks) {
-    struct event **all[] = {&o->landed[0],  &o->landed[1],  &o->updated[0], &o->updated[1],
-                            &o->risen[0],   &o->risen[1],   &o->over,       &o->fetched[0],
-                            &o->fetched[1], &o->written[0], &o->written[1]};
+    struct event **all[] = {&o->grad_on_host[0], &o->grad_on_host[1], &o->updated[0], &o->updated[1],
+                            &o->copied_up[0],    &o->copied_up[1],    &o->over,       &o->fetched[0],
+                            &o->fetched[1],      &o->written[0],      &o->written[1]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (!dev)
             event_destroy(all[i]);
@@ -269,17 +269,17 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
     struct zero_unit *zu = &z->units[u];
     int at = place_of(z, u);
     size_t bytes = unit_bytes(z, u);
-    struct zero_offload_task *task = &o->tasks[o->turn * z->opt.layout->count + u];
+    struct zero_offload_task *task = &o->tasks[o->task_set * z->opt.layout->count + u];
     *task = (struct zero_offload_task){z, u, at, step->lr, step->t};
     // 1. The gradient is copied down after the last but one update, which has read the same buffer.
     stream_wait_event(o->down, z->reduced);
     stream_wait_event(o->down, o->updated[at]);
     dev_copy(o->down, o->grad[at], zu->grad_shard, bytes);
-    event_record(o->landed[at], o->down);
+    event_record(o->grad_on_host[at], o->down);
     // 2. The update runs when the host knows the decision and the buffer's previous weights have left it.
     stream_wait_event(o->update, z->stats);
-    stream_wait_event(o->update, o->landed[at]);
-    stream_wait_event(o->update, o->risen[at]);
+    stream_wait_event(o->update, o->grad_on_host[at]);
+    stream_wait_event(o->update, o->copied_up[at]);
     if (o->store) fetch(z, u, at);
     stream_host(o->update, "update", update_run, task);
     event_record(o->updated[at], o->update);
@@ -294,7 +294,7 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
     }
     stream_wait_event(o->up, o->updated[at]);
     dev_copy(o->up, zu->weight_shard, o->weight[at], bytes);
-    event_record(o->risen[at], o->up);
+    event_record(o->copied_up[at], o->up);
     event_record(zu->updated, o->up);
     event_record(o->over, o->up);
     atomic_fetch_add(&z->base.wire.host_up, bytes);
@@ -306,7 +306,7 @@ const void *zero_offload_shard(struct zero *z, int u, void *whole, enum pass pas
     bool filed = zero_disk_on(z);
     dev_copy(z->gather_stream, own, filed ? zero_disk_fetch(z, u, pass) : z->units[u].weight_shard,
              unit_bytes(z, u));
-    if (filed) zero_disk_drawn(z);
+    if (filed) zero_disk_copied(z);
     if (pass != PASS_EVAL) atomic_fetch_add(&z->base.wire.host_up, unit_bytes(z, u));
     return own;
 }

@@ -35,8 +35,8 @@ void zero_onebit_carve(struct zero *z) {
         int64_t n = z->opt.layout->units[u].n_pad, shard = unit_shard(z->opt.layout, u);
         o->error = arena_take(&z->arena, MEM_OPTIMIZER, (size_t)n * sizeof(float));
         o->server_error = arena_take(&z->arena, MEM_OPTIMIZER, (size_t)shard * sizeof(float));
-        o->said = arena_take(&z->arena, MEM_COMM, onebit_bytes(n));
-        o->heard = arena_take(&z->arena, MEM_COMM, onebit_bytes(n));
+        o->codes = arena_take(&z->arena, MEM_COMM, onebit_bytes(n));
+        o->shard_codes = arena_take(&z->arena, MEM_COMM, onebit_bytes(n));
     }
     z->onebit.sum = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->onebit.sum);
     z->onebit.own = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->onebit.own);
@@ -45,7 +45,7 @@ void zero_onebit_carve(struct zero *z) {
 void zero_onebit_loads(struct zero *z, const char *checkpoint) {
     if (z->base.rank == 0 && zero_onebit_on(z) && z->base.start.updates > z->opt.optimizer.freeze_step)
         warn(
-            "%s: what codes had not said of the momenta before it is lost: checkpoints hold no errors of OneBitAdam, which "
+            "%s: the errors of OneBitAdam's codes before it are lost: checkpoints do not hold them, and they "
             "begin at zero",
             checkpoint);
 }
@@ -96,7 +96,7 @@ void zero_onebit_decide(struct zero *z, const struct step_input *in) {
 
 static void encode(struct zero *z, int u, float beta1) {
     struct zero_unit *zu = &z->units[u];
-    op_onebit_encode(z->opt.compute, &(struct onebit_encode_args){.out = zu->onebit.said,
+    op_onebit_encode(z->opt.compute, &(struct onebit_encode_args){.out = zu->onebit.codes,
                                                                   .error = zu->onebit.error,
                                                                   .m = zu->update.state[0],
                                                                   .v = zu->update.state[1],
@@ -110,27 +110,27 @@ static void encode(struct zero *z, int u, float beta1) {
     zu->onebit.encoded_at = timeline_moment(z->base.timeline);
 }
 
-// said: this rank's codes for all ranks; heard: all ranks' codes of this rank's shard; then said: all shards' results.
+// codes: this rank's for all ranks. shard_codes: all ranks' of this rank's shard. Then codes: all shards' results.
 static void exchange(struct zero *z, int u) {
     struct zero_unit *zu = &z->units[u];
     struct zero_onebit_unit *o = &zu->onebit;
     int64_t shard = unit_shard(z->opt.layout, u), at = shard * z->base.rank;
     size_t bytes = onebit_bytes(shard);
-    struct onebit_block *mine = o->said + at / ONEBIT_BLOCK;
+    struct onebit_block *mine = o->codes + at / ONEBIT_BLOCK;
     struct zero_move m = {TRANSFER_GRADIENTS, u, (uint64_t)(z->base.size - 1) * bytes, {o->encoded_at}};
     stream_wait_event(z->reduce_stream, zu->grad_done);
     uint64_t id = zero_move_begin(z, z->reduce_stream, &m);
-    collective_all_to_all(z->reduce, z->reduce_stream, o->said, o->heard, bytes, DT_U8);
+    collective_all_to_all(z->reduce, z->reduce_stream, o->codes, o->shard_codes, bytes, DT_U8);
     zero_move_end(z, z->reduce_stream, id);
     op_onebit_sum(z->reduce_stream, &(struct onebit_sum_args){.out = mine,
-                                                              .in = o->heard,
+                                                              .in = o->shard_codes,
                                                               .error = o->server_error,
                                                               .v = zu->update.state[1] + at,
                                                               .scalars = z->scalars,
                                                               .n = shard,
                                                               .ranks = z->base.size});
     o->exchange = zero_move_begin(z, z->reduce_stream, &m);
-    collective_all_gather(z->reduce, z->reduce_stream, mine, o->said, bytes, DT_U8);
+    collective_all_gather(z->reduce, z->reduce_stream, mine, o->codes, bytes, DT_U8);
     zero_move_end(z, z->reduce_stream, o->exchange);
     event_record(o->exchanged, z->reduce_stream);
 }
@@ -144,7 +144,7 @@ void zero_onebit_update(struct zero *z, const struct step_input *in) {
     for (int u = 0; u < z->opt.layout->count; u++) {
         struct zero_unit *zu = &z->units[u];
         timeline_wait(z->base.timeline, z->opt.compute, zu->onebit.exchanged, zu->onebit.exchange);
-        zu->update.momentum = zu->onebit.said;
+        zu->update.momentum = zu->onebit.codes;
         optimizer_launch(z->opt.compute, &z->opt.optimizer, &zu->update, &step);
         event_record(zu->updated, z->opt.compute);
         zu->updated_at = 0;

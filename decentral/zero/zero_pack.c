@@ -1,19 +1,9 @@
-// Transfers of bundles of several units (zero_bundle.h). Their shards are copied to a buffer, one collective runs in
+// Transfers of bundles of several units (zero_policy.h). Their shards are copied to a buffer, one collective runs in
 // place on the buffer, and the results are copied back. A bundle of one unit needs no copy and no code of this file.
 //
 // Each of the two communication streams has a buffer of its own, which only this stream reads and writes. So the
 // stream's order protects the buffer, and no event is needed.
 #include "decentral/zero/zero_state.h"
-
-void zero_pack_open(struct zero *z) {
-    zero_bundles_reduced(&z->reduced_bundles.table, &z->opt);
-    zero_bundles_gathered(&z->gathered_bundles.table, z->policy, &z->opt);
-}
-
-void zero_pack_close(struct zero *z) {
-    zero_bundles_close(&z->reduced_bundles.table);
-    zero_bundles_close(&z->gathered_bundles.table);
-}
 
 int64_t zero_pack_largest(const struct zero *z) {
     int64_t a = zero_bundles_largest(&z->reduced_bundles.table);
@@ -106,7 +96,7 @@ void zero_pack_reduce(struct zero *z, int u, uint64_t done_at) {
     bool whole = z->policy->grads == RESIDENT_FULL;
     struct zero_slot *slot = whole ? NULL : &z->grad_slots[grad_slot(z->opt.layout, u)];
     stream_wait_event(s, z->units[u].grad_done);
-    zero_turn_begin(z, s, 0);
+    zero_serialize_begin(z, s, 0);
     pack(z, s, p, u, slot ? slot->buf : z->units[u].grad);
     zero_move_end(z, s, 0);
     if (slot) {
@@ -123,7 +113,7 @@ void zero_pack_gather(struct zero *z, int u) {
     const struct zero_pack *p = &z->gathered_bundles;
     const struct zero_bundle *b = zero_bundle_of(&p->table, u);
     stream_wait_event(s, z->units[u].updated);
-    zero_turn_begin(z, s, 0);
+    zero_serialize_begin(z, s, 0);
     dev_copy(s, packed(z, p, u, z->base.rank), z->units[u].weight_shard, shard_bytes(z, u));
     zero_move_end(z, s, 0);
     if (u != b->first + b->count - 1) return;

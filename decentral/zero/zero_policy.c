@@ -52,7 +52,7 @@ int zero_hpz(const struct zero_options *o) {
     return sharded && o->source && collective_is_grouped(o->hpz, o->source->size) ? o->hpz : 0;
 }
 
-int zero_edge(const struct zero_options *o) { return zero_hpz(o) ? zero_hpz(o) : o->group; }
+int zero_counted_group(const struct zero_options *o) { return zero_hpz(o) ? zero_hpz(o) : o->group; }
 
 struct textbook zero_textbook(const struct zero_policy *p, const struct zero_options *o) {
     enum dtype dtype = o->dtype;
@@ -71,6 +71,60 @@ struct textbook zero_textbook(const struct zero_policy *p, const struct zero_opt
     return t;
 }
 
+// ---------------------------------------------------------------- bundles
+void zero_bundles_open(struct zero_bundles *b, const struct layout *l, int64_t bucket, enum zero_order way) {
+    size_t units = (size_t)l->count;
+    *b = (struct zero_bundles){.list = xcalloc(units, sizeof *b->list),
+                               .of = xcalloc(units, sizeof *b->of),
+                               .at = xcalloc(units, sizeof *b->at)};
+    int64_t held = 0;
+    for (int i = 0; i < l->count; i++) {
+        int u = way == ZERO_ASCENDING ? i : l->count - 1 - i;
+        int64_t n = l->units[u].n_pad;
+        if (i == 0 || l->world == 1 || n > bucket - held) {
+            b->list[b->count++] = (struct zero_bundle){.first = u};
+            held = 0;
+        }
+        struct zero_bundle *last = &b->list[b->count - 1];
+        held += n;
+        if (u < last->first) last->first = u;
+        b->of[u] = b->count - 1;
+        b->at[u] = last->shard;
+        last->shard += unit_shard(l, u);
+        last->count++;
+    }
+}
+
+void zero_bundles_close(struct zero_bundles *b) {
+    free(b->list);
+    free(b->of);
+    free(b->at);
+    *b = (struct zero_bundles){0};
+}
+
+static int64_t largest_shard(const struct zero_bundles *b, int least) {
+    int64_t most = 0;
+    for (int i = 0; i < b->count; i++)
+        if (b->list[i].count >= least && b->list[i].shard > most) most = b->list[i].shard;
+    return most;
+}
+
+int64_t zero_bundles_largest(const struct zero_bundles *b) { return largest_shard(b, 1); }
+int64_t zero_bundles_packed(const struct zero_bundles *b) { return largest_shard(b, 2); }
+
+void zero_bundles_reduced(struct zero_bundles *b, const struct zero_options *o) {
+    zero_bundles_open(b, o->layout, o->buckets.reduce, ZERO_DESCENDING);
+}
+
+void zero_bundles_gathered(struct zero_bundles *b, const struct zero_policy *p,
+                           const struct zero_options *o) {
+    if (p->gather_grads)
+        zero_bundles_reduced(b, o);
+    else
+        zero_bundles_open(b, o->layout, p->gather_weights ? o->buckets.gather : 0, ZERO_ASCENDING);
+}
+
+// ---------------------------------------------------------------- the bytes of a step
 // Bytes that a rank sends and receives; messages that it sends. across: those that leave, or enter, its group.
 struct totals {
     int64_t sent, received, across_sent, across_received, messages, messages_across;
@@ -102,8 +156,9 @@ static void add_traffic(struct totals *all, const struct zero_options *o, enum c
         struct collective_call c = {
             .primitive = what, .count = (size_t)(blocks * shard), .dt = o->dtype, .team = reach.team};
         struct collective_traffic t = collective_traffic(&c, o->source->rank, world, reach.group);
-        if (!collective_is_grouped(reach.group, world) && !reach.team.count && zero_edge(o) && peers) {
-            t.messages_across = (uint64_t)(world - zero_edge(o));
+        if (!collective_is_grouped(reach.group, world) && !reach.team.count && zero_counted_group(o) &&
+            peers) {
+            t.messages_across = (uint64_t)(world - zero_counted_group(o));
             t.across.sent = t.all.sent / peers * t.messages_across;
             t.across.received = t.all.received / peers * t.messages_across;
         }
@@ -114,18 +169,6 @@ static void add_traffic(struct totals *all, const struct zero_options *o, enum c
         add(&all->messages, n, t.messages);
         add(&all->messages_across, n, t.messages_across);
     }
-}
-
-void zero_bundles_reduced(struct zero_bundles *b, const struct zero_options *o) {
-    zero_bundles_open(b, o->layout, o->buckets.reduce, ZERO_DOWN);
-}
-
-void zero_bundles_gathered(struct zero_bundles *b, const struct zero_policy *p,
-                           const struct zero_options *o) {
-    if (p->gather_grads)
-        zero_bundles_reduced(b, o);
-    else
-        zero_bundles_open(b, o->layout, p->gather_weights ? o->buckets.gather : 0, ZERO_UP);
 }
 
 // Counts the gathers from all ranks, or those within the group that shares a secondary copy.
@@ -143,12 +186,6 @@ static void gathers(const struct zero_policy *p, const struct zero_options *o, i
 
 void zero_gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out) {
     gathers(p, o, out, false);
-}
-
-// Every peer receives the same number of bytes.
-static uint64_t flat_across(uint64_t sent, int size, int group) {
-    uint64_t peers = (uint64_t)size - 1;
-    return group && peers ? sent / peers * (uint64_t)(size - group) : 0;
 }
 
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o) {
@@ -177,25 +214,22 @@ struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_
     free(times);
     struct wire_prediction w = {.sent_per_step = (uint64_t)t.sent,
                                 .received_per_step = (uint64_t)t.received,
-                                .group = zero_edge(o),
+                                .group = zero_counted_group(o),
                                 .across_sent_per_step = (uint64_t)t.across_sent,
                                 .across_received_per_step = (uint64_t)t.across_received,
                                 .messages_per_step = (uint64_t)t.messages,
                                 .messages_across_per_step = (uint64_t)t.messages_across};
-    w.flat_across_sent_per_step = flat_across((uint64_t)flat.sent, o->layout->world, zero_edge(o));
+    // Without groups every peer receives the same number of bytes.
+    uint64_t peers = (uint64_t)o->layout->world - 1;
+    if (w.group && peers)
+        w.flat_across_sent_per_step = (uint64_t)flat.sent / peers * (uint64_t)(o->layout->world - w.group);
     return w;
 }
 
-// The textbook's counts of U: once per step, and per micro-batch.
-static int once_a_step(const struct zero_policy *p) {
-    return (p->grads == RESIDENT_FULL) + p->gather_grads + p->gather_weights;
-}
-static int each_micro_batch(const struct zero_policy *p) {
-    return (p->grads == RESIDENT_SHARD) + (p->weights == RESIDENT_SHARD ? 2 : 0);
-}
-
-void zero_wire_say(char *text, size_t size, const struct zero_policy *p, int64_t accumulation) {
-    int o = once_a_step(p), e = each_micro_batch(p);
+void zero_wire_text(char *text, size_t size, const struct zero_policy *p, int64_t accumulation) {
+    // The textbook's counts of U: once per step, and per micro-batch.
+    int o = (p->grads == RESIDENT_FULL) + p->gather_grads + p->gather_weights;
+    int e = (p->grads == RESIDENT_SHARD) + (p->weights == RESIDENT_SHARD ? 2 : 0);
     bool many = accumulation > 1 && e > 0;
     char count[16] = "", times[40];
     if (many && e > 1) snprintf(count, sizeof count, "%d", e);

@@ -1,4 +1,5 @@
-// The ring's stages as rows of one table, and the textbook formulas that follow from them.
+// The ring's stages as rows of one table, and what follows from them without ranks and streams: which units share a
+// collective, the bytes of a step, the textbook formulas.
 //
 // The state that is resident on a rank (w: weights, g: gradients, o: masters and the optimizer's states), and the
 // payload that it sends, and receives, per step:
@@ -16,11 +17,53 @@
 #define STARRING_DECENTRAL_ZERO_ZERO_POLICY_H
 
 #include "decentral/collective/collective.h"
-#include "decentral/zero/zero_bundle.h"
 #include "shared/core/topology.h"
 #include "shared/model/optimizer.h"
 #include "shared/model/unit_schedule.h"
 
+// ---------------------------------------------------------------- bundles
+// Bundles: which neighbouring units share one collective. The run and the prediction use the same table.
+//
+//     units        u0 | u1 u2 u3 | u4 u5       in the order of their transfers: weights ascend, gradients descend
+//     buffer       block of rank 0        | block of rank 1        | ..
+//                  | u1's | u2's | u3's   | u1's | u2's | u3's   | ..      adjacent shards
+//
+// A unit joins the previous bundle as long as the bundle's elements fit in the bucket. A unit larger than the bucket
+// has a bundle of its own, as in DeepSpeed's reduce_ipg_grads (runtime/zero/stage_1_and_2.py). Bundles change no
+// element's sum, and so no bit.
+// The most elements of one collective; 0: a collective per unit.
+struct zero_buckets {
+    int64_t reduce;  // of gradients; in stage 0 also of the gather that follows
+    int64_t gather;  // of weights after the update
+};
+
+enum zero_order { ZERO_ASCENDING, ZERO_DESCENDING };
+
+// Units first .. first + count - 1.
+struct zero_bundle {
+    int first, count;
+    int64_t shard;  // elements of a rank's block: its shards of all these units
+};
+
+struct zero_bundles {
+    int count;
+    struct zero_bundle *list;  // (count) in the order of their transfers
+    int *of;                   // (units) index of the unit's bundle
+    int64_t *at;               // (units) offset of the unit's shard in a block, in elements
+};
+
+void zero_bundles_open(struct zero_bundles *b, const struct layout *l, int64_t bucket, enum zero_order way);
+void zero_bundles_close(struct zero_bundles *b);
+
+static inline const struct zero_bundle *zero_bundle_of(const struct zero_bundles *b, int u) {
+    return &b->list[b->of[u]];
+}
+// Returns the elements of the largest block.
+int64_t zero_bundles_largest(const struct zero_bundles *b);
+// Returns the elements of the largest block of several units, which needs a buffer; 0: every bundle is one unit.
+int64_t zero_bundles_packed(const struct zero_bundles *b);
+
+// ---------------------------------------------------------------- options
 // The host whose clock a rank reads, and by how much that clock is ahead of CLOCK_MONOTONIC.
 struct zero_clock {
     uint64_t host;
@@ -52,9 +95,9 @@ struct zero_options {
     struct stream *compute;
     struct optimizer_config optimizer;
     enum reduce_mode reduce;
-    int group;     // reduce_group: divides the ranks; 0: none
-    int hpz;       // ranks that share a secondary shard of the weights, stage 3; divides the ranks; 0: none
-    bool in_turn;  // communication and compute never overlap (zero_optimization.overlap_comm: false)
+    int group;  // reduce_group: divides the ranks; 0: none
+    int hpz;    // ranks that share a secondary shard of the weights, stage 3; divides the ranks; 0: none
+    bool no_overlap;  // communication and compute never overlap (zero_optimization.overlap_comm: false)
     struct unit_prefetch prefetch;  // stage 3
     struct zero_buckets buckets;
     double deadline_s;
@@ -66,6 +109,7 @@ struct zero_options {
     struct zero_offload_options offload;
 };
 
+// ---------------------------------------------------------------- stages
 #define ZERO_STAGES 4
 
 enum residency { RESIDENT_FULL, RESIDENT_SHARD };
@@ -92,13 +136,13 @@ void zero_bundles_gathered(struct zero_bundles *b, const struct zero_policy *p, 
 // of the weights. 0: no hpZ, also if a group is one rank or all ranks, because it would change nothing.
 int zero_hpz(const struct zero_options *o);
 // Returns the ranks per group if traffic that leaves a group is counted; 0: it is not.
-int zero_edge(const struct zero_options *o);
+int zero_counted_group(const struct zero_options *o);
 // out (units) receives how often each unit's shards are gathered from all ranks in a step.
 void zero_gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out);
 // Returns the exact payload of a step. Groups of g ranks move the same bytes, but only (N/g-1)/N of them leave the
 // group, instead of (N-g)/N.
 struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o);
 // Writes the textbook's payload to text: "2U, U = (N-1)/N x padded bytes"; "up to 3U, .." if slots may save gathers.
-void zero_wire_say(char *text, size_t size, const struct zero_policy *p, int64_t accumulation);
+void zero_wire_text(char *text, size_t size, const struct zero_policy *p, int64_t accumulation);
 
 #endif

@@ -10,8 +10,8 @@
 //     gradient      unit.grad_done (compute -> reduce)
 //     grad slot     slot.idle (reduce -> compute): free to be written again
 //     step          norm_done (compute -> reduce), decided (reduce -> compute), stats (compute -> host)
-//             Without overlap (opt.in_turn) each collective has two more events: turn.begun (compute -> its stream)
-//             and turn.over (its stream -> compute). Then nothing is prefetched.
+//             Without overlap (opt.no_overlap) each collective has two more events: serialized.begun (compute -> its stream)
+//             and serialized.over (its stream -> compute). Then nothing is prefetched.
 #ifndef STARRING_DECENTRAL_ZERO_ZERO_STATE_H
 #define STARRING_DECENTRAL_ZERO_ZERO_STATE_H
 
@@ -24,11 +24,12 @@
 
 // 1-bit Adam (zero_onebit.c), per unit: the fp32 errors, and the codes in blocks.
 struct zero_onebit_unit {
-    float *error;                       // (n_pad)
-    float *server_error;                // (S)
-    struct onebit_block *said, *heard;  // (n_pad / ONEBIT_BLOCK) each: codes that it sends, that it receives
-    struct event *exchanged;            // reduce -> compute
-    uint64_t encoded_at, exchange;      // ids of the timeline: a moment, a transfer
+    float *error;                      // (n_pad)
+    float *server_error;               // (S)
+    struct onebit_block *codes;        // (n_pad / ONEBIT_BLOCK) of this rank; later the results of all shards
+    struct onebit_block *shard_codes;  // (n_pad / ONEBIT_BLOCK) of this rank's shard, by all ranks
+    struct event *exchanged;           // reduce -> compute
+    uint64_t encoded_at, exchange;     // ids of the timeline: a moment, a transfer
 };
 
 // Units that one collective moves together: zero_pack.c.
@@ -65,13 +66,14 @@ struct zero_slot {
 };
 #define ZERO_SUM_CHUNK 16
 
-// The ring's records of the timeline (zero_time.c). A round is the list of transfers between two decisions.
-enum zero_round { ZERO_ROUND_OPEN, ZERO_ROUND_ENDED, ZERO_ROUND_TOLD, ZERO_ROUNDS };
+// The ring's records of the timeline (zero_time.c). An interval is the list of transfers between two
+// decisions.
+enum zero_interval { ZERO_INTERVAL_OPEN, ZERO_INTERVAL_ENDED, ZERO_INTERVAL_SENT, ZERO_INTERVALS };
 
 struct zero_time {
-    int room;  // the most transfers of a round; as many words a rank sends about them
-    uint64_t *ids[ZERO_ROUNDS];
-    int count[ZERO_ROUNDS];
+    int capacity;  // the most transfers of an interval; as many words a rank sends about them
+    uint64_t *ids[ZERO_INTERVALS];
+    int count[ZERO_INTERVALS];
     uint64_t reduced, gathered;  // the last transfers of the two streams
     bool watching, aligned;
     int64_t ahead_ns;   // own clock = CLOCK_MONOTONIC + ahead_ns; 0 except in tests
@@ -93,10 +95,10 @@ struct zero_offload {
     int64_t elements;                               // of the largest offloaded shard; 0: none
     void *grad[ZERO_STAGED], *weight[ZERO_STAGED];  // host: (elements) of the run's type
     struct stream *down, *update, *up;
-    struct event *landed[ZERO_STAGED], *updated[ZERO_STAGED], *risen[ZERO_STAGED];
+    struct event *grad_on_host[ZERO_STAGED], *updated[ZERO_STAGED], *copied_up[ZERO_STAGED];
     struct event *over;               // all enqueued work is done
     struct zero_offload_task *tasks;  // (2, layout->count): of this step, and of the one before it
-    int turn;                         // index of this step's tasks
+    int task_set;                     // 0 or 1: this step's tasks
     // Masters and states on disk. A unit's region of the file is | master | state | state |, each padded to DISK_ALIGN.
     struct disk_store *store;
     size_t file_bytes, state_bytes, kind_bytes;  // of the file; of the largest unit; of its master or a state
@@ -111,8 +113,8 @@ struct zero_disk {
     size_t file_bytes;                   // of this file
     char *shard[ZERO_STAGED], *reading;  // host, aligned: for gathers; for loading and snapshots
     struct stream *read, *write;
-    struct event *fetched[ZERO_STAGED], *drawn[ZERO_STAGED];  // shard[i] is read from disk; is copied
-    int turn, drawing;  // the next shard[i] to use; the one being copied
+    struct event *fetched[ZERO_STAGED], *copied[ZERO_STAGED];  // shard[i] is read from disk; is copied
+    int next, copying;  // the next shard[i] to use; the one being copied
 };
 
 struct zero {
@@ -128,12 +130,12 @@ struct zero {
     struct zero_slot grad_slots[GRAD_SLOTS];
     struct stream *gather_stream, *reduce_stream;
     struct collective *gather, *reduce, *control;
-    struct collective *aside;  // for gathers of PASS_EVAL, which count as control bytes
+    struct collective *eval_gather;  // for gathers of PASS_EVAL, which count as control bytes
     struct event *reduced, *gather_idle, *norm_done, *decided, *stats;
     struct {
         struct event *begun, *over;
-    } turn;
-    bool lacks_event;                                                        // an event could not be created
+    } serialized;
+    bool event_failed;                                                       // an event could not be created
     struct collective_options gather_memory, reduce_memory, control_memory;  // only their staging is set
     struct exact_sum *sum;                                                   // device
     // One block, so that one copy brings all that the host reads of a step: | scalars | shares .. |
@@ -165,33 +167,25 @@ static inline uint64_t zero_moved(const struct zero *z, int u) {
     return (uint64_t)(z->base.size - 1) * (uint64_t)unit_shard(z->opt.layout, u) * dtype_size(z->opt.dtype);
 }
 
-int zero_time_room(const struct zero *z);  // zero_time.c; may be called before zero_time_open
+int zero_time_capacity(const struct zero *z);  // zero_time.c; may be called before zero_time_open
 
 // Words that a rank sends for a step's decision: its sum of losses, stop, snapshot, ready times of earlier transfers.
 #define ZERO_STEP_WORDS 3
-static inline int zero_step_words(const struct zero *z) { return ZERO_STEP_WORDS + zero_time_room(z); }
+static inline int zero_step_words(const struct zero *z) { return ZERO_STEP_WORDS + zero_time_capacity(z); }
 static inline size_t zero_words_bytes(const struct zero *z) {
     int words = zero_step_words(z) > ZERO_SUM_CHUNK ? zero_step_words(z) : ZERO_SUM_CHUNK;
     return sizeof *z->scalars + (size_t)z->source.size * (size_t)words * sizeof(double);
 }
-static inline double *zero_shares_behind(struct update_scalars *s) { return s ? (double *)(s + 1) : NULL; }
+static inline double *zero_shares_after(struct update_scalars *s) { return s ? (double *)(s + 1) : NULL; }
 
-// ---- zero_memory.c
-// Takes every buffer from z->arena, which either measures or allocates.
-void zero_carve(struct zero *z);
-
-// ---- zero_weights.c
-// Opens the schedule and its slots, without the slots' buffers; z->opt and z->policy are set.
-void zero_weights_open(struct zero *z);
-void zero_weights_close(struct zero *z);
+// ---- zero.c
+extern const struct topology_ops zero_ops;
+// Logs what failed and where, and aborts the other ranks. Returns -1.
+int zero_fail_all(struct zero *z, const char *doing);
+// The number of weight_slots; 0 where weights are resident.
 static inline int zero_weight_slots(const struct zero *z) {
     return z->weight_slots ? unit_schedule_count(&z->schedule) : 0;
 }
-void zero_prefetch(struct topology *t, int u, enum pass pass);
-// Makes compute wait for u's weights; view->weights receives them. Returns 0, or -1 after logging.
-int zero_acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view *view);
-// at: the timeline's moment, if the caller has taken it already; else 0.
-void zero_release_weights(struct zero *z, int u, uint64_t at);
 
 // Adds the micro-batch's gradient of u, whole or reduced to the shard, to the fp32 sum if the run has one.
 static inline void zero_sum_micro(struct zero *z, struct stream *s, int u, void *grad) {
@@ -207,23 +201,12 @@ static inline void zero_sum_micro(struct zero *z, struct stream *s, int u, void 
 }
 
 // ---- zero_pack.c
-// Opens the tables of bundles, without buffers; z->opt and z->policy are set.
-void zero_pack_open(struct zero *z);
-void zero_pack_close(struct zero *z);
 void zero_pack_carve(struct zero *z);
 int64_t zero_pack_largest(const struct zero *z);  // elements of the largest block of a collective
 // For units that share a bundle, instead of a collective per unit: copies u's gradient, or this rank's shard of the
 // updated weights of u, to the bundle's buffer. With the bundle's last unit the collective starts.
 void zero_pack_reduce(struct zero *z, int u, uint64_t done_at);
 void zero_pack_gather(struct zero *z, int u);
-
-// ---- zero_grads.c
-// Sets where the backward pass writes u's gradient: view->grad, view->accumulate. Returns 0, or -1 after logging.
-int zero_acquire_grad(struct zero *z, int u, struct unit_view *view);
-// u's gradient is written: where gradients are whole, compute adds it to the fp32 sum.
-void zero_grad_written(struct zero *z, int u);
-// Starts the reduction of u's gradient, which is complete at units[u].grad_done and the moment done_at.
-void zero_reduce_grad(struct zero *z, int u, uint64_t done_at);
 
 // ---- zero_offload.c
 enum mem_class zero_offload_class_of_weights(const struct zero *z);
@@ -260,9 +243,9 @@ int zero_disk_open(struct zero *z);
 void zero_disk_close(struct zero *z);
 int zero_disk_sync(struct zero *z);
 // Returns a host buffer in which the gather stream finds this rank's shard of u. The gather stream copies it; then the
-// caller calls zero_disk_drawn, and the buffer may be reused.
+// caller calls zero_disk_copied, and the buffer may be reused.
 const void *zero_disk_fetch(struct zero *z, int u, enum pass pass);
-void zero_disk_drawn(struct zero *z);
+void zero_disk_copied(struct zero *z);
 void zero_disk_write(struct zero *z, int u, int at);  // u's new weights, from offload.weight[at]
 // Writes a shard at once; all streams are idle. Returns 0, or -1 after logging.
 int zero_disk_put(struct zero *z, int u, const void *shard);
@@ -300,25 +283,24 @@ struct zero_move {
 };
 uint64_t zero_move_begin(struct zero *z, struct stream *s, const struct zero_move *m);
 void zero_move_end(struct zero *z, struct stream *s, uint64_t id);
-void zero_turn_begin(struct zero *z, struct stream *s, uint64_t id);  // without overlap s waits for compute
+void zero_serialize_begin(struct zero *z, struct stream *s,
+                          uint64_t id);  // without overlap s waits for compute
 
-// Writes this rank's ready times of the ended round to words (room). Then the ended round becomes the sent one, and
-// the open round the ended one.
-void zero_time_tell(struct zero *z, double *words);
-// Reads the times of all ranks for the sent round from words (N, stride).
-void zero_time_hear(struct zero *z, const double *words, int stride);
-// Exchanges the last rounds. Collective; every stream of the ring is idle. Returns 0, or -1; the caller logs.
+// Writes this rank's ready times of the ended interval to words (capacity). Then the ended interval becomes the sent
+// one, and the open interval the ended one.
+void zero_time_send(struct zero *z, double *words);
+// Reads the times of all ranks for the sent interval from words (N, stride).
+void zero_time_receive(struct zero *z, const double *words, int stride);
+// Exchanges the last intervals. Collective; every stream of the ring is idle. Returns 0, or -1; the caller logs.
 int zero_time_finish(struct zero *z);
 
-// ---- zero_step.c: the hooks of a step's end, and other collective hooks (shared/core/topology.h)
-int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out);
-int zero_sum(struct topology *t, double *values, int count);
-int zero_finish(struct topology *t);
+// ---- zero_checkpoint.c: hooks (shared/core/topology.h)
 int zero_weights(struct topology *t, int u, struct state_range *out);
 int zero_load_unit(struct topology *t, int u, const float *values);
 int zero_state(struct topology *t, int index, struct state_range *out);
 int zero_load(struct topology *t, struct checkpoint *c);
-void zero_abort(struct topology *t, const char *why);
-const char *zero_why(struct topology *t);
+
+// ---- zero_create.c
+void zero_destroy(struct topology *t);
 
 #endif

@@ -1,14 +1,14 @@
 // The ring's transfers in the timeline, and how the ranks exchange when each was ready for a transfer.
 //
-// Every rank enqueues the same collectives in the same order, so the k-th transfer of a round is the same one on every
-// rank. A round is the list of transfers that are enqueued between two decisions. Its ready times are words of a later
+// Every rank enqueues the same collectives in the same order, so the k-th transfer of an interval is the same one on every
+// rank. An interval is the list of transfers that are enqueued between two decisions. Its ready times are words of a later
 // decision's exchange, so they need no collective of their own:
 //
 //     step       | 1 .. decision | 2 .. decision | 3 .. decision |
-//     round               a      |       b       |       c
-//     its times:  this rank's own are known      | sent, and read at the end of step 3    (of round a)
+//     interval            a      |       b       |       c
+//     its times:  this rank's own are known      | sent, and read at the end of step 3    (of interval a)
 //
-// After the last step the times of the last two rounds are exchanged separately.
+// After the last step the times of the last two intervals are exchanged separately.
 //
 // Own ready   The host has enqueued the collective, and the compute stream has passed the events that it waits for.
 //             Earlier collectives of the channel do not count: waiting for them is communication.
@@ -21,7 +21,7 @@
 #include "shared/core/error.h"
 #include "shared/time/clock.h"
 
-#define CLOCK_MEETINGS 16
+#define CLOCK_EXCHANGES 16
 
 // ---------------------------------------------------------------- words, and clocks
 // A word holds the bits of an int64 count of nanoseconds; collectives do not change them.
@@ -48,11 +48,11 @@ static int exchange(struct zero *z, int count) {
 
 static int64_t own_clock(const struct zero *z) { return now_ns() + z->time.ahead_ns; }
 
-// Learns the offset to rank 0's clock. Each meeting sends the times from before and after the previous meeting.
-static int meet_clocks(struct zero *z, struct clock_offset *o) {
+// Learns the offset to rank 0's clock. Each exchange sends the times from before and after the previous exchange.
+static int measure_offset(struct zero *z, struct clock_offset *o) {
     struct clock_meeting own = {0}, last = {0};
     *o = clock_offset_unknown();
-    for (int i = 0; i <= CLOCK_MEETINGS; i++) {
+    for (int i = 0; i <= CLOCK_EXCHANGES; i++) {
         double *mine = z->host_shares + 2 * z->base.rank;
         mine[0] = to_word(own.before);
         mine[1] = to_word(own.after);
@@ -79,7 +79,7 @@ static int align(struct zero *z) {
     for (int r = 1; r < z->base.size; r++)
         one = one && from_word(z->host_shares[r]) == from_word(z->host_shares[0]);
     if (one) return 0;
-    if (meet_clocks(z, &o)) return -1;
+    if (measure_offset(z, &o)) return -1;
     int64_t offset = clock_offset_ns(&o), moved = first ? 0 : llabs(offset - t->offset_ns);
     if (first) t->offset_ns = offset;
     if (clock_offset_error_ns(&o) + moved > t->error_ns) t->error_ns = clock_offset_error_ns(&o) + moved;
@@ -88,28 +88,28 @@ static int align(struct zero *z) {
 }
 
 // ---------------------------------------------------------------- open, close, watch
-int zero_time_room(const struct zero *z) {
+int zero_time_capacity(const struct zero *z) {
     const struct zero_policy *p = z->policy;
     int64_t units = z->opt.layout->count, micro = z->opt.accumulation > 0 ? z->opt.accumulation : 1;
-    int64_t room = 2;  // control
-    if (p->weights == RESIDENT_SHARD) room += (2 * units + 1) * micro;
-    if (p->gather_weights) room += units;
-    room += p->grads == RESIDENT_SHARD ? units * micro : units;
-    if (p->gather_grads) room += units;
-    return (int)room;
+    int64_t capacity = 2;  // control
+    if (p->weights == RESIDENT_SHARD) capacity += (2 * units + 1) * micro;
+    if (p->gather_weights) capacity += units;
+    capacity += p->grads == RESIDENT_SHARD ? units * micro : units;
+    if (p->gather_grads) capacity += units;
+    return (int)capacity;
 }
 
 void zero_time_open(struct zero *z) {
-    z->time.room = zero_time_room(z);
-    for (int i = 0; i < ZERO_ROUNDS; i++)
-        z->time.ids[i] = xcalloc((unsigned long)z->time.room, sizeof *z->time.ids[i]);
+    z->time.capacity = zero_time_capacity(z);
+    for (int i = 0; i < ZERO_INTERVALS; i++)
+        z->time.ids[i] = xcalloc((unsigned long)z->time.capacity, sizeof *z->time.ids[i]);
 }
 
 void zero_time_close(struct zero *z) {
-    for (int i = 0; i < ZERO_ROUNDS; i++) free(z->time.ids[i]);
+    for (int i = 0; i < ZERO_INTERVALS; i++) free(z->time.ids[i]);
 }
 
-static int part_here(void *timeline) {
+static int record_thread(void *timeline) {
     timeline_part(timeline, gettid());
     return 0;
 }
@@ -121,33 +121,28 @@ int zero_time_watch(struct zero *z) {
     z->time.watching = true;
     for (int i = 0; i < 2; i++) {
         if (timeline_watch(tl, moves[i])) return -1;
-        stream_host(moves[i], "takes part", part_here, tl);
+        stream_host(moves[i], "takes part", record_thread, tl);
     }
     return align(z) ? fail("rank %d: the ranks' clocks: %s", z->base.rank, topology_why(&z->base)) : 0;
 }
 
 // ---------------------------------------------------------------- transfers
-void zero_turn_begin(struct zero *z, struct stream *s, uint64_t id) {
-    if (!z->opt.in_turn) return;
-    event_record(z->turn.begun, z->opt.compute);
+void zero_serialize_begin(struct zero *z, struct stream *s, uint64_t id) {
+    if (!z->opt.no_overlap) return;
+    event_record(z->serialized.begun, z->opt.compute);
     if (id) timeline_gate(z->base.timeline, id, timeline_moment(z->base.timeline));
-    stream_wait_event(s, z->turn.begun);
-}
-
-static void end_turn(struct zero *z, struct stream *s, uint64_t id) {
-    if (!z->opt.in_turn) return;
-    event_record(z->turn.over, s);
-    timeline_wait(z->base.timeline, z->opt.compute, z->turn.over, id);
+    stream_wait_event(s, z->serialized.begun);
 }
 
 uint64_t zero_move_begin(struct zero *z, struct stream *s, const struct zero_move *m) {
     struct zero_time *t = &z->time;
     struct timeline *tl = z->base.timeline;
     uint64_t id = timeline_ask(tl, &(struct transfer){.kind = m->kind, .unit = m->unit, .bytes = m->bytes});
-    zero_turn_begin(z, s, id);
+    zero_serialize_begin(z, s, id);
     if (!id) return 0;
     for (int i = 0; i < 2; i++) timeline_gate(tl, id, m->after[i]);
-    if (t->count[ZERO_ROUND_OPEN] < t->room) t->ids[ZERO_ROUND_OPEN][t->count[ZERO_ROUND_OPEN]++] = id;
+    if (t->count[ZERO_INTERVAL_OPEN] < t->capacity)
+        t->ids[ZERO_INTERVAL_OPEN][t->count[ZERO_INTERVAL_OPEN]++] = id;
     *(s == z->gather_stream ? &t->gathered : &t->reduced) = id;
     timeline_stamp(tl, s, id, TIMELINE_FIRST_BYTE);
     return id;
@@ -155,24 +150,26 @@ uint64_t zero_move_begin(struct zero *z, struct stream *s, const struct zero_mov
 
 void zero_move_end(struct zero *z, struct stream *s, uint64_t id) {
     timeline_stamp(z->base.timeline, s, id, TIMELINE_DONE);
-    end_turn(z, s, id);
+    if (!z->opt.no_overlap) return;
+    event_record(z->serialized.over, s);
+    timeline_wait(z->base.timeline, z->opt.compute, z->serialized.over, id);
 }
 
 // ---------------------------------------------------------------- ready times
-void zero_time_tell(struct zero *z, double *words) {
+void zero_time_send(struct zero *z, double *words) {
     struct zero_time *t = &z->time;
-    for (int i = 0; i < t->room; i++) {
-        bool one = i < t->count[ZERO_ROUND_ENDED];
-        int64_t ns = one ? timeline_ready(z->base.timeline, t->ids[ZERO_ROUND_ENDED][i]) : 0;
+    for (int i = 0; i < t->capacity; i++) {
+        bool one = i < t->count[ZERO_INTERVAL_ENDED];
+        int64_t ns = one ? timeline_ready(z->base.timeline, t->ids[ZERO_INTERVAL_ENDED][i]) : 0;
         words[i] = to_word(ns ? ns + t->ahead_ns + t->offset_ns : 0);
     }
-    uint64_t *free_ids = t->ids[ZERO_ROUND_TOLD];
-    for (int r = ZERO_ROUND_TOLD; r > 0; r--) {
+    uint64_t *free_ids = t->ids[ZERO_INTERVAL_SENT];
+    for (int r = ZERO_INTERVAL_SENT; r > 0; r--) {
         t->ids[r] = t->ids[r - 1];
         t->count[r] = t->count[r - 1];
     }
-    t->ids[ZERO_ROUND_OPEN] = free_ids;
-    t->count[ZERO_ROUND_OPEN] = 0;
+    t->ids[ZERO_INTERVAL_OPEN] = free_ids;
+    t->count[ZERO_INTERVAL_OPEN] = 0;
 }
 
 // Returns the latest ready time of all ranks, and *rank receives that rank. Returns 0 if a rank does not know its time.
@@ -189,22 +186,22 @@ static int64_t last_ready(const struct zero *z, const double *words, int stride,
     return last - z->time.ahead_ns - z->time.offset_ns;
 }
 
-void zero_time_hear(struct zero *z, const double *words, int stride) {
+void zero_time_receive(struct zero *z, const double *words, int stride) {
     struct zero_time *t = &z->time;
-    for (int i = 0; i < t->count[ZERO_ROUND_TOLD]; i++) {
+    for (int i = 0; i < t->count[ZERO_INTERVAL_SENT]; i++) {
         int rank;
         int64_t ns = last_ready(z, words, stride, i, &rank);
-        timeline_peers_ready(z->base.timeline, t->ids[ZERO_ROUND_TOLD][i], ns, rank);
+        timeline_peers_ready(z->base.timeline, t->ids[ZERO_INTERVAL_SENT][i], ns, rank);
     }
-    t->count[ZERO_ROUND_TOLD] = 0;
+    t->count[ZERO_INTERVAL_SENT] = 0;
 }
 
 int zero_time_finish(struct zero *z) {
     if (!z->base.timeline) return 0;
     for (int i = 0; i < 2; i++) {
-        zero_time_tell(z, z->host_shares + z->time.room * z->base.rank);
-        if (exchange(z, z->time.room)) return -1;
-        zero_time_hear(z, z->host_shares, z->time.room);
+        zero_time_send(z, z->host_shares + z->time.capacity * z->base.rank);
+        if (exchange(z, z->time.capacity)) return -1;
+        zero_time_receive(z, z->host_shares, z->time.capacity);
     }
     return z->time.watching ? align(z) : 0;
 }

@@ -234,7 +234,7 @@ static void test_every_stage_equals_the_reference(void **state) {
                                  .dtype = DT_F16,
                                  .steps = 5,
                                  .micro = 1,
-                                 .in_turn = stage == 3});
+                                 .no_overlap = stage == 3});
         train((struct zero_case){
             .world = 4, .group = 4, .stage = stage, .dtype = DT_BF16, .steps = 3, .micro = 1});
         train((struct zero_case){

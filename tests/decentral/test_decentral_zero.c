@@ -94,7 +94,7 @@ static void test_accumulation_equals_the_reference(void **state) {
 
 static void test_without_overlap(void **state) {
     (void)state;
-    train_all((struct zero_case){.dtype = DT_BF16, .steps = 3, .micro = 2, .tied = true, .in_turn = true});
+    train_all((struct zero_case){.dtype = DT_BF16, .steps = 3, .micro = 2, .tied = true, .no_overlap = true});
 }
 
 // 1-bit Adam: a skip in the warm-up or behind it, gradients that overflow in their sum alone, every number of ranks.
@@ -105,7 +105,7 @@ static void test_onebit_equals_the_reference(void **state) {
             .dtype = (enum dtype)(k % 3), .steps = 6, .micro = 1 + k / 3 % 2, .freeze = k < 9 ? 1 : 3};
         struct ring_thread t[MAX_RANKS];
         c.tied = k % 2;
-        c.in_turn = k == 4;
+        c.no_overlap = k == 4;
         for (c.world = 1; c.world <= MAX_RANKS; c.world++) {
             run_ring(t, &c, body_train);
             for (int i = 0; i < c.world; i++)

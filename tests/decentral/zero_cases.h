@@ -267,7 +267,7 @@ static inline int zero_case_rank(const struct zero_case *c, const struct zero_re
         .deadline_s = 60,
         .source = src,
         .accumulation = c->micro,
-        .in_turn = c->in_turn,
+        .no_overlap = c->no_overlap,
         .group = c->group,
         .prefetch = c->prefetch,
     };

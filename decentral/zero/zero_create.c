@@ -1,0 +1,302 @@
+// A rank of ZeRO before and after its steps: its buffers, events, streams and collectives. One function measures all
+// buffers for the prediction, and allocates them.
+//
+//   class       what                                                        elements
+//   parameter   weights, or their shard                                     n_pad | S   of the run's type
+//               hpZ: the secondary shard, of a group of h ranks             n_pad / h   of the run's type
+//   gradient    gradients, or their shard                                   n_pad | S   of the run's type
+//               fp32 sums of micro-batches (sums_in_fp32)                   n_pad | S   fp32
+//   master      fp32 masters of 16-bit runs; in fp32 the master is the      n_pad | S   fp32
+//               weights
+//   optimizer   the optimizer's states                                      n_pad | S   fp32, each
+//               1-bit Adam: errors of the codes it sends, and of its sums   n_pad + S   fp32
+//   comm        slots (whole units of sharded data), bundles, staging of reductions, 1-bit codes
+//   workspace   norm, decision, losses
+//   offload     zero_offload's memory on the host
+//   pinned      the host's copy of the step's words, and the staging of a device's collectives over the host;
+//               none if the device's memory is the host's
+#include <stdlib.h>
+
+#include "decentral/zero/zero.h"
+#include "decentral/zero/zero_state.h"
+#include "shared/core/error.h"
+
+// ---------------------------------------------------------------- buffers
+// elements: of the units up to and including u.
+static void carve_unit(struct zero *z, int u, int64_t elements) {
+    struct zero_unit *zu = &z->units[u];
+    const struct zero_policy *p = z->policy;
+    const struct unit *unit = &z->opt.layout->units[u];
+    int64_t n = unit->n_pad, shard = unit_shard(z->opt.layout, u), at = shard * z->source.rank;
+    size_t e = dtype_size(z->opt.dtype);
+    bool whole = p->optimizer == RESIDENT_FULL;
+    void *w = zero_disk_on(z) ? NULL
+                              : arena_take(&z->arena, zero_offload_class_of_weights(z),
+                                           (size_t)(p->weights == RESIDENT_FULL ? n : shard) * e);
+    zu->weights = p->weights == RESIDENT_FULL ? w : NULL;
+    zu->weight_shard = p->weights == RESIDENT_FULL ? zero_at(z, w, at) : w;
+    if (zero_hpz(&z->opt))
+        zu->secondary = arena_take(&z->arena, MEM_PARAMETER, (size_t)(n / zero_hpz(&z->opt)) * e);
+    void *g = arena_take(&z->arena, MEM_GRADIENT, (size_t)(p->grads == RESIDENT_FULL ? n : shard) * e);
+    zu->grad = p->grads == RESIDENT_FULL ? g : NULL;
+    zu->grad_shard = p->grads == RESIDENT_FULL ? zero_at(z, g, at) : g;
+    struct update_range *r = &zu->update;
+    *r = (struct update_range){.unit = unit,
+                               .begin = whole ? 0 : at,
+                               .end = whole ? n : at + shard,
+                               .weight = whole ? zu->weights : zu->weight_shard,
+                               .grad = whole ? zu->grad : zu->grad_shard,
+                               .dtype = z->opt.dtype};
+    zu->offloaded = zero_offloads(z, elements);
+    if (zu->offloaded) {
+        zero_offload_carve_unit(z, u);
+        return;
+    }
+    if (z->opt.dtype == DT_F32) {
+        r->master = r->weight;
+        r->weight = NULL;  // the update of the master is also the weights'
+    } else {
+        r->master = arena_take(&z->arena, MEM_MASTER, (size_t)(r->end - r->begin) * sizeof(float));
+    }
+    optimizer_carve(&z->arena, z->opt.optimizer.row, r->end - r->begin, r->state);
+}
+
+static void carve_slot(struct zero *z, struct zero_slot *s, int64_t elements) {
+    *s = (struct zero_slot){.elements = elements, .unit = -1, .shape = -1};
+    s->buf = arena_take(&z->arena, MEM_COMM, (size_t)elements * dtype_size(z->opt.dtype));
+}
+
+static void carve_control(struct zero *z) {
+    size_t largest = (size_t)zero_pack_largest(z);
+    struct collective_options *gather = &z->gather_memory, *reduce = &z->reduce_memory;
+    size_t values = collective_host_staging(&z->source, EXACT_SUM_WORDS, DT_I64);
+    size_t block = collective_host_staging(&z->source, largest, z->opt.dtype);
+    int64_t parts = zero_hpz(&z->opt) ? z->source.size / zero_hpz(&z->opt) : 1;  // shards in a secondary one
+    gather->host_staging_bytes = collective_host_staging(&z->source, largest * (size_t)parts, z->opt.dtype);
+    gather->host_staging = arena_take(&z->arena, MEM_HOST, gather->host_staging_bytes);
+    reduce->host_staging_bytes = block > values ? block : values;
+    reduce->host_staging = arena_take(&z->arena, MEM_HOST, reduce->host_staging_bytes);
+    z->control_memory = *reduce;  // one stream: shared host staging; sums of int64 need no other
+    reduce->staging_bytes = collective_staging(&z->source, largest, z->opt.dtype);
+    reduce->staging = arena_take(&z->arena, MEM_COMM, reduce->staging_bytes);
+    z->sum = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->sum);
+    z->scalars = arena_take(&z->arena, MEM_WORKSPACE, zero_words_bytes(z));
+    z->shares = zero_shares_after(z->scalars);
+    if (!z->opt.device_memory) return;
+    z->host_scalars = arena_take(&z->arena, MEM_HOST, zero_words_bytes(z));
+    z->host_shares = zero_shares_after(z->host_scalars);
+}
+
+// Takes every buffer from z->arena, which either measures or allocates.
+static void carve(struct zero *z) {
+    int64_t elements = 0;
+    for (int u = 0; u < z->opt.layout->count; u++) {
+        elements += z->opt.layout->units[u].n_pad;
+        carve_unit(z, u, elements);
+    }
+    for (int i = 0; i < zero_weight_slots(z); i++)
+        carve_slot(z, &z->weight_slots[i], unit_schedule_elements(&z->schedule, i));
+    for (int i = 0; i < GRAD_SLOTS && z->policy->grads == RESIDENT_SHARD; i++)
+        carve_slot(z, &z->grad_slots[i], grad_slot_elements(z->opt.layout, i));
+    if (z->opt.sums_in_fp32)
+        grad_sums_carve(&z->sums, &z->arena, z->opt.layout,
+                        z->policy->grads == RESIDENT_FULL ? GRAD_WHOLE : GRAD_SHARD);
+    zero_pack_carve(z);
+    carve_control(z);
+    zero_offload_carve(z);
+    zero_onebit_carve(z);
+}
+
+// Opens the schedule of gathers and its slots, and the tables of bundles, without buffers.
+static void open_tables(struct zero *z) {
+    z->units = xcalloc((unsigned long)z->opt.layout->count, sizeof *z->units);
+    unit_schedule_open(&z->schedule, z->opt.layout, &z->opt.prefetch);
+    if (z->policy->weights == RESIDENT_SHARD)
+        z->weight_slots = xcalloc((unsigned long)unit_schedule_count(&z->schedule), sizeof *z->weight_slots);
+    zero_bundles_reduced(&z->reduced_bundles.table, &z->opt);
+    zero_bundles_gathered(&z->gathered_bundles.table, z->policy, &z->opt);
+}
+
+static void close_tables(struct zero *z) {
+    unit_schedule_close(&z->schedule);
+    free(z->weight_slots);
+    zero_bundles_close(&z->reduced_bundles.table);
+    zero_bundles_close(&z->gathered_bundles.table);
+    free(z->units);
+    grad_sums_free(&z->sums);
+}
+
+// ---------------------------------------------------------------- the prediction
+static int check_options(const struct zero_options *o) {
+    if (!zero_policy_of(o->stage))
+        return fail("zero_optimization.stage is %d; the stages are 0, 1, 2 and 3", o->stage);
+    if (o->layout->world != o->source->size)
+        return fail("zero:%d: the layout is padded for %d ranks, but there are %d", o->stage,
+                    o->layout->world, o->source->size);
+    if (o->source->rank < 0 || o->source->rank >= o->source->size)
+        return fail("zero:%d: rank %d of %d does not exist", o->stage, o->source->rank, o->source->size);
+    if (o->dtype != DT_F32 && o->dtype != DT_BF16 && o->dtype != DT_F16)
+        return fail("zero:%d: cannot train in %s; use fp32, bf16 or fp16", o->stage, dtype_name(o->dtype));
+    if (o->group && (o->group < 0 || o->source->size % o->group))
+        return fail("zero:%d: %d ranks are not groups of %d (reduce_group)", o->stage, o->source->size,
+                    o->group);
+    if (collective_is_grouped(o->group, o->source->size) && o->reduce == REDUCE_NATIVE)
+        return fail("zero:%d: reduce_group %d: \"reduce\": \"native\" has no sums in groups", o->stage,
+                    o->group);
+    if (o->hpz && (o->hpz < 0 || o->source->size % o->hpz))
+        return fail("zero:%d: %d ranks are not groups of %d (zero_hpz_partition_size)", o->stage,
+                    o->source->size, o->hpz);
+    if (zero_hpz(o) && (o->reduce == REDUCE_NATIVE ||
+                        (collective_is_grouped(o->group, o->source->size) && o->group != o->hpz)))
+        return fail("zero:%d: zero_hpz_partition_size %d: not over %s with these groups or sums", o->stage,
+                    o->hpz, o->source->kind->name);
+    if (o->offload.params && (zero_policy_of(o->stage)->weights != RESIDENT_SHARD || !o->offload.optimizer ||
+                              (o->offload.ratio > 0 && o->offload.ratio < 1)))
+        return fail("zero:%d: offload_param needs stage 3, and all of offload_optimizer", o->stage);
+    if (o->offload.optimizer && zero_policy_of(o->stage)->optimizer == RESIDENT_FULL)
+        return fail(
+            "zero:%d: offload_optimizer: every rank holds the whole optimizer, and none of it is a rank's own to "
+            "offload; use stage 1, 2 or 3, or leave offload_optimizer out",
+            o->stage);
+    if (o->reduce == REDUCE_NATIVE && o->source->kind->ordered_16bit_only && o->dtype != DT_F32)
+        return fail(
+            "zero:%d: %s collectives reduce no %s natively; set \"reduce\" to \"ordered\" or train in fp32",
+            o->stage, o->source->kind->name, dtype_name(o->dtype));
+    return 0;
+}
+
+int zero_predict(const struct zero_options *o, struct topology_memory *mem, struct wire_prediction *wire) {
+    if (check_options(o) != 0) return -1;
+    struct zero z = {.opt = *o, .source = *o->source, .policy = zero_policy_for(o)};
+    arena_init(&z.arena, NULL);
+    open_tables(&z);
+    carve(&z);
+    for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = z.arena.bytes[c];
+    struct textbook t = zero_textbook(z.policy, o);
+    mem->formula_bytes = textbook_bytes(t, o->layout->params, o->source->size);
+    *wire = zero_wire(z.policy, o);
+    wire->offload = zero_offload_traffic(&z);
+    if (zero_onebit_on(&z)) zero_onebit_wire(o, wire);
+    close_tables(&z);
+    return 0;
+}
+
+// ---------------------------------------------------------------- events, streams, collectives
+static void create_event(struct zero *z, struct event **e) {
+    if (!(*e = event_create(z->opt.dev))) z->event_failed = true;
+}
+
+static void destroy_event(struct zero *z, struct event **e) {
+    (void)z;
+    event_destroy(e);
+}
+
+static void for_each_event(struct zero *z, void (*visit)(struct zero *z, struct event **e)) {
+    struct event **of_step[] = {&z->reduced, &z->gather_idle,      &z->norm_done,      &z->decided,
+                                &z->stats,   &z->serialized.begun, &z->serialized.over};
+    for (size_t i = 0; i < sizeof of_step / sizeof *of_step; i++) visit(z, of_step[i]);
+    for (int i = 0; i < zero_weight_slots(z); i++) {
+        visit(z, &z->weight_slots[i].ready);
+        visit(z, &z->weight_slots[i].idle);
+    }
+    for (int i = 0; i < GRAD_SLOTS; i++) visit(z, &z->grad_slots[i].idle);
+    for (int u = 0; u < z->opt.layout->count; u++) {
+        visit(z, &z->units[u].updated);
+        visit(z, &z->units[u].gathered);
+        visit(z, &z->units[u].grad_done);
+        if (zero_onebit_on(z)) visit(z, &z->units[u].onebit.exchanged);
+    }
+}
+
+static int open_channel(struct zero *z, struct collective **out, int channel, bool control,
+                        struct collective_options o) {
+    o.mode = z->opt.reduce;
+    o.control = control;
+    int hpz = zero_hpz(&z->opt);
+    bool gathers = channel == 0 || channel == 3;
+    o.group = gathers && hpz ? hpz : z->opt.group;
+    o.counted_group = zero_counted_group(&z->opt);
+    if (channel == 2) o.group = o.counted_group = 0;  // norm and losses are of all ranks
+    o.wire = &z->base.wire;
+    o.deadline_s = z->opt.deadline_s;
+    o.dev = z->opt.dev;
+    *out = collective_create(&z->source, channel, &o);
+    return *out ? 0 : -1;
+}
+
+static int create_streams(struct zero *z) {
+    z->gather_stream = stream_create(z->opt.dev, "gather");
+    z->reduce_stream = stream_create(z->opt.dev, "reduce");
+    if (!z->gather_stream || !z->reduce_stream)
+        return fail("rank %d: cannot create the communication streams: %s", z->base.rank,
+                    dev_error(z->opt.dev));
+    stream_phase(z->gather_stream, PHASE_COMM);
+    stream_phase(z->reduce_stream, PHASE_COMM);
+    return 0;
+}
+
+// ---------------------------------------------------------------- create and destroy
+void zero_destroy(struct topology *t) {
+    struct zero *z = (struct zero *)t;
+    stream_sync(z->opt.compute);
+    stream_destroy(&z->gather_stream);  // first: it waits for events of offload's streams
+    zero_offload_close(z);
+    stream_destroy(&z->reduce_stream);
+    collective_destroy(&z->gather);
+    collective_destroy(&z->eval_gather);
+    collective_destroy(&z->reduce);
+    collective_destroy(&z->control);
+    for_each_event(z, destroy_event);
+    if (!z->opt.device_memory) free(z->host_scalars);
+    zero_time_close(z);
+    close_tables(z);
+    arena_release(&z->arena);
+    free(z);
+}
+
+struct topology *zero_create(const struct zero_options *o) {
+    struct topology_memory memory;
+    struct wire_prediction wire;
+    struct zero_options opt = *o;
+    opt.device_memory = !dev_host_memory(o->dev);
+    if (opt.offload.threads < 1) opt.offload.threads = 1;
+    if (zero_predict(&opt, &memory, &wire) != 0) return NULL;
+    struct zero *z = xcalloc(1, sizeof *z);
+    z->opt = opt;
+    z->source = *o->source;
+    z->opt.source = &z->source;
+    z->policy = zero_policy_for(o);
+    z->base = (struct topology){
+        .ops = &zero_ops,
+        .layout = o->layout,
+        .dev = o->dev,
+        .compute = o->compute,
+        .dtype = o->dtype,
+        .rank = o->source->rank,
+        .size = o->source->size,
+        .memory = memory,
+        .wire_predicted = wire,
+    };
+    z->micro_count = 1;
+    // 1. Buffers.
+    zero_time_open(z);
+    arena_init(&z->arena, o->dev);
+    open_tables(z);
+    carve(z);
+    if (!opt.device_memory) {
+        z->host_scalars = xcalloc(1, zero_words_bytes(z));
+        z->host_shares = zero_shares_after(z->host_scalars);
+    }
+    for (int u = 0; u < o->layout->count; u++) z->units[u].shape = grad_shape(o->layout, u);
+    // 2. Events, streams and collectives. Every rank opens the same channels in the same order.
+    for_each_event(z, create_event);
+    if (z->arena.failed || z->event_failed || create_streams(z) != 0 || zero_offload_open(z) != 0 ||
+        open_channel(z, &z->gather, 0, false, z->gather_memory) != 0 ||
+        open_channel(z, &z->reduce, 1, false, z->reduce_memory) != 0 ||
+        open_channel(z, &z->eval_gather, 3, true, z->gather_memory) != 0 ||
+        open_channel(z, &z->control, 2, true, z->control_memory) != 0) {
+        zero_destroy(&z->base);
+        return NULL;
+    }
+    return &z->base;
+}

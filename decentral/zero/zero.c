@@ -41,7 +41,7 @@
 static struct zero *zero_of(struct topology *t) { return (struct zero *)t; }
 
 // ---------------------------------------------------------------- the start of a micro-batch
-static int zero_begin_micro(struct topology *t, int index, int count) {
+int zero_begin_micro(struct topology *t, int index, int count) {
     struct zero *z = zero_of(t);
     if (index < 0 || index >= count)
         return fail("rank %d, step %lld: micro-batch %d of %d does not exist", t->rank, (long long)z->step,
@@ -106,7 +106,7 @@ static void start_gather(struct zero *z, int u, enum pass pass) {
     unit_schedule_gathered(&z->schedule, u, pass);
 }
 
-static void zero_prefetch(struct topology *t, int u, enum pass pass) {
+void zero_prefetch(struct topology *t, int u, enum pass pass) {
     struct zero *z = zero_of(t);
     if (z->policy->weights != RESIDENT_SHARD || z->opt.no_overlap) return;
     for (int k = 0, v; (v = unit_schedule_ahead(&z->schedule, u, pass, k)) >= 0; k++)
@@ -208,20 +208,20 @@ static void reduce_slot(struct zero *z, int u, uint64_t done_at) {
     s->held = false;
 }
 
-static int zero_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
+int zero_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
     struct zero *z = zero_of(t);
     *view = (struct unit_view){0};
     if (acquire_weights(z, u, pass, view) != 0) return -1;
     return pass == PASS_BACKWARD ? acquire_grad(z, u, view) : 0;
 }
 
-static int zero_release(struct topology *t, int u, enum pass pass) {
+int zero_release(struct topology *t, int u, enum pass pass) {
     (void)pass;
     release_weights(zero_of(t), u, 0);
     return 0;
 }
 
-static int zero_grad_ready(struct topology *t, int u) {
+int zero_grad_ready(struct topology *t, int u) {
     struct zero *z = zero_of(t);
     bool whole = z->policy->grads == RESIDENT_FULL, last = z->micro_index == z->micro_count - 1;
     // 1. The gradient is complete. Where it is whole, compute adds it to the fp32 sum.
@@ -242,14 +242,14 @@ static int zero_grad_ready(struct topology *t, int u) {
 }
 
 // ---------------------------------------------------------------- failures
-static void zero_abort(struct topology *t, const char *why) {
+void zero_abort(struct topology *t, const char *why) {
     struct zero *z = zero_of(t);
     struct collective *all[] = {z->gather, z->reduce, z->control, z->eval_gather};
     for (int i = 0; i < 4; i++) collective_abort(all[i], why);
 }
 
 // A collective's error text is more exact than the device's, which only knows that a host function failed.
-static const char *zero_why(struct topology *t) {
+const char *zero_why(struct topology *t) {
     struct zero *z = zero_of(t);
     const char *why = "";
     struct collective *all[] = {z->reduce, z->gather, z->control, z->eval_gather};
@@ -348,7 +348,7 @@ static void launch_update(struct zero *z, const struct step_input *in) {
     }
 }
 
-static int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
+int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
     struct zero *z = zero_of(t);
     z->step = in->step;
     // 1. Compute waits for all reductions, and for updates of offloaded state. It also waits for gathers: a prefetched one
@@ -389,7 +389,7 @@ static int zero_step(struct topology *t, const struct step_input *in, struct ste
 }
 
 // ---------------------------------------------------------------- sums, and the end of a run
-static int zero_sum(struct topology *t, double *values, int count) {
+int zero_sum(struct topology *t, double *values, int count) {
     struct zero *z = zero_of(t);
     for (int done = 0; done < count; done += ZERO_SUM_CHUNK) {
         int n = count - done < ZERO_SUM_CHUNK ? count - done : ZERO_SUM_CHUNK;
@@ -406,7 +406,7 @@ static int zero_sum(struct topology *t, double *values, int count) {
     return 0;
 }
 
-static int zero_finish(struct topology *t) {
+int zero_finish(struct topology *t) {
     struct zero *z = zero_of(t);
     int rc = stream_sync(z->opt.compute);
     rc |= stream_sync(z->gather_stream);
@@ -415,23 +415,3 @@ static int zero_finish(struct topology *t) {
     if (rc != 0 || zero_time_finish(z) != 0) return zero_fail_all(z, "finishing failed");
     return 0;
 }
-
-// ---------------------------------------------------------------- the table
-const struct topology_ops zero_ops = {
-    .name = "zero",
-    .prefetch = zero_prefetch,
-    .acquire = zero_acquire,
-    .release = zero_release,
-    .begin_micro = zero_begin_micro,
-    .grad_ready = zero_grad_ready,
-    .step = zero_step,
-    .sum = zero_sum,
-    .finish = zero_finish,
-    .weights = zero_weights,
-    .state = zero_state,
-    .load = zero_load,
-    .load_unit = zero_load_unit,
-    .abort = zero_abort,
-    .why = zero_why,
-    .destroy = zero_destroy,
-};

@@ -236,7 +236,7 @@ static int create_streams(struct zero *z) {
 }
 
 // ---------------------------------------------------------------- create and destroy
-void zero_destroy(struct topology *t) {
+static void zero_destroy(struct topology *t) {
     struct zero *z = (struct zero *)t;
     stream_sync(z->opt.compute);
     stream_destroy(&z->gather_stream);  // first: it waits for events of offload's streams
@@ -253,6 +253,25 @@ void zero_destroy(struct topology *t) {
     arena_release(&z->arena);
     free(z);
 }
+
+static const struct topology_ops zero_ops = {
+    .name = "zero",
+    .prefetch = zero_prefetch,
+    .acquire = zero_acquire,
+    .release = zero_release,
+    .begin_micro = zero_begin_micro,
+    .grad_ready = zero_grad_ready,
+    .step = zero_step,
+    .sum = zero_sum,
+    .finish = zero_finish,
+    .weights = zero_weights,
+    .state = zero_state,
+    .load = zero_load,
+    .load_unit = zero_load_unit,
+    .abort = zero_abort,
+    .why = zero_why,
+    .destroy = zero_destroy,
+};
 
 struct topology *zero_create(const struct zero_options *o) {
     struct topology_memory memory;

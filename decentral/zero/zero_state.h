@@ -178,8 +178,17 @@ static inline size_t zero_words_bytes(const struct zero *z) {
 }
 static inline double *zero_shares_after(struct update_scalars *s) { return s ? (double *)(s + 1) : NULL; }
 
-// ---- zero.c
-extern const struct topology_ops zero_ops;
+// ---- zero.c: hooks (shared/core/topology.h)
+int zero_begin_micro(struct topology *t, int index, int count);
+void zero_prefetch(struct topology *t, int u, enum pass pass);
+int zero_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view);
+int zero_release(struct topology *t, int u, enum pass pass);
+int zero_grad_ready(struct topology *t, int u);
+int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out);
+int zero_sum(struct topology *t, double *values, int count);
+int zero_finish(struct topology *t);
+void zero_abort(struct topology *t, const char *why);
+const char *zero_why(struct topology *t);
 // Logs what failed and where, and aborts the other ranks. Returns -1.
 int zero_fail_all(struct zero *z, const char *doing);
 // The number of weight_slots; 0 where weights are resident.
@@ -299,8 +308,5 @@ int zero_weights(struct topology *t, int u, struct state_range *out);
 int zero_load_unit(struct topology *t, int u, const float *values);
 int zero_state(struct topology *t, int index, struct state_range *out);
 int zero_load(struct topology *t, struct checkpoint *c);
-
-// ---- zero_create.c
-void zero_destroy(struct topology *t);
 
 #endif

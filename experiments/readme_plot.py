@@ -68,7 +68,7 @@ def picture(runs):
     return y + max(height_1, height_2), (
         f'<text class="title" x="0" y="15">Loss</text><text class="title" x="{left}" y="15">Memory per rank</text>'
         + key(keys, 0, TOP + 4)
-        + key(memory_key[:half], left, TOP + 4) + key(memory_key[half:], left + HALF // 2, TOP + 4)
+        + key(memory_key[:half], left, TOP + 4) + key(memory_key[half:], left + 2 * HALF // 5, TOP + 4)
         + losses + memory)
 
 

@@ -4,10 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "decentral/bench/bench_ring.h"
 #include "decentral/mpi/mpi_load.h"
 #include "decentral/ring.h"
-#include "ps/bench/bench_ps.h"
 #include "ps/role_command.h"
 #include "ps/star.h"
 #include "shared/bench/bench.h"
@@ -19,9 +17,13 @@
 #include "shared/launch/rank_env.h"
 #include "starring_revision.h"
 
-static const struct bench_program *const benches[] = {&bench_step,       &bench_kernels, &bench_adam,
-                                                      &bench_collective, &bench_zero,    &bench_ps,
-                                                      &bench_checkpoint, &bench_offload};
+// The benches in the order of the help: bench_NAME, the row of bench NAME (shared/bench/bench.h).
+#define BENCH_LIST(ROW) \
+    ROW(step) ROW(kernels) ROW(adam) ROW(collective) ROW(zero) ROW(ps) ROW(checkpoint) ROW(offload)
+#define DECLARE(name) extern const struct bench bench_##name;
+#define ADDRESS(name) &bench_##name,
+BENCH_LIST(DECLARE)
+static const struct bench *const benches[] = {BENCH_LIST(ADDRESS)};
 #define BENCHES (int)(sizeof benches / sizeof *benches)
 
 static int cmd_bench(const struct topology_table *t, int argc, char **argv) {

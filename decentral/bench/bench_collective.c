@@ -5,13 +5,12 @@
 #include <unistd.h>
 
 #include "decentral/bench/bench_rank.h"
-#include "decentral/bench/bench_ring.h"
 #include "decentral/collective/hub.h"
 #include "decentral/collective/rank_lives.h"
 #include "decentral/mpi/mpi_load.h"
 #include "decentral/ranks.h"
+#include "shared/bench/bench_work.h"
 #include "shared/core/error.h"
-#include "shared/core/json.h"
 #include "shared/core/segment.h"
 #include "shared/core/system.h"
 #include "shared/core/text.h"
@@ -42,42 +41,17 @@ static const struct cli_option options[] = {
      0},
     {"engine", NULL, "E", "auto, threads, shm, mpi, tcp or nccl (auto)", 0},
     {"device", NULL, "D", "auto, cpu or cuda (auto: GPUs if there are any)", 0},
-    {"json", NULL, NULL, "print one JSON document instead of the table", 0},
 };
 
-static const struct cli_command command = {
-    .name = "bench collective",
-    .usage = "[--op LIST] [--ranks N] [--engine E] [OPTIONS]",
-    .summary =
-        "Times every primitive that the ring uses, at sizes from --min-bytes to --max-bytes, and compares every\n"
-        "element of its results to the bit. Columns and bandwidths are those of nccl-tests: algbw = size / time,\n"
-        "busbw = algbw x 2(N-1)/N for all_reduce, x 1 for broadcast, reduce and send_recv, else x (N-1)/N.\n"
-        "The primitives: broadcast, scatter, reduce, all_reduce, gather, all_gather, reduce_scatter, all_to_all,\n"
-        "send_recv (around a circle in which even ranks send first), barrier. The last column says what the engine really\n"
-        "did: memory (ranks load from each other), exchange (messages between two ranks, and sums of our own, in rank order)\n"
-        "or library (a collective of the engine's library: its sum is in its own order).",
-    .examples =
-        "  starring bench collective --ranks 4 --op all_gather,reduce_scatter --dtype bf16 --max-bytes 64M\n"
-        "  starring bench collective --ranks 4 --engine shm --op all_reduce\n"
-        "  starring bench collective --ranks 4 --engine tcp --dtype bf16\n"
-        "  mpirun -n 4 starring bench collective --op all_reduce\n"
-        "  starring bench collective --ranks 4 --ones\n"
-        "  starring bench collective --device cuda --ranks 2 --json\n",
-    CLI_OPTIONS(options),
-};
-
-struct bench {
+struct collective_bench {
+    struct bench_run *run;
     struct bench_rank_options o;
     enum ring_collective kind;
     const struct backend *backend;
     struct rank_env env;
     enum ring_collective host;  // how the ranks connect
-    void *world;                // for processes: MPI's, or a hub
     int ranks, threads;         // threads: of a CPU rank's operations
-    bool json;
-    cJSON *rows;                // with json
-    struct device_facts facts;  // of rank 0's GPU
-    int64_t wrong;              // rank 0's count, if ranks are threads
+    int64_t wrong;              // elements, of all ranks
 };
 
 // ---------------------------------------------------------------- the command line
@@ -116,7 +90,7 @@ static int read_ops(const struct cli_args *a, struct bench_rank_options *o) {
     return rc;
 }
 
-static int read_kind(struct bench *b, const struct cli_args *a) {
+static int read_kind(struct collective_bench *b, const struct cli_args *a) {
     const char *names[RING_COLLECTIVES];
     bool cuda = !b->backend->host_memory, mpi = b->env.mpi_ready;
     for (int i = 0; i < RING_COLLECTIVES; i++) names[i] = i == RING_THREADS ? "threads" : engine_rows[i].name;
@@ -124,7 +98,7 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
     if (asked && !strcmp(asked, "gloo"))
         return fail(
             "--engine gloo has gone: use --engine tcp; experiments/gloo_peer.py times PyTorch's Gloo");
-    int kind = bench_word(a, "engine", names, RING_COLLECTIVES);
+    int kind = bench_choice(a, "engine", names, RING_COLLECTIVES);
     char program[PROGRAM_WORD];
     if (kind < 0) return -1;
     if (kind == RING_MPI && !mpi)
@@ -155,26 +129,15 @@ static int read_kind(struct bench *b, const struct cli_args *a) {
     return 0;
 }
 
-// Each rank on this machine has send, receive and staging buffers of the largest size. Host memory is checked here,
-// because an allocation does not fail when it is short.
-static int check_room(const struct bench *b) {
-    int here = b->env.mpi_ready ? b->env.local_size : b->ranks;
-    double need = 3 * (double)b->o.max_bytes * (here > 0 ? here : 1);
-    struct memory_limit limit;
-    if (!b->backend->host_memory || memory_limit_read("", &limit) || need <= limit.free_bytes) return 0;
-    return fail("--max-bytes %zu: %d ranks take %.1f GiB of memory here, %.1f GiB are left (%s): give less",
-                b->o.max_bytes, here > 0 ? here : 1, need / 0x1p30, limit.free_bytes / 0x1p30, limit.name);
-}
-
-static int read_options(struct bench *b, const struct cli_args *a) {
+static int read_options(struct collective_bench *b, const struct cli_args *a) {
     static const char *const types[] = {"fp32", "bf16", "fp16", "fp64", "int64", "uint8"};
     static const enum dtype type_of[] = {DT_F32, DT_BF16, DT_F16, DT_F64, DT_I64, DT_U8};
     static const char *const modes[] = {"ordered", "native"};  // enum reduce_mode
     static const char *const of_times[] = {"op",         "min-bytes", "max-bytes", "factor",
                                            "iterations", "warmup",    "dtype",     "json"};
     long ranks, factor, iterations, warmup;
-    int dt = bench_word(a, "dtype", types, 6), mode = bench_word(a, "reduce", modes, 2);
-    int reduction = bench_word(a, "reduction", reduction_names, REDUCTIONS);
+    int dt = bench_choice(a, "dtype", types, 6), mode = bench_choice(a, "reduce", modes, 2);
+    int reduction = bench_choice(a, "reduction", reduction_names, REDUCTIONS);
     if (dt < 0 || mode < 0 || reduction < 0) return -1;
     for (size_t i = 0; cli_get(a, "ones") && i < sizeof of_times / sizeof *of_times; i++)
         if (cli_get(a, of_times[i]))
@@ -193,7 +156,6 @@ static int read_options(struct bench *b, const struct cli_args *a) {
                                        .ones = cli_get(a, "ones") != NULL,
                                        .deadline_s = DEADLINE_S};
     b->ranks = b->env.mpi_ready || b->env.kind == RANK_ENV_OWN ? b->env.size : ranks ? (int)ranks : 2;
-    b->json = cli_get(a, "json") != NULL;
     if (ranks && b->ranks != ranks)
         return fail("--ranks %ld: mpirun started %d; leave --ranks out", ranks, b->ranks);
     if (cli_bytes(a, "min-bytes", 1 << 10, &b->o.min_bytes) ||
@@ -202,46 +164,18 @@ static int read_options(struct bench *b, const struct cli_args *a) {
     if (b->o.max_bytes < b->o.min_bytes)
         return fail("--max-bytes %zu is below --min-bytes %zu", b->o.max_bytes, b->o.min_bytes);
     b->backend = bench_backend(a);
-    return !b->backend || read_kind(b, a) || check_room(b) ? -1 : 0;
+    if (!b->backend || read_kind(b, a)) return -1;
+    // Each rank on this machine has send, receive and staging buffers of the largest size. Host memory is checked here,
+    // because an allocation does not fail when it is short.
+    int here = b->env.mpi_ready && b->env.local_size ? b->env.local_size : b->ranks;
+    double need = 3 * (double)b->o.max_bytes * here;
+    struct memory_limit limit;
+    if (!b->backend->host_memory || memory_limit_read("", &limit) || need <= limit.free_bytes) return 0;
+    return fail("--max-bytes %zu: %d ranks take %.1f GiB of memory here, %.1f GiB are left (%s): give less",
+                b->o.max_bytes, here, need / 0x1p30, limit.free_bytes / 0x1p30, limit.name);
 }
 
-// ---------------------------------------------------------------- output of rank 0
-static void print_head(const struct bench *b) {
-    char line[DEVICE_FACTS_LINE];
-    printf("# %s, %d rank%s as %s, reductions %s, %d calls a row after %d for warming up\n",
-           engine_rows[b->kind].name, b->ranks, b->ranks == 1 ? "" : "s",
-           b->host != RING_THREADS ? "processes" : "threads",
-           b->o.mode == REDUCE_NATIVE ? "in the library's order" : "in rank order", b->o.iterations,
-           b->o.warmup);
-    if (!b->backend->host_memory) printf("# rank 0: %s\n", device_facts_line(line, &b->facts));
-    printf("# %-14s %12s %12s %6s %6s %5s  %35s  %35s\n", "", "", "", "", "", "", "out of place           ",
-           "in place              ");
-    printf("# %-14s %12s %12s %6s %6s %5s", "operation", "size", "count", "type", "redop", "root");
-    for (int i = 0; i < BENCH_PLACES; i++) printf("  %10s %8s %8s %6s", "time", "algbw", "busbw", "#wrong");
-    printf("  by\n# %-14s %12s %12s %6s %6s %5s", "", "(B)", "(elements)", "", "", "");
-    for (int i = 0; i < BENCH_PLACES; i++) printf("  %10s %8s %8s %6s", "(us)", "(GB/s)", "(GB/s)", "");
-    putchar('\n');
-}
-
-static void print_row(const struct bench_row *r) {
-    const struct bench_shape *s = &r->shape;
-    bool bytes = s->count > 0;
-    printf("  %-14s %12zu %12zu %6s %6s %5d", bench_name(s->what), bench_shape_bytes(s), s->count,
-           bytes ? dtype_name(s->dt) : "none",
-           collective_reduces(s->what) ? reduction_names[s->reduction] : "none",
-           collective_rooted(s->what) ? 0 : -1);
-    for (int i = 0; i < BENCH_PLACES; i++) {
-        const struct bench_figure *f = &r->figure[i];
-        if (!f->there)
-            printf("  %10s %8s %8s %6s", "N/A", "N/A", "N/A", "N/A");
-        else
-            printf("  %10.2f %8.3f %8.3f %6lld", f->seconds * 1e6, bench_algorithm_rate(r, i) * 1e-9,
-                   bench_bus_rate(r, i) * 1e-9, (long long)f->wrong);
-    }
-    printf("  %s\n", r->by);
-    fflush(stdout);
-}
-
+// ---------------------------------------------------------------- figures of rank 0
 static void put_figure(cJSON *row, const char *key, const struct bench_row *r, enum bench_place place) {
     const struct bench_figure *f = &r->figure[place];
     if (!f->there) {
@@ -249,75 +183,36 @@ static void put_figure(cJSON *row, const char *key, const struct bench_row *r, e
         return;
     }
     cJSON *o = cJSON_AddObjectToObject(row, key);
-    cJSON_AddNumberToObject(o, "seconds", f->seconds);
-    cJSON_AddNumberToObject(o, "algorithm_bytes_per_second", bench_algorithm_rate(r, place));
-    cJSON_AddNumberToObject(o, "bus_bytes_per_second", bench_bus_rate(r, place));
-    cJSON_AddNumberToObject(o, "wrong", (double)f->wrong);
-}
-
-static cJSON *row_json(const struct bench_row *r) {
-    const struct bench_shape *s = &r->shape;
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "operation", bench_name(s->what));
-    cJSON_AddNumberToObject(o, "size", (double)bench_shape_bytes(s));
-    cJSON_AddNumberToObject(o, "count", (double)s->count);
-    cJSON_AddStringToObject(o, "type", s->count ? dtype_name(s->dt) : "none");
-    cJSON_AddStringToObject(o, "redop", collective_reduces(s->what) ? reduction_names[s->reduction] : "none");
-    cJSON_AddNumberToObject(o, "root", collective_rooted(s->what) ? 0 : -1);
-    cJSON_AddStringToObject(o, "by", r->by);
-    put_figure(o, "out_of_place", r, OUT_OF_PLACE);
-    put_figure(o, "in_place", r, IN_PLACE);
-    return o;
+    json_put(o, "seconds", f->seconds);
+    json_put(o, "algorithm_bytes_per_second", bench_algorithm_rate(r, place));
+    json_put(o, "bus_bytes_per_second", bench_bus_rate(r, place));
+    json_put(o, "wrong", (double)f->wrong);
 }
 
 static void on_row(void *ctx, const struct bench_row *r) {
-    struct bench *b = ctx;
-    if (b->json)
-        cJSON_AddItemToArray(b->rows, row_json(r));
-    else
-        print_row(r);
-}
-
-static void print_json(struct bench *b, int64_t wrong) {
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "bench", "collective");
-    cJSON_AddStringToObject(o, "collective", engine_rows[b->kind].name);
-    cJSON_AddNumberToObject(o, "ranks", b->ranks);
-    cJSON_AddStringToObject(o, "ranks_are", b->host != RING_THREADS ? "processes" : "threads");
-    cJSON_AddStringToObject(o, "reduce", b->o.mode == REDUCE_NATIVE ? "native" : "ordered");
-    cJSON_AddNumberToObject(o, "iterations", b->o.iterations);
-    cJSON_AddNumberToObject(o, "warmup", b->o.warmup);
-    if (!b->backend->host_memory) cJSON_AddItemToObject(o, "device", device_facts_json(&b->facts));
-    cJSON_AddItemToObject(o, "rows", b->rows);
-    cJSON_AddNumberToObject(o, "wrong", (double)wrong);
-    b->rows = NULL;
-    json_print(stdout, o);
-    cJSON_Delete(o);
+    struct collective_bench *b = ctx;
+    const struct bench_shape *s = &r->shape;
+    cJSON *o = bench_row(b->run, NULL);
+    cJSON_AddStringToObject(o, "operation", bench_name(s->what));
+    json_put(o, "size", (double)bench_shape_bytes(s));
+    json_put(o, "count", (double)s->count);
+    cJSON_AddStringToObject(o, "type", s->count ? dtype_name(s->dt) : "none");
+    cJSON_AddStringToObject(o, "redop", collective_reduces(s->what) ? reduction_names[s->reduction] : "none");
+    json_put(o, "root", collective_rooted(s->what) ? 0 : -1);
+    cJSON_AddStringToObject(o, "by", r->by);
+    put_figure(o, "out_of_place", r, OUT_OF_PLACE);
+    put_figure(o, "in_place", r, IN_PLACE);
+    bench_print_rows(b->run);
 }
 
 // ---------------------------------------------------------------- ranks
-// Runs the bench on an open device. Rank 0 prints.
-static int run_source(struct bench *b, const struct collective_source *src, struct device *dev,
-                      int64_t *wrong) {
+// Runs a rank. Rank 0 writes the figures.
+static int run_rank(struct collective_bench *b, void *world, struct rank_lives *lives, int rank,
+                    int64_t *wrong) {
     struct bench_rank_options o = b->o;
-    if (src->rank == 0) {
-        if (!b->backend->host_memory && dev_facts(dev, &b->facts))
-            return fail("bench collective: asking the device: %s", dev_error(dev));
-        o.on_row = on_row;
-        o.ctx = b;
-        b->rows = b->json ? cJSON_CreateArray() : NULL;
-        if (!b->json && !b->o.ones) print_head(b);
-    }
-    if (bench_rank_run(&o, src, dev, wrong)) return -1;
-    if (src->rank == 0 && b->json) print_json(b, *wrong);
-    if (src->rank == 0 && !b->json && !b->o.ones)
-        printf("# elements that are wrong: %lld\n", (long long)*wrong);
-    return 0;
-}
-
-static int run_rank(struct bench *b, void *world, struct rank_lives *lives, int rank, int64_t *wrong) {
     struct device *dev = NULL;
     struct ring_source *source = NULL;
+    struct device_facts facts;
     error_set_label("rank %d", rank);
     struct device_options d = {
         .threads = b->threads, .label = error_label(), .index = rank % backend_devices(b->backend)};
@@ -330,27 +225,27 @@ static int run_rank(struct bench *b, void *world, struct rank_lives *lives, int 
                                .dev = dev,
                                .deadline_s = b->o.deadline_s};
     int rc = ring_source_open(&source, b->kind, &place);
-    if (!rc) rc = run_source(b, ring_source_get(source), dev, wrong);
+    if (rank == 0) o.on_row = on_row, o.ctx = b;
+    if (!rc && rank == 0 && !b->backend->host_memory) {
+        rc = dev_facts(dev, &facts) ? fail("bench collective: asking the device: %s", dev_error(dev)) : 0;
+        if (!rc) bench_put_device(b->run->document, &facts);
+    }
+    if (!rc) rc = bench_rank_run(&o, ring_source_get(source), dev, wrong);
     ring_source_close(&source);
     dev_close(&dev);
     return rc;
 }
 
 static int run_thread(void *ctx, struct hub *hub, int rank) {
-    struct bench *b = ctx;
+    struct collective_bench *b = ctx;
     int64_t wrong = 0;
     int rc = run_rank(b, hub, NULL, rank, &wrong);
     if (rank == 0) b->wrong = wrong;
     return rc;
 }
 
-// Returns the number of wrong elements, or -1.
-static int64_t run_threads(struct bench *b) {
-    return hub_run(b->ranks, "--ranks", run_thread, b) ? -1 : b->wrong;
-}
-
 // A failed rank exits without MPI_Finalize, and mpirun kills the others.
-static int64_t run_mpi(struct bench *b) {
+static int64_t run_mpi(struct collective_bench *b) {
     int rank, size;
     int64_t wrong = 0;
     struct mpi_world *world;
@@ -365,7 +260,7 @@ static int64_t run_mpi(struct bench *b) {
 }
 
 // Runs this process as a rank that start_processes has started.
-static int64_t run_process(struct bench *b) {
+static int64_t run_process(struct collective_bench *b) {
     struct segment memory;
     int64_t wrong = -1;
     if (segment_adopt(&memory, b->env.memory)) return -1;
@@ -380,7 +275,7 @@ static int64_t run_process(struct bench *b) {
 }
 
 // Starts the same command once per rank. Returns the exit status.
-static int start_processes(const struct bench *b, const struct cli_args *a) {
+static int start_processes(const struct collective_bench *b, const struct cli_args *a) {
     struct segment memory;
     char *program = launch_self(), **words = xcalloc(2 * a->given_count + 4, sizeof *words);
     size_t n = 0;
@@ -410,26 +305,102 @@ static int start_processes(const struct bench *b, const struct cli_args *a) {
     return status;
 }
 
-static int run(const struct topology_table *t, const struct cli_args *a) {
-    struct bench b = {0};
-    int status = EXIT_USAGE;
-    (void)t;
+// ---------------------------------------------------------------- the bench
+static int set_up(struct bench_run *r) {
+    struct collective_bench *b = r->state;
+    cJSON *j = r->document;
+    b->run = r;
     // Every rank reads the same options; only rank 0 logs their errors.
-    bool ready = !rank_env_read(&b.env);
-    error_quiet(b.env.kind != RANK_ENV_NONE && b.env.rank > 0);
-    ready = ready && !read_options(&b, a);
+    bool ready = !rank_env_read(&b->env);
+    error_quiet(b->env.kind != RANK_ENV_NONE && b->env.rank > 0);
+    ready = ready && !read_options(b, r->args);
     error_quiet(0);
-    bool own = b.env.kind == RANK_ENV_OWN;
-    if (ready && b.host == RING_SHM && !own) {
-        status = start_processes(&b, a);
-    } else if (ready) {
-        int64_t wrong = own ? run_process(&b) : b.env.mpi_ready ? run_mpi(&b) : run_threads(&b);
-        if (wrong > 0) fail("bench collective: %lld elements are not what they must be", (long long)wrong);
-        status = wrong ? EXIT_RUN_FAILED : 0;
+    if (!ready) return EXIT_USAGE;
+    if (b->host == RING_SHM && b->env.kind != RANK_ENV_OWN) {
+        int status = start_processes(b, r->args);
+        return status ? status : BENCH_END;
     }
-    cJSON_Delete(b.rows);
-    return status;
+    r->silent = b->o.ones || (b->env.kind != RANK_ENV_NONE && b->env.rank > 0);
+    cJSON_AddStringToObject(j, "collective", engine_rows[b->kind].name);
+    json_put(j, "ranks", b->ranks);
+    cJSON_AddStringToObject(j, "ranks_are", b->host != RING_THREADS ? "processes" : "threads");
+    cJSON_AddStringToObject(j, "reduce", b->o.mode == REDUCE_NATIVE ? "native" : "ordered");
+    json_put(j, "iterations", b->o.iterations);
+    json_put(j, "warmup", b->o.warmup);
+    return 0;
 }
 
-const struct bench_program bench_collective = {"the ring's primitives, checked, in the columns of nccl-tests",
-                                               &command, run};
+// All ranks of this process, with all their rows.
+static int measure(struct bench_run *r) {
+    struct collective_bench *b = r->state;
+    if (b->env.kind == RANK_ENV_OWN)
+        b->wrong = run_process(b);
+    else if (b->env.mpi_ready)
+        b->wrong = run_mpi(b);
+    else if (hub_run(b->ranks, "--ranks", run_thread, b))
+        b->wrong = -1;
+    return b->wrong < 0 ? EXIT_RUN_FAILED : 0;
+}
+
+static int put_wrong(struct bench_run *r) {
+    struct collective_bench *b = r->state;
+    json_put(r->document, "wrong", (double)b->wrong);
+    return 0;
+}
+
+static int finish(struct bench_run *r) {
+    struct collective_bench *b = r->state;
+    if (!b->wrong) return 0;
+    fail("bench collective: %lld elements are not what they must be", (long long)b->wrong);
+    return EXIT_RUN_FAILED;
+}
+
+static void tear_down(struct bench_run *r) { (void)r; }
+
+#define PLACE(title, key)                                                \
+    {title "|time", "(us)", "{" key ".seconds:.2u}"},                    \
+        {"algbw", "(GB/s)", "{" key ".algorithm_bytes_per_second:.3G}"}, \
+        {"busbw", "(GB/s)", "{" key ".bus_bytes_per_second:.3G}"}, {     \
+        "#wrong", NULL, "{" key ".wrong}"                                \
+    }
+
+const struct bench bench_collective = {
+    .about = "the ring's primitives, checked, in the columns of nccl-tests",
+    .command =
+        {
+            .name = "bench collective",
+            .usage = "[--op LIST] [--ranks N] [--engine E] [OPTIONS]",
+            .summary =
+                "Times every primitive that the ring uses, at sizes from --min-bytes to --max-bytes, and compares every\n"
+                "element of its results to the bit. Columns and bandwidths are those of nccl-tests: algbw = size / time,\n"
+                "busbw = algbw x 2(N-1)/N for all_reduce, x 1 for broadcast, reduce and send_recv, else x (N-1)/N.\n"
+                "The primitives: broadcast, scatter, reduce, all_reduce, gather, all_gather, reduce_scatter, all_to_all,\n"
+                "send_recv (around a circle in which even ranks send first), barrier. The last column says what the engine really\n"
+                "did: memory (ranks load from each other), exchange (messages between two ranks, and sums of our own, in rank order)\n"
+                "or library (a collective of the engine's library: its sum is in its own order).",
+            .examples =
+                "  starring bench collective --ranks 4 --op all_gather,reduce_scatter --dtype bf16 --max-bytes 64M\n"
+                "  starring bench collective --ranks 4 --engine shm --op all_reduce\n"
+                "  starring bench collective --ranks 4 --engine tcp --dtype bf16\n"
+                "  mpirun -n 4 starring bench collective --op all_reduce\n"
+                "  starring bench collective --ranks 4 --ones\n"
+                "  starring bench collective --device cuda --ranks 2 --json\n",
+            CLI_OPTIONS(options),
+        },
+    .state_bytes = sizeof(struct collective_bench),
+    .set_up = set_up,
+    .round = measure,
+    .rows = put_wrong,
+    .finish = finish,
+    .tear_down = tear_down,
+    .list = "rows",
+    .head = BENCH_LINES(
+        {NULL,
+         "{collective}, {ranks} rank{ranks:s} as {ranks_are}, reductions {reduce}, {iterations} calls a row after {warmup} for warming up"},
+        {NULL, "rank 0: {#device}"}),
+    .columns = BENCH_COLUMNS(
+        {"operation", NULL, "<{operation}"}, {"size", "(B)", "{size}"}, {"count", "(elements)", "{count}"},
+        {"type", NULL, "{type}"}, {"redop", NULL, "{redop}"}, {"root", NULL, "{root}"},
+        PLACE("out of place", "out_of_place"), PLACE("in place", "in_place"), {"by", NULL, "<{by}"}),
+    .foot = BENCH_LINES({NULL, "elements that are wrong: {wrong}"}),
+};

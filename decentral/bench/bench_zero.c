@@ -5,11 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "decentral/bench/bench_ring.h"
 #include "decentral/collective/hub.h"
 #include "decentral/zero/zero.h"
+#include "shared/bench/bench.h"
 #include "shared/core/error.h"
-#include "shared/core/json.h"
 #include "shared/launch/run.h"
 
 #define DEADLINE_S 120.0
@@ -21,32 +20,19 @@ static const struct cli_option options[] = {
     {"stage", NULL, "S", "0, 1, 2 or 3 (all, one after the other)", 0},
     {"dtype", NULL, "D", "fp32, bf16 or fp16 (fp32)", 0},
     {"dry-run", NULL, NULL, "the prediction alone: nothing is allocated", 0},
-    {"json", NULL, NULL, "print one JSON document instead of the table", 0},
 };
 
-static const struct cli_command command = {
-    .name = "bench zero",
-    .usage = "[--stage S] [--units N] [--width N] [--workers N] [OPTIONS]",
-    .summary =
-        "The memory of rank 0 in each of ZeRO's stages, counted by class behind the topology's creation, before the first\n"
-        "step's update and after it, beside the prediction and the textbook's formula. The model computes nothing:\n"
-        "gradients are filled in, reduced and stepped with by AdamW. On CPUs.",
-    .examples =
-        "  starring bench zero\n"
-        "  starring bench zero --stage 2 --workers 4 --dtype bf16 --json\n",
-    CLI_OPTIONS(options),
-};
+// When rank 0's memory is counted.
+enum sample { CREATED, BEFORE_STEP, AFTER_STEP, SAMPLES };
+static const char *const sample_names[SAMPLES] = {"created", "before_step", "after_step"};
 
-enum moment { CREATED, BEFORE_STEP, AFTER_STEP, MOMENTS };
-static const char *const moment_names[MOMENTS] = {"created", "before_step", "after_step"};
-
-struct bench {
+struct zero_bench {
     struct layout *layout;
     enum dtype dtype;
-    int workers, stage;  // stage: the current one
-    bool json, dry;
+    int workers, stage, last_stage;  // stage: the current one
+    bool dry;                        // only the prediction
     // Figures of rank 0.
-    size_t bytes[MOMENTS][MEM_CLASSES], predicted[MEM_CLASSES], formula;
+    size_t bytes[SAMPLES][MEM_CLASSES], predicted[MEM_CLASSES], formula;
     double norm;
 };
 
@@ -85,10 +71,6 @@ static int fill_gradient(void *arg) {
     return 0;
 }
 
-static double known_norm(const struct bench *b) {
-    return b->workers * (b->workers + 1) / 2.0 * sqrt((double)b->layout->params);
-}
-
 // ---------------------------------------------------------------- one rank
 static int load(struct topology *t) {
     int rc = 0;
@@ -115,14 +97,14 @@ static int pass_through(struct topology *t, struct fill *fills) {
     return 0;
 }
 
-static void look(struct bench *b, struct topology *t, enum moment m) {
+static void look(struct zero_bench *b, struct topology *t, enum sample m) {
     struct mem_usage usage;
     if (t->rank != 0) return;
     dev_usage(t->dev, &usage);
     memcpy(b->bytes[m], usage.current_bytes, sizeof b->bytes[m]);
 }
 
-static int train(struct bench *b, struct topology *t) {
+static int train(struct zero_bench *b, struct topology *t) {
     const double loss = 0;
     struct step_stats stats;
     struct step_input in = {.lr = 1e-3f, .loss_scale = 1, .loss_sum = &loss, .loss_tokens = 1};
@@ -143,7 +125,7 @@ static int train(struct bench *b, struct topology *t) {
 }
 
 static int run_rank(void *ctx, struct hub *hub, int rank) {
-    struct bench *b = ctx;
+    struct zero_bench *b = ctx;
     struct device *dev = NULL;
     const char *why;
     struct collective_source source = {&collective_threads_kind, hub, rank, b->workers};
@@ -169,7 +151,7 @@ static int run_rank(void *ctx, struct hub *hub, int rank) {
     return rc;
 }
 
-static int predict(struct bench *b) {
+static int predict(struct zero_bench *b) {
     struct collective_source source = {&collective_threads_kind, NULL, 0, b->workers};
     struct zero_options o = {.stage = b->stage,
                              .layout = b->layout,
@@ -192,90 +174,99 @@ static void put_classes(cJSON *row, const char *name, const size_t bytes[MEM_CLA
     cJSON_AddNumberToObject(o, "total", (double)mem_device_bytes(bytes));
 }
 
-static cJSON *row_json(const struct bench *b) {
-    cJSON *row = cJSON_CreateObject();
-    cJSON_AddNumberToObject(row, "stage", b->stage);
-    for (int m = 0; m < MOMENTS && !b->dry; m++) put_classes(row, moment_names[m], b->bytes[m]);
-    put_classes(row, "predicted", b->predicted);
-    cJSON_AddNumberToObject(row, "formula", (double)b->formula);
-    if (!b->dry) cJSON_AddNumberToObject(row, "gradient_norm", b->norm);
-    return row;
+// ---------------------------------------------------------------- the bench
+static int set_up(struct bench_run *r) {
+    struct zero_bench *b = r->state;
+    const struct cli_args *a = r->args;
+    long units, width, workers, stage;
+    if (cli_integer(a, "units", 1, 1000, 20, &units) || cli_integer(a, "width", 1, 16384, 2000, &width) ||
+        cli_integer(a, "workers", 1, REDUCE_MAX, 2, &workers) ||
+        cli_integer(a, "stage", 0, ZERO_STAGES - 1, 0, &stage) || bench_dtype(a, DT_F32, &b->dtype))
+        return EXIT_USAGE;
+    b->dry = cli_get(a, "dry-run") != NULL;
+    b->workers = (int)workers;
+    b->stage = (int)stage - 1;
+    b->last_stage = cli_get(a, "stage") ? (int)stage : ZERO_STAGES - 1;
+    b->layout = make_layout((int)units, width, b->workers);
+    json_put(r->document, "units", b->layout->count);
+    json_put(r->document, "params", (double)b->layout->params);
+    json_put(r->document, "workers", b->workers);
+    cJSON_AddStringToObject(r->document, "dtype", dtype_name(b->dtype));
+    cJSON_AddBoolToObject(r->document, "#dry", b->dry);
+    return 0;
 }
 
-// The table's columns of classes: the bytes counted after the step, or with --dry-run the predicted ones.
-static const enum mem_class shown[] = {MEM_PARAMETER, MEM_GRADIENT, MEM_MASTER, MEM_OPTIMIZER, MEM_COMM};
-
-static void print_head(const struct bench *b) {
-    printf("# %d layers, %lld parameters, %d ranks, %s, AdamW: MB (10^6 bytes) that rank 0 %s\n",
-           b->layout->count, (long long)b->layout->params, b->workers, dtype_name(b->dtype),
-           b->dry ? "will hold" : "holds after the step");
-    printf("# %-8s", "stage");
-    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++) printf(" %13s", mem_class_name(shown[i]));
-    if (!b->dry) printf(" %11s %11s %11s", "created", "before step", "after step");
-    printf(" %11s %11s\n", "predicted", "formula");
+static int begin(struct bench_run *r) {
+    struct zero_bench *b = r->state;
+    return ++b->stage <= b->last_stage ? 0 : BENCH_END;
 }
 
-static void print_row(const struct bench *b) {
-    const size_t *bytes = b->dry ? b->predicted : b->bytes[AFTER_STEP];
-    printf("  zero:%-3d", b->stage);
-    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
-        printf(" %13.2f", (double)bytes[shown[i]] * 1e-6);
-    for (int m = 0; m < MOMENTS && !b->dry; m++)
-        printf(" %11.2f", (double)mem_device_bytes(b->bytes[m]) * 1e-6);
-    printf(" %11.2f %11.2f\n", (double)mem_device_bytes(b->predicted) * 1e-6, (double)b->formula * 1e-6);
-    fflush(stdout);
+static int measure(struct bench_run *r) {
+    struct zero_bench *b = r->state;
+    int rc = b->dry ? predict(b) : hub_run(b->workers, "--workers", run_rank, b);
+    return rc ? EXIT_RUN_FAILED : 0;
 }
 
-// Compares every class at every moment, to the byte.
-static int judge(const struct bench *b) {
-    for (int m = 0; m < MOMENTS; m++)
+// Compares every class in every sample, to the byte, and the norm with that of the gradients that were filled in.
+static int check(const struct zero_bench *b) {
+    for (int m = 0; m < SAMPLES; m++)
         if (memcmp(b->bytes[m], b->predicted, sizeof b->predicted) != 0)
             return fail("bench zero: zero:%d, %s: %zu bytes were counted and %zu predicted", b->stage,
-                        moment_names[m], mem_device_bytes(b->bytes[m]), mem_device_bytes(b->predicted));
-    double want = known_norm(b);
+                        sample_names[m], mem_device_bytes(b->bytes[m]), mem_device_bytes(b->predicted));
+    double want = b->workers * (b->workers + 1) / 2.0 * sqrt((double)b->layout->params);
     if (fabs(b->norm - want) <= 1e-5 * want) return 0;
     return fail("bench zero: zero:%d: the gradient's norm is %.9g, what was put in has %.9g", b->stage,
                 b->norm, want);
 }
 
-// ---------------------------------------------------------------- the command
-static int run_stages(struct bench *b, int first, int last) {
-    cJSON *rows = cJSON_CreateArray();
-    int rc = 0;
-    if (!b->json) print_head(b);
-    for (b->stage = first; !rc && b->stage <= last; b->stage++) {
-        rc = b->dry ? predict(b) : hub_run(b->workers, "--workers", run_rank, b);
-        if (!rc && b->json) cJSON_AddItemToArray(rows, row_json(b));
-        if (!rc && !b->json) print_row(b);
-        if (!rc && !b->dry) rc = judge(b);
-    }
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "bench", "zero");
-    cJSON_AddNumberToObject(o, "units", b->layout->count);
-    cJSON_AddNumberToObject(o, "params", (double)b->layout->params);
-    cJSON_AddNumberToObject(o, "workers", b->workers);
-    cJSON_AddStringToObject(o, "dtype", dtype_name(b->dtype));
-    cJSON_AddItemToObject(o, "rows", rows);
-    if (b->json && !rc) json_print(stdout, o);
-    cJSON_Delete(o);
-    return rc;
+static int put_row(struct bench_run *r) {
+    const struct zero_bench *b = r->state;
+    cJSON *row = bench_row(r, NULL);
+    json_put(row, "stage", b->stage);
+    for (int m = 0; m < SAMPLES && !b->dry; m++) put_classes(row, sample_names[m], b->bytes[m]);
+    put_classes(row, "predicted", b->predicted);
+    json_put(row, "formula", (double)b->formula);
+    if (b->dry) return 0;
+    json_put(row, "gradient_norm", b->norm);
+    return check(b) ? EXIT_RUN_FAILED : 0;
 }
 
-static int run(const struct topology_table *t, const struct cli_args *a) {
-    struct bench b = {.json = cli_get(a, "json") != NULL, .dry = cli_get(a, "dry-run") != NULL};
-    long units, width, workers, stage;
-    (void)t;
-    if (cli_integer(a, "units", 1, 1000, 20, &units) || cli_integer(a, "width", 1, 16384, 2000, &width) ||
-        cli_integer(a, "workers", 1, REDUCE_MAX, 2, &workers) ||
-        cli_integer(a, "stage", 0, ZERO_STAGES - 1, 0, &stage) || bench_dtype(a, DT_F32, &b.dtype))
-        return EXIT_USAGE;
-    bool one = cli_get(a, "stage") != NULL;
-    b.workers = (int)workers;
-    b.layout = make_layout((int)units, width, b.workers);
-    int status = run_stages(&b, (int)stage, one ? (int)stage : ZERO_STAGES - 1) ? EXIT_RUN_FAILED : 0;
-    layout_destroy(&b.layout);
-    return status;
+static void tear_down(struct bench_run *r) {
+    struct zero_bench *b = r->state;
+    layout_destroy(&b->layout);
 }
 
-const struct bench_program bench_zero = {
-    "what a rank holds in each of ZeRO's stages, counted beside the prediction", &command, run};
+// A class: the bytes counted after the step, or with --dry-run the predicted ones.
+#define CLASS(name) \
+    { name, "MB", "{after_step." name "|predicted." name ":.2M}" }
+
+const struct bench bench_zero = {
+    .about = "what a rank holds in each of ZeRO's stages, counted beside the prediction",
+    .command =
+        {
+            .name = "bench zero",
+            .usage = "[--stage S] [--units N] [--width N] [--workers N] [OPTIONS]",
+            .summary =
+                "The memory of rank 0 in each of ZeRO's stages, counted by class behind the topology's creation, before the first\n"
+                "step's update and after it, beside the prediction and the textbook's formula. The model computes nothing:\n"
+                "gradients are filled in, reduced and stepped with by AdamW. On CPUs.",
+            .examples = "  starring bench zero\n"
+                        "  starring bench zero --stage 2 --workers 4 --dtype bf16 --json\n",
+            CLI_OPTIONS(options),
+        },
+    .state_bytes = sizeof(struct zero_bench),
+    .set_up = set_up,
+    .begin = begin,
+    .round = measure,
+    .rows = put_row,
+    .tear_down = tear_down,
+    .list = "rows",
+    .head = BENCH_LINES(
+        {NULL,
+         "{units} layers, {params} parameters, {workers} rank{workers:s}, {dtype}, AdamW: MB (10^6 bytes) that rank 0 {#dry?will hold:holds after the step}"}),
+    .columns = BENCH_COLUMNS(
+        {"stage", NULL, "<zero:{stage}"}, CLASS("parameter"), CLASS("gradient"), CLASS("master"),
+        CLASS("optimizer"), CLASS("communication"), {"total|created", "MB", "{created.total:.2M}"},
+        {"before step", "MB", "{before_step.total:.2M}"}, {"after step", "MB", "{after_step.total:.2M}"},
+        {"predicted", "MB", "{predicted.total:.2M}"}, {"formula", "MB", "{formula:.2M}"}),
+};

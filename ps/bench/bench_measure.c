@@ -40,26 +40,6 @@ struct bench_team {
     struct bench_member *members;
 };
 
-// Waits until the processes end; if the row has failed, ends them. Returns launcher_wait's exit status. *interrupted
-// receives a signal, or 0.
-static int team_end(struct bench_team **at, bool failed, int *interrupted) {
-    struct bench_team *t = *at;
-    if (failed) launcher_end_all(t->launcher);
-    int status = launcher_wait(t->launcher);
-    *interrupted = launcher_interrupted(t->launcher);
-    launcher_destroy(&t->launcher);
-    while (t->members) {
-        struct bench_member *m = t->members;
-        t->members = m->next;
-        close(m->control);
-        free(m);
-    }
-    free(t->program);
-    free(t);
-    *at = NULL;
-    return status;
-}
-
 // Sends a line. Ignores errors: whoever waits for a dead process's answer logs its death.
 __attribute__((format(printf, 2, 3))) static void tell(struct bench_member *m, const char *fmt, ...) {
     char line[BENCH_LINE_MAX];
@@ -148,22 +128,22 @@ struct star {
     int64_t steps;
 };
 
-struct measure {
+struct bench_processes {
     const struct bench_request *q;
     struct bench_row *row;
     struct bench_team *team;
     struct star stars[BENCH_MEDIA][BENCH_KINDS], peer;
-    int round;  // -1: the warm-up
+    bool counts;  // the current round is counted
 };
 
 static int64_t start_moment(void) { return now_ns() + START_NS; }
 
-static void keep(const struct measure *m, struct bench_series *s, double value) {
-    if (m->round >= 0) bench_series_add(s, value);
+static void keep(const struct bench_processes *m, struct bench_series *s, double value) {
+    if (m->counts) bench_series_add(s, value);
 }
 
 // ---------------------------------------------------------------- starting
-static int start_star(struct measure *m, struct star *s) {
+static int start_star(struct bench_processes *m, struct star *s) {
     char address[BENCH_LINE_MAX];
     const struct bench_plan *p = &s->plan;
     struct bench_start start = {.role = "scheduler", .plan = p, .rank = -1, .program = s->program};
@@ -180,7 +160,7 @@ static int start_star(struct measure *m, struct star *s) {
     return 0;
 }
 
-static int start_all(struct measure *m) {
+static int start_all(struct bench_processes *m) {
     const struct bench_plan *p = &m->q->plan;
     for (int medium = 0; medium < BENCH_MEDIA; medium++)
         for (int kind = 0; kind < BENCH_KINDS && m->q->media[medium]; kind++) {
@@ -193,12 +173,6 @@ static int start_all(struct measure *m) {
         }
     m->peer = (struct star){.plan = *p, .program = m->q->peer, .out = &m->row->peer};
     return m->q->peer ? start_star(m, &m->peer) : 0;
-}
-
-static void add_cpu(const struct measure *m, struct bench_cpu *cpu, double seconds, double bytes) {
-    if (m->round < 0) return;
-    cpu->seconds += seconds;
-    cpu->bytes += bytes;
 }
 
 // ---------------------------------------------------------------- the star
@@ -227,7 +201,7 @@ static int read_spans(struct star *s, int64_t *first, int64_t *middle, int64_t *
 
 // Measures a whole step, then a step that measures only its pulls: these begin after twice the time of the first step's
 // pushes.
-static int measure_stream(struct measure *m, struct star *s) {
+static int measure_stream(struct bench_processes *m, struct star *s) {
     struct bench_star *out = s->out;
     double bytes = (double)m->row->keys * (double)m->row->bytes, before[BENCH_ROLES], after[BENCH_ROLES];
     int64_t first, middle, last, start = start_moment();
@@ -244,13 +218,15 @@ static int measure_stream(struct measure *m, struct star *s) {
     if (read_spans(s, &first, &middle, &last) != 0) return -1;
     read_cpu(s, after);
     keep(m, &out->moved[BENCH_PULL].seconds, 1e-9 * (double)(last - first));
-    for (int r = 0; r < BENCH_ROLES; r++)
-        add_cpu(m, &out->cpu[r], after[r] - before[r], 2 * bytes * s->plan.workers);
+    for (int r = 0; r < BENCH_ROLES && m->counts; r++) {
+        out->cpu[r].seconds += after[r] - before[r];
+        out->cpu[r].bytes += 2 * bytes * s->plan.workers;
+    }
     s->steps += 3;  // includes the step whose weights the pull reads
     return 0;
 }
 
-static int measure_acknowledgements(struct measure *m, struct star *s) {
+static int measure_acknowledgements(struct bench_processes *m, struct star *s) {
     int64_t start = start_moment(), took;
     for (int w = 0; w < s->plan.workers; w++) tell(s->workers[w], "acknowledge %" PRId64, start);
     for (int w = 0; w < s->plan.workers; w++) {
@@ -265,7 +241,7 @@ static int measure_acknowledgements(struct measure *m, struct star *s) {
 }
 
 // A star's acknowledgements over tcp are measured elsewhere, without updates between them (measure_acknowledgements).
-static int measure_latency(struct measure *m, struct star *s) {
+static int measure_latency(struct bench_processes *m, struct star *s) {
     struct bench_star *out = s->out;
     int keys = s->plan.servers * s->plan.threads;
     size_t wanted = LATENCY_BYTES / (s->plan.bytes * (size_t)keys);
@@ -287,7 +263,7 @@ static int measure_latency(struct measure *m, struct star *s) {
     return 0;
 }
 
-static int measure_round(struct measure *m) {
+static int measure_round(struct bench_processes *m) {
     for (int medium = 0; medium < BENCH_MEDIA; medium++) {
         if (!m->q->media[medium]) continue;
         if (measure_stream(m, &m->stars[medium][BENCH_STREAM]) != 0 ||
@@ -302,6 +278,25 @@ static int measure_round(struct measure *m) {
 }
 
 // ---------------------------------------------------------------- ending
+// Waits until the processes end; if the row has failed, ends them. Returns launcher_wait's exit status. Frees all.
+static int stop(struct bench_processes **at, bool failed) {
+    struct bench_team *t = (*at)->team;
+    if (failed) launcher_end_all(t->launcher);
+    int status = launcher_wait(t->launcher);
+    launcher_destroy(&t->launcher);
+    while (t->members) {
+        struct bench_member *m = t->members;
+        t->members = m->next;
+        close(m->control);
+        free(m);
+    }
+    free(t->program);
+    free(t);
+    free(*at);
+    *at = NULL;
+    return status;
+}
+
 // Reads a process's last line, its payload bytes sent and received, and adds them divided by `count`, the processes.
 static int add_last_words(struct bench_member *from, int count, double *sent, double *received) {
     char line[BENCH_LINE_MAX];
@@ -327,31 +322,37 @@ static int end_star(struct star *s) {
     return 0;
 }
 
-static int end_all(struct measure *m) {
-    for (int medium = 0; medium < BENCH_MEDIA; medium++)
-        for (int kind = 0; kind < BENCH_KINDS && m->q->media[medium]; kind++)
-            if (end_star(&m->stars[medium][kind]) != 0) return -1;
-    // A peer's other processes end with its last worker.
-    for (int w = 0; w < m->q->plan.workers && m->q->peer; w++) tell(m->peer.workers[w], "end");
-    return 0;
-}
-
-int bench_measure_row(const struct bench_request *q, struct bench_row *row, int *interrupted) {
-    struct measure m = {.q = q, .row = row};
+int bench_processes_start(struct bench_processes **out, const struct bench_request *q,
+                          struct bench_row *row) {
     const struct bench_plan *p = &q->plan;
-    *interrupted = 0;
+    char *program = job_key_hand_down() ? NULL : launch_self();
+    if (!program) return EXIT_RUN_FAILED;
+    struct bench_processes *m = *out = xcalloc(1, sizeof *m);
+    m->q = q;
+    m->row = row;
     *row = (struct bench_row){.bytes = p->bytes,
                               .servers = p->servers,
                               .workers = p->workers,
                               .threads = p->threads,
                               .keys = bench_keys(p)};
-    char *program = job_key_hand_down() ? NULL : launch_self();
-    if (!program) return EXIT_RUN_FAILED;
-    m.team = xcalloc(1, sizeof *m.team);
-    *m.team = (struct bench_team){.program = program,
-                                  .launcher = launcher_create(&(struct launch_options){.grace_s = GRACE_S})};
-    int rc = start_all(&m);
-    for (m.round = -1; m.round < q->rounds && !rc; m.round++) rc = measure_round(&m);
-    if (!rc) rc = end_all(&m);
-    return team_end(&m.team, rc != 0, interrupted);
+    m->team = xcalloc(1, sizeof *m->team);
+    *m->team = (struct bench_team){.program = program,
+                                   .launcher = launcher_create(&(struct launch_options){.grace_s = GRACE_S})};
+    return start_all(m) ? stop(out, true) : 0;
+}
+
+int bench_processes_round(struct bench_processes **m, bool counts) {
+    (*m)->counts = counts;
+    return measure_round(*m) ? stop(m, true) : 0;
+}
+
+int bench_processes_end(struct bench_processes **at) {
+    struct bench_processes *m = *at;
+    int rc = 0;
+    for (int medium = 0; medium < BENCH_MEDIA; medium++)
+        for (int kind = 0; kind < BENCH_KINDS && m->q->media[medium] && !rc; kind++)
+            rc = end_star(&m->stars[medium][kind]);
+    // A peer's other processes end with its last worker.
+    for (int w = 0; w < m->q->plan.workers && m->q->peer && !rc; w++) tell(m->peer.workers[w], "end");
+    return stop(at, rc != 0);
 }

@@ -1,6 +1,6 @@
-// Declarations that the files of `starring bench ps` share: a row's plan, its measurements and its figures.
+// `starring bench ps`: how fast the star moves gradients and weights. A row's plan, its measurements and its figures.
 //
-//     bench_ps.c        the command, its table and its JSON
+//     bench_ps.c        the bench: its options, its columns and its figures in JSON
 //     bench_measure.c   the processes of a row and their measurements, one after the other
 //     bench_roles.c     the code of each process (bench_roles.h)
 //     bench_plan.c      the plan of a row, and the figures computed from measurements. Pure
@@ -111,13 +111,16 @@ double bench_memory(const struct bench_plan *p, int media);
 struct bench_request {
     struct bench_plan plan;  // without kind and medium, which the measurement sets
     bool media[BENCH_MEDIA];
-    int rounds;        // after one warm-up round
     const char *peer;  // path of the peer's program (bench_ps.c); NULL: no peer
 };
 
-// Measures one row: starts its processes, makes each measurement once per round, and ends the processes. Measurements
-// alternate, so that other load of the machine affects all of them. Fills row, which the caller always passes to
-// bench_row_free. Returns the exit status; *interrupted receives the signal that ended the row, or 0.
-int bench_measure_row(const struct bench_request *q, struct bench_row *row, int *interrupted);
+// A row: its processes are started, each measurement is made once per round, and the processes are ended. Measurements
+// alternate, so that other load of the machine affects all of them. All return the exit status after logging; after an
+// error (128 + signal after a signal) the processes have ended and *p is NULL. The caller keeps q and row until the end.
+struct bench_processes;
+// Starts the processes and clears row, which the measurements fill; the caller passes it to bench_row_free.
+int bench_processes_start(struct bench_processes **p, const struct bench_request *q, struct bench_row *row);
+int bench_processes_round(struct bench_processes **p, bool counts);  // counts: false for the warm-up
+int bench_processes_end(struct bench_processes **p);
 
 #endif

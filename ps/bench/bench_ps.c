@@ -1,4 +1,4 @@
-#include "ps/bench/bench_ps.h"
+#include "ps/bench/bench_plan.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -31,8 +31,6 @@ static const struct cli_option options[] = {
     {"medium", NULL, "M", "what payloads go through: tcp, shm or both (both)", 0},
     {"dtype", NULL, "D", "fp32 or bf16 (bf16)", 0},
     {"peer", NULL, "DIR", "ps-lite's source folder: it is built, and takes its turns beside tcp", 0},
-    {"rounds", NULL, "N", "measured rounds of each row, after one for warming up (7)", 0},
-    {"json", NULL, NULL, "print one JSON document instead of the table", 0},
     // Internal: for the processes that the bench starts (bench_roles.h).
     {"as", NULL, "ROLE", NULL, 0},
     {"plan", NULL, "PLAN", NULL, 0},
@@ -41,34 +39,18 @@ static const struct cli_option options[] = {
     {"control", NULL, "FD", NULL, 0},
 };
 
-static const struct cli_command command = {
-    .name = "bench ps",
-    .usage = "[--servers N] [--workers N] [--medium M] [OPTIONS]",
-    .summary =
-        "Runs the star's real scheduler, servers and workers as processes of this host, over payloads of --min-bytes\n"
-        "to --max-bytes (units of a made-up model, in partitions of at most --partition), and times: pushes that servers sum, pulls, and both\n"
-        "latencies of a payload that is alone (push to acknowledgement, push to new weights); the media in turn in every round.\n"
-        "With --peer also ps-lite, whose server adds each push to a sum in fp32.\n"
-        "bytes per worker / seconds is a worker's goodput; times workers, divided by servers, it is a server's.",
-    .examples =
-        "  starring bench ps --min-bytes 1M --max-bytes 1M\n"
-        "  starring bench ps --servers 1-4 --workers 2 --medium tcp\n"
-        "  starring bench ps --medium tcp --rounds 31 --peer ps-lite\n"
-        "  starring bench ps --max-bytes 1M --factor 16 --rounds 3 --json\n",
-    CLI_OPTIONS(options),
-};
-
 struct range {
     int low, high;
 };
 
-struct bench {
+struct bench_ps {
     struct bench_request q;
     size_t min_bytes, max_bytes, factor;
     struct range servers, workers;
-    const char *peer;  // ps-lite's source folder; NULL: no peer
-    bool json;
-    cJSON *rows;
+    const char *source;                 // ps-lite's source folder; NULL: no peer
+    char *peer;                         // the program that was built of it
+    struct bench_processes *processes;  // of the current row
+    struct bench_row row;
 };
 
 // ---------------------------------------------------------------- the command line
@@ -93,11 +75,11 @@ static int check_blocks(const struct cli_args *a, const char *name, size_t bytes
                 cli_get(a, name), BENCH_BYTES_STEP);
 }
 
-static int read_options(struct bench *b, const struct cli_args *a) {
+static int read_options(struct bench_ps *b, const struct cli_args *a) {
     static const char *const media[] = {"both", "tcp", "shm"}, *const types[] = {"bf16", "fp32"};
     const char *dtype = cli_get(a, "dtype");
     const size_t largest = (size_t)64 << 20;
-    long rounds, threads, factor;
+    long threads, factor;
     // 1. Sizes.
     if (cli_bytes(a, "min-bytes", (size_t)4 << 10, &b->min_bytes) ||
         cli_bytes(a, "max-bytes", b->min_bytes > largest ? b->min_bytes : largest, &b->max_bytes) ||
@@ -116,31 +98,28 @@ static int read_options(struct bench *b, const struct cli_args *a) {
         return fail(
             "--dtype fp16: its updates always wait for the scheduler's decision about overflow, so a push "
             "has no latency of its own; use bf16, whose payloads are as large");
-    int medium = bench_word(a, "medium", media, 3), type = bench_word(a, "dtype", types, 2);
+    int medium = bench_choice(a, "medium", media, 3), type = bench_choice(a, "dtype", types, 2);
     if (medium < 0 || type < 0 || read_range(a, "servers", &b->servers) ||
-        read_range(a, "workers", &b->workers) || cli_integer(a, "threads", 1, 4, 1, &threads) ||
-        cli_integer(a, "rounds", 1, BENCH_ROUNDS_MOST, 7, &rounds))
+        read_range(a, "workers", &b->workers) || cli_integer(a, "threads", 1, 4, 1, &threads))
         return -1;
     b->q.media[BENCH_TCP] = medium != 2;
     b->q.media[BENCH_SHM] = medium != 1;
     b->q.plan.dtype = type ? DT_F32 : DT_BF16;
     b->q.plan.threads = (int)threads;
-    b->q.rounds = (int)rounds;
-    b->json = cli_get(a, "json") != NULL;
-    b->peer = cli_get(a, "peer");
-    if (b->peer && !b->q.media[BENCH_TCP])
-        return fail("--peer %s: ps-lite has no shared memory; give --medium tcp or both", b->peer);
+    b->source = cli_get(a, "peer");
+    if (b->source && !b->q.media[BENCH_TCP])
+        return fail("--peer %s: ps-lite has no shared memory; give --medium tcp or both", b->source);
     return 0;
 }
 
 // Checks the row that uses most memory, before the first row runs.
-static int check_memory(const struct bench *b) {
+static int check_memory(const struct bench_ps *b) {
     struct bench_plan p = b->q.plan;
     struct memory_limit limit;
     for (p.bytes = b->min_bytes; p.bytes <= b->max_bytes / b->factor; p.bytes *= b->factor) continue;
     p.servers = b->servers.high;
     p.workers = b->workers.high;
-    double need = bench_memory(&p, b->q.media[BENCH_TCP] + b->q.media[BENCH_SHM] + (b->peer != NULL));
+    double need = bench_memory(&p, b->q.media[BENCH_TCP] + b->q.media[BENCH_SHM] + (b->source != NULL));
     if (memory_limit_read("", &limit) != 0 || need <= MEMORY_SHARE * limit.free_bytes) return 0;
     return fail(
         "bench ps: %zu bytes a payload, %d servers and %d workers take about %.1f GiB, and %s leaves %.1f GiB; "
@@ -237,53 +216,9 @@ static char *bench_build(const char *source, int *status) {
     return NULL;
 }
 
-#define GB(rate) ((rate)*1e-9)
-#define US(s)    ((s)*1e6)
+// ---------------------------------------------------------------- figures
+#define US(s) ((s)*1e6)
 
-// ---------------------------------------------------------------- table
-static void print_load(const char *when) {
-    double load[1] = {0};
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (getloadavg(load, 1) == 1) printf("# load %s: %.1f on %ld cores\n", when, load[0], cores);
-}
-
-static void print_head(const struct bench_request *q) {
-    printf(
-        "# bench ps: %s, medians of %d rounds; GB/s of payload, each worker's (times workers / servers: each "
-        "server's)\n",
-        dtype_name(q->plan.dtype), q->rounds);
-    print_load("before");
-    printf("#%9s %3s %3s %5s %6s | %7s %7s | %8s %8s %8s %8s | %7s %7s\n", "bytes", "srv", "wrk", "keys",
-           "medium", "push", "pull", "ack us", "p95", "pull us", "p95", "wk s/GB", "sv s/GB");
-}
-
-static void print_medium(const struct bench_row *r, enum bench_medium m) {
-    const struct bench_star *s = &r->star[m];
-    printf("%10zu %3d %3d %5d %6s | %7.3f %7.3f | %8.1f %8.1f %8.1f %8.1f | %7.2f %7.2f\n", r->bytes,
-           r->servers, r->workers, r->keys, bench_medium_name(m), GB(bench_worker_rate(r, m, BENCH_PUSH)),
-           GB(bench_worker_rate(r, m, BENCH_PULL)), US(bench_series_median(&s->acknowledged)),
-           US(bench_series_quantile(&s->acknowledged, 0.95)), US(bench_series_median(&s->landed)),
-           US(bench_series_quantile(&s->landed, 0.95)), bench_cpu_per_gb(&s->cpu[BENCH_WORKER]),
-           bench_cpu_per_gb(&s->cpu[BENCH_SERVER]));
-}
-
-static void print_row(const struct bench_row *r) {
-    const struct bench_star *p = &r->peer;
-    for (int m = 0; m < BENCH_MEDIA; m++)
-        if (r->star[m].there) print_medium(r, (enum bench_medium)m);
-    if (bench_shm_over_tcp(r, BENCH_PUSH) > 0)
-        printf("#%9zu shm / tcp: push %.2f, pull %.2f\n", r->bytes, bench_shm_over_tcp(r, BENCH_PUSH),
-               bench_shm_over_tcp(r, BENCH_PULL));
-    if (p->there)
-        printf(
-            "#%9zu ps-lite: push %.3f, pull %.3f, ack us %.1f; star / ps-lite: push %.2f, pull %.2f, ack %.2f\n",
-            r->bytes, GB(bench_timed_rate(&p->moved[BENCH_PUSH])),
-            GB(bench_timed_rate(&p->moved[BENCH_PULL])), US(bench_series_median(&p->acknowledged)),
-            bench_over_peer(r, BENCH_PUSH), bench_over_peer(r, BENCH_PULL), bench_latency_over_peer(r));
-    fflush(stdout);
-}
-
-// ---------------------------------------------------------------- JSON
 #define WIRE(m) FIGURE_AT(bench_wire, m)
 static const struct figure of_wire[] = {
     {"steps", WIRE(steps)},
@@ -353,8 +288,7 @@ static void put_peer(cJSON *o, const struct bench_row *r) {
     json_put(over, "push_to_acknowledgement", bench_latency_over_peer(r));
 }
 
-static cJSON *row_json(const struct bench_row *r) {
-    cJSON *o = cJSON_CreateObject();
+static void put_row(cJSON *o, const struct bench_row *r) {
     figures_put(o, FIGURE_ROWS(of_rows), r);
     cJSON *star = cJSON_AddObjectToObject(o, "star");
     for (int m = 0; m < BENCH_MEDIA; m++)
@@ -365,69 +299,22 @@ static cJSON *row_json(const struct bench_row *r) {
         json_put(over, "push", bench_shm_over_tcp(r, BENCH_PUSH));
         json_put(over, "pull", bench_shm_over_tcp(r, BENCH_PULL));
     }
-    return o;
 }
 
-// ---------------------------------------------------------------- rows
-static int run_row(struct bench *b) {
-    struct bench_row row;
-    int interrupted, status = bench_measure_row(&b->q, &row, &interrupted);
-    if (!status && b->json) cJSON_AddItemToArray(b->rows, row_json(&row));
-    if (!status && !b->json) print_row(&row);
-    bench_row_free(&row);
-    return status;
-}
-
-static int run_rows(struct bench *b) {
-    struct bench_plan *p = &b->q.plan;
-    for (p->servers = b->servers.low; p->servers <= b->servers.high; p->servers++)
-        for (p->workers = b->workers.low; p->workers <= b->workers.high; p->workers++)
-            for (p->bytes = b->min_bytes; p->bytes <= b->max_bytes; p->bytes *= b->factor) {
-                int status = run_row(b);
-                if (status) return status;
-                if (p->bytes > SIZE_MAX / b->factor) break;
-            }
-    return 0;
-}
-
-static int run_all(struct bench *b) {
-    char *peer = NULL;
-    int status;
+static void put_load(cJSON *document, const char *key) {
     double load[1] = {0};
-    if (check_memory(b) != 0) return EXIT_USAGE;
-    if (b->peer && !(peer = bench_build(b->peer, &status))) return status;
-    b->q.peer = peer;
-    b->rows = b->json ? cJSON_CreateArray() : NULL;
-    if (!b->json) print_head(&b->q);
-    status = run_rows(b);
-    bench_build_remove(&peer);
-    if (status) {
-        cJSON_Delete(b->rows);
-        return status;
-    }
-    if (!b->json) {
-        print_load("after");
-        return 0;
-    }
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "bench", "ps");
-    cJSON_AddStringToObject(o, "dtype", dtype_name(b->q.plan.dtype));
-    json_put(o, "rounds", b->q.rounds);
-    json_put(o, "cores", (double)sysconf(_SC_NPROCESSORS_ONLN));
-    if (getloadavg(load, 1) == 1) json_put(o, "load_at_the_end", load[0]);
-    cJSON_AddItemToObject(o, "rows", b->rows);
-    json_print(stdout, o);
-    cJSON_Delete(o);
-    return 0;
+    if (getloadavg(load, 1) == 1) json_put(document, key, load[0]);
 }
 
-// Runs a process that the bench has started.
-static int take_part(const struct topology_table *t, const struct cli_args *a) {
+// ---------------------------------------------------------------- the bench
+// Runs a process that the bench has started. Returns the exit status.
+static int run_role(const struct bench_run *r) {
     static const struct {
         const char *name;
-        int (*run)(const struct bench_seat *s);
+        int (*run)(const struct bench_role_options *s);
     } roles[] = {{"scheduler", bench_scheduler}, {"server", bench_server}, {"worker", bench_worker}};
-    struct bench_seat s = {.topologies = t, .address = cli_get(a, "address")};
+    const struct cli_args *a = r->args;
+    struct bench_role_options s = {.topologies = r->topologies, .address = cli_get(a, "address")};
     const char *as = cli_get(a, "as");
     long rank, control;
     if (bench_plan_read(&s.plan, cli_get(a, "plan")) ||
@@ -438,15 +325,115 @@ static int take_part(const struct topology_table *t, const struct cli_args *a) {
     s.control = (int)control;
     error_set_label(rank >= 0 ? "%s %ld" : "%s", as, rank);
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
-        if (!strcmp(as, roles[i].name)) return roles[i].run(&s) ? EXIT_RUN_FAILED : 0;
+        if (!strcmp(as, roles[i].name)) return roles[i].run(&s) ? EXIT_RUN_FAILED : BENCH_END;
     fail("bench ps --as %s is for processes that the bench starts itself", as);
     return EXIT_USAGE;
 }
 
-static int run(const struct topology_table *t, const struct cli_args *a) {
-    struct bench b = {.json = false};
-    if (cli_get(a, "as")) return take_part(t, a);
-    return read_options(&b, a) ? EXIT_USAGE : run_all(&b);
+static int set_up(struct bench_run *r) {
+    struct bench_ps *b = r->state;
+    int status;
+    if (cli_get(r->args, "as")) return run_role(r);
+    if (read_options(b, r->args) || check_memory(b)) return EXIT_USAGE;
+    if (b->source && !(b->peer = bench_build(b->source, &status))) return status;
+    b->q.peer = b->peer;
+    cJSON_AddStringToObject(r->document, "dtype", dtype_name(b->q.plan.dtype));
+    json_put(r->document, "cores", (double)sysconf(_SC_NPROCESSORS_ONLN));
+    put_load(r->document, "#load_before");
+    return 0;
 }
 
-const struct bench_program bench_ps = {"the star: push, pull and latency of a payload", &command, run};
+// Selects the next row's plan: all sizes for each number of workers, these for each number of servers. Returns false
+// after the last one.
+static bool next_plan(struct bench_ps *b, bool first) {
+    struct bench_plan *p = &b->q.plan;
+    if (!first && p->bytes <= b->max_bytes / b->factor) return p->bytes *= b->factor, true;
+    p->bytes = b->min_bytes;
+    if (first) {
+        p->servers = b->servers.low;
+        p->workers = b->workers.low;
+    } else if (++p->workers > b->workers.high) {
+        p->workers = b->workers.low;
+        p->servers++;
+    }
+    return p->servers <= b->servers.high;
+}
+
+static int begin(struct bench_run *r) {
+    struct bench_ps *b = r->state;
+    return next_plan(b, !r->at) ? bench_processes_start(&b->processes, &b->q, &b->row) : BENCH_END;
+}
+
+static int measure(struct bench_run *r) {
+    struct bench_ps *b = r->state;
+    return bench_processes_round(&b->processes, r->round >= 0);
+}
+
+static int put_figures(struct bench_run *r) {
+    struct bench_ps *b = r->state;
+    int status = bench_processes_end(&b->processes);
+    if (!status) put_row(bench_row(r, NULL), &b->row);
+    bench_row_free(&b->row);
+    return status;
+}
+
+static int finish(struct bench_run *r) {
+    put_load(r->document, "load_at_the_end");
+    return 0;
+}
+
+static void tear_down(struct bench_run *r) {
+    struct bench_ps *b = r->state;
+    bench_row_free(&b->row);
+    bench_build_remove(&b->peer);
+}
+
+const struct bench bench_ps = {
+    .about = "the star: push, pull and latency of a payload",
+    .command =
+        {
+            .name = "bench ps",
+            .usage = "[--servers N] [--workers N] [--medium M] [OPTIONS]",
+            .summary =
+                "Runs the star's real scheduler, servers and workers as processes of this host, over payloads of --min-bytes\n"
+                "to --max-bytes (units of a made-up model, in partitions of at most --partition), and times: pushes that servers sum, pulls, and both\n"
+                "latencies of a payload that is alone (push to acknowledgement, push to new weights); the media in turn in every round.\n"
+                "With --peer also ps-lite, whose server adds each push to a sum in fp32.\n"
+                "bytes per worker / seconds is a worker's goodput; times workers, divided by servers, it is a server's.",
+            .examples = "  starring bench ps --min-bytes 1M --max-bytes 1M\n"
+                        "  starring bench ps --servers 1-4 --workers 2 --medium tcp\n"
+                        "  starring bench ps --medium tcp --rounds 31 --peer ps-lite\n"
+                        "  starring bench ps --max-bytes 1M --factor 16 --rounds 3 --json\n",
+            CLI_OPTIONS(options),
+        },
+    .state_bytes = sizeof(struct bench_ps),
+    .rounds = 7,
+    .warm_up = 1,
+    .set_up = set_up,
+    .begin = begin,
+    .round = measure,
+    .rows = put_figures,
+    .finish = finish,
+    .tear_down = tear_down,
+    .list = "rows",
+    .each = "star",
+    .head = BENCH_LINES(
+        {NULL,
+         "bench ps: {dtype}, medians of {rounds} round{rounds:s}; GB/s of payload, each worker's (times workers / servers: each server's)"},
+        {NULL, "load before: {#load_before:.1} on {cores} cores"}),
+    .columns = BENCH_COLUMNS({"payload", "bytes", "{payload_bytes}"}, {"servers", NULL, "{servers}"},
+                             {"workers", NULL, "{workers}"}, {"keys", NULL, "{keys}"},
+                             {"medium", NULL, "<{@}"}, {"push", "GB/s", "{push.bytes_per_second:.3G}"},
+                             {"pull", "GB/s", "{pull.bytes_per_second:.3G}"},
+                             {"acknowledged|median", "us", "{push_to_acknowledgement.median_us:.1}"},
+                             {"p95", "us", "{push_to_acknowledgement.p95_us:.1}"},
+                             {"new weights|median", "us", "{push_to_weights.median_us:.1}"},
+                             {"p95", "us", "{push_to_weights.p95_us:.1}"},
+                             {"processor|worker", "s/GB", "{cpu_seconds_per_gb.worker:.2}"},
+                             {"server", "s/GB", "{cpu_seconds_per_gb.server:.2}"}),
+    .below = BENCH_LINES(
+        {NULL, "{payload_bytes} shm / tcp: push {shm_over_tcp.push:.2}, pull {shm_over_tcp.pull:.2}"},
+        {NULL,
+         "{payload_bytes} ps-lite: push {peer.push.bytes_per_second:.3G}, pull {peer.pull.bytes_per_second:.3G}, ack us {peer.push_to_acknowledgement.median_us:.1}; star / ps-lite: push {peer.star_over_peer.push:.2}, pull {peer.star_over_peer.pull:.2}, ack {peer.star_over_peer.push_to_acknowledgement:.2}"}),
+    .foot = BENCH_LINES({NULL, "load after: {load_at_the_end:.1} on {cores} cores"}),
+};

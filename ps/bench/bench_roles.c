@@ -66,13 +66,13 @@ static void fill_gradient(const struct bench_plan *p, void *bytes) {
 }
 
 // ---------------------------------------------------------------- scheduler and server
-static struct ps_role_options role_of(const struct bench_seat *s, const struct config *c,
+static struct ps_role_options role_of(const struct bench_role_options *s, const struct config *c,
                                       const struct layout *l, const struct job_key *key) {
     return (struct ps_role_options){
         .config = c, .layout = l, .scheduler = s->address, .key = key, .rank = s->rank};
 }
 
-int bench_scheduler(const struct bench_seat *s) {
+int bench_scheduler(const struct bench_role_options *s) {
     struct layout *l = bench_layout(&s->plan);
     struct config *c = bench_config(s->topologies, &s->plan);
     const struct member_place here = {"127.0.0.1", 0};
@@ -92,7 +92,7 @@ int bench_scheduler(const struct bench_seat *s) {
     return rc;
 }
 
-int bench_server(const struct bench_seat *s) {
+int bench_server(const struct bench_role_options *s) {
     struct layout *l = bench_layout(&s->plan);
     struct config *c = bench_config(s->topologies, &s->plan);
     struct rank_report r;
@@ -114,8 +114,8 @@ int bench_server(const struct bench_seat *s) {
 }
 
 // ---------------------------------------------------------------- worker
-struct seated {
-    const struct bench_seat *seat;
+struct bench_worker_state {
+    const struct bench_role_options *options;
     const struct bench_plan *plan;
     struct config *c;
     struct layout *l;
@@ -132,7 +132,7 @@ struct seated {
     uint64_t seen;  // checksum of the weights, so that the compiler keeps the reads
 };
 
-static int open_worker(struct seated *w) {
+static int open_worker(struct bench_worker_state *w) {
     const char *why = NULL;
     const struct backend *b = backend_find("cpu", &why);
     struct device_options d = {.threads = 1, .label = error_label()};
@@ -140,7 +140,7 @@ static int open_worker(struct seated *w) {
         return fail("cannot open the cpu device: %s", why ? why : "");
     if (job_key_open(false, &w->key) < 0) return -1;
     struct ps_worker_options o = {
-        .role = role_of(w->seat, w->c, w->l, &w->key), .dev = w->dev, .compute = w->compute};
+        .role = role_of(w->options, w->c, w->l, &w->key), .dev = w->dev, .compute = w->compute};
     if (!(o.role.meet = w->meet = member_come(&o.role, PS_WORKER, 1, false))) return -1;
     if (!(w->t = ps_worker_create(&o))) return -1;
     w->comm = ps_worker_comm(w->t);
@@ -160,7 +160,7 @@ static int open_worker(struct seated *w) {
 }
 
 // Pushes a unit, as the last kernel of its backward pass does.
-static void push(struct seated *w, int u) {
+static void push(struct bench_worker_state *w, int u) {
     struct command c = {.kind = COMMAND_PUSH,
                         .unit = u,
                         .push = {.step = w->step,
@@ -169,11 +169,11 @@ static void push(struct seated *w, int u) {
     comm_command(w->comm, &c);
 }
 
-static int await_acknowledged(struct seated *w, int u) {
+static int await_acknowledged(struct bench_worker_state *w, int u) {
     return comm_wait(w->comm, COMM_LOADED, u, w->step, "a gradient was not acknowledged");
 }
 
-static void set_first(struct seated *w, float x) {
+static void set_first(struct bench_worker_state *w, float x) {
     if (w->plan->dtype == DT_F32)
         *(float *)w->grads[0] = x;
     else
@@ -182,7 +182,7 @@ static void set_first(struct seated *w, float x) {
 
 // Reads weights in shared memory, which may be the server's own: the worker first touches them when it uses them.
 // Weights that arrived in frames have already been read, when they were copied.
-static void read_shared(struct seated *w, const struct unit_view *view) {
+static void read_shared(struct bench_worker_state *w, const struct unit_view *view) {
     uint64_t seen = 0, word;
     if (w->plan->medium != BENCH_SHM) return;
     for (size_t at = 0; at < w->plan->bytes; at += sizeof word) {
@@ -192,7 +192,7 @@ static void read_shared(struct seated *w, const struct unit_view *view) {
     w->seen ^= seen;
 }
 
-static int await_units(struct seated *w, enum pass pass) {
+static int await_units(struct bench_worker_state *w, enum pass pass) {
     struct unit_view view;
     for (int u = 0; u < w->l->count; u++) {
         if (topology_acquire(w->t, u, pass, &view) != 0) return -1;
@@ -202,7 +202,7 @@ static int await_units(struct seated *w, enum pass pass) {
     return 0;
 }
 
-static int close_step(struct seated *w) {
+static int close_step(struct bench_worker_state *w) {
     struct step_input in = {.step = w->step,
                             .updates = w->updates,
                             .lr = schedule_lr(&w->c->schedule, w->c->optimizer.lr, w->updates),
@@ -217,30 +217,30 @@ static int close_step(struct seated *w) {
     return 0;
 }
 
-static int update(struct seated *w) {
+static int update(struct bench_worker_state *w) {
     for (int u = 0; u < w->l->count; u++) push(w, u);
     return close_step(w);
 }
 
 // Pushes all gradients at once. The scheduler closes the step when they are summed. After the measurement follows an
 // update whose weights are not read: so the next pull gets new weights, which no earlier read has cached.
-static int whole_step(struct seated *w, int64_t start) {
+static int whole_step(struct bench_worker_state *w, int64_t start) {
     if (await_units(w, PASS_BACKWARD) != 0) return -1;
-    if (w->seat->rank == 0) set_first(w, 1e-3f);
+    if (w->options->rank == 0) set_first(w, 1e-3f);
     int64_t begin = wait_until(start);
     if (update(w) != 0) return -1;
     int64_t summed = now_ns();
     if (await_units(w, PASS_FORWARD) != 0) return -1;
     int64_t end = now_ns();
     if (await_units(w, PASS_BACKWARD) != 0 || update(w) != 0 || await_units(w, PASS_BACKWARD) != 0) return -1;
-    return say(w->seat->control, "%" PRId64 " %" PRId64 " %" PRId64, begin, summed, end);
+    return say(w->options->control, "%" PRId64 " %" PRId64 " %" PRId64, begin, summed, end);
 }
 
 // Delays the report, and with it the answers to the pulls, by REST ns, in which the sums finish.
-static int pulls_alone(struct seated *w, int64_t start, int64_t rest) {
+static int pulls_alone(struct bench_worker_state *w, int64_t start, int64_t rest) {
     int64_t read = w->updates_read;
     if (await_units(w, PASS_BACKWARD) != 0) return -1;
-    if (w->seat->rank == 0) set_first(w, INFINITY);
+    if (w->options->rank == 0) set_first(w, INFINITY);
     wait_until(start);
     for (int u = 0; u < w->l->count; u++) push(w, u);
     int64_t begin = wait_until(start + rest);
@@ -248,11 +248,11 @@ static int pulls_alone(struct seated *w, int64_t start, int64_t rest) {
     int64_t end = now_ns();
     if (w->updates_read <= read)
         return fail("bench ps: a pull read weights of update %lld again", (long long)read);
-    return say(w->seat->control, "%" PRId64 " %" PRId64, begin, end);
+    return say(w->options->control, "%" PRId64 " %" PRId64, begin, end);
 }
 
 // Measures the payloads of a step one at a time: no other payload is in flight.
-static int measure_latency(struct seated *w, int64_t start, int steps) {
+static int measure_latency(struct bench_worker_state *w, int64_t start, int steps) {
     char line[BENCH_LINE_MAX];
     size_t at = 0;
     wait_until(start);
@@ -272,16 +272,16 @@ static int measure_latency(struct seated *w, int64_t start, int steps) {
         }
         if (close_step(w) != 0) return -1;
     }
-    return say(w->seat->control, "%s", line);
+    return say(w->options->control, "%s", line);
 }
 
 // Measures the payloads of a step one at a time; no server updates before all have arrived. Only over tcp: in shared
 // memory the weights are the acknowledgement.
-static int measure_acknowledgements(struct seated *w, int64_t start) {
+static int measure_acknowledgements(struct bench_worker_state *w, int64_t start) {
     char line[BENCH_LINE_MAX];
     size_t at = 0;
     if (await_units(w, PASS_BACKWARD) != 0) return -1;
-    if (w->seat->rank == 0) set_first(w, 1e-3f);
+    if (w->options->rank == 0) set_first(w, 1e-3f);
     wait_until(start);
     for (int u = 0; u < w->l->count; u++) {
         int64_t begin = now_ns();
@@ -291,11 +291,11 @@ static int measure_acknowledgements(struct seated *w, int64_t start) {
         if (at + 24 > sizeof line) return fail("bench ps: too many payloads a step for one answer");
     }
     if (close_step(w) != 0 || await_units(w, PASS_BACKWARD) != 0) return -1;
-    return say(w->seat->control, "%s", line);
+    return say(w->options->control, "%s", line);
 }
 
-int bench_worker(const struct bench_seat *s) {
-    struct seated w = {.seat = s, .plan = &s->plan, .l = bench_layout(&s->plan)};
+int bench_worker(const struct bench_role_options *s) {
+    struct bench_worker_state w = {.options = s, .plan = &s->plan, .l = bench_layout(&s->plan)};
     char line[BENCH_LINE_MAX];
     int rc = -1;
     if ((w.c = bench_config(s->topologies, &s->plan))) rc = open_worker(&w);

@@ -20,7 +20,7 @@
 
 #include "ps/bench/bench_plan.h"
 
-struct bench_seat {
+struct bench_role_options {
     const struct topology_table *topologies;
     struct bench_plan plan;
     int rank;
@@ -29,9 +29,9 @@ struct bench_seat {
 };
 
 // 0, or -1 after logging.
-int bench_scheduler(const struct bench_seat *s);
-int bench_server(const struct bench_seat *s);
-int bench_worker(const struct bench_seat *s);
+int bench_scheduler(const struct bench_role_options *s);
+int bench_server(const struct bench_role_options *s);
+int bench_worker(const struct bench_role_options *s);
 
 #define BENCH_LINE_MAX 8192  // bytes of a line, in both directions
 

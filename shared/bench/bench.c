@@ -1,4 +1,5 @@
-// The benches as one command, the parsing of their options, and statistics of the measurements.
+// The frame of the benches: figures as text, the table, one bench from set_up to tear_down, the command line, and
+// statistics of the measurements.
 #include "shared/bench/bench.h"
 
 #include <linux/magic.h>
@@ -10,10 +11,261 @@
 
 #include "shared/core/error.h"
 #include "shared/core/numbers.h"
+#include "shared/core/text.h"
 
-static const char *name_of(const struct bench_program *b) { return b->command->name + strlen("bench "); }
+// ---------------------------------------------------------------- figures as text
+// Where a text's figures are looked up, in this order.
+struct scope {
+    const cJSON *objects[3];
+    const char *key;  // {@}
+};
 
-char *bench_names(const struct bench_program *const *all, int count) {
+// Returns the figure at one of the paths "a.b|c" of `length` characters, or NULL.
+static const cJSON *find(const struct scope *s, const char *paths, size_t length) {
+    char copy[128], *rest = copy;
+    snprintf(copy, sizeof copy, "%.*s", (int)length, paths);
+    for (char *path; (path = strsep(&rest, "|"));)
+        for (int i = 0; i < 3; i++) {
+            const cJSON *o = s->objects[i];
+            char name[128], *names = name;
+            snprintf(name, sizeof name, "%s", path);
+            for (char *key; o && (key = strsep(&names, "."));) o = json_item(o, key);
+            if (o && !cJSON_IsNull(o)) return o;
+        }
+    return NULL;
+}
+
+static double scale_of(char unit) {
+    static const struct {
+        char unit;
+        double scale;
+    } scales[] = {{'M', 1e-6}, {'G', 1e-9}, {'T', 1e-12}, {'m', 1e3}, {'u', 1e6}, {'%', 100}};
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
+        if (scales[i].unit == unit) return scales[i].scale;
+    return 1;
+}
+
+// how: ":.1G}", "?yes:no}" or "}", as in struct bench_line.
+static void print_figure(FILE *f, const cJSON *x, const char *how) {
+    char bytes[24];
+    if (*how == '?') {
+        const char *no = strchr(how, ':'), *from = cJSON_IsTrue(x) ? how + 1 : no + 1;
+        fprintf(f, "%.*s", (int)strcspn(from, ":}"), from);
+    } else if (cJSON_IsString(x)) {
+        fputs(x->valuestring, f);
+    } else if (how[1] == 'B') {
+        fputs(format_bytes(bytes, x->valuedouble), f);
+    } else if (how[1] == 's') {
+        fputs(x->valuedouble == 1 ? "" : "s", f);
+    } else {
+        bool decimals = how[1] == '.';
+        fprintf(f, "%.*f", decimals ? how[2] - '0' : 0,
+                x->valuedouble * scale_of(decimals ? how[3] : how[1]));
+    }
+}
+
+// Returns the text with its figures, which the caller frees; NULL if one of them is missing.
+static char *text_of(const char *text, const struct scope *s) {
+    char *out = NULL;
+    size_t size;
+    FILE *f = open_memstream(&out, &size);
+    bool all = f != NULL;
+    for (const char *p = text; all && *p; p++) {
+        if (*p != '{') {
+            fputc(*p, f);
+            continue;
+        }
+        size_t length = strcspn(p + 1, "?:}");
+        const cJSON *x = find(s, p + 1, length);
+        if (p[1] == '@')
+            fputs(s->key, f);
+        else if (x)
+            print_figure(f, x, p + 1 + length);
+        else
+            all = false;
+        p = strchr(p, '}');
+    }
+    if (f) fclose(f);
+    if (!all) free(out);
+    return all ? out : NULL;
+}
+
+// ---------------------------------------------------------------- the table
+#define NUMBER_WIDTH 8   // of a column of numbers, at least
+#define TEXT_WIDTH   14  // of a column that is aligned left
+
+static void print_lines(const struct bench_line *l, const struct scope *s) {
+    for (; l && l->text; l++) {
+        char *text = text_of(l->text, s);
+        if (text && l->label)
+            printf("%-14s %s\n", l->label, text);
+        else if (text)
+            printf("# %s\n", text);
+        free(text);
+    }
+}
+
+static bool is_left(const struct bench_column *c) { return *c->text == '<'; }
+
+// Prints a cell; nothing follows the last column.
+static void print_cell(const struct bench_column *c, int width, const char *text) {
+    printf(" %*s", !is_left(c) ? width : c[1].title ? -width : 0, text);
+}
+
+// A line's cells: their widths are taken into account, or they are printed.
+static void put_line(struct bench_run *r, const struct scope *s, bool print) {
+    if (print) putchar(' ');
+    for (int i = 0; r->bench->columns[i].title; i++) {
+        const struct bench_column *c = &r->bench->columns[i];
+        char *text = text_of(c->text + is_left(c), s);
+        if (print)
+            print_cell(c, r->widths[i], text ? text : "-");
+        else if (text && (int)strlen(text) > r->widths[i])
+            r->widths[i] = (int)strlen(text);
+        free(text);
+    }
+    if (print) putchar('\n');
+}
+
+static void put_lines_of(struct bench_run *r, const cJSON *row, bool print) {
+    const cJSON *member, *lines = r->bench->each ? json_item(row, r->bench->each) : NULL;
+    if (!r->bench->columns) return;
+    if (!r->bench->each) put_line(r, &(struct scope){{row, r->document}, row->string}, print);
+    cJSON_ArrayForEach(member, lines)
+        put_line(r, &(struct scope){{member, row, r->document}, member->string}, print);
+}
+
+static void print_titles(const struct bench_run *r) {
+    bool groups = false, units = false;
+    int ahead = 0;  // width of the columns since the last group's title
+    for (const struct bench_column *c = r->bench->columns; c->title; c++) {
+        groups |= strchr(c->title, '|') != NULL;
+        units |= c->unit != NULL;
+    }
+    for (int line = groups ? 0 : 1; line < (units ? 3 : 2); line++) {
+        putchar('#');
+        for (int i = 0; r->bench->columns[i].title; i++) {
+            const struct bench_column *c = &r->bench->columns[i];
+            const char *bar = strchr(c->title, '|');
+            if (line == 1) print_cell(c, r->widths[i], bar ? bar + 1 : c->title);
+            if (line == 2) print_cell(c, r->widths[i], c->unit ? c->unit : "");
+            if (line > 0) continue;
+            if (bar) ahead -= printf("%*s %.*s", ahead, "", (int)(bar - c->title), c->title);
+            ahead += r->widths[i] + 1;
+        }
+        putchar('\n');
+    }
+}
+
+static void print_head(struct bench_run *r) {
+    const struct bench_column *columns = r->bench->columns;
+    int count = 0;
+    while (columns && columns[count].title) count++;
+    r->widths = xcalloc((unsigned long)count + 1, sizeof *r->widths);
+    for (int i = 0; i < count; i++) {
+        const char *bar = strchr(columns[i].title, '|');
+        size_t title = strlen(bar ? bar + 1 : columns[i].title),
+               unit = columns[i].unit ? strlen(columns[i].unit) : 0;
+        r->widths[i] = (int)(title > unit ? title : unit);
+        int least = is_left(&columns[i]) ? TEXT_WIDTH : NUMBER_WIDTH;
+        if (r->widths[i] < least) r->widths[i] = least;
+    }
+    for (int i = 0; i < r->pending_count; i++) put_lines_of(r, r->pending[i], false);
+    print_lines(r->bench->head, &(struct scope){{r->document}, ""});
+    if (columns) print_titles(r);
+}
+
+void bench_print_rows(struct bench_run *r) {
+    bool print = !r->json && !r->silent;
+    if (print && !r->widths) print_head(r);
+    for (int i = 0; i < r->pending_count && print; i++) {
+        put_lines_of(r, r->pending[i], true);
+        print_lines(r->bench->below, &(struct scope){{r->pending[i], r->document}, ""});
+    }
+    fflush(stdout);
+    r->pending_count = 0;
+}
+
+cJSON *bench_row(struct bench_run *r, const char *key) {
+    cJSON *row = cJSON_CreateObject(), *list = cJSON_GetObjectItem(r->document, r->bench->list);
+    if (!key && !list) list = cJSON_AddArrayToObject(r->document, r->bench->list);
+    if (key)
+        cJSON_AddItemToObject(r->document, key, row);
+    else
+        cJSON_AddItemToArray(list, row);
+    r->pending = xrealloc(r->pending, ((unsigned long)r->pending_count + 1) * sizeof *r->pending);
+    r->pending[r->pending_count++] = row;
+    return row;
+}
+
+// Removes what is for the table only.
+static void strip(cJSON *o) {
+    for (cJSON *x = o->child, *next; x; x = next) {
+        next = x->next;
+        if (x->string && *x->string == '#')
+            cJSON_Delete(cJSON_DetachItemViaPointer(o, x));
+        else
+            strip(x);
+    }
+}
+
+// ---------------------------------------------------------------- one bench
+// Returns the exit status, or BENCH_END.
+static int measure(struct bench_run *r) {
+    const struct bench *b = r->bench;
+    int status = b->set_up(r);
+    for (r->at = 0; !status && !(status = b->begin ? b->begin(r) : r->at ? BENCH_END : 0); r->at++) {
+        for (r->round = -b->warm_up; r->round < r->rounds && !status; r->round++) status = b->round(r);
+        if (!status) status = b->rows(r);
+        if (!b->rows_last || status) bench_print_rows(r);
+    }
+    if (status != BENCH_END || !r->at) return status;  // an error, or set_up has done the work
+    status = b->finish ? b->finish(r) : 0;
+    if (r->silent) return status;
+    bench_print_rows(r);
+    if (r->json) {
+        strip(r->document);
+        json_print(stdout, r->document);
+    } else {
+        print_lines(b->foot, &(struct scope){{r->document}, ""});
+    }
+    return status;
+}
+
+static const char *name_of(const struct bench *b) { return b->command.name + strlen("bench "); }
+
+static int run(const struct bench *b, const struct topology_table *t, const struct cli_args *a) {
+    long rounds = 1;
+    if (b->rounds && cli_integer(a, "rounds", 1, BENCH_ROUNDS_MOST, b->rounds, &rounds)) return EXIT_USAGE;
+    struct bench_run r = {.bench = b,
+                          .topologies = t,
+                          .args = a,
+                          .rounds = (int)rounds,
+                          .json = cli_get(a, "json") != NULL,
+                          .document = cJSON_CreateObject()};
+    r.state = xcalloc(1, b->state_bytes);
+    cJSON_AddStringToObject(r.document, "bench", name_of(b));
+    if (b->rounds) json_put(r.document, "rounds", r.rounds);
+    int status = measure(&r);
+    b->tear_down(&r);
+    if (status == BENCH_END) status = 0;
+    free(r.state);
+    free(r.pending);
+    free(r.widths);
+    cJSON_Delete(r.document);
+    return status;
+}
+
+// ---------------------------------------------------------------- the command line
+// Benches of earlier versions, and what replaces them.
+static const struct {
+    const char *name, *instead;
+} gone[] = {
+    {"tune",
+     "tables of measured products have gone: each product takes the algorithm that cuBLASLt names first; starring bench kernels "
+     "--device cuda times them"}};
+
+char *bench_names(const struct bench *const *all, int count) {
     char *names = xstrdup(name_of(all[0]));
     for (int i = 1; i < count; i++) {
         char *more = xasprintf("%s | %s", names, name_of(all[i]));
@@ -23,20 +275,31 @@ char *bench_names(const struct bench_program *const *all, int count) {
     return names;
 }
 
-// Benches of earlier versions, and what replaces them.
-static const struct {
-    const char *name, *instead;
-} gone[] = {
-    {"tune",
-     "tables of measured products have gone: each product takes the algorithm that cuBLASLt names first; starring bench kernels "
-     "--device cuda times them"}};
+// Runs the bench with its own options and the frame's.
+static int run_with_options(const struct bench *b, const struct topology_table *t, int argc, char **argv) {
+    struct cli_command command = b->command;
+    struct cli_option *options = xcalloc(command.option_count + 2, sizeof *options);
+    char *rounds = xasprintf("measured rounds%s; medians are printed (%d)",
+                             b->warm_up ? ", after one that is not counted" : "", b->rounds);
+    memcpy(options, command.options, command.option_count * sizeof *options);
+    if (b->rounds) options[command.option_count++] = (struct cli_option){"rounds", NULL, "N", rounds, 0};
+    options[command.option_count++] =
+        (struct cli_option){"json", NULL, NULL, "print one JSON document instead of the table", 0};
+    command.options = options;
+    struct cli_args args;
+    enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
+    int status = outcome == CLI_RUN ? run(b, t, &args) : outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
+    cli_args_free(&args);
+    free(options);
+    free(rounds);
+    return status;
+}
 
-int bench_command(const struct bench_program *const *all, int count, const struct topology_table *t, int argc,
+int bench_command(const struct bench *const *all, int count, const struct topology_table *t, int argc,
                   char **argv) {
     const char *word = argc > 0 ? argv[0] : "";
     for (int i = 0; i < count; i++)
-        if (!strcmp(word, name_of(all[i])))
-            return cli_run(all[i]->command, t, argc - 1, argv + 1, all[i]->run);
+        if (!strcmp(word, name_of(all[i]))) return run_with_options(all[i], t, argc - 1, argv + 1);
     for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
         if (!strcmp(word, gone[i].name)) return fail("bench %s: %s", word, gone[i].instead), EXIT_USAGE;
     bool help = cli_asks_help(word);
@@ -55,8 +318,7 @@ int bench_command(const struct bench_program *const *all, int count, const struc
     return help ? 0 : EXIT_USAGE;
 }
 
-// ---------------------------------------------------------------- the command line
-int bench_word(const struct cli_args *a, const char *option, const char *const *words, int count) {
+int bench_choice(const struct cli_args *a, const char *option, const char *const *words, int count) {
     const char *value = cli_get(a, option);
     char expected[80] = "";
     for (int i = 0, n = 0; i < count; i++) {
@@ -69,7 +331,7 @@ int bench_word(const struct cli_args *a, const char *option, const char *const *
 const struct backend *bench_backend(const struct cli_args *a) {
     static const char *const words[] = {"auto", "cpu", "cuda"};
     const char *why = NULL;
-    int device = bench_word(a, "device", words, 3);
+    int device = bench_choice(a, "device", words, 3);
     if (device < 0) return NULL;
     const struct backend *b = backend_find(words[device ? device : 2], &why);
     if (!b && !device) b = backend_find("cpu", &why);

@@ -1,32 +1,112 @@
-// The frame of all benches of `starring bench`. Each bench is a row with its name, its help and its function. Also:
-// parsing of command-line values, and series of measurements with medians and quantiles.
+// The frame of all benches of `starring bench`. A bench is a row: its options, how it sets up, how it measures one round,
+// and which figures it writes. The frame reads the common options, calls the row's functions, and prints the figures.
+//
+//     set_up
+//     begin       once per case (a payload size, an operation, ..); without begin there is one case
+//       round     warm_up times without counting, then `rounds` times
+//       rows      writes the case's figures
+//     finish      figures of all cases
+//     tear_down   after an error too
+//
+// Figures  Each value is written once, into the document that --json prints, in the units of its key (seconds, bytes,
+//          FLOP per second). Lines and columns of the table are constant texts that name these values (bench_line).
+//          Keys that begin with '#' are for the table only: --json leaves them out.
+// Status   Functions return 0 or the exit status after logging: EXIT_USAGE for a wrong request, EXIT_RUN_FAILED.
+// Threads  The main thread. Another thread may write rows while the main thread waits for it.
 #ifndef STARRING_SHARED_BENCH_BENCH_H
 #define STARRING_SHARED_BENCH_BENCH_H
 
 #include "kernels/backend.h"
 #include "shared/config/cli.h"
+#include "shared/core/json.h"
 
 struct topology_table;
 
-struct bench_program {
-    const char *about;                  // its line in the list of benches
-    const struct cli_command *command;  // named "bench NAME"
-    // Returns the exit status. EXIT_USAGE: the request is wrong, after logging.
-    int (*run)(const struct topology_table *t, const struct cli_args *a);
+// A line above or below the table. In its text, and in a column's, {PATH} is a figure: "{floor.seconds}". PATH is
+// looked up in the line's row and then in the document; of {A|B} the first that exists counts. A line without one of
+// its figures is left out; such a cell is "-".
+//     {x}            a text as it is; a number without decimals
+//     {x:.2}         with two decimals
+//     {x:.1G}        divided by 1e9; M, T likewise; m, u, % multiply by 1e3, 1e6, 100
+//     {x:B}          bytes as "4.2 MiB"
+//     {x:s}          "s" unless x is 1
+//     {x?yes:no}     yes if x is true, else no
+//     {@}            the row's key
+struct bench_line {
+    const char *label;  // printed in front of the text; NULL: "# text"
+    const char *text;   // NULL ends the list
 };
-extern const struct bench_program bench_step, bench_kernels, bench_adam, bench_checkpoint, bench_offload;
+struct bench_column {
+    const char
+        *title;  // NULL ends the list. "GROUP|TITLE": GROUP is printed above this column and the next ones
+    const char *unit;  // printed below the title, or NULL
+    const char *text;  // begins with '<': aligned left
+};
+#define BENCH_LINES(...)          \
+    (const struct bench_line[]) { \
+        __VA_ARGS__, { 0 }        \
+    }
+#define BENCH_COLUMNS(...)          \
+    (const struct bench_column[]) { \
+        __VA_ARGS__, { 0 }          \
+    }
+
+struct bench_run;
+#define BENCH_END (-1)  // set_up: the work is done, nothing is printed. begin: no case is left
+
+struct bench {
+    const char *about;           // its line in the list of benches
+    struct cli_command command;  // named "bench NAME"; the frame adds --rounds and --json
+    size_t state_bytes;          // of bench_run's state
+    int rounds, warm_up;         // default of --rounds, 0: one round without that option; rounds before them
+    int (*set_up)(struct bench_run *r);
+    int (*begin)(struct bench_run *r);  // or NULL
+    int (*round)(struct bench_run *r);
+    int (*rows)(struct bench_run *r);
+    int (*finish)(struct bench_run *r);  // or NULL. The figures are printed whatever it returns
+    void (*tear_down)(struct bench_run *r);
+    // ---- the table
+    const struct bench_line *head;       // above the table
+    const struct bench_column *columns;  // NULL: no table
+    const char *each;  // an object of a row whose members have a line each; NULL: a line per row
+    const struct bench_line *below;  // below the lines of a row
+    const struct bench_line *foot;   // below the table
+    const char *list;                // key of the rows in the document
+    bool rows_last;                  // rows are printed together, when all are known
+};
+
+struct bench_run {
+    const struct bench *bench;
+    const struct topology_table *topologies;
+    const struct cli_args *args;
+    void *state;      // (state_bytes), zero at first
+    int at;           // number of the case
+    int rounds;       // counted ones
+    int round;        // -warm_up .. rounds - 1; the warm-up's are negative
+    bool json;        // --json is given
+    bool silent;      // nothing is printed
+    cJSON *document;  // "bench" and "rounds" are there before set_up
+    // ---- the frame's own
+    const cJSON **pending;  // rows that have not been printed
+    int pending_count;
+    int *widths;  // (columns); NULL before the head has been printed
+};
+
+// Adds a row and returns it. key NULL: it is appended to the bench's list; else it is that member of the document.
+cJSON *bench_row(struct bench_run *r, const char *key);
+// Prints the rows added so far, for a bench that adds many rows in one round.
+void bench_print_rows(struct bench_run *r);
 
 // `starring bench`: argv holds the words after it. Runs the named bench, or lists all. Returns the exit status.
-int bench_command(const struct bench_program *const *all, int count, const struct topology_table *t, int argc,
+int bench_command(const struct bench *const *all, int count, const struct topology_table *t, int argc,
                   char **argv);
-
 // Returns "step | kernels | ..", which the caller frees.
-char *bench_names(const struct bench_program *const *all, int count);
+char *bench_names(const struct bench *const *all, int count);
 
 // ---------------------------------------------------------------- the command line
 // Returns the index of the option's value in words, 0 if the option is not given; -1 after naming the option and the
 // words.
-int bench_word(const struct cli_args *a, const char *option, const char *const *words, int count);
+int bench_choice(const struct cli_args *a, const char *option, const char *const *words, int count);
 // --device auto (a GPU if there is one), cpu or cuda. Returns NULL after logging.
 const struct backend *bench_backend(const struct cli_args *a);
 // --dtype fp32, bf16 or fp16; `otherwise` if it is not given. Returns 0, or -1 after logging.
@@ -40,6 +120,10 @@ struct bench_series {
 };
 void bench_series_add(struct bench_series *s, double value);
 void bench_series_free(struct bench_series *s);
+// Adds the value of a counted round.
+static inline void bench_measured(const struct bench_run *r, struct bench_series *s, double value) {
+    if (r->round >= 0) bench_series_add(s, value);
+}
 // Returns the smallest value that at least share * count values do not exceed (nearest rank); 0 for an empty series.
 double bench_series_quantile(const struct bench_series *s, double share);
 double bench_series_median(const struct bench_series *s);  // for an even count the mean of the middle two
@@ -50,7 +134,6 @@ double bench_series_ratio(const struct bench_series *a, const struct bench_serie
 
 // a / b; 0 if b is 0.
 static inline double bench_ratio(double a, double b) { return b > 0 ? a / b : 0; }
-static inline const char *bench_plural(long count) { return count == 1 ? "" : "s"; }
 
 // Returns text: "ext4", "tmpfs", .., or "0x.." for an unknown file system of dir.
 #define FILE_SYSTEM_BYTES 24

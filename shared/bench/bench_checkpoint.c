@@ -30,27 +30,11 @@ static const struct cli_option options[] = {
     {"model", "model", "M", "preset, Hugging Face config.json or directory (gpt2-124m)", 0},
     {"dir", NULL, "DIR", "where to write: a directory of the file system that is meant (.)", 0},
     {"files", NULL, "N", "participants, each with a file and a thread of its own (1)", 0},
-    {"rounds", NULL, "N", "rounds, after one that is not counted; medians count (5)", 0},
     {"set", CLI_SET, "KEY=VALUE", "any configuration key; optimizer.type decides how much there is to write",
      0},
-    {"json", NULL, NULL, "print one JSON document instead of the table", 0},
 };
 
-static const struct cli_command command = {
-    .name = "bench checkpoint",
-    .usage = "[--model M] [--dir DIR] [--files N] [OPTIONS]",
-    .summary =
-        "Writes a model's training state (masters and optimizer states, fp32 in every run) as a run writes its\n"
-        "checkpoints, to the rename, in turn with the same bytes through plain large writes and fsync, and reads it\n"
-        "back, every byte verified, beside plain reads: seconds, and the share of the plain rate. Its files lie in\n"
-        "a directory of its own below --dir, which is removed.",
-    .examples =
-        "  starring bench checkpoint --model demo\n"
-        "  starring bench checkpoint --model gpt2-124m --dir /scratch --rounds 3\n"
-        "  starring bench checkpoint --model gpt2-124m --files 4 --json\n",
-    CLI_OPTIONS(options),
-};
-
+// Adds the value unless the round is not counted.
 static void keep(struct checkpoint_bench *b, enum checkpoint_series s, double value) {
     if (b->round) bench_series_add(&b->series[s], value);
 }
@@ -378,16 +362,6 @@ void checkpoint_bench_close(struct checkpoint_bench *b) {
 }
 
 // ---------------------------------------------------------------- figures
-static double of(const struct checkpoint_bench *b, enum checkpoint_series s) {
-    return bench_series_median(&b->series[s]);
-}
-
-// The plain way's seconds over the checkpoint's, from the same round. The bytes are equal, so this is the share of the
-// plain rate.
-static double share(const struct checkpoint_bench *b, enum checkpoint_series ours) {
-    return bench_series_ratio(&b->series[ours + 1], &b->series[ours]);
-}
-
 // Returns a note for a file system that is no local disk, or NULL.
 static const char *remark(const char *file_system) {
     if (!strcmp(file_system, "tmpfs")) return "memory, no disk: nothing written there survives a reboot";
@@ -397,65 +371,33 @@ static const char *remark(const char *file_system) {
     return NULL;
 }
 
-static const struct {
-    const char *name;
-    enum checkpoint_series ours;  // the plain way's series is the next one
-} rows[] = {{"write", WRITE}, {"read", READ}};
-#define ROWS (sizeof rows / sizeof *rows)
-
-static void put_rate(cJSON *o, const char *key, double bytes, double seconds) {
-    cJSON *x = cJSON_AddObjectToObject(o, key);
-    json_put(x, "seconds", seconds);
-    json_put(x, "bytes_per_second", bytes / seconds);
-}
-
-static void print_json(const struct checkpoint_bench *b) {
-    char text[FILE_SYSTEM_BYTES];
-    cJSON *j = cJSON_CreateObject();
-    cJSON_AddStringToObject(j, "bench", "checkpoint");
-    cJSON_AddStringToObject(j, "model", b->spec.name);
-    json_put(j, "params", (double)b->layout->params);
-    cJSON_AddStringToObject(j, "optimizer", b->optimizer);
-    json_put(j, "numbers_per_parameter", 1 + b->states);
-    json_put(j, "files", b->files);
-    json_put(j, "bytes", bytes_of(b));
-    cJSON_AddStringToObject(j, "directory", b->where);
-    cJSON_AddStringToObject(j, "file_system", file_system_of(b->dir, text));
-    json_put_text(j, "file_system_remark", remark(text));
-    json_put(j, "rounds", b->series[WRITE].count);
-    for (size_t i = 0; i < ROWS; i++) {
-        cJSON *row = cJSON_AddObjectToObject(j, rows[i].name);
-        put_rate(row, "checkpoint", bytes_of(b), of(b, rows[i].ours));
-        put_rate(row, "plain", bytes_of(b), of(b, rows[i].ours + 1));
-        json_put(row, "share_of_plain", share(b, rows[i].ours));
-        json_put(row, "plain_spread", bench_series_spread(&b->series[rows[i].ours + 1]));
+// ours: the checkpoint's series; the plain way's is the next one.
+static void put_row(struct bench_run *r, const char *key, enum checkpoint_series ours) {
+    const struct checkpoint_bench *b = r->state;
+    static const char *const ways[] = {"checkpoint", "plain"};
+    cJSON *row = bench_row(r, key);
+    for (int i = 0; i < 2; i++) {
+        double seconds = bench_series_median(&b->series[ours + i]);
+        cJSON *way = cJSON_AddObjectToObject(row, ways[i]);
+        json_put(way, "seconds", seconds);
+        json_put(way, "bytes_per_second", bytes_of(b) / seconds);
     }
-    json_put(j, "target_share_of_plain_write", TARGET);
-    json_print(stdout, j);
-    cJSON_Delete(j);
+    // The bytes are equal, so the ratio of the seconds is the share of the plain rate.
+    json_put(row, "share_of_plain", bench_series_ratio(&b->series[ours + 1], &b->series[ours]));
+    json_put(row, "plain_spread", bench_series_spread(&b->series[ours + 1]));
+    if (ours == WRITE) json_put(row, "#target", TARGET);
 }
 
-static void print_table(const struct checkpoint_bench *b) {
-    char text[FILE_SYSTEM_BYTES];
-    double megabytes = 1e-6 * bytes_of(b);
-    int rounds = b->series[WRITE].count;
-    const char *words = remark(file_system_of(b->dir, text));
-    printf("# bench checkpoint: %s, %s: %lld parameters of %d numbers of 4 bytes; %.0f bytes in %d file%s\n",
-           b->spec.name, b->optimizer, (long long)b->layout->params, 1 + b->states, bytes_of(b), b->files,
-           bench_plural(b->files));
-    printf("# %s: %s%s%s; medians of %d round%s, what was read back was compared\n", b->where, text,
-           words ? ", " : "", words ? words : "", rounds, bench_plural(rounds));
-    printf("%-6s %9s %9s %9s %9s %7s %7s\n", "", "s", "MB/s", "plain s", "MB/s", "share", "wanted");
-    for (size_t i = 0; i < ROWS; i++) {
-        double ours = of(b, rows[i].ours), plain = of(b, rows[i].ours + 1);
-        printf("%-6s %9.3f %9.1f %9.3f %9.1f %7.2f", rows[i].name, ours, megabytes / ours, plain,
-               megabytes / plain, share(b, rows[i].ours));
-        if (rows[i].ours == WRITE) printf(" %7.2f", TARGET);
-        puts("");
-    }
+static int put_rows(struct bench_run *r) {
+    const struct checkpoint_bench *b = r->state;
+    json_put(r->document, "bytes", bytes_of(b));
+    put_row(r, "write", WRITE);
+    put_row(r, "read", READ);
+    json_put(r->document, "target_share_of_plain_write", TARGET);
+    return 0;
 }
 
-// ---------------------------------------------------------------- the command
+// ---------------------------------------------------------------- the bench
 // Ctrl-C ends the bench after the current measurement, so that no files are left.
 static volatile sig_atomic_t stopped;
 static void stop(int number) {
@@ -463,74 +405,109 @@ static void stop(int number) {
     stopped = 1;
 }
 
-static int load(struct checkpoint_bench *b, const struct topology_table *topologies,
-                const struct cli_args *a) {
+static int set_up(struct bench_run *r) {
+    struct checkpoint_bench *b = r->state;
+    const struct cli_args *a = r->args;
     const struct config_override defaults[] = {{"topology", "local", "bench checkpoint"},
                                                {"model", "gpt2-124m", "bench checkpoint"},
                                                {"data.path", "demo", "bench checkpoint"},
                                                {"optimizer.type", "AdamW", "bench checkpoint"}};
-    b->config = cli_config(topologies, defaults, sizeof defaults / sizeof *defaults, a);
-    if (!b->config || model_spec_load(b->config->model, &b->spec)) return -1;
-    if (b->config->row != &topology_local)
-        return fail(
-            "bench checkpoint: --set topology=%s: no topology is measured here; --files says how many write",
-            b->config->topology);
-    b->states = b->config->optimizer.row->states;
-    b->optimizer = b->config->optimizer.row->name;
-    b->dtype = dtype_name(b->config->dtype);
-    b->layout = model_layout_create(&b->spec, 1);
-    return b->layout ? 0 : -1;
-}
-
-// Called before memory is allocated. Returns 0, or -1 after logging how much is missing.
-static int check_memory(const struct checkpoint_bench *b) {
-    char needs[24], has[24];
+    char text[FILE_SYSTEM_BYTES], needs[24], has[24];
+    long files;
+    // 1. The options.
+    b->where = cli_get(a, "dir") ? cli_get(a, "dir") : ".";
+    if (cli_integer(a, "files", 1, CHECKPOINT_FILES_MAX, 1, &files)) return EXIT_USAGE;
+    b->files = (int)files;
+    struct config *c = b->config = cli_config(r->topologies, defaults, sizeof defaults / sizeof *defaults, a);
+    if (!c || model_spec_load(c->model, &b->spec)) return EXIT_USAGE;
+    if (c->row != &topology_local) {
+        fail("bench checkpoint: --set topology=%s: no topology is measured here; --files says how many write",
+             c->topology);
+        return EXIT_USAGE;
+    }
+    b->states = c->optimizer.row->states;
+    b->optimizer = c->optimizer.row->name;
+    b->dtype = dtype_name(c->dtype);
+    if (!(b->layout = model_layout_create(&b->spec, 1))) return EXIT_USAGE;
+    // 2. Memory, before it is allocated. The largest unit is read into a second buffer: at most the size of the masters.
     struct memory_limit limit;
-    // The largest unit is read into a second buffer: at most the size of the masters.
     double bytes = sizeof(float) * (double)b->layout->padded * (2 + b->states);
-    if (memory_limit_read("", &limit) || bytes <= limit.free_bytes) return 0;
-    return fail(
-        "bench checkpoint --model %s needs %s of memory, %s are left (%s): a smaller model needs less",
-        b->spec.name, format_bytes(needs, bytes), format_bytes(has, limit.free_bytes), limit.name);
+    if (!memory_limit_read("", &limit) && bytes > limit.free_bytes) {
+        fail("bench checkpoint --model %s needs %s of memory, %s are left (%s): a smaller model needs less",
+             b->spec.name, format_bytes(needs, bytes), format_bytes(has, limit.free_bytes), limit.name);
+        return EXIT_RUN_FAILED;
+    }
+    // 3. The directory and the state.
+    struct sigaction on_signal = {.sa_handler = stop, .sa_flags = SA_RESTART | SA_RESETHAND};
+    sigemptyset(&on_signal.sa_mask);
+    if (sigaction(SIGINT, &on_signal, NULL) || sigaction(SIGTERM, &on_signal, NULL))
+        return fail("cannot catch signals"), EXIT_RUN_FAILED;
+    if (checkpoint_bench_open(b)) return EXIT_RUN_FAILED;
+    // 4. What the document says of them.
+    cJSON_AddStringToObject(r->document, "model", b->spec.name);
+    json_put(r->document, "params", (double)b->layout->params);
+    cJSON_AddStringToObject(r->document, "optimizer", b->optimizer);
+    json_put(r->document, "numbers_per_parameter", 1 + b->states);
+    json_put(r->document, "files", b->files);
+    cJSON_AddStringToObject(r->document, "directory", b->where);
+    cJSON_AddStringToObject(r->document, "file_system", file_system_of(b->dir, text));
+    json_put_text(r->document, "file_system_remark", remark(text));
+    return 0;
 }
 
-// One round. The first checkpoint gives the plain files their sizes; afterwards the two ways alternate in who begins.
-static int measure(struct checkpoint_bench *b) {
+// The first checkpoint gives the plain files their sizes; afterwards the two ways alternate in who begins.
+static int measure(struct bench_run *r) {
+    struct checkpoint_bench *b = r->state;
     int rc = 0;
+    b->round = r->round + 1;
     for (int k = 0; k < 2 && !rc && !stopped; k++)
         if ((k + b->round) % 2)
             rc = checkpoint_bench_plain(b);
         else
             rc = checkpoint_bench_write(b) || checkpoint_bench_read(b) || checkpoint_bench_read_plain(b);
-    return rc || stopped ? -1 : 0;
+    if (stopped) rc = fail("bench checkpoint: stopped by a signal");
+    return rc ? EXIT_RUN_FAILED : 0;
 }
 
-static int run_rounds(struct checkpoint_bench *b, int rounds, bool json) {
-    struct sigaction a = {.sa_handler = stop, .sa_flags = SA_RESTART | SA_RESETHAND};
-    sigemptyset(&a.sa_mask);
-    if (check_memory(b)) return -1;
-    if (sigaction(SIGINT, &a, NULL) || sigaction(SIGTERM, &a, NULL)) return fail("cannot catch signals");
-    if (checkpoint_bench_open(b)) return -1;
-    for (b->round = 0; b->round <= rounds; b->round++)
-        if (measure(b)) return stopped ? fail("bench checkpoint: stopped by a signal") : -1;
-    (json ? print_json : print_table)(b);
-    return 0;
+static void tear_down(struct bench_run *r) {
+    struct checkpoint_bench *b = r->state;
+    checkpoint_bench_close(b);
+    layout_destroy(&b->layout);
+    config_destroy(&b->config);
 }
 
-static int run(const struct topology_table *topologies, const struct cli_args *a) {
-    struct checkpoint_bench b = {.where = cli_get(a, "dir") ? cli_get(a, "dir") : "."};
-    long files, rounds;
-    int status = EXIT_USAGE;
-    if (!cli_integer(a, "files", 1, CHECKPOINT_FILES_MAX, 1, &files) &&
-        !cli_integer(a, "rounds", 1, BENCH_ROUNDS_MOST, 5, &rounds) && !load(&b, topologies, a)) {
-        b.files = (int)files;
-        status = run_rounds(&b, (int)rounds, cli_get(a, "json") != NULL) ? EXIT_RUN_FAILED : 0;
-        checkpoint_bench_close(&b);
-    }
-    layout_destroy(&b.layout);
-    config_destroy(&b.config);
-    return status;
-}
-
-const struct bench_program bench_checkpoint = {
-    "writing and reading a model's checkpoint beside the disk's own rate", &command, run};
+const struct bench bench_checkpoint = {
+    .about = "writing and reading a model's checkpoint beside the disk's own rate",
+    .command =
+        {
+            .name = "bench checkpoint",
+            .usage = "[--model M] [--dir DIR] [--files N] [OPTIONS]",
+            .summary =
+                "Writes a model's training state (masters and optimizer states, fp32 in every run) as a run writes its\n"
+                "checkpoints, to the rename, in turn with the same bytes through plain large writes and fsync, and reads it\n"
+                "back, every byte verified, beside plain reads: seconds, and the share of the plain rate. Its files lie in\n"
+                "a directory of its own below --dir, which is removed.",
+            .examples = "  starring bench checkpoint --model demo\n"
+                        "  starring bench checkpoint --model gpt2-124m --dir /scratch --rounds 3\n"
+                        "  starring bench checkpoint --model gpt2-124m --files 4 --json\n",
+            CLI_OPTIONS(options),
+        },
+    .state_bytes = sizeof(struct checkpoint_bench),
+    .rounds = 5,
+    .warm_up = 1,
+    .set_up = set_up,
+    .round = measure,
+    .rows = put_rows,
+    .tear_down = tear_down,
+    .head = BENCH_LINES(
+        {NULL,
+         "bench checkpoint: {model}, {optimizer}: {params} parameters of {numbers_per_parameter} numbers of 4 bytes; {bytes} bytes in {files} file{files:s}"},
+        {NULL,
+         "{directory}: {file_system}; medians of {rounds} round{rounds:s}, what was read back was compared"},
+        {NULL, "{file_system}: {file_system_remark}"}),
+    .columns = BENCH_COLUMNS({"", NULL, "<{@}"}, {"checkpoint|time", "s", "{checkpoint.seconds:.3}"},
+                             {"rate", "MB/s", "{checkpoint.bytes_per_second:.1M}"},
+                             {"plain|time", "s", "{plain.seconds:.3}"},
+                             {"rate", "MB/s", "{plain.bytes_per_second:.1M}"},
+                             {"|share", "of plain", "{share_of_plain:.2}"}, {"target", NULL, "{#target:.2}"}),
+};

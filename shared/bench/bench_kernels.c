@@ -8,23 +8,23 @@
 #include "shared/bench/bench_operations.h"
 #include "shared/config/cli.h"
 #include "shared/core/error.h"
-#include "shared/core/json.h"
+#include "shared/core/system.h"
+#include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
+#include "shared/launch/local.h"
 #include "shared/predict/memory_limits.h"
 
 // The share of the copy's rate that our own memory-bound kernels should reach on a GPU.
 #define TARGET_SHARE 0.85
 
-#define BENCH_OPTIONS                                                            \
+#define DEVICE_OPTIONS                                                           \
     {"device", NULL, "D", "auto, cpu or cuda (auto: a GPU if there is one)", 0}, \
-        {"threads", NULL, "N", "CPU threads (one per core)", 0},                 \
-        {"dtype", NULL, "D", "fp32, bf16 or fp16 (bf16)", 0},                    \
-        {"rounds", NULL, "N", "timed rounds; medians are printed (7)", 0}, {     \
-        "json", NULL, NULL, "print one JSON document instead of the table", 0    \
+        {"threads", NULL, "N", "CPU threads (one per core)", 0}, {               \
+        "dtype", NULL, "D", "fp32, bf16 or fp16 (bf16)", 0                       \
     }
 
 static const struct cli_option kernels_options[] = {
-    BENCH_OPTIONS,
+    DEVICE_OPTIONS,
     {"set", CLI_SET, "KEY=VALUE", "cpu.kernel, cuda.attention, cuda.attention_slice, cuda.gelu", 0},
     {"model", NULL, "M", "the sizes of this model's step: preset, Hugging Face config.json or directory", 0},
     {"batch", NULL, "B", "with --model: sequences (1; on a GPU 32)", 0},
@@ -35,154 +35,52 @@ static const struct cli_option kernels_options[] = {
      0},
     {"matmul", NULL, "N", "side of the large matrix product (2048; on a GPU 8192)", 0}};
 static const struct cli_option adam_options[] = {
-    BENCH_OPTIONS, {"elements", NULL, "N", "parameters (16777216; on a GPU 134217728)", 0}};
+    DEVICE_OPTIONS, {"elements", NULL, "N", "parameters (16777216; on a GPU 134217728)", 0}};
 
-static const struct cli_command kernels_command = {
-    .name = "bench kernels",
-    .usage = "[--model M] [--batch B] [--seq T] [--dtype D] [--threads N] [OPTIONS]",
-    .summary =
-        "Times every operation of the model and the optimizer at the sizes of a training step, each in turn\n"
-        "with a copy of a large array (for what moves bytes) or a large matrix product (for what computes);\n"
-        "on a CPU also with the peak of its multiply-add. With --model the operations are those of that model,\n"
-        "at its widths, heads and vocabulary, and the logits come in the chunks that a run of it cuts; without,\n"
-        "sizes that show both kinds of models.",
-    .examples =
-        "  starring bench kernels --dtype bf16\n"
-        "  starring bench kernels --model gpt2-124m --batch 2 --seq 512\n"
-        "  starring bench kernels --model qwen2.5-1.5b --batch 32 --seq 1024 --device cuda --json\n"
-        "  starring bench kernels --dtype fp32 --threads 1 --json\n",
-    CLI_OPTIONS(kernels_options),
-};
-static const struct cli_command adam_command = {
-    .name = "bench adam",
-    .usage = "[--dtype D] [--threads N] [OPTIONS]",
-    .summary =
-        "Times AdamW over arrays larger than the caches, in turn with a copy that moves as many bytes.",
-    .examples =
-        "  starring bench adam --dtype bf16\n"
-        "  starring bench adam --dtype fp32 --elements 33554432 --json\n",
-    CLI_OPTIONS(adam_options),
+struct kernels {
+    struct bench_device d;
+    struct bench_table t;
+    // The case: an operation. Seconds of one launch, one value per round.
+    struct bench_series seconds;
+    struct bench_series yard;  // the yardstick, just before
+    struct bench_series peak;  // for FLOP on a host: the peak, just before
+    int launches, yard_launches;
 };
 
-#define PEAK_TEXT 200
-
-// ---------------------------------------------------------------- results
-static const char timing_text[] =
-    "launched in a row for 10 ms or more, then one wait; host clock; ms of one launch";
-
-// The target is for our own memory-bound kernels, on tensors that are several times the L2.
-static bool has_target(const struct bench_device *d, const struct bench_work *w) {
-    return d->gpu && w->work.flops <= 0 && !w->tiny && w->work.bytes > 4.0 * (double)d->facts.l2_bytes;
-}
-
-static double rate_of(const struct bench_device *d, const struct bench_work *w) {
-    return (w->work.flops > 0 ? w->work.flops : w->work.bytes) / bench_median(w->seconds, d->rounds);
-}
-
-static double yard_rate(const struct bench_device *d, const struct bench_work *w) {
-    double seconds = bench_median(w->yard_seconds, d->rounds);
-    return (w->work.flops > 0 ? d->product.work.flops : d->copy.work.bytes) / seconds;
-}
-
-static cJSON *work_json(const struct bench_device *d, const struct bench_work *w) {
-    bool computes = w->work.flops > 0;
-    cJSON *j = cJSON_CreateObject();
-    cJSON_AddStringToObject(j, "operation", op_name(w->op));
-    cJSON_AddStringToObject(j, "shape", w->shape);
-    cJSON_AddNumberToObject(j, "seconds", bench_median(w->seconds, d->rounds));
-    cJSON_AddNumberToObject(j, computes ? "flops" : "bytes", computes ? w->work.flops : w->work.bytes);
-    cJSON_AddNumberToObject(j, computes ? "flops_per_second" : "bytes_per_second", rate_of(d, w));
-    cJSON_AddNumberToObject(j, computes ? "matmul_flops_per_second" : "copy_bytes_per_second",
-                            yard_rate(d, w));
-    cJSON_AddNumberToObject(j, computes ? "share_of_matmul" : "share_of_copy", bench_share(d, w));
-    if (computes && !d->gpu) {
-        cJSON_AddNumberToObject(j, "peak_flops_per_second", bench_peak_rate(d, w));
-        cJSON_AddNumberToObject(j, "share_of_peak", bench_share_of_peak(d, w));
-        cJSON_AddNumberToObject(j, "matmul_share_of_peak", bench_yard_share_of_peak(d, w));
+// ---------------------------------------------------------------- set up
+// Reads --device, --threads, --dtype and --set cuda.KEY=VALUE, and opens the device. Returns 0, or -1 after logging.
+static int open_device(struct bench_device *b, const struct cli_args *args) {
+    // Keys of --set that a single operation depends on.
+    static const char *const known[] = {"cpu.kernel", "cuda.attention", "cuda.attention_slice", "cuda.gelu",
+                                        NULL};
+    long threads;
+    if (bench_dtype(args, DT_BF16, &b->dt) || cli_integer(args, "threads", 1, 4096, 0, &threads)) return -1;
+    b->threads = threads ? (int)threads : processors_given();
+    const struct backend *backend = bench_backend(args);
+    struct device_options o = {.threads = b->threads, .label = "bench"};
+    if (!backend || cli_only_sets(args, known,
+                                  "is not used here; cpu.kernel, cuda.attention, cuda.attention_slice and "
+                                  "cuda.gelu are"))
+        return -1;
+    if (args->override_count) {
+        struct config *c = config_load(&topology_local_alone, NULL, args->overrides, args->override_count);
+        if (!c) return -1;
+        c->device = backend->host_memory ? DEVICE_CPU : DEVICE_CUDA;
+        c->dtype = b->dt;
+        device_resolve(c);
+        o.cuda = c->cuda;
+        o.kernel = c->cpu_kernel;
+        bool can = device_backend(c) != NULL;
+        config_destroy(&c);
+        if (!can) return -1;
     }
-    if (d->gpu) cJSON_AddNumberToObject(j, "launches", w->launches);
-    if (has_target(d, w)) cJSON_AddBoolToObject(j, "target_reached", bench_share(d, w) >= TARGET_SHARE);
-    return j;
-}
-
-static cJSON *header_json(const struct bench_device *d, const char *what) {
-    cJSON *j = cJSON_CreateObject();
-    cJSON_AddStringToObject(j, "bench", what);
-    cJSON_AddStringToObject(j, "dtype", dtype_name(d->dt));
-    cJSON_AddNumberToObject(j, "threads", d->threads);
-    cJSON_AddNumberToObject(j, "rounds", d->rounds);
-    cJSON_AddStringToObject(j, "copy", bench_copy_text(d));
-    if (!d->gpu) {
-        char text[PEAK_TEXT];
-        cJSON_AddStringToObject(j, "peak", cpu_peak_text(&d->peak, text, sizeof text));
-        return j;
-    }
-    cJSON_AddItemToObject(j, "device", device_facts_json(&d->facts));
-    cJSON_AddStringToObject(j, "timing", timing_text);
-    cJSON_AddNumberToObject(j, "target_share_of_copy", TARGET_SHARE);
-    return j;
-}
-
-static void print_row(const struct bench_device *d, const struct bench_work *w, int shape_width) {
-    bool computes = w->work.flops > 0;
-    printf("%-12s %-*s %10.3f %9.1f %-7s %6.2f of %s", op_name(w->op), shape_width, w->shape,
-           bench_median(w->seconds, d->rounds) * 1e3, rate_of(d, w) * 1e-9, computes ? "GFLOP/s" : "GB/s",
-           bench_share(d, w), computes ? "matmul" : "copy");
-    if (computes && !d->gpu) {
-        double share = bench_share_of_peak(d, w);
-        printf("  %.2f of peak%s", share,
-               share > 1 ? " ~ above 1: the machine changed its speed in between" : "");
-    }
-    if (has_target(d, w))
-        printf("    %.2f %s", TARGET_SHARE, bench_share(d, w) >= TARGET_SHARE ? "reached" : "missed");
-    putchar('\n');
-}
-
-static void print_machine(const struct bench_device *d) {
-    char line[DEVICE_FACTS_LINE];
-    if (!d->gpu) {
-        printf("\n%s, %d thread%s, medians of %d round%s, each operation just after its yardstick\n",
-               dtype_name(d->dt), d->threads, bench_plural(d->threads), d->rounds, bench_plural(d->rounds));
-        return;
-    }
-    printf("\n%s\n%s, medians of %d round%s, each operation just after its yardstick\n%s\n",
-           device_facts_line(line, &d->facts), dtype_name(d->dt), d->rounds, bench_plural(d->rounds),
-           timing_text);
-    cJSON *device = device_facts_json(&d->facts);
-    device_work_print(stdout, device);
-    cJSON_Delete(device);
-}
-
-// Prints the device's notes and reads its facts after the measurements.
-static int read_work(struct bench_device *d) {
-    int said = 0;
-    device_notes_say(d->dev, &said);
-    return d->gpu && dev_facts(d->dev, &d->facts) ? fail("cannot ask the device: %s", dev_error(d->dev)) : 0;
-}
-
-static void print_kernels(const struct bench_table *t, const char *model) {
-    const struct bench_device *d = t->d;
-    const struct bench_work *last = &t->work[t->count - 1];
-    int shape_width = 30;
-    for (int i = 0; i < t->count; i++)
-        if ((int)strlen(t->work[i].shape) > shape_width) shape_width = (int)strlen(t->work[i].shape);
-    if (model)
-        printf("a step of %s: %lld x %lld tokens, logits in chunks of %lld rows\n\n", model,
-               (long long)t->n.batch, (long long)t->n.seq, (long long)t->n.logit_rows);
-    printf("%-12s %-*s %10s %9s %-7s %6s", "operation", shape_width, "shape", "ms", "rate", "", "share");
-    puts(d->gpu ? "              target" : "");
-    for (int i = 0; i < t->count; i++) print_row(d, &t->work[i], shape_width);
-    print_machine(d);
-    printf("copy    %.1f GB/s: %s\n", yard_rate(d, &t->work[0]) * 1e-9, bench_copy_text(d));
-    printf("matmul  %.1f GFLOP/s: %lld x %lld x %lld, same type", yard_rate(d, last) * 1e-9,
-           (long long)t->n.product, (long long)t->n.product, (long long)t->n.product);
-    if (d->gpu) {
-        putchar('\n');
-        return;
-    }
-    char text[PEAK_TEXT];
-    printf(", %.2f of peak\npeak    %.1f GFLOP/s: %s\n", bench_yard_share_of_peak(d, last),
-           bench_peak_rate(d, last) * 1e-9, cpu_peak_text(&d->peak, text, sizeof text));
+    if (dev_open(backend, &o, &b->dev)) return fail("cannot open the %s device", backend->name);
+    b->s = stream_create(b->dev, "bench");
+    if (!b->s) return fail("cannot create a stream: %s", dev_error(b->dev));
+    arena_init(&b->arena, b->dev);
+    b->gpu = !dev_host_memory(b->dev);
+    if (!b->gpu) cpu_peak_init(&b->peak, o.kernel, b->dt, b->threads);
+    return b->gpu && dev_facts(b->dev, &b->facts) ? fail("cannot ask the device: %s", dev_error(b->dev)) : 0;
 }
 
 static int read_sizes(const struct bench_device *d, const struct cli_args *args, struct bench_sizes *out) {
@@ -211,36 +109,41 @@ static int check_room(const struct bench_device *d, const char *bench, double ne
                 need / 0x1p30, limit.free_bytes / 0x1p30, limit.name, advice);
 }
 
-static int run_kernels(struct bench_device *d, struct bench_table *t, const struct cli_args *args) {
-    struct bench_sizes sizes;
-    const char *model = cli_get(args, "model");
-    if (read_sizes(d, args, &sizes)) return EXIT_USAGE;
-    if (check_room(d, "kernels", (double)bench_table_bytes(d->dt, &sizes),
-                   sizes.linears ? "a smaller --batch or --seq, or a smaller model" : "smaller --elements"))
+static void put_header(struct bench_run *r) {
+    const struct bench_device *d = &((struct kernels *)r->state)->d;
+    char text[200];
+    cJSON_AddStringToObject(r->document, "dtype", dtype_name(d->dt));
+    json_put(r->document, "threads", d->threads);
+    cJSON_AddStringToObject(r->document, "copy", bench_copy_text(d));
+    if (!d->gpu) {
+        cJSON_AddStringToObject(r->document, "peak", cpu_peak_text(&d->peak, text, sizeof text));
+        return;
+    }
+    cJSON_AddStringToObject(
+        r->document, "timing",
+        "launched in a row for 10 ms or more, then one wait; host clock; ms of one launch");
+    json_put(r->document, "target_share_of_copy", TARGET_SHARE);
+}
+
+static int set_up_kernels(struct bench_run *r) {
+    struct kernels *k = r->state;
+    struct bench_sizes n;
+    if (open_device(&k->d, r->args) || read_sizes(&k->d, r->args, &n)) return EXIT_USAGE;
+    if (check_room(&k->d, "kernels", (double)bench_table_bytes(k->d.dt, &n),
+                   n.linears ? "a smaller --batch or --seq, or a smaller model" : "smaller --elements") ||
+        bench_operations_fill(&k->t, &k->d, &n))
         return EXIT_RUN_FAILED;
-    if (bench_operations_fill(t, d, &sizes)) return EXIT_RUN_FAILED;
-    for (int i = 0; i < t->count; i++)
-        if (bench_measure(d, &t->work[i])) return EXIT_RUN_FAILED;
-    if (read_work(d)) return EXIT_RUN_FAILED;
-    if (!cli_get(args, "json")) {
-        print_kernels(t, model);
-        return 0;
-    }
-    cJSON *j = header_json(d, "kernels");
-    if (model) {
-        cJSON_AddStringToObject(j, "model", model);
-        cJSON_AddNumberToObject(j, "batch", (double)sizes.batch);
-        cJSON_AddNumberToObject(j, "seq", (double)sizes.seq);
-        cJSON_AddNumberToObject(j, "head_chunk_rows", (double)sizes.logit_rows);
-    }
-    cJSON *rows = cJSON_AddArrayToObject(j, "operations");
-    for (int i = 0; i < t->count; i++) cJSON_AddItemToArray(rows, work_json(d, &t->work[i]));
-    json_print(stdout, j);
-    cJSON_Delete(j);
+    put_header(r);
+    json_put(r->document, "#matmul_size", (double)n.product);
+    if (!cli_get(r->args, "model")) return 0;
+    cJSON_AddStringToObject(r->document, "model", cli_get(r->args, "model"));
+    json_put(r->document, "batch", (double)n.batch);
+    json_put(r->document, "seq", (double)n.seq);
+    json_put(r->document, "head_chunk_rows", (double)n.logit_rows);
     return 0;
 }
 
-// ---------------------------------------------------------------- AdamW only
+// Sets up AdamW over n elements, and a copy of as many bytes.
 static int set_adam(struct bench_device *d, struct bench_work *w, int64_t n) {
     struct update_scalars *scalars = arena_take(&d->arena, MEM_WORKSPACE, sizeof *scalars);
     struct exact_sum *sum = arena_take(&d->arena, MEM_WORKSPACE, sizeof *sum);
@@ -261,66 +164,203 @@ static int set_adam(struct bench_device *d, struct bench_work *w, int64_t n) {
     return bench_set_copy(d, (int64_t)(w->work.bytes / 2)) || stream_sync(d->s) ? -1 : 0;
 }
 
-static void print_adam(const struct bench_device *d, const struct bench_work *w, long n) {
-    char line[DEVICE_FACTS_LINE];
-    printf(
-        "adamw   %.1f GB/s: %ld elements, %s gradients and weights, "
-        "%.0f bytes each read and written, %.2f ms\n",
-        rate_of(d, w) * 1e-9, n, dtype_name(d->dt), w->work.bytes / (double)n,
-        bench_median(w->seconds, d->rounds) * 1e3);
-    printf("copy    %.1f GB/s: %s\n", yard_rate(d, w) * 1e-9, bench_copy_text(d));
-    if (d->gpu)
-        printf("share   %.2f of the copy, median of %d round%s taken in turn; target %.2f\ndevice  %s\n%s\n",
-               bench_share(d, w), d->rounds, bench_plural(d->rounds), TARGET_SHARE,
-               device_facts_line(line, &d->facts), timing_text);
-    else
-        printf("share   %.2f of the copy, %d thread%s, median of %d round%s taken in turn\n",
-               bench_share(d, w), d->threads, bench_plural(d->threads), d->rounds, bench_plural(d->rounds));
-}
-
-static int run_adam(struct bench_device *d, struct bench_table *t, const struct cli_args *args) {
-    struct bench_work *w = &t->work[0];
+static int set_up_adam(struct bench_run *r) {
+    struct kernels *k = r->state;
     long n;
-    if (cli_integer(args, "elements", 1, 1L << 32, d->gpu ? 1L << 27 : 1L << 24, &n)) return EXIT_USAGE;
+    if (open_device(&k->d, r->args) ||
+        cli_integer(r->args, "elements", 1, 1L << 32, k->d.gpu ? 1L << 27 : 1L << 24, &n))
+        return EXIT_USAGE;
     // Masters, moments, gradients and weights; then the copy's arrays, with as many bytes as are read and written.
-    double of_one = 12 + 2 * (double)dtype_size(d->dt);
-    if (check_room(d, "adam", (double)n * (of_one + 12 + of_one), "smaller --elements"))
+    double of_one = 12 + 2 * (double)dtype_size(k->d.dt);
+    if (check_room(&k->d, "adam", (double)n * (of_one + 12 + of_one), "smaller --elements") ||
+        set_adam(&k->d, &k->t.work[0], n))
         return EXIT_RUN_FAILED;
-    if (set_adam(d, w, n) || bench_measure(d, w)) return EXIT_RUN_FAILED;
-    if (!cli_get(args, "json")) {
-        print_adam(d, w, n);
-        return 0;
-    }
-    cJSON *j = header_json(d, "adam"), *row = work_json(d, w);
-    cJSON_AddNumberToObject(j, "elements", (double)n);
-    cJSON_AddItemToObject(j, "adam", row);
-    cJSON_AddNumberToObject(j, "share_of_copy", bench_share(d, w));
-    json_print(stdout, j);
-    cJSON_Delete(j);
+    k->t.count = 1;
+    put_header(r);
+    json_put(r->document, "elements", (double)n);
+    json_put(r->document, "#element_bytes", k->t.work[0].work.bytes / (double)n);
     return 0;
 }
 
-// ---------------------------------------------------------------- the commands
-static int run(const struct cli_args *a,
-               int (*measure)(struct bench_device *, struct bench_table *, const struct cli_args *)) {
-    struct bench_device d = {0};
-    struct bench_table *t = xcalloc(1, sizeof *t);
-    int status = bench_open(&d, a) ? EXIT_USAGE : measure(&d, t, a);
-    bench_close(&d);
-    free(t);
-    return status;
+// ---------------------------------------------------------------- one operation
+static bool computes(const struct bench_work *w) { return w->work.flops > 0; }
+
+static const struct bench_work *yard_of(const struct kernels *k, const struct bench_work *w) {
+    return computes(w) ? &k->d.product : &k->d.copy;
 }
 
-static int kernels(const struct topology_table *t, const struct cli_args *a) {
-    (void)t;
-    return run(a, run_kernels);
-}
-static int adam(const struct topology_table *t, const struct cli_args *a) {
-    (void)t;
-    return run(a, run_adam);
+static int begin(struct bench_run *r) {
+    struct kernels *k = r->state;
+    if (r->at == k->t.count) return BENCH_END;
+    const struct bench_work *w = &k->t.work[r->at];
+    k->seconds.count = k->yard.count = k->peak.count = 0;
+    k->yard_launches = bench_launch_count(&k->d, yard_of(k, w));
+    k->launches = bench_launch_count(&k->d, w);
+    if (computes(w) && !k->d.gpu) bench_peak(k->d.s, &k->d.peak);
+    return 0;
 }
 
-const struct bench_program bench_kernels = {"each operation beside a copy or a matrix product",
-                                            &kernels_command, kernels};
-const struct bench_program bench_adam = {"the optimizer beside a copy of the same bytes", &adam_command,
-                                         adam};
+static int time_round(struct bench_run *r) {
+    struct kernels *k = r->state;
+    struct bench_device *d = &k->d;
+    const struct bench_work *w = &k->t.work[r->at];
+    if (computes(w) && !d->gpu) bench_series_add(&k->peak, bench_peak(d->s, &d->peak));
+    bench_series_add(&k->yard, bench_launches(d->s, yard_of(k, w), k->yard_launches) / k->yard_launches);
+    bench_series_add(&k->seconds, bench_launches(d->s, w, k->launches) / k->launches);
+    return 0;
+}
+
+static cJSON *put_operation(struct bench_run *r, const char *key) {
+    struct kernels *k = r->state;
+    const struct bench_work *w = &k->t.work[r->at], *yard = yard_of(k, w);
+    bool flops = computes(w);
+    double amount = flops ? w->work.flops : w->work.bytes,
+           of_yard = flops ? yard->work.flops : yard->work.bytes;
+    double seconds = bench_series_median(&k->seconds), yard_rate = of_yard / bench_series_median(&k->yard);
+    double share = amount / of_yard * bench_series_ratio(&k->yard, &k->seconds);
+    cJSON *j = bench_row(r, key);
+    cJSON_AddStringToObject(j, "operation", op_name(w->op));
+    cJSON_AddStringToObject(j, "shape", w->shape);
+    json_put(j, "seconds", seconds);
+    json_put(j, flops ? "flops" : "bytes", amount);
+    json_put(j, flops ? "flops_per_second" : "bytes_per_second", amount / seconds);
+    json_put(j, flops ? "matmul_flops_per_second" : "copy_bytes_per_second", yard_rate);
+    json_put(j, flops ? "share_of_matmul" : "share_of_copy", share);
+    cJSON_DeleteItemFromObject(r->document, flops ? "#matmul_rate" : "#copy_rate");
+    json_put(r->document, flops ? "#matmul_rate" : "#copy_rate", yard_rate);
+    if (flops && !k->d.gpu) {
+        double peak = k->d.peak.flops, of_peak = amount / peak * bench_series_ratio(&k->peak, &k->seconds);
+        json_put(j, "peak_flops_per_second", peak / bench_series_median(&k->peak));
+        json_put(j, "share_of_peak", of_peak);
+        json_put(j, "matmul_share_of_peak", of_yard / peak * bench_series_ratio(&k->peak, &k->yard));
+        if (of_peak > 1)
+            cJSON_AddStringToObject(j, "#note", "of peak above 1: the machine changed its speed in between");
+    }
+    if (k->d.gpu) json_put(j, "launches", k->launches);
+    // The target is for our own memory-bound kernels, on tensors that are several times the L2.
+    if (k->d.gpu && !flops && !w->tiny && amount > 4.0 * (double)k->d.facts.l2_bytes)
+        cJSON_AddBoolToObject(j, "target_reached", share >= TARGET_SHARE);
+    return j;
+}
+
+// Reads the device's facts after the measurements: they say which kernels ran.
+static int read_facts(struct bench_run *r) {
+    struct kernels *k = r->state;
+    int reported = 0;
+    device_notes_say(k->d.dev, &reported);
+    if (!k->d.gpu) return 0;
+    if (dev_facts(k->d.dev, &k->d.facts))
+        return fail("cannot ask the device: %s", dev_error(k->d.dev)), EXIT_RUN_FAILED;
+    bench_put_device(r->document, &k->d.facts);
+    return 0;
+}
+
+static int end_operation(const struct bench_run *r) {
+    struct kernels *k = r->state;
+    if (!stream_sync(k->d.s)) return 0;
+    fail("%s: %s", op_name(k->t.work[r->at].op), dev_error(k->d.dev));
+    return EXIT_RUN_FAILED;
+}
+
+static int rows_kernels(struct bench_run *r) {
+    const struct kernels *k = r->state;
+    const cJSON *row = put_operation(r, NULL);
+    if (r->at == k->t.count - 1) {  // a product
+        json_put(r->document, "#peak_rate", json_number(row, "peak_flops_per_second"));
+        json_put(r->document, "#matmul_share_of_peak", json_number(row, "matmul_share_of_peak"));
+    }
+    return end_operation(r);
+}
+
+static int rows_adam(struct bench_run *r) {
+    json_put(r->document, "share_of_copy", json_number(put_operation(r, "adam"), "share_of_copy"));
+    return end_operation(r);
+}
+
+static void tear_down(struct bench_run *r) {
+    struct kernels *k = r->state;
+    bench_series_free(&k->seconds);
+    bench_series_free(&k->yard);
+    bench_series_free(&k->peak);
+    if (!k->d.dev) return;
+    if (k->d.s) stream_destroy(&k->d.s);
+    arena_release(&k->d.arena);
+    dev_close(&k->d.dev);
+}
+
+// ---------------------------------------------------------------- the rows
+const struct bench bench_kernels = {
+    .about = "each operation beside a copy or a matrix product",
+    .command =
+        {
+            .name = "bench kernels",
+            .usage = "[--model M] [--batch B] [--seq T] [--dtype D] [--threads N] [OPTIONS]",
+            .summary =
+                "Times every operation of the model and the optimizer at the sizes of a training step, each in turn\n"
+                "with a copy of a large array (for what moves bytes) or a large matrix product (for what computes);\n"
+                "on a CPU also with the peak of its multiply-add. With --model the operations are those of that model,\n"
+                "at its widths, heads and vocabulary, and the logits come in the chunks that a run of it cuts; without,\n"
+                "sizes that show both kinds of models.",
+            .examples =
+                "  starring bench kernels --dtype bf16\n"
+                "  starring bench kernels --model gpt2-124m --batch 2 --seq 512\n"
+                "  starring bench kernels --model qwen2.5-1.5b --batch 32 --seq 1024 --device cuda --json\n"
+                "  starring bench kernels --dtype fp32 --threads 1 --json\n",
+            CLI_OPTIONS(kernels_options),
+        },
+    .state_bytes = sizeof(struct kernels),
+    .rounds = 7,
+    .set_up = set_up_kernels,
+    .begin = begin,
+    .round = time_round,
+    .rows = rows_kernels,
+    .finish = read_facts,
+    .tear_down = tear_down,
+    .list = "operations",
+    .rows_last = true,
+    .head = BENCH_LINES(
+        {NULL, "a step of {model}: {batch} x {seq} tokens, logits in chunks of {head_chunk_rows} rows"}),
+    .columns = BENCH_COLUMNS(
+        {"operation", NULL, "<{operation}"}, {"shape", NULL, "<{shape}"}, {"time", "ms", "{seconds:.3m}"},
+        {"rate", "GB/s", "{bytes_per_second:.1G}"}, {"share", "of copy", "{share_of_copy:.2}"},
+        {"rate", "GFLOP/s", "{flops_per_second:.1G}"}, {"share", "of matmul", "{share_of_matmul:.2}"},
+        {"share", "of peak", "{share_of_peak:.2}"},
+        {"target", "of copy", "{target_share_of_copy:.2} {target_reached?reached:missed}"}),
+    .below = BENCH_LINES({NULL, "{#note}"}),
+    .foot = BENCH_LINES(
+        {"",
+         "{dtype}, {threads} thread{threads:s} of the host, medians of {rounds} round{rounds:s}, each operation just after its yardstick"},
+        {"timing", "{timing}"}, {"device", "{#device}"}, {"", "{#device_work}"},
+        {"copy", "{#copy_rate:.1G} GB/s: {copy}"},
+        {"matmul", "{#matmul_rate:.1G} GFLOP/s: {#matmul_size} x {#matmul_size} x {#matmul_size}, same type"},
+        {"peak", "{#peak_rate:.1G} GFLOP/s, {#matmul_share_of_peak:.2} of it the matmul: {peak}"}),
+};
+
+const struct bench bench_adam = {
+    .about = "the optimizer beside a copy of the same bytes",
+    .command =
+        {
+            .name = "bench adam",
+            .usage = "[--dtype D] [--threads N] [OPTIONS]",
+            .summary =
+                "Times AdamW over arrays larger than the caches, in turn with a copy that moves as many bytes.",
+            .examples = "  starring bench adam --dtype bf16\n"
+                        "  starring bench adam --dtype fp32 --elements 33554432 --json\n",
+            CLI_OPTIONS(adam_options),
+        },
+    .state_bytes = sizeof(struct kernels),
+    .rounds = 7,
+    .set_up = set_up_adam,
+    .begin = begin,
+    .round = time_round,
+    .rows = rows_adam,
+    .finish = read_facts,
+    .tear_down = tear_down,
+    .foot = BENCH_LINES(
+        {"adamw",
+         "{adam.bytes_per_second:.1G} GB/s: {elements} elements, {dtype} gradients and weights, {#element_bytes} bytes each read and written, {adam.seconds:.2m} ms"},
+        {"copy", "{adam.copy_bytes_per_second:.1G} GB/s: {copy}"},
+        {"share",
+         "{share_of_copy:.2} of the copy, {threads} thread{threads:s} of the host, median of {rounds} round{rounds:s} taken in turn"},
+        {"target", "{target_share_of_copy:.2}"}, {"device", "{#device}"}, {"timing", "{timing}"}),
+};

@@ -33,29 +33,15 @@ static const struct cli_option options[] = {
     {"buffers", NULL, "N", "units in memory at a time, 2 to 8 (3)", 0},
     {"dtype", NULL, "D", "of gradients and weights: fp32, bf16 or fp16 (bf16)", 0},
     {"threads", NULL, "N", "that update (one per core)", 0},
-    {"rounds", NULL, "N", "rounds, after one that is not counted; medians count (3)", 0},
     {"engine", NULL, "E", "io_uring, threads, or auto: io_uring if the kernel allows it (auto)", 0},
     {"fio", NULL, "PROGRAM", "what it is measured beside, if it is installed; none: nothing (fio)", 0},
-    {"json", NULL, NULL, "print one JSON document instead of the table", 0},
 };
 
-static const struct cli_command command = {
-    .name = "bench offload",
-    .usage = "[--dir DIR] [--size SIZE] [OPTIONS]",
-    .summary =
-        "Writes and reads units of optimizer state as a rank does that offloads them to disk, then reads, updates and\n"
-        "writes each, all overlapped; beside fio on the same file with the same pieces, depth and flags.\n"
-        "The file has no name, and nothing is left of it. bench adam times the update alone.",
-    .examples =
-        "  starring bench offload --dir /local_nvme\n"
-        "  starring bench offload --dir /local_nvme --size 8G --depth 32 --json\n",
-    CLI_OPTIONS(options),
-};
+// What is timed.
+enum work { WRITE, READ, PIPELINE, WORKS };
+static const char *const work_names[WORKS] = {"write", "read", "pipeline"};
 
-enum row { WRITE, READ, PIPELINE, ROWS };
-static const char *const row_names[ROWS] = {"write", "read", "pipeline"};
-
-struct bench {
+struct offload {
     const char *dir, *fio;  // fio: the program; NULL: not used
     size_t bytes;           // requested size of the file
     size_t unit_bytes;      // requested size of a unit
@@ -70,28 +56,27 @@ struct bench {
     struct device *dev;
     struct stream *reads, *updates, *writes;
     struct event *full[BUFFERS_MAX], *changed[BUFFERS_MAX], *empty[BUFFERS_MAX];
-    char *buffer[BUFFERS_MAX], *truth;  // (unit_bytes) each, aligned; truth: the content of every unit
+    char *buffer[BUFFERS_MAX], *content;  // (unit_bytes) each, aligned; content: the content of every unit
     void *grad, *weight;
     struct update_scalars *scalars;
     char version[32];  // "fio-3.33"; "": fio is not installed
-    bool counts;       // the current round is counted
     // One value per round: seconds of ours and of fio.
-    struct bench_series seconds[ROWS], fio_seconds[ROWS];
+    struct bench_series seconds[WORKS], fio_seconds[WORKS];
 };
 
 // ---------------------------------------------------------------- open and close
-static size_t unit_bytes(const struct bench *b) { return 3 * sizeof(float) * (size_t)b->elements; }
+static size_t unit_bytes(const struct offload *b) { return 3 * sizeof(float) * (size_t)b->elements; }
 
 // Bytes read and written.
-static double bytes_of(const struct bench *b, enum row row) {
-    return (row == PIPELINE ? 2.0 : 1.0) * b->units * (double)unit_bytes(b);
+static double bytes_of(const struct offload *b, enum work work) {
+    return (work == PIPELINE ? 2.0 : 1.0) * b->units * (double)unit_bytes(b);
 }
 
-static struct disk_range range_of(const struct bench *b, int u) {
+static struct disk_range range_of(const struct offload *b, int u) {
     return (struct disk_range){(size_t)u * unit_bytes(b), unit_bytes(b), "a unit of the bench"};
 }
 
-static int open_bench(struct bench *b) {
+static int open_store(struct offload *b) {
     // 1. The file.
     size_t block = DISK_ALIGN / sizeof(float);  // elements: each of the three arrays is whole pages
     b->elements = (int64_t)((b->unit_bytes / (3 * sizeof(float)) + block - 1) / block * block);
@@ -107,11 +92,11 @@ static int open_bench(struct bench *b) {
     b->path = disk_store_path(b->store);
     // 2. Memory.
     size_t of_one = (size_t)b->elements * dtype_size(b->dtype);
-    b->truth = aligned_alloc(DISK_ALIGN, unit_bytes(b));
+    b->content = aligned_alloc(DISK_ALIGN, unit_bytes(b));
     b->grad = malloc(of_one);
     b->weight = calloc(1, of_one);
     b->scalars = calloc(1, sizeof *b->scalars);
-    bool all = b->truth && b->grad && b->weight && b->scalars;
+    bool all = b->content && b->grad && b->weight && b->scalars;
     for (int i = 0; i < b->buffers; i++) {
         b->buffer[i] = aligned_alloc(DISK_ALIGN, unit_bytes(b));
         if (b->buffer[i]) memset(b->buffer[i], 0, unit_bytes(b));
@@ -122,7 +107,7 @@ static int open_bench(struct bench *b) {
                     b->buffers + 1, unit_bytes(b));
     b->scalars->grad_scale = 1.0f;
     // 3. Masters in (-1, 1), first moments in (-0.1, 0.1), second moments in (0, 0.01): no denormal numbers.
-    float *x = (void *)b->truth;
+    float *x = (void *)b->content;
     uint32_t seed = 1;
     for (int64_t i = 0; i < 3 * b->elements; i++) {
         seed = seed * 1664525u + 1013904223u;
@@ -150,7 +135,8 @@ static int open_bench(struct bench *b) {
 }
 
 // Also for a partly opened bench.
-static void close_bench(struct bench *b) {
+static void tear_down(struct bench_run *r) {
+    struct offload *b = r->state;
     for (int i = 0; i < BUFFERS_MAX; i++) {
         if (b->full[i]) event_destroy(&b->full[i]);
         if (b->changed[i]) event_destroy(&b->changed[i]);
@@ -162,19 +148,19 @@ static void close_bench(struct bench *b) {
     dev_close(&b->dev);
     disk_store_destroy(&b->store);
     for (int i = 0; i < BUFFERS_MAX; i++) free(b->buffer[i]);
-    free(b->truth);
+    free(b->content);
     free(b->grad);
     free(b->weight);
     free(b->scalars);
     free(b->path);
-    for (int i = 0; i < ROWS; i++) {
+    for (int i = 0; i < WORKS; i++) {
         bench_series_free(&b->seconds[i]);
         bench_series_free(&b->fio_seconds[i]);
     }
 }
 
 // ---------------------------------------------------------------- ours
-static void update(const struct bench *b, char *unit) {
+static void update(const struct offload *b, char *unit) {
     float *master = (void *)unit;
     struct update_args a = bench_update(b->dtype, b->elements);
     a.master = master;
@@ -186,16 +172,16 @@ static void update(const struct bench *b, char *unit) {
     op_adamw(b->updates, &a);
 }
 
-static void enqueue_writes(struct bench *b) {
-    for (int u = 0; u < b->units; u++) disk_store_write(b->store, b->writes, b->truth, range_of(b, u));
+static void enqueue_writes(struct offload *b) {
+    for (int u = 0; u < b->units; u++) disk_store_write(b->store, b->writes, b->content, range_of(b, u));
 }
 
-static void enqueue_reads(struct bench *b) {
+static void enqueue_reads(struct offload *b) {
     for (int u = 0; u < b->units; u++)
         disk_store_read(b->store, b->reads, b->buffer[u % b->buffers], range_of(b, u));
 }
 
-static void enqueue_pipeline(struct bench *b) {
+static void enqueue_pipeline(struct offload *b) {
     for (int u = 0; u < b->units; u++) {
         int i = u % b->buffers;
         stream_wait_event(b->reads, b->empty[i]);
@@ -210,29 +196,30 @@ static void enqueue_pipeline(struct bench *b) {
     }
 }
 
-// Adds the seconds to the series, if one is given.
-static int timed(struct bench *b, void (*enqueue)(struct bench *b), struct bench_series *seconds) {
+// Adds the seconds to the series, if one is given and the round counts.
+static int timed(const struct bench_run *r, void (*enqueue)(struct offload *b),
+                 struct bench_series *seconds) {
+    struct offload *b = r->state;
     double start = now_seconds();
     enqueue(b);
     if (stream_sync(b->reads) || stream_sync(b->updates) || stream_sync(b->writes))
         return fail("bench offload: %s", dev_error(b->dev));
-    if (seconds && b->counts) bench_series_add(seconds, now_seconds() - start);
+    if (seconds) bench_measured(r, seconds, now_seconds() - start);
     return 0;
 }
 
 // Compares the disk's content bit by bit: the first unit, the middle one and the last.
-static int check(struct bench *b, const char *behind) {
+static int check(struct offload *b, const char *after) {
     const int look[] = {0, b->units / 2, b->units - 1};
     for (int i = 0; i < 3; i++) {
         if (disk_store_load(b->store, b->buffer[0], range_of(b, look[i]))) return -1;
-        if (memcmp(b->buffer[0], b->truth, unit_bytes(b)) != 0)
-            return fail("bench offload: unit %d holds other bytes than it should, behind %s", look[i],
-                        behind);
+        if (memcmp(b->buffer[0], b->content, unit_bytes(b)) != 0)
+            return fail("bench offload: unit %d holds other bytes than it should, behind %s", look[i], after);
     }
     return 0;
 }
 
-static void enqueue_update(struct bench *b) { update(b, b->truth); }
+static void enqueue_update(struct offload *b) { update(b, b->content); }
 
 // ---------------------------------------------------------------- fio
 // Reads the output of the command, at most room - 1 bytes. Returns 0, or -1: it failed.
@@ -247,7 +234,7 @@ static int output_of(const char *line, char *text, size_t room) {
 }
 
 // Sets b->fio to NULL if it cannot be started.
-static void find_fio(struct bench *b) {
+static void find_fio(struct offload *b) {
     char *version = b->version;
     char *word = b->fio ? shell_word(b->fio) : NULL,
          *line = word ? xasprintf("%s --version 2>/dev/null", word) : NULL;
@@ -277,9 +264,10 @@ static double seconds_in(const char *text) {
     return 1e-3 * slowest;
 }
 
-static int run_fio(struct bench *b, enum row row) {
-    static const char *const jobs[ROWS] = {"--name=write --rw=write", "--name=read --rw=read",
-                                           "--name=read --rw=read --name=write --rw=write"};
+static int run_fio(const struct bench_run *r, enum work work) {
+    struct offload *b = r->state;
+    static const char *const jobs[WORKS] = {"--name=write --rw=write", "--name=read --rw=read",
+                                            "--name=read --rw=read --name=write --rw=write"};
     enum { ROOM = 1 << 18 };
     if (!b->fio) return 0;
     bool uring = disk_store_engine(b->store) == DISK_ENGINE_URING;
@@ -288,10 +276,10 @@ static int run_fio(struct bench *b, enum row row) {
         "%s --output-format=json --name=global --filename=%s --allow_file_create=0 --size=%.0f --bs=%zu --iodepth=%d "
         "--direct=%d --ioengine=%s %s 2>/dev/null",
         word, b->path, bytes_of(b, READ), b->block_bytes, b->depth, disk_store_direct(b->store),
-        uring ? "io_uring" : "psync", jobs[row]);
+        uring ? "io_uring" : "psync", jobs[work]);
     int rc = output_of(line, text, ROOM);
     double seconds = rc ? 0 : seconds_in(text);
-    if (!rc && b->counts && seconds > 0) bench_series_add(&b->fio_seconds[row], seconds);
+    if (!rc && seconds > 0) bench_measured(r, &b->fio_seconds[work], seconds);
     if (rc || seconds <= 0) rc = fail("bench offload: fio failed: %s (--fio none leaves it out)", line);
     free(line);
     free(word);
@@ -300,93 +288,42 @@ static int run_fio(struct bench *b, enum row row) {
 }
 
 // fio's writes overwrite the content, so each of our reads that is compared follows a write of ours.
-static int run_round(struct bench *b) {
-    if (run_fio(b, WRITE) || timed(b, enqueue_writes, &b->seconds[WRITE]) || run_fio(b, READ) ||
-        timed(b, enqueue_reads, &b->seconds[READ]) || check(b, "writing") ||
-        timed(b, enqueue_pipeline, &b->seconds[PIPELINE]) || timed(b, enqueue_update, NULL))
-        return -1;
-    return check(b, "reading, updating and writing") || run_fio(b, PIPELINE) ? -1 : 0;
+static int measure(struct bench_run *r) {
+    struct offload *b = r->state;
+    bool failed = run_fio(r, WRITE) || timed(r, enqueue_writes, &b->seconds[WRITE]) || run_fio(r, READ) ||
+                  timed(r, enqueue_reads, &b->seconds[READ]) || check(b, "writing") ||
+                  timed(r, enqueue_pipeline, &b->seconds[PIPELINE]) || timed(r, enqueue_update, NULL) ||
+                  check(b, "reading, updating and writing") || run_fio(r, PIPELINE);
+    return failed ? EXIT_RUN_FAILED : 0;
 }
 
-// ---------------------------------------------------------------- figures
-static double rate(const struct bench *b, int row) {
-    return bench_ratio(bytes_of(b, (enum row)row), bench_series_median(&b->seconds[row]));
-}
-static double fio_rate(const struct bench *b, int row) {
-    return bench_ratio(bytes_of(b, (enum row)row), bench_series_median(&b->fio_seconds[row]));
-}
-static double share(const struct bench *b, int row) {
-    return bench_series_ratio(&b->fio_seconds[row], &b->seconds[row]);
-}
-
-static const char *engine_of(const struct disk_store *s) {
-    return disk_store_engine(s) == DISK_ENGINE_URING ? "io_uring" : "threads";
-}
-
-static void print_json(const struct bench *b) {
-    char text[FILE_SYSTEM_BYTES];
-    cJSON *j = cJSON_CreateObject();
-    cJSON_AddStringToObject(j, "bench", "offload");
-    cJSON_AddStringToObject(j, "directory", b->dir);
-    cJSON_AddStringToObject(j, "file_system", file_system_of(b->dir, text));
-    cJSON_AddStringToObject(j, "engine", engine_of(b->store));
-    cJSON_AddBoolToObject(j, "direct", disk_store_direct(b->store));
-    json_put_text(j, "remark", disk_store_remark(b->store));
-    json_put_text(j, "fio", b->version);
-    json_put(j, "block_bytes", (double)b->block_bytes);
-    json_put(j, "depth", b->depth);
-    json_put(j, "units", b->units);
-    json_put(j, "unit_parameters", (double)b->elements);
-    json_put(j, "buffers", b->buffers);
-    json_put(j, "rounds", b->seconds[READ].count);
-    json_put(j, "threads", b->threads);
-    cJSON_AddStringToObject(j, "dtype", dtype_name(b->dtype));
-    for (int row = 0; row < ROWS; row++) {
-        cJSON *o = cJSON_AddObjectToObject(j, row_names[row]);
-        json_put(o, "bytes", bytes_of(b, (enum row)row));
-        json_put(o, "bytes_per_second", rate(b, row));
-        json_put(o, "fio_bytes_per_second", b->fio ? fio_rate(b, row) : NAN);
-        json_put(o, "share_of_fio", b->fio ? share(b, row) : NAN);
+static int put_rows(struct bench_run *r) {
+    const struct offload *b = r->state;
+    for (int work = 0; work < WORKS; work++) {
+        cJSON *o = bench_row(r, work_names[work]);
+        double bytes = bytes_of(b, (enum work)work);
+        const struct bench_series *ours = &b->seconds[work], *fio = &b->fio_seconds[work];
+        json_put(o, "bytes", bytes);
+        json_put(o, "bytes_per_second", bench_ratio(bytes, bench_series_median(ours)));
+        json_put(o, "fio_bytes_per_second", b->fio ? bench_ratio(bytes, bench_series_median(fio)) : NAN);
+        json_put(o, "share_of_fio", b->fio ? bench_series_ratio(fio, ours) : NAN);
     }
-    json_put(j, "target_share", TARGET);
-    json_print(stdout, j);
-    cJSON_Delete(j);
+    return 0;
 }
 
-static void print_table(const struct bench *b) {
-    char text[FILE_SYSTEM_BYTES], one[24], all[24], piece[24];
-    printf("# bench offload: %s in %d units of %s, %d in memory; pieces of %s, %d under way, %s, %s\n",
-           format_bytes(all, bytes_of(b, READ)), b->units, format_bytes(one, (double)unit_bytes(b)),
-           b->buffers, format_bytes(piece, (double)b->block_bytes), b->depth,
-           disk_store_direct(b->store) ? "O_DIRECT" : "through the kernel's cache", engine_of(b->store));
-    printf("# %s: %s; %s; medians of %d round%s, what was read back was compared\n", b->dir,
-           file_system_of(b->dir, text),
-           b->fio ? b->version : "fio not measured: it is not installed (apt-get install fio), or --fio none",
-           b->seconds[READ].count, bench_plural(b->seconds[READ].count));
-    if (disk_store_remark(b->store)) printf("# %s\n", disk_store_remark(b->store));
-    printf("%-9s %9s %9s %7s %7s\n", "", "MB/s", "fio MB/s", "share", "wanted");
-    for (int row = 0; row < ROWS; row++)
-        if (b->fio)
-            printf("%-9s %9.1f %9.1f %7.2f %7.2f\n", row_names[row], 1e-6 * rate(b, row),
-                   1e-6 * fio_rate(b, row), share(b, row), TARGET);
-        else
-            printf("%-9s %9.1f %9s %7s %7.2f\n", row_names[row], 1e-6 * rate(b, row), "-", "-", TARGET);
-}
-
-// ---------------------------------------------------------------- the command
-static int read_options(const struct cli_args *a, struct bench *b, long *rounds) {
+// ---------------------------------------------------------------- the bench
+static int read_options(const struct cli_args *a, struct offload *b) {
     static const char *const engines[] = {"auto", "io_uring", "threads"};  // enum disk_engine
     const char *fio = cli_get(a, "fio");
     long depth, buffers, threads;
-    int engine = bench_word(a, "engine", engines, 3);
+    int engine = bench_choice(a, "engine", engines, 3);
     if (engine < 0 || bench_dtype(a, DT_BF16, &b->dtype) ||
         cli_bytes(a, "size", (size_t)1 << 30, &b->bytes) ||
         cli_bytes(a, "unit", (size_t)48 << 20, &b->unit_bytes) ||
         cli_bytes(a, "block", DISK_BLOCK_BYTES, &b->block_bytes) ||
         cli_integer(a, "depth", 1, DISK_DEPTH_MAX, DISK_DEPTH, &depth) ||
         cli_integer(a, "buffers", 2, BUFFERS_MAX, 3, &buffers) ||
-        cli_integer(a, "threads", 1, 4096, 0, &threads) ||
-        cli_integer(a, "rounds", 1, BENCH_ROUNDS_MOST, 3, rounds))
+        cli_integer(a, "threads", 1, 4096, 0, &threads))
         return -1;
     if (b->block_bytes % DISK_ALIGN || b->block_bytes > (size_t)1 << 30)
         return fail("bench offload: --block %zu: expected a multiple of %zu up to 1G", b->block_bytes,
@@ -400,21 +337,63 @@ static int read_options(const struct cli_args *a, struct bench *b, long *rounds)
     return 0;
 }
 
-static int run(const struct topology_table *t, const struct cli_args *a) {
-    struct bench b = {0};
-    long rounds;
-    (void)t;
-    if (read_options(a, &b, &rounds)) return EXIT_USAGE;
-    find_fio(&b);
-    int rc = open_bench(&b);
-    for (long i = 0; i <= rounds && !rc; i++) {
-        b.counts = i > 0;
-        rc = run_round(&b);
-    }
-    if (!rc) (cli_get(a, "json") ? print_json : print_table)(&b);
-    close_bench(&b);
-    return rc ? EXIT_RUN_FAILED : 0;
+static int set_up(struct bench_run *r) {
+    struct offload *b = r->state;
+    char text[FILE_SYSTEM_BYTES];
+    cJSON *j = r->document;
+    if (read_options(r->args, b)) return EXIT_USAGE;
+    find_fio(b);
+    if (open_store(b)) return EXIT_RUN_FAILED;
+    cJSON_AddStringToObject(j, "directory", b->dir);
+    cJSON_AddStringToObject(j, "file_system", file_system_of(b->dir, text));
+    cJSON_AddStringToObject(j, "engine",
+                            disk_store_engine(b->store) == DISK_ENGINE_URING ? "io_uring" : "threads");
+    cJSON_AddBoolToObject(j, "direct", disk_store_direct(b->store));
+    json_put_text(j, "remark", disk_store_remark(b->store));
+    json_put_text(j, "fio", b->version);
+    cJSON_AddStringToObject(
+        j, "#fio",
+        b->fio ? b->version : "fio not measured: it is not installed (apt-get install fio), or --fio none");
+    json_put(j, "block_bytes", (double)b->block_bytes);
+    json_put(j, "depth", b->depth);
+    json_put(j, "units", b->units);
+    json_put(j, "#unit_bytes", (double)unit_bytes(b));
+    json_put(j, "unit_parameters", (double)b->elements);
+    json_put(j, "buffers", b->buffers);
+    json_put(j, "threads", b->threads);
+    cJSON_AddStringToObject(j, "dtype", dtype_name(b->dtype));
+    json_put(j, "target_share", TARGET);
+    return 0;
 }
 
-const struct bench_program bench_offload = {"states on disk, read, updated and written, beside fio", &command,
-                                            run};
+const struct bench bench_offload = {
+    .about = "states on disk, read, updated and written, beside fio",
+    .command =
+        {
+            .name = "bench offload",
+            .usage = "[--dir DIR] [--size SIZE] [OPTIONS]",
+            .summary =
+                "Writes and reads units of optimizer state as a rank does that offloads them to disk, then reads, updates and\n"
+                "writes each, all overlapped; beside fio on the same file with the same pieces, depth and flags.\n"
+                "The file has no name, and nothing is left of it. bench adam times the update alone.",
+            .examples = "  starring bench offload --dir /local_nvme\n"
+                        "  starring bench offload --dir /local_nvme --size 8G --depth 32 --json\n",
+            CLI_OPTIONS(options),
+        },
+    .state_bytes = sizeof(struct offload),
+    .rounds = 3,
+    .warm_up = 1,
+    .set_up = set_up,
+    .round = measure,
+    .rows = put_rows,
+    .tear_down = tear_down,
+    .head = BENCH_LINES(
+        {NULL,
+         "bench offload: {write.bytes:B} in {units} units of {#unit_bytes:B}, {buffers} in memory; pieces of {block_bytes:B}, {depth} in flight, {direct?O_DIRECT:through the kernel's cache}, {engine}"},
+        {NULL,
+         "{directory}: {file_system}; {#fio}; medians of {rounds} round{rounds:s}, what was read back was compared"},
+        {NULL, "{remark}"}),
+    .columns = BENCH_COLUMNS({"", NULL, "<{@}"}, {"rate", "MB/s", "{bytes_per_second:.1M}"},
+                             {"fio", "MB/s", "{fio_bytes_per_second:.1M}"},
+                             {"share", "of fio", "{share_of_fio:.2}"}, {"target", NULL, "{target_share:.2}"}),
+};

@@ -287,25 +287,7 @@ cJSON *bench_peer_figures(struct bench_peer *p, double tokens) {
     json_put(o, "ratio", bench_series_median(&ratios));
     json_put(o, "ratio_least", bench_series_quantile(&ratios, 0));
     json_put(o, "ratio_most", bench_series_quantile(&ratios, 1));
+    json_put(o, "#rounds", ratios.count);
     bench_series_free(&ratios);
     return o;
-}
-
-void bench_peer_print(const cJSON *f, double product) {
-    int rounds = cJSON_GetArraySize(json_item(json_item(f, "starring"), "rounds"));
-    printf("peer           PyTorch %s, %.0f thread%s: ", json_text(f, "pytorch", ""),
-           json_number(f, "threads"), bench_plural((long)json_number(f, "threads")));
-    for (int w = 0; w < WAYS; w++) {
-        const cJSON *way = json_item(f, way_names[w]);
-        if (cJSON_IsObject(way))
-            printf("%s%.1f tokens/s %s", w ? ", " : "", json_number(way, "tokens_per_second"), way_names[w]);
-        else
-            printf(", not compiled (%.160s)", json_text(f, "not_compiled", ""));
-    }
-    printf("\n               %.2f times the better, %s, is this step: %.2f to %.2f over %d round%s in turn\n",
-           json_number(f, "ratio"), json_text(f, "better", ""), json_number(f, "ratio_least"),
-           json_number(f, "ratio_most"), rounds, bench_plural(rounds));
-    double theirs = json_number(f, "matmul_flops_per_second");
-    printf("               its product of the same size %.1f GFLOP/s, ours %.2f times that\n", theirs * 1e-9,
-           product / theirs);
 }

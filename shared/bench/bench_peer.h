@@ -33,8 +33,6 @@ struct bench_peer *bench_peer_start(const char *path, const struct bench_peer_jo
 int bench_peer_round(struct bench_peer *p, int steps, int warmup, double ours_s);
 // Returns the figures. The way with the shorter median counts; the ratio is our tokens per second over its.
 cJSON *bench_peer_figures(struct bench_peer *p, double tokens);
-void bench_peer_print(const cJSON *figures,
-                      double product);  // product: our FLOP per second for that size
 void bench_peer_end(struct bench_peer **p);
 
 #endif

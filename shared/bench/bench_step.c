@@ -3,20 +3,20 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "shared/bench/bench.h"
 #include "shared/bench/bench_peer.h"
 #include "shared/bench/bench_work.h"
 #include "shared/core/error.h"
-#include "shared/core/json.h"
 #include "shared/core/numbers.h"
 #include "shared/core/system.h"
-#include "shared/core/text.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
+#include "shared/hf/presets.h"
+#include "shared/launch/local.h"
 #include "shared/model/head_plan.h"
 #include "shared/model/model.h"
+#include "shared/predict/memory_check.h"
 #include "shared/predict/memory_need.h"
 #include "shared/report/metrics.h"
 #include "shared/train/train.h"
@@ -25,8 +25,8 @@
 // elements per element of the product, so it is larger than the caches; a larger product gets no larger copy. They are
 // timed between steps, so that all see the same machine. On a GPU one takes a millisecond or two: several run in a
 // row, so the host's wake-up time is negligible.
-#define YARD_HOST    2048
-#define YARD_GPU     8192
+#define PRODUCT_HOST 2048
+#define PRODUCT_GPU  8192
 #define COPIES_HOST  4
 #define COPIES_GPU   2
 #define LAUNCHES_GPU 16
@@ -44,87 +44,209 @@ static const struct cli_option options[] = {
     {"peer", NULL, "PYTHON", "the same step in PyTorch, of this interpreter, in turn with ours", 0},
     {"rounds", NULL, "N", "with --peer: turns of ours, of PyTorch's eager and of its compiled step (3)", 0},
     {"set", CLI_SET, "KEY=VALUE", "any configuration key", 0},
-    {"json", NULL, NULL, "print one JSON document instead of the table", 0},
 };
 
-static const struct cli_command command = {
-    .name = "bench step",
-    .usage = "[--model M] [--batch B] [--seq T] [--dtype D] [OPTIONS]",
-    .summary =
-        "Times whole training steps (forward, backward, clipping, AdamW) of one process and, between them,\n"
-        "a large matrix product and a copy: the share of the product's rate that a step reaches is the figure\n"
-        "to compare, and the share of its floor, the time that its products and bytes take at these two rates,\n"
-        "says what can still be gained. On a CPU the peak of its multiply-add is timed as well. With --peer\n"
-        "PyTorch does the same step in turn with ours: model, batch, length, type, threads, clipping, AdamW.",
-    .examples =
-        "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
-        "  starring bench step --model gpt2-124m --batch 32 --seq 1024 --device cuda\n"
-        "  starring bench step --model qwen2.5-0.5b --batch 1 --seq 512 --peer venv/bin/python\n"
-        "  starring bench step --model demo --batch 8 --seq 128 --dtype fp32 --json\n",
-    CLI_OPTIONS(options),
+// A yardstick, timed before and after each step.
+enum yardstick_kind { YARDSTICK_PRODUCT, YARDSTICK_COPY, YARDSTICK_PEAK, YARDSTICKS };
+struct yardstick {
+    double amount;               // FLOP or bytes of one; 0: not timed
+    double before_s, after_s;    // seconds of one, just before and just after the last step
+    struct bench_series after;   // seconds just after each step
+    struct bench_series around;  // mean of the seconds just before and just after each step
 };
-
-// One of the works that are timed between the steps, and the two times at each step.
-enum yard_kind { YARD_PRODUCT, YARD_COPY, YARD_PEAK, YARDS };
-enum yard_when { BEFORE, BEHIND, YARD_TIMES };
-struct yard {
-    double amount;          // FLOP or bytes of one; 0: not timed
-    double *s[YARD_TIMES];  // seconds of one, just before and just after each step
-};
-
-struct between {
-    struct stream *s;
-    const struct bench_device *d;
-    struct cpu_peak *peak;  // on a host; NULL on a GPU
-    struct yard yards[YARDS];
-    double *idle_s;           // one per step
-    double *phase_s[PHASES];  // per step: busy time of the compute stream in each phase
-    double *step_s, *waits;   // per step: until its updates end; the host's waits for the device
-    double *measured;         // the memory of all these lists and the yards'
-    int count, capacity;
-    struct stream_times busy;     // of the compute stream so far
-    struct op_work work[PHASES];  // of the last step
-    uint64_t waits_before;
-    struct bench_peer *peer;  // NULL: only ours
-    int steps;                // of a round
-    _Atomic int *stop;
-};
-
-struct bench {
-    struct bench_rank rank;
-    struct bench_device d;  // the rank's device, with the yardsticks
-    struct between between;
-    int64_t side;  // of the product
-    int steps;     // timed steps of a round
-    char *python;  // NULL: no peer
-};
-
-static int yard_launches(const struct between *b) { return b->d->gpu ? LAUNCHES_GPU : 1; }
-
-static double time_yard(const struct between *b, enum yard_kind kind) {
-    if (kind == YARD_PEAK) return bench_peak(b->s, b->peak);
-    int launches = yard_launches(b);
-    return bench_launches(b->s, kind == YARD_COPY ? &b->d->copy : &b->d->product, launches) / launches;
-}
-
-static void time_yards(struct between *b, enum yard_when when) {
-    for (int k = 0; k < YARDS; k++)
-        if (b->yards[k].amount > 0) b->yards[k].s[when][b->count] = time_yard(b, (enum yard_kind)k);
-}
 
 // The phases of a step; the yardsticks between the steps belong to none of them.
 static const enum phase step_phases[] = {PHASE_FORWARD, PHASE_BACKWARD, PHASE_OPTIMIZER};
 #define STEP_PHASES (sizeof step_phases / sizeof *step_phases)
 
-// Times the yardsticks before the next step, if there is one, and reads the stream's times so far. again: measure the
-// yardsticks again; otherwise the times after the previous step are used.
-static void begin_step(struct between *b, bool again) {
-    int i = b->count;
-    if (i < b->capacity && again) time_yards(b, BEFORE);
-    for (int k = 0; k < YARDS && i < b->capacity && !again; k++)
-        b->yards[k].s[BEFORE][i] = b->yards[k].s[BEHIND][i - 1];
-    stream_get_times(b->s, &b->busy);
-    b->waits_before = dev_host_waits(stream_device(b->s));
+struct step {
+    // ---- the rank that trains
+    struct config *config;
+    struct model_spec spec;
+    struct layout *layout;
+    struct token_source *data;
+    struct device *dev;
+    struct stream *compute;
+    struct topology *topology;
+    struct train_result result;
+    _Atomic int stop;  // non-zero: training stops after the current step
+    // ---- the yardsticks
+    struct bench_device d;  // the rank's device
+    int64_t side;           // of the product
+    struct yardstick yardsticks[YARDSTICKS];
+    // ---- PyTorch
+    char *python;             // NULL: no peer
+    struct bench_peer *peer;  // NULL: only ours
+    // ---- the timed steps, one value per step
+    int steps, rounds;  // timed steps of a round; rounds with the peer
+    int done;           // steps, including the warm-up
+    struct bench_series idle_s, step_s,
+        waits;                            // step_s: until its updates end; waits: the host's, for the device
+    struct bench_series phase_s[PHASES];  // busy time of the compute stream in each phase
+    struct stream_times busy;             // of the compute stream so far
+    struct op_work work[PHASES];          // of the last step
+    uint64_t waits_before;
+};
+
+// ---------------------------------------------------------------- set up
+static int64_t copy_bytes(const struct step *b, bool gpu) {
+    int64_t most = gpu ? PRODUCT_GPU : PRODUCT_HOST, side = b->side < most ? b->side : most;
+    return (int64_t)sizeof(float) * side * side * (gpu ? COPIES_GPU : COPIES_HOST);
+}
+
+// Device memory of the yardsticks.
+static size_t yardstick_bytes(const struct step *b, bool gpu) {
+    size_t side = (size_t)b->side;
+    return 3 * dev_round(side * side * dtype_size(b->config->dtype)) +
+           2 * dev_round((size_t)copy_bytes(b, gpu));
+}
+
+static int set_yardsticks(struct step *b) {
+    struct bench_device *d = &b->d;
+    int64_t n = b->side;
+    void *x = bench_buffer(d, d->dt, n * n, 1.0f), *y = bench_buffer(d, d->dt, n * n, 1.0f);
+    void *z = arena_take(&d->arena, MEM_WORKSPACE, (size_t)(n * n) * dtype_size(d->dt));
+    if (!x || !y || d->arena.failed || bench_set_copy(d, copy_bytes(b, d->gpu))) return -1;
+    BENCH_SET(&d->product, matmul, matmul_args, .c = z, .a = x, .b = y, .m = n, .n = n, .k = n,
+              .trans_b = true, .dt = d->dt);
+    b->yardsticks[YARDSTICK_PRODUCT].amount = d->product.work.flops;
+    b->yardsticks[YARDSTICK_COPY].amount = d->copy.work.bytes;
+    if (d->gpu) return 0;
+    cpu_peak_init(&d->peak, b->config->cpu_kernel, d->dt,
+                  b->config->threads ? b->config->threads : processors_given());
+    b->yardsticks[YARDSTICK_PEAK].amount = d->peak.flops;
+    return 0;
+}
+
+// Reads the options of the steps, the configuration and its model. Returns 0, or -1 after logging.
+static int read_options(struct step *b, const struct bench_run *r) {
+    const struct cli_args *a = r->args;
+    const char *who = r->bench->command.name, *python = cli_get(a, "peer");
+    long steps, side, rounds;
+    if (cli_integer(a, "steps", 1, 100000, 5, &steps) || cli_integer(a, "matmul", 1, 65536, 0, &side) ||
+        cli_integer(a, "rounds", 1, BENCH_ROUNDS_MOST, 3, &rounds))
+        return -1;
+    if (cli_get(a, "rounds") && !python)
+        return fail("bench step: --rounds are of --peer: give both, or --steps alone");
+    b->steps = (int)steps;
+    b->rounds = python ? (int)rounds : 1;
+    b->side = side;
+    char count[24];
+    snprintf(count, sizeof count, "%d", WARMUP_STEPS + b->rounds * b->steps);
+    const struct config_override set[] = {
+        {"topology", "local", who},       {"model", "gpt2-124m", who},
+        {"data.path", "demo", who},       {"train_micro_batch_size_per_gpu", "4", who},
+        {"data.seq_len", "256", who},     {"dtype", "bf16", who},
+        {"eval_batches", "0", who},       {"steps", count, who},
+        {"gradient_clipping", "1.0", who}};
+    struct config *c = b->config = cli_config(r->topologies, set, sizeof set / sizeof *set, a);
+    if (!c || model_spec_load(c->model, &b->spec) || model_spec_check_seq(&b->spec, c->seq)) return -1;
+    if (c->row != &topology_local)
+        return fail(
+            "bench step: --set topology=%s: one process is timed, --topology local; compare topologies with "
+            "experiments/compare.py",
+            c->topology);
+    if (c->documents == DOCUMENTS_WHOLE)
+        return fail(
+            "bench step: data.documents whole: steps of one length are timed; other lengths with --seq");
+    device_resolve(c);
+    return python && !(b->python = bench_peer_check(python, c)) ? -1 : 0;
+}
+
+static struct job job_of(const struct step *b) {
+    return (struct job){.config = b->config, .spec = b->spec, .layout = b->layout, .ranks_here = 1};
+}
+
+// Missing memory is reported before anything is allocated: a failing allocation would not know how much is missing,
+// and on a CPU the system would kill the program without a message.
+static int check_memory(const struct step *b, bool gpu) {
+    const struct config *c = b->config;
+    struct memory_part part = {.role = "worker", .count = 1, .processes = true, .gpus = device_gpus(c)};
+    struct memory_need need;
+    struct job job = job_of(b);
+    char what[160];
+    if (memory_need_of(&job, &part, &need)) return -1;
+    (gpu ? &need.gpu[0] : &need.host)->predicted_bytes += (double)yardstick_bytes(b, gpu);
+    snprintf(what, sizeof what, "%s with --batch %lld --seq %lld (smaller ones need less)", b->spec.name,
+             (long long)c->micro_batch, (long long)c->seq);
+    return memory_check(c, &need, what);
+}
+
+static int set_up(struct bench_run *r) {
+    struct step *b = r->state;
+    // 1. The options, and everything they name.
+    if (read_options(b, r)) return EXIT_USAGE;
+    const struct config *c = b->config;
+    const struct backend *backend = device_backend(c);
+    if (!backend || !(b->layout = model_layout_create(&b->spec, 1))) return EXIT_USAGE;
+    struct data_options data = {
+        .path = c->data, .tokenizer = c->tokenizer, .val_fraction = c->val_fraction, .vocab = b->spec.vocab};
+    if (!(b->data = data_open(&data))) return EXIT_USAGE;
+    // 2. The device.
+    struct device_options device = {
+        .threads = c->threads, .label = "bench", .kernel = c->cpu_kernel, .cuda = c->cuda};
+    if (dev_open(backend, &device, &b->dev))
+        return fail("cannot open the %s device", backend->name), EXIT_RUN_FAILED;
+    if (!(b->compute = stream_create(b->dev, "compute")))
+        return fail("cannot create a stream: %s", dev_error(b->dev)), EXIT_RUN_FAILED;
+    // 3. The topology, if it and the yardsticks fit.
+    bool gpu = !dev_host_memory(b->dev);
+    if (!b->side) b->side = gpu ? PRODUCT_GPU : PRODUCT_HOST;
+    if (check_memory(b, gpu)) return EXIT_RUN_FAILED;
+    struct local_options local = local_options_of(c, b->layout);
+    local.dev = b->dev;
+    local.compute = b->compute;
+    if (!(b->topology = local_create(&local))) return EXIT_RUN_FAILED;
+    // 4. The yardsticks.
+    b->d = (struct bench_device){.dev = b->dev, .s = b->compute, .gpu = gpu, .dt = c->dtype};
+    arena_init(&b->d.arena, b->dev);
+    if (set_yardsticks(b)) return EXIT_RUN_FAILED;
+    // 5. PyTorch's process.
+    int status = EXIT_RUN_FAILED;
+    const struct bench_peer_job job = {c, &b->spec, b->layout, b->side, gpu ? LAUNCHES_GPU : 1};
+    return b->python && !(b->peer = bench_peer_start(b->python, &job, &status)) ? status : 0;
+}
+
+static void tear_down(struct bench_run *r) {
+    struct step *b = r->state;
+    bench_peer_end(&b->peer);
+    if (b->d.s) arena_release(&b->d.arena);
+    train_result_free(&b->result);
+    if (b->topology) topology_destroy(&b->topology);
+    if (b->compute) stream_destroy(&b->compute);
+    if (b->dev) dev_close(&b->dev);
+    if (b->data) data_close(&b->data);
+    layout_destroy(&b->layout);
+    config_destroy(&b->config);
+    free(b->python);
+    for (int k = 0; k < YARDSTICKS; k++) {
+        bench_series_free(&b->yardsticks[k].after);
+        bench_series_free(&b->yardsticks[k].around);
+    }
+    for (int k = 0; k < PHASES; k++) bench_series_free(&b->phase_s[k]);
+    bench_series_free(&b->idle_s);
+    bench_series_free(&b->step_s);
+    bench_series_free(&b->waits);
+}
+
+// ---------------------------------------------------------------- steps
+static double time_yardstick(struct step *b, enum yardstick_kind kind) {
+    if (kind == YARDSTICK_PEAK) return bench_peak(b->compute, &b->d.peak);
+    int launches = b->d.gpu ? LAUNCHES_GPU : 1;
+    return bench_launches(b->compute, kind == YARDSTICK_COPY ? &b->d.copy : &b->d.product, launches) /
+           launches;
+}
+
+// Prepares the next step. again: the yardsticks are timed again; otherwise the times after the last step count.
+static void begin_step(struct step *b, bool again) {
+    for (int k = 0; k < YARDSTICKS; k++) {
+        struct yardstick *y = &b->yardsticks[k];
+        bool more = b->done < WARMUP_STEPS + b->rounds * b->steps;
+        if (y->amount > 0)
+            y->before_s = again && more ? time_yardstick(b, (enum yardstick_kind)k) : y->after_s;
+    }
+    stream_get_times(b->compute, &b->busy);
+    b->waits_before = dev_host_waits(b->dev);
 }
 
 static void on_start(void *ctx, const struct config *c, const struct model_spec *s, int64_t params) {
@@ -133,130 +255,74 @@ static void on_start(void *ctx, const struct config *c, const struct model_spec 
 }
 
 // At the end of a round, runs the peer's round. If it fails, our training stops too. Returns whether the peer ran.
-static bool take_turns(struct between *b) {
-    int timed = b->count - WARMUP_STEPS;
-    if (!b->peer || timed <= 0 || timed % b->steps) return false;
-    struct bench_series ours = {.values = b->step_s + b->count - b->steps, .count = b->steps};
-    if (bench_peer_round(b->peer, b->steps, WARMUP_STEPS, bench_series_median(&ours))) *b->stop = 1;
+static bool run_peer(struct step *b) {
+    int timed = b->step_s.count;
+    if (!b->peer || !timed || timed % b->steps) return false;
+    struct bench_series ours = {.values = b->step_s.values + timed - b->steps, .count = b->steps};
+    if (bench_peer_round(b->peer, b->steps, WARMUP_STEPS, bench_series_median(&ours))) b->stop = 1;
     return true;
 }
 
 // The step's updates are still running when its loss is known. The step is timed until they end, although in a run the
 // next step would be queued after them.
 static void on_step(void *ctx, const struct step_record *r) {
-    struct between *b = ctx;
-    int i = b->count;
-    if (i == b->capacity || *b->stop) return;
-    b->waits[i] = (double)(dev_host_waits(stream_device(b->s)) - b->waits_before);
-    double end = now_seconds();
-    stream_sync(b->s);
+    struct step *b = ctx;
+    if (b->stop) return;
+    bool timed = b->done++ >= WARMUP_STEPS;
+    double waits = (double)(dev_host_waits(b->dev) - b->waits_before), end = now_seconds();
+    stream_sync(b->compute);
     struct stream_times busy;
-    stream_get_times(b->s, &busy);
-    b->idle_s[i] = b->step_s[i] = r->seconds + (now_seconds() - end);
+    stream_get_times(b->compute, &busy);
+    double seconds = r->seconds + (now_seconds() - end), idle = seconds;
     for (size_t k = 0; k < STEP_PHASES; k++) {
         enum phase phase = step_phases[k];
-        b->phase_s[phase][i] = busy.busy_s[phase] - b->busy.busy_s[phase];
-        b->idle_s[i] -= b->phase_s[phase][i];
+        double phase_s = busy.busy_s[phase] - b->busy.busy_s[phase];
+        idle -= phase_s;
+        if (timed) bench_series_add(&b->phase_s[phase], phase_s);
         b->work[phase].flops = busy.work[phase].flops - b->busy.work[phase].flops;
         b->work[phase].bytes = busy.work[phase].bytes - b->busy.work[phase].bytes;
     }
-    time_yards(b, BEHIND);
-    b->count++;
-    begin_step(b, take_turns(b));
+    if (timed) {
+        bench_series_add(&b->step_s, seconds);
+        bench_series_add(&b->idle_s, idle);
+        bench_series_add(&b->waits, waits);
+    }
+    for (int k = 0; k < YARDSTICKS; k++) {
+        struct yardstick *y = &b->yardsticks[k];
+        if (y->amount > 0) y->after_s = time_yardstick(b, (enum yardstick_kind)k);
+        if (!timed || !(y->amount > 0)) continue;
+        bench_series_add(&y->after, y->after_s);
+        bench_series_add(&y->around, (y->before_s + y->after_s) / 2);
+    }
+    begin_step(b, run_peer(b));
 }
 
-static int64_t copy_bytes(const struct bench *b, bool gpu) {
-    int64_t yard = gpu ? YARD_GPU : YARD_HOST, side = b->side < yard ? b->side : yard;
-    return (int64_t)sizeof(float) * side * side * (gpu ? COPIES_GPU : COPIES_HOST);
-}
-
-// Device memory of the yardsticks.
-static size_t yard_bytes(const struct bench *b, bool gpu) {
-    size_t side = (size_t)b->side;
-    return 3 * dev_round(side * side * dtype_size(b->rank.config->dtype)) +
-           2 * dev_round((size_t)copy_bytes(b, gpu));
-}
-
-static int set_yards(struct bench *b) {
-    struct between *t = &b->between;
-    struct bench_device *d = &b->d;
-    const struct config *c = b->rank.config;
-    int64_t n = b->side;
-    void *x = bench_buffer(d, d->dt, n * n, 1.0f), *y = bench_buffer(d, d->dt, n * n, 1.0f);
-    void *z = arena_take(&d->arena, MEM_WORKSPACE, (size_t)(n * n) * dtype_size(d->dt));
-    if (!x || !y || d->arena.failed || bench_set_copy(d, copy_bytes(b, d->gpu))) return -1;
-    BENCH_SET(&d->product, matmul, matmul_args, .c = z, .a = x, .b = y, .m = n, .n = n, .k = n,
-              .trans_b = true, .dt = d->dt);
-    t->yards[YARD_PRODUCT].amount = d->product.work.flops;
-    t->yards[YARD_COPY].amount = d->copy.work.bytes;
-    if (d->gpu) return 0;
-    cpu_peak_init(&d->peak, c->cpu_kernel, c->dtype, c->threads ? c->threads : processors_given());
-    t->peak = &d->peak;
-    t->yards[YARD_PEAK].amount = d->peak.flops;
-    return 0;
-}
-
-static int prepare(struct bench *b, const struct topology_table *topologies, const struct cli_args *a,
-                   int rounds, int64_t side) {
-    char count[24];
-    const struct config_override own[] = {{"steps", count, "bench step"},
-                                          {"gradient_clipping", "1.0", "bench step"}};
-    struct between *t = &b->between;
-    int steps = WARMUP_STEPS + rounds * b->steps;
-    // 1. The options, and everything they name.
-    snprintf(count, sizeof count, "%d", steps);
-    if (bench_rank_load(
-            &b->rank, "bench step", topologies, own, 2, a,
-            "one process is timed, --topology local; compare topologies with experiments/compare.py"))
-        return -1;
-    struct config *c = b->rank.config;
-    device_resolve(c);
-    if (cli_get(a, "peer") && !(b->python = bench_peer_check(cli_get(a, "peer"), c))) return -1;
-    const struct backend *found = device_backend(c);
-    if (!found || bench_rank_open(&b->rank, found)) return -1;
-    struct device *dev = b->rank.dev;
-    // 2. The rank, and the yardsticks of the same run.
-    bool gpu = !dev_host_memory(dev);
-    b->side = side ? side : gpu ? YARD_GPU : YARD_HOST;
-    if (bench_rank_join(&b->rank, yard_bytes(b, gpu))) return -1;
-    *t = (struct between){
-        .s = b->rank.compute, .d = &b->d, .capacity = steps, .steps = b->steps, .stop = &b->rank.stop};
-    double **lists[3 + STEP_PHASES + YARDS * YARD_TIMES] = {&t->idle_s, &t->step_s, &t->waits};
-    size_t n = 3, each = (size_t)steps;
-    for (size_t i = 0; i < STEP_PHASES; i++) lists[n++] = &t->phase_s[step_phases[i]];
-    for (int k = 0; k < YARDS * YARD_TIMES; k++) lists[n++] = &t->yards[k / YARD_TIMES].s[k % YARD_TIMES];
-    t->measured = xcalloc(n * each, sizeof(double));
-    while (n--) *lists[n] = t->measured + n * each;
-    b->d = (struct bench_device){.dev = dev, .s = t->s, .gpu = gpu, .dt = c->dtype};
-    arena_init(&b->d.arena, dev);
-    return set_yards(b);
-}
-
-static void release(struct bench *b) {
-    struct between *t = &b->between;
-    bench_peer_end(&t->peer);
-    if (t->s) arena_release(&b->d.arena);
-    bench_rank_close(&b->rank);
-    free(t->measured);
-    free(b->python);
+static int train(struct bench_run *r) {
+    struct step *b = r->state;
+    struct train_observer observer = {.on_start = on_start, .on_step = on_step, .ctx = b};
+    struct train_options o = {.config = b->config,
+                              .spec = &b->spec,
+                              .data = b->data,
+                              .topology = b->topology,
+                              .observer = &observer,
+                              .stop = &b->stop};
+    return train_run(&o, &b->result) || b->stop ? EXIT_RUN_FAILED : 0;
 }
 
 // ---------------------------------------------------------------- figures
-// Returns the predicted device memory of everything that is timed here.
-static size_t predicted_bytes(const struct bench *b) {
-    struct job job = bench_rank_job(&b->rank);
-    struct prediction p;
-    if (prediction_of_rank(&job, "worker", 0, &p)) return 0;
-    return mem_device_bytes(p.memory.predicted_bytes) + yard_bytes(b, b->d.gpu);
-}
-
-static void put_memory(cJSON *o, const struct bench *b) {
-    const struct rank_report *r = &b->rank.result.report;
+static void put_memory(cJSON *o, const struct step *b) {
+    const struct rank_report *r = &b->result.report;
     const struct device_memory *m = &r->device_memory;
     double used = (double)m->used_bytes, ledger = (double)m->ledger_bytes,
            workspace = (double)m->workspace_bytes;
-    json_put(o, "predicted_bytes", (double)predicted_bytes(b));
-    json_put(o, "ledger_peak_bytes", (double)mem_device_bytes(r->peak_bytes));
+    struct job job = job_of(b);
+    struct prediction p;
+    size_t predicted = 0, peak = mem_device_bytes(r->peak_bytes);
+    if (!prediction_of_rank(&job, "worker", 0, &p))
+        predicted = mem_device_bytes(p.memory.predicted_bytes) + yardstick_bytes(b, b->d.gpu);
+    json_put(o, "predicted_bytes", (double)predicted);
+    json_put(o, "ledger_peak_bytes", (double)peak);
+    cJSON_AddBoolToObject(o, "#equal", predicted == peak);
     json_put(o, "pinned_peak_bytes", (double)r->peak_bytes[MEM_HOST]);
     if (!r->on_gpu) return;
     json_put(o, "ledger_bytes", ledger);
@@ -268,96 +334,92 @@ static void put_memory(cJSON *o, const struct bench *b) {
     cJSON_AddStringToObject(o, "other", DEVICE_MEMORY_OTHER);
 }
 
-static double of_steps(const struct bench *b, double *values) {
-    return median(values + WARMUP_STEPS, (int)b->rank.result.steps - WARMUP_STEPS);
+static double yardstick_rate(const struct step *b, enum yardstick_kind kind) {
+    const struct yardstick *y = &b->yardsticks[kind];
+    return y->amount > 0 ? y->amount / bench_series_median(&y->after) : NAN;
 }
 
-static double yard_rate(const struct bench *b, enum yard_kind kind) {
-    const struct yard *y = &b->between.yards[kind];
-    return y->amount > 0 ? y->amount / of_steps(b, y->s[BEHIND]) : NAN;
-}
-
-// Returns the time that this work takes at the rates measured just before and just after step i, with FLOP at the rate
-// of `kind`.
-static double floor_of(const struct bench *b, const struct op_work *w, enum yard_kind kind, int i) {
-    const struct yard *flops = &b->between.yards[kind], *bytes = &b->between.yards[YARD_COPY];
-    return w->flops / flops->amount * (flops->s[BEFORE][i] + flops->s[BEHIND][i]) / 2 +
-           w->bytes / bytes->amount * (bytes->s[BEFORE][i] + bytes->s[BEHIND][i]) / 2;
-}
-
-// Returns that time over the measured time, the median over the steps: a change of the machine's speed affects both.
-// Call it before anything that sorts the measurements.
-static double share_of(const struct bench *b, struct op_work w, enum yard_kind kind, const double *taken_s) {
-    int count = (int)b->rank.result.steps;
-    if (!(b->between.yards[kind].amount > 0)) return NAN;
-    double *share = xcalloc((unsigned long)count, sizeof *share);
-    for (int i = WARMUP_STEPS; i < count; i++) share[i] = floor_of(b, &w, kind, i) / taken_s[i];
-    double middle = of_steps(b, share);
-    free(share);
-    return middle;
+// Returns the floor of this work over the measured time, the median over the steps: a change of the machine's speed
+// affects both. The floor is the time that the FLOP take at the rate of `kind` and the bytes at the rate of the copy,
+// both measured just before and just after the step.
+static double share_of(const struct step *b, struct op_work w, enum yardstick_kind kind,
+                       const struct bench_series *taken_s) {
+    const struct yardstick *flops = &b->yardsticks[kind], *bytes = &b->yardsticks[YARDSTICK_COPY];
+    struct bench_series floor_s = {0};
+    for (int i = 0; i < flops->around.count; i++)
+        bench_series_add(&floor_s, w.flops / flops->amount * flops->around.values[i] +
+                                       w.bytes / bytes->amount * bytes->around.values[i]);
+    double share = floor_s.count ? bench_series_ratio(&floor_s, taken_s) : NAN;
+    bench_series_free(&floor_s);
+    return share;
 }
 
 // Writes the floor of a step and of its phases: its products, including attention's, at the rate of the large product,
 // and the bytes of all other operations at the rate of the copy. Returns false if a share is above 1, for example if
 // tensors stay in the caches.
-static bool put_floor(cJSON *o, const struct bench *b) {
+static bool put_floor(cJSON *o, const struct step *b) {
     static const char *const names[STEP_PHASES] = {"forward_share", "backward_share", "optimizer_share"};
-    const struct between *t = &b->between;
     struct op_work all = {0};
-    double shares[STEP_PHASES];
     for (size_t i = 0; i < STEP_PHASES; i++) {
-        const struct op_work *w = &t->work[step_phases[i]];
-        all.flops += w->flops;
-        all.bytes += w->bytes;
-        shares[i] = share_of(b, *w, YARD_PRODUCT, t->phase_s[step_phases[i]]);
+        all.flops += b->work[step_phases[i]].flops;
+        all.bytes += b->work[step_phases[i]].bytes;
     }
-    double of_all = share_of(b, all, YARD_PRODUCT, t->step_s);
-    double products = all.flops / yard_rate(b, YARD_PRODUCT), bytes = all.bytes / yard_rate(b, YARD_COPY);
-    bool possible = !(of_all > 1);
+    double copy = yardstick_rate(b, YARDSTICK_COPY), share = share_of(b, all, YARDSTICK_PRODUCT, &b->step_s);
+    double products = all.flops / yardstick_rate(b, YARDSTICK_PRODUCT), bytes = all.bytes / copy;
+    bool possible = !(share > 1);
     json_put(o, "seconds", products + bytes);
     json_put(o, "product_seconds", products);
     json_put(o, "product_flops", all.flops);
     json_put(o, "copy_seconds", bytes);
     json_put(o, "copy_bytes", all.bytes);
-    json_put(o, "copy_bytes_per_second", yard_rate(b, YARD_COPY));
-    json_put(o, "share", of_all);
+    json_put(o, "copy_bytes_per_second", copy);
+    json_put(o, "share", share);
     for (size_t i = 0; i < STEP_PHASES; i++) {
-        json_put(o, names[i], shares[i]);
-        possible &= !(shares[i] > 1);
+        enum phase phase = step_phases[i];
+        share = share_of(b, b->work[phase], YARDSTICK_PRODUCT, &b->phase_s[phase]);
+        json_put(o, names[i], share);
+        possible &= !(share > 1);
     }
     return possible;
 }
 
-// Returns the medians of the timed steps and the values computed from them, as in --json; the table uses them too.
-// null: not known here. "again": what the backward pass recomputes, not included in the model's FLOP.
-static cJSON *figures_of(struct bench *b) {
-    struct between *t = &b->between;
-    const struct config *c = b->rank.config;
-    const struct model_spec *spec = &b->rank.spec;
-    const struct rank_report *r = &b->rank.result.report;
+// Printed below the shares if one is above 1.
+#define IMPOSSIBLE                                                                                                          \
+    "shares above 1: the machine changed its speed between a step and the product, so run it again, for longer (--steps); " \
+    "of the floor also: tensors stay in the caches"
+
+// Writes the medians of the timed steps and the values computed from them. null: not known here. "again": what the
+// backward pass recomputes, not included in the model's FLOP.
+static int put_figures(struct bench_run *run) {
+    struct step *b = run->state;
+    const struct config *c = b->config;
+    const struct model_spec *spec = &b->spec;
+    const struct rank_report *r = &b->result.report;
+    int reported = 0;
+    device_notes_say(b->dev, &reported);
     struct token_flops a_token = model_flops_per_token(spec, (double)c->seq);
     struct token_flops again = recompute_flops_per_token(&c->recompute, spec, (double)c->seq);
-    struct model_options model = train_model_options(c, spec, b->rank.layout);
+    struct model_options model = train_model_options(c, spec, b->layout);
     struct head_plan head = model_head_plan(&model);
     const char *source = "a CPU's peak is not in the table of datasheets";
     double known = r->on_gpu ? datasheet_flops(r->device.name, c->dtype, &source) : 0;
     double tokens = (double)(c->train_batch * c->seq), side = (double)b->side;
     double full = a_token.full * tokens, causal = a_token.causal * tokens;
-    // Before the medians, which sort their values.
     const struct op_work counted = {.flops = full};
-    double of_product = share_of(b, counted, YARD_PRODUCT, t->step_s);
-    double of_peak = share_of(b, counted, YARD_PEAK, t->step_s);
-    cJSON *o = cJSON_CreateObject(), *floor = cJSON_CreateObject();
+    double of_product = share_of(b, counted, YARDSTICK_PRODUCT, &b->step_s);
+    double of_peak = share_of(b, counted, YARDSTICK_PEAK, &b->step_s);
+    cJSON *o = run->document, *floor = cJSON_CreateObject();
     bool possible = put_floor(floor, b) && !(of_product > 1) && !(of_peak > 1);
-    double step_s = of_steps(b, t->step_s), product = yard_rate(b, YARD_PRODUCT),
-           peak = yard_rate(b, YARD_PEAK), datasheet = known > 0 ? known : NAN;
-    double forward = of_steps(b, t->phase_s[PHASE_FORWARD]),
-           backward = of_steps(b, t->phase_s[PHASE_BACKWARD]),
-           optimizer = of_steps(b, t->phase_s[PHASE_OPTIMIZER]), all = forward + backward + optimizer;
+    double step_s = bench_series_median(&b->step_s), product = yardstick_rate(b, YARDSTICK_PRODUCT),
+           peak = yardstick_rate(b, YARDSTICK_PEAK), datasheet = known > 0 ? known : NAN;
+    double forward = bench_series_median(&b->phase_s[PHASE_FORWARD]),
+           backward = bench_series_median(&b->phase_s[PHASE_BACKWARD]),
+           optimizer = bench_series_median(&b->phase_s[PHASE_OPTIMIZER]),
+           all = forward + backward + optimizer;
     char peak_text[200] = "";
-    if (t->peak) cpu_peak_text(t->peak, peak_text, sizeof peak_text);
+    if (!b->d.gpu) cpu_peak_text(&b->d.peak, peak_text, sizeof peak_text);
     cJSON_AddStringToObject(o, "model", spec->name);
-    json_put(o, "params", (double)b->rank.layout->params);
+    json_put(o, "params", (double)b->layout->params);
     json_put(o, "batch", (double)c->train_batch);
     json_put(o, "seq", (double)c->seq);
     cJSON_AddStringToObject(o, "dtype", dtype_name(c->dtype));
@@ -366,8 +428,8 @@ static cJSON *figures_of(struct bench *b) {
     json_put(o, "step_seconds", step_s);
     // Time in which the compute stream had no work: the host, between the end of one step and the start of the next.
     // In a run it overlaps with the updates.
-    json_put(o, "idle_seconds", of_steps(b, t->idle_s));
-    json_put(o, "host_waits_per_step", of_steps(b, t->waits));
+    json_put(o, "idle_seconds", bench_series_median(&b->idle_s));
+    json_put(o, "host_waits_per_step", bench_series_median(&b->waits));
     json_put(o, "tokens_per_second", tokens / step_s);
     json_put(o, "flops_per_step", full);
     json_put(o, "flops_per_step_causal", causal);
@@ -404,140 +466,93 @@ static cJSON *figures_of(struct bench *b) {
     json_put(o, "backward_share", backward / all);
     json_put(o, "optimizer_share", optimizer / all);
     cJSON_AddItemToObject(o, "floor", floor);
-    cJSON_AddItemToObject(o, "peer", t->peer ? bench_peer_figures(t->peer, tokens) : cJSON_CreateNull());
+    cJSON_AddItemToObject(o, "peer", b->peer ? bench_peer_figures(b->peer, tokens) : cJSON_CreateNull());
     json_put(o, "late_allocations", (double)r->late_allocations);
-    cJSON_AddItemToObject(o, "device", r->on_gpu ? device_facts_json(&r->device) : cJSON_CreateNull());
-    put_memory(cJSON_AddObjectToObject(o, "memory"), b);
-    return o;
-}
-
-// ---------------------------------------------------------------- the table
-// Printed after the shares if one is above 1.
-#define IMPOSSIBLE                                                                                                          \
-    "shares above 1: the machine changed its speed between a step and the product, so run it again, for longer (--steps); " \
-    "of the floor also: tensors stay in the caches"
-
-// For one counting of attention: the step's rate, its share of the product's and, on a GPU, of the datasheet's.
-static void print_mfu(const char *attention, double rate, double share, double of_datasheet,
-                      const char *a_token) {
-    printf("MFU, %-9s %.3f of the product", attention, share);
-    if (isfinite(of_datasheet)) printf(", %.3f of the datasheet", of_datasheet);
-    printf(": %.1f GFLOP/s, a token %s\n", rate * 1e-9, a_token);
-}
-
-static void print_table(const struct bench *b, const cJSON *f) {
-    char line[DEVICE_FACTS_LINE], predicted[24], peak[24];
-    const struct rank_report *r = &b->rank.result.report;
-    const struct device_memory *m = &r->device_memory;
-    const cJSON *memory = json_item(f, "memory");
-    const double side = json_number(f, "matmul_size"), full = json_number(f, "flops_per_step"),
-                 causal = json_number(f, "flops_per_step_causal"),
-                 again = json_number(f, "recomputed_flops_per_step"), chunks = json_number(f, "head_chunks"),
-                 ledger = json_number(memory, "ledger_peak_bytes");
-    if (r->on_gpu) {
-        printf("device         %s\n               ", device_facts_line(line, &r->device));
-        device_work_print(stdout, json_item(f, "device"));
-    }
-    printf("model          %s, %.0f parameters\n", json_text(f, "model", ""), json_number(f, "params"));
-    printf("tokens/s       %.1f\n", json_number(f, "tokens_per_second"));
-    printf("step           B=%.0f T=%.0f %s: %.4f s (median)\n", json_number(f, "batch"),
-           json_number(f, "seq"), json_text(f, "dtype", ""), json_number(f, "step_seconds"));
-    printf("logits         %.0f chunk%s of %.0f rows\n", chunks, bench_plural((long)chunks),
-           json_number(f, "head_chunk_rows"));
-    printf("matmul         %.1f GFLOP/s (%.0f x %.0f x %.0f, same type, %s the steps, median)\n",
-           json_number(f, "matmul_flops_per_second") * 1e-9, side, side, side,
-           b->d.gpu ? "several in a row between" : "between");
-    print_mfu("full", json_number(f, "flops_per_second"), json_number(f, "mfu"),
-              json_number(f, "mfu_datasheet"), FLOPS_FULL);
-    print_mfu("causal", json_number(f, "flops_per_second_causal"), json_number(f, "mfu_causal"),
-              json_number(f, "mfu_datasheet_causal"), FLOPS_CAUSAL);
-    printf(
-        "               flops of a step / step seconds / rate; forward and backward, nothing recomputed\n");
-    if (again > 0)
-        printf(
-            "recomputed     %.1f%% more than these flops (causal: %.1f%%): the hardware does %.1f GFLOP/s (%.1f)\n",
-            100 * again / full, 100 * json_number(f, "recomputed_flops_per_step_causal") / causal,
-            json_number(f, "hardware_flops_per_second") * 1e-9,
-            json_number(f, "hardware_flops_per_second_causal") * 1e-9);
-    if (isfinite(json_number(f, "peak_flops_per_second"))) {
-        printf("peak           %.1f GFLOP/s (%s)\n", json_number(f, "peak_flops_per_second") * 1e-9,
-               json_text(f, "peak", ""));
-        printf("               %.3f of it the product, %.3f a step (attention in full), %.3f (causal)\n",
-               json_number(f, "matmul_share_of_peak"), json_number(f, "share_of_peak"),
-               json_number(f, "share_of_peak_causal"));
-    }
-    const cJSON *floor = json_item(f, "floor");
-    printf(
-        "floor          %.4f s: products %.4f (%.4g GFLOP at the product's rate), the rest %.4f (%.3g GB at the copy's, %.1f GB/s)\n",
-        json_number(floor, "seconds"), json_number(floor, "product_seconds"),
-        json_number(floor, "product_flops") * 1e-9, json_number(floor, "copy_seconds"),
-        json_number(floor, "copy_bytes") * 1e-9, json_number(floor, "copy_bytes_per_second") * 1e-9);
-    printf(
-        "               %.3f of the step's time; forward %.3f, backward %.3f, optimizer %.3f of their own\n",
-        json_number(floor, "share"), json_number(floor, "forward_share"),
-        json_number(floor, "backward_share"), json_number(floor, "optimizer_share"));
-    if (!cJSON_IsTrue(json_item(f, "shares_possible"))) puts("               " IMPOSSIBLE);
-    if (isfinite(json_number(f, "datasheet_flops_per_second")))
-        printf("datasheet      %.1f TFLOP/s (%s)\n", json_number(f, "datasheet_flops_per_second") * 1e-12,
-               json_text(f, "datasheet", ""));
-    else if (r->on_gpu)
-        printf("datasheet      none: %s\n", json_text(f, "datasheet", ""));
-    printf(
-        "time           forward %.1f%%  backward %.1f%%  optimizer %.1f%%; %.3f ms per step without work\n",
-        100 * json_number(f, "forward_share"), 100 * json_number(f, "backward_share"),
-        100 * json_number(f, "optimizer_share"), json_number(f, "idle_seconds") * 1e3);
-    printf("memory         %s predicted, %s counted at the peak: %s\n",
-           format_bytes(predicted, json_number(memory, "predicted_bytes")), format_bytes(peak, ledger),
-           json_number(memory, "predicted_bytes") == ledger ? "equal" : "DIFFERENT");
-    if (r->on_gpu) {
-        fputs("               ", stdout);
-        device_memory_print(stdout, (double)m->used_bytes, (double)m->total_bytes, (double)m->ledger_bytes,
-                            (double)m->workspace_bytes);
-    }
-    printf("allocations    %.0f after the first step\n", json_number(f, "late_allocations"));
-    if (b->between.peer) bench_peer_print(json_item(f, "peer"), json_number(f, "matmul_flops_per_second"));
-}
-
-// ---------------------------------------------------------------- the command
-// Returns the exit status.
-static int measure(struct bench *b, bool json) {
-    struct between *t = &b->between;
-    struct train_observer observer = {.on_start = on_start, .on_step = on_step, .ctx = t};
-    const struct bench_rank *r = &b->rank;
-    int said = 0, status = EXIT_RUN_FAILED;
-    const struct bench_peer_job job = {r->config, &r->spec, r->layout, b->side, yard_launches(t)};
-    if (b->python && !(t->peer = bench_peer_start(b->python, &job, &status))) return status;
-    if (bench_rank_train(&b->rank, &observer) || b->rank.stop) return EXIT_RUN_FAILED;
-    device_notes_say(b->rank.dev, &said);
-    cJSON *f = figures_of(b);
-    if (json)
-        json_print(stdout, f);
+    if (r->on_gpu)
+        bench_put_device(o, &r->device);
     else
-        print_table(b, f);
-    cJSON_Delete(f);
+        cJSON_AddNullToObject(o, "device");
+    put_memory(cJSON_AddObjectToObject(o, "memory"), b);
+    // For the table.
+    cJSON_AddStringToObject(o, "#between", b->d.gpu ? "several in a row between" : "between");
+    if (again.full > 0) {
+        json_put(o, "#again", again.full / a_token.full);
+        json_put(o, "#again_causal", again.causal / a_token.causal);
+    }
+    if (r->on_gpu && !(known > 0)) cJSON_AddStringToObject(o, "#no_datasheet", source);
+    if (!cJSON_IsTrue(json_item(o, "shares_possible"))) cJSON_AddStringToObject(o, "#impossible", IMPOSSIBLE);
+    double theirs = json_number(json_item(o, "peer"), "matmul_flops_per_second");
+    if (b->peer) json_put(o, "#product_over_peer", product / theirs);
     return 0;
 }
 
-static int run(const struct topology_table *topologies, const struct cli_args *a) {
-    struct bench b = {.side = 0};
-    long steps, side, rounds;
-    int status = EXIT_USAGE;
-    if (cli_integer(a, "steps", 1, 100000, 5, &steps) || cli_integer(a, "matmul", 1, 65536, 0, &side) ||
-        cli_integer(a, "rounds", 1, BENCH_ROUNDS_MOST, 3, &rounds))
-        return status;
-    bool peer = cli_get(a, "peer") != NULL;
-    if (cli_get(a, "rounds") && !peer) {
-        fail("bench step: --rounds are of --peer: give both, or --steps alone");
-        return status;
-    }
-    b.steps = (int)steps;
-    if (!prepare(&b, topologies, a, peer ? (int)rounds : 1, side))
-        status = measure(&b, cli_get(a, "json") != NULL);
-    else if (b.rank.ready)
-        status = EXIT_RUN_FAILED;
-    release(&b);
-    return status;
-}
+static const struct bench_line lines[] = {
+    {"device", "{#device}"},
+    {"", "{#device_work}"},
+    {"model", "{model}, {params} parameters"},
+    {"tokens/s", "{tokens_per_second:.1}"},
+    {"step", "B={batch} T={seq} {dtype}: {step_seconds:.4} s (median)"},
+    {"logits", "{head_chunks} chunk{head_chunks:s} of {head_chunk_rows} rows"},
+    {"matmul",
+     "{matmul_flops_per_second:.1G} GFLOP/s ({matmul_size} x {matmul_size} x {matmul_size}, same type, {#between} the steps, median)"},
+    {"MFU, full", "{mfu:.3} of the product: {flops_per_second:.1G} GFLOP/s, a token " FLOPS_FULL},
+    {"MFU, causal",
+     "{mfu_causal:.3} of the product: {flops_per_second_causal:.1G} GFLOP/s, a token " FLOPS_CAUSAL},
+    {"", "flops of a step / step seconds / rate; forward and backward, nothing recomputed"},
+    {"recomputed",
+     "{#again:.1%}% more than these flops (causal: {#again_causal:.1%}%): the hardware does {hardware_flops_per_second:.1G} GFLOP/s ({hardware_flops_per_second_causal:.1G})"},
+    {"peak", "{peak_flops_per_second:.1G} GFLOP/s ({peak})"},
+    {"",
+     "{matmul_share_of_peak:.3} of it the product, {share_of_peak:.3} a step (attention in full), {share_of_peak_causal:.3} (causal)"},
+    {"floor",
+     "{floor.seconds:.4} s: products {floor.product_seconds:.4} ({floor.product_flops:.4G} GFLOP at the product's rate), the rest {floor.copy_seconds:.4} ({floor.copy_bytes:.3G} GB at the copy's, {floor.copy_bytes_per_second:.1G} GB/s)"},
+    {"",
+     "{floor.share:.3} of the step's time; forward {floor.forward_share:.3}, backward {floor.backward_share:.3}, optimizer {floor.optimizer_share:.3} of their own"},
+    {"", "{#impossible}"},
+    {"datasheet",
+     "{datasheet_flops_per_second:.1T} TFLOP/s ({datasheet}); MFU {mfu_datasheet:.3} of it in full, {mfu_datasheet_causal:.3} causal"},
+    {"datasheet", "none: {#no_datasheet}"},
+    {"time",
+     "forward {forward_share:.1%}%  backward {backward_share:.1%}%  optimizer {optimizer_share:.1%}%; {idle_seconds:.3m} ms per step without work"},
+    {"memory",
+     "{memory.predicted_bytes:B} predicted, {memory.ledger_peak_bytes:B} counted at the peak: {memory.#equal?equal:DIFFERENT}"},
+    {"",
+     "in use {memory.used_bytes:B} of {memory.total_bytes:B}: {memory.ledger_bytes:B} counted, {memory.workspace_bytes:B} workspaces"},
+    {"", "and {memory.other_bytes:B} {memory.other}"},
+    {"allocations", "{late_allocations} after the first step"},
+    {"peer",
+     "PyTorch {peer.pytorch}, {peer.threads} thread{peer.threads:s}: {peer.eager.tokens_per_second:.1} tokens/s eager, {peer.compiled.tokens_per_second:.1} tokens/s compiled"},
+    {"peer",
+     "PyTorch {peer.pytorch}, {peer.threads} thread{peer.threads:s}: {peer.eager.tokens_per_second:.1} tokens/s eager, not compiled ({peer.not_compiled})"},
+    {"",
+     "{peer.ratio:.2} times the better, {peer.better}, is this step: {peer.ratio_least:.2} to {peer.ratio_most:.2} over {peer.#rounds} round{peer.#rounds:s} in turn"},
+    {"",
+     "its product of the same size {peer.matmul_flops_per_second:.1G} GFLOP/s, ours {#product_over_peer:.2} times that"},
+    {0}};
 
-const struct bench_program bench_step = {
-    "tokens/s and the share of a matrix product's speed of one training step", &command, run};
+const struct bench bench_step = {
+    .about = "tokens/s and the share of a matrix product's speed of one training step",
+    .command =
+        {
+            .name = "bench step",
+            .usage = "[--model M] [--batch B] [--seq T] [--dtype D] [OPTIONS]",
+            .summary =
+                "Times whole training steps (forward, backward, clipping, AdamW) of one process and, between them,\n"
+                "a large matrix product and a copy: the share of the product's rate that a step reaches is the figure\n"
+                "to compare, and the share of its floor, the time that its products and bytes take at these two rates,\n"
+                "says what can still be gained. On a CPU the peak of its multiply-add is timed as well. With --peer\n"
+                "PyTorch does the same step in turn with ours: model, batch, length, type, threads, clipping, AdamW.",
+            .examples =
+                "  starring bench step --model gpt2-124m --batch 4 --seq 256 --dtype bf16\n"
+                "  starring bench step --model gpt2-124m --batch 32 --seq 1024 --device cuda\n"
+                "  starring bench step --model qwen2.5-0.5b --batch 1 --seq 512 --peer venv/bin/python\n"
+                "  starring bench step --model demo --batch 8 --seq 128 --dtype fp32 --json\n",
+            CLI_OPTIONS(options),
+        },
+    .state_bytes = sizeof(struct step),
+    .set_up = set_up,
+    .round = train,
+    .rows = put_figures,
+    .tear_down = tear_down,
+    .head = lines,
+};

@@ -113,16 +113,17 @@ static void a_row_holds_what_it_promises(void **state) {
 static void the_table_has_its_columns(void **state) {
     struct job_output o =
         job_run(*state, "bench ps --min-bytes 4K --max-bytes 4K --dtype fp32 --medium tcp --rounds 1");
-    static const char *const columns[] = {"bytes", "srv",    "wrk", "keys",    "medium", "push",
-                                          "pull",  "ack us", "p95", "pull us", "s/GB",   "4096"};
+    static const char *const columns[] = {"payload", "servers", "workers", "keys",   "medium", "push",
+                                          "pull",    "median",  "p95",     "median", "p95",    "worker",
+                                          "server",  "GB/s",    "us",      "s/GB",   "4096",   "tcp"};
     assert_int_equal(o.status, 0);
-    const char *at = strstr(o.out, "#    bytes");
+    const char *at = strstr(o.out, "#  payload");
     assert_non_null(at);
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
         at = strstr(at, columns[i]);  // in this order
         if (!at) fail_msg("no column %s in\n%s", columns[i], o.out);
     }
-    assert_non_null(strstr(o.out, "fp32, medians of 1 rounds"));
+    assert_non_null(strstr(o.out, "fp32, medians of 1 round;"));
     job_output_free(&o);
 }
 

@@ -71,7 +71,7 @@ static void a_table(void **state) {
     assert_int_equal(o.status, 0);
     static const char *const lines[] = {
         "# bench checkpoint: tiny, AdamW: 125248 parameters of 3 numbers of 4 bytes; ", "medians of 2 rounds",
-        "\nwrite ", " 0.80\nread "};
+        "\n  write ", " 0.80\n  read "};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         if (!strstr(o.out, lines[i])) fail_msg("no \"%s\" in\n%s", lines[i], o.out);
     job_output_free(&o);

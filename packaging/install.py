@@ -27,8 +27,8 @@ sys.path.insert(0, HERE)
 import pages  # noqa: E402
 
 LIST = "share/starring/installed"  # a line each: a path below the prefix
-# They check the sources, or draw the pages' pictures, and are of no use without them.
-OF_THE_SOURCES = ("lab_check.py", "readme_plot.py", "way_plot.py", "gpu_check.py", "gpucheck")
+# They check the sources, and are of no use without them.
+OF_THE_SOURCES = ("lab_check.py", "gpu_check.py", "gpucheck")
 
 
 class Failed(Exception):

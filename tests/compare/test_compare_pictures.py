@@ -348,7 +348,7 @@ class Others(Case):
 
 class StepPlot(Case):
     def draw(self, *names):
-        return subprocess.run([sys.executable, os.path.join(TOP, "experiments", "step_plot.py"), *(self.at(n) for n in names), "--out",
+        return subprocess.run([sys.executable, os.path.join(TOP, "docs", "step_plot.py"), *(self.at(n) for n in names), "--out",
                                self.at("x.svg")], capture_output=True, text=True, check=False)
 
     def make(self, name, topology, how):

@@ -214,7 +214,7 @@ class ReadmePicture(Case):
     TOPOLOGIES = ("ps:sync", "ps:async", "zero:0", "zero:1", "zero:2", "zero:3")
 
     def draw(self):
-        return subprocess.run([sys.executable, os.path.join(TOP, "experiments", "readme_plot.py"), self.at("demo"), "--out",
+        return subprocess.run([sys.executable, os.path.join(TOP, "docs", "readme_plot.py"), self.at("demo"), "--out",
                                self.at("x.svg")], capture_output=True, text=True, check=False)
 
     def test_losses_and_memory_of_star_and_ring(self):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws the way from star to ring: memory and bytes of a machine at each stop, as the program predicts them.
 
-    experiments/way_plot.py
+    docs/way_plot.py
 
 writes docs/star-way.svg, and the table of docs/star.md between its two marks. Each figure is of `starring train --dry-run --json`, of the machine
 that has most; machines of workers stand apart from those of servers, and where a server lives beside each worker the two
@@ -15,7 +15,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-import cli
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.append(os.path.join(TOP, "experiments"))  # after the standard library, which has a module tokenize too
+import cli  # noqa: E402
+cli.needs("pandas", "scipy", "jinja2")
 from comparison.draw import svg
 from comparison.draw.bars import Style, draw
 from comparison.draw.style import PALETTE, PLOTS
@@ -23,9 +26,8 @@ from comparison.runs import CLASSES
 from comparison.pages.figures import CLASS_WORDS
 from program import built
 
-TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE, PICTURE = os.path.join("docs", "star.md"), os.path.join("docs", "star-way.svg")
-MARKS = ("<!-- way: experiments/way_plot.py writes what follows -->\n", "<!-- way: end -->\n")
+MARKS = ("<!-- way: docs/way_plot.py writes what follows -->\n", "<!-- way: end -->\n")
 N = 8
 MODEL = ["--model", "llama-2-7b", "--data", "demo", "--dtype", "bf16", "--batch", "1", "--seq", "512", "--workers", str(N)]
 GB, STATE = 1e9, [c for c in CLASSES if c not in ("activation", "workspace")]
@@ -144,7 +146,7 @@ def main(argv=None):
     different = [path for path, wanted in ((PAGE, page), (PICTURE, written)) if not os.path.exists(os.path.join(TOP, path)) or read(path) != wanted]
     if args.check:
         for path in different:
-            print(f"way_plot.py: {path} is not what the program says: run experiments/way_plot.py", file=sys.stderr)
+            print(f"way_plot.py: {path} is not what the program says: run docs/way_plot.py", file=sys.stderr)
         return 1 if different else 0
     for path, wanted in ((PAGE, page), (PICTURE, written)):
         with open(os.path.join(TOP, path), "w", encoding="utf-8") as f:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws README's opening picture from the demo's runs: loss curves, and memory per rank.
 
-    make demo && experiments/readme_plot.py runs/demo --out docs/demo-loss.svg
+    make demo && docs/readme_plot.py runs/demo --out docs/demo-loss.svg
 
 The left half shows the training loss of the star and the ring at each step; runs that are equal to the last bit share
 one curve. The right half shows the device memory that one rank took at its peak, as counted. One SVG file with its
@@ -11,7 +11,10 @@ import argparse
 import os
 import sys
 
-import cli
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.append(os.path.join(TOP, "experiments"))  # after the standard library, which has a module tokenize too
+import cli  # noqa: E402
+cli.needs("pandas", "scipy", "jinja2")
 from comparison import equality
 from comparison.draw import svg
 from comparison.draw.bars import Style, draw as draw_bars

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws one step of several runs as it happened, below each other on one scale of time.
 
-    experiments/step_plot.py runs/demo/zero-0 runs/demo/zero-3 --out steps.svg
+    docs/step_plot.py runs/demo/zero-0 runs/demo/zero-3 --out steps.svg
 
 Each run is drawn from the spans that its ranks recorded (trace.json): the upper row of a rank is its computing, with the
 gaps in it coloured by what it stood still for; its thin rows are transfers. Each run shows the recorded step whose
@@ -12,7 +12,10 @@ import argparse
 import os
 import sys
 
-import cli
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.append(os.path.join(TOP, "experiments"))  # after the standard library, which has a module tokenize too
+import cli  # noqa: E402
+cli.needs("pandas", "scipy", "jinja2")
 from comparison.draw import svg
 from comparison.draw.lanes import draw, margin
 from comparison.draw.style import PALETTE, PLOTS

@@ -3,11 +3,11 @@ there are both. Equal weights write the same sentence."""
 import json
 import os
 import subprocess
-from html import escape
 
 import cli
 import regular
 
+from .pages import SECTIONS
 from .runs import RunError, cause
 
 PROMPT, TOKENS, TEMPERATURE, SEED = "The ", 120, 0.5, 1
@@ -99,8 +99,4 @@ def as_html(spoken):
     """A section of the report; empty when nothing was said."""
     if not spoken:
         return ""
-    rows = "".join(f"<tr><td>{escape(s.label)}</td><td style=\"text-align:left;white-space:normal\">{escape(s.text)}</td></tr>"
-                   for s in spoken)
-    return (f"<h2>The weights speak</h2><p>What <code>starring generate</code> writes with the weights that these runs left "
-            f"({escape(HOW)}). {escape(verdict(spoken))} A model this small, trained this briefly, knows words before it "
-            f"knows sense.</p><div class=\"wide\"><table><tbody>{rows}</tbody></table></div>")
+    return SECTIONS.sample(HOW, verdict(spoken), [(s.label, s.text) for s in spoken])

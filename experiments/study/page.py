@@ -1,12 +1,13 @@
 """Shows a study: tables for the terminal and for Markdown, the offline page, and the picture of a page in docs."""
 import statistics
-from html import escape
+
+from markupsafe import Markup
 
 from comparison import learning, machine
 from comparison.draw import svg
 from comparison.draw.lines import Lines, draw, line_plot
 from comparison.draw.style import PALETTE, PLOTS
-from comparison.pages import curves, figures, report, staleness
+from comparison.pages import SECTIONS, curves, figures, report, staleness
 from . import results
 
 AXES = {"samples": "samples of the job", "updates": "updates of the weights", "seconds": "seconds of training", "sent": "MiB sent in the job"}
@@ -44,12 +45,6 @@ def markdown_of(lines):
                      + ["| " + " | ".join(line) + " |" for line in lines[1:]])
 
 
-def html_of(lines):
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in lines[0])
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines[1:])
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
 def series_of(cells, what):
     """The input of a line plot: of each cell the median held-out loss, and an area from the lowest to the highest run."""
     out = []
@@ -76,28 +71,22 @@ def of_condition(study, condition, cells, target, said):
     """The section of one condition."""
     mine = [c for c in cells if c.condition == condition and c.runs]
     drawn = plots(mine, target, svg.WIDE, 300)
-    pictures = "".join(f'<div class="plot">{line_plot(plot)}</div>' for plot in drawn)
-    figure = (f"<figure>{figures.key_of(drawn[0].series, drawn[0].levels)}{pictures}<figcaption>Medians over the seeds, areas from the lowest "
-              "to the highest. The weights were kept during training and evaluated behind it: evaluation is no barrier and costs "
-              "no time here. Traffic is taken in proportion to the samples.</figcaption></figure>" if drawn else "")
-    settings = ", ".join(f"{key} = {value}" for key, value in condition.settings.items())
-    words = "".join(f'<div class="word {"equal" if "Beyond noise" in text else "differs"}">{escape(text)}</div>' for text in said)
-    return (f"<h2>{escape(condition.name)}</h2><p>{escape(settings) or 'As the study says.'}</p>{words}{figure}"
-            f"{html_of(table(study, condition, cells, target))}")
+    pictures = Markup().join(Markup('<div class="plot">{}</div>').format(line_plot(plot)) for plot in drawn)
+    return SECTIONS.condition(condition.name, ", ".join(f"{key} = {value}" for key, value in condition.settings.items()), said,
+                              figures.key_of(drawn[0].series, drawn[0].levels) + pictures if drawn else "", table(study, condition, cells, target))
 
 
 def write(path, study, cells, targets, verdicts, about):
     """The offline page of a study; about: report.About."""
     groups = [c.runs for c in cells if c.runs]
     runs = [g[0] for g in groups]
-    body = "".join(of_condition(study, condition, cells, targets[condition.name],
-                                [results.in_words(v) for v in verdicts if v.condition == condition.name])
-                   for condition in study.conditions if any(c.runs for c in cells if c.condition == condition))
+    body = Markup().join(of_condition(study, condition, cells, targets[condition.name],
+                                      [results.in_words(v) for v in verdicts if v.condition == condition.name])
+                         for condition in study.conditions if any(c.runs for c in cells if c.condition == condition))
     body += staleness.section(groups) + figures.memory(runs) + figures.wire(runs) + figures.totals(groups)
-    rows = [["row", "topology", "settings"]] + [[r.name, r.topology, ", ".join(f"{k} = {v}" for k, v in r.settings.items()) or "-"] for r in study.rows]
-    body += f"<h2>The rows</h2>{html_of(rows)}" + report.notes([run for group in groups for run in group], about)
-    top = (report.head(study.title, runs) + report.failures(about.failed, groups) + f"<p>{escape(study.question)}</p>"
-           + f'<p class="foot">{escape(results.busy(cells))}</p>')
+    rows = [[r.name, r.topology, ", ".join(f"{k} = {v}" for k, v in r.settings.items()) or "-"] for r in study.rows]
+    body += SECTIONS.study_rows(rows) + report.notes([run for group in groups for run in group], about)
+    top = report.head(study.title, runs) + report.failures(about.failed, groups) + SECTIONS.study_top(study.question, results.busy(cells))
     body, contents = report.with_contents(body)
     report.write_page(path, study.title, top, body, contents)
 

@@ -220,7 +220,7 @@ class Reading(Case):
         self.assertIn("other programs took 50% of the cores: end them", said["Speed"])
         self.assertIn("zero:2 needs 1.00 times zero:1's time.", html.unescape(said["Speed"]))
         said = self.sentences(self.page(make_run(self.at("g"), "gossip", val_loss=None), make_run(self.at("b"), "zero:2", val_loss=None)))
-        self.assertIn("5.1250 in all runs. The loss of gossip is of worker 0&#x27;s own samples.", said["Loss"])
+        self.assertIn("5.1250 in all runs. The loss of gossip is of worker 0's own samples.", html.unescape(said["Loss"]))
         said = self.sentences(self.page(make_run(self.at("l"), "local")))
         self.assertEqual(said["Bits"], f"The weights end as {HASH}.")
         self.assertEqual(said["Bytes"], "One process sends nothing.")

@@ -176,7 +176,7 @@ class Pages(Case):
             self.assertFalse(words in page + text, words)
         self.assertIn(table.HOST, " ".join(text.split()))
         self.assertTrue("threads waited for a core" in page)
-        self.assertEqual(page.count(html.escape(table.RESIDENT)), 2)  # below the bars and below the table
+        self.assertEqual(html.unescape(page).count(table.RESIDENT), 2)  # below the bars and below the table
         self.assertFalse("the program itself once" in page)
 
     def test_times_are_divided_by_the_steps_that_they_are_of(self):

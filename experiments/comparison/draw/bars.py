@@ -1,6 +1,8 @@
 """Bar plots: stacked horizontal bars of many runs, and small histograms."""
 from html import escape
 
+from markupsafe import Markup
+
 from . import svg
 
 ROW, GAP, LINE = 17, 4, 18   # heights of a bar, between bars, of a heading's line
@@ -127,4 +129,4 @@ def histogram(counts, x_title, description, width=svg.SMALL, height=210):
         if i % every == 0:
             out.append(svg.text_at("tick", x + step / 2, base + 18, str(i), "middle"))
     out.append(svg.text_at("axis", (left + right) / 2, height - 8, svg.elide(x_title, right - left, "axis"), "middle"))
-    return "".join(out) + "</svg>"
+    return Markup("".join(out) + "</svg>")

@@ -5,6 +5,7 @@ import re
 from html import unescape
 
 import pandas
+from markupsafe import Markup
 
 from . import svg
 from .style import PALETTE, PLOTS
@@ -40,16 +41,13 @@ def stacked(html):
 
 def link(words, name, kind, text):
     data = base64.b64encode(text.encode()).decode()
-    return f'<a download="{name}" href="data:{kind};base64,{data}">{words}</a>'
+    return Markup('<a download="{}" href="data:{};base64,{}">{}</a>').format(name, kind, data, words)
 
 
-def links(name, title, html, rows):
-    """name: of the files, without an ending; rows: of the CSV, its heading first."""
+def figure(name, title, html, rows):
+    """The inside of a figure: html, its key and drawings, and the links. name: of the files, without an ending; rows: the numbers that
+    are drawn, their heading first."""
     height, body = stacked(html)
     whole = svg.file_text(svg.WIDE, height, title, PALETTE + PLOTS, body)
-    return f'<p class="get">{link("SVG", name + ".svg", "image/svg+xml", whole)} {link("CSV", name + ".csv", "text/csv", pandas.DataFrame(rows[1:], columns=rows[0], dtype=object).to_csv(index=False))}</p>'
-
-
-def figure(name, title, html, rows, caption=""):
-    """html: the key and the drawings; rows: the numbers that they draw, their heading first."""
-    return f'<figure>{html}{links(name, title, html, rows)}' + (f"<figcaption>{caption}</figcaption>" if caption else "") + "</figure>"
+    numbers = pandas.DataFrame(rows[1:], columns=rows[0], dtype=object).to_csv(index=False)
+    return html + Markup('<p class="get">{} {}</p>').format(link("SVG", name + ".svg", "image/svg+xml", whole), link("CSV", name + ".csv", "text/csv", numbers))

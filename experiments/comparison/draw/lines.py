@@ -3,6 +3,8 @@ import math
 from dataclasses import dataclass, field
 from html import escape
 
+from markupsafe import Markup
+
 from . import svg
 
 NOTHING = '<p class="note">There is nothing to draw: no finite value was recorded.</p>'
@@ -31,7 +33,7 @@ class Lines:
 
 def line_plot(plot, width=None):
     """The plot for page and phone; with a width, one drawing for both."""
-    return draw(plot, width) if width else svg.both_widths(lambda w: draw(plot, w))
+    return Markup(draw(plot, width)) if width else svg.both_widths(lambda w: draw(plot, w))
 
 
 def rows(plots):

@@ -4,6 +4,8 @@ their own."""
 import math
 from html import escape
 
+from markupsafe import Markup
+
 WIDE, NARROW, SMALL = 760, 340, 300   # of a plot: on a page, on a phone, one of several beside each other
 FONT = {"tick": 12, "axis": 12.5, "value": 12, "group": 13}  # by CSS class
 CHARACTER = 0.58          # width of a sans-serif character, of the font's size; a little more than the mean
@@ -65,7 +67,7 @@ def write_file(path, width, height, title, style, body):
 
 def both_widths(draw):
     """The plot as a page and as a phone get it; the style sheet shows one of them."""
-    return f'<div class="on-page">{draw(WIDE)}</div><div class="on-phone">{draw(NARROW)}</div>'
+    return Markup(f'<div class="on-page">{draw(WIDE)}</div><div class="on-phone">{draw(NARROW)}</div>')
 
 
 def ticks(low, high, count=5, whole=False):
@@ -135,4 +137,4 @@ def legend(entries):
         else:
             mark = f'<svg class="key box" viewBox="0 0 12 12"><rect class="fill {css}" width="12" height="12" rx="2"/></svg>'
         items.append(f"<li {shows}>{mark}{escape(label)}</li>")
-    return f'<ul class="legend">{"".join(items)}</ul>'
+    return Markup(f'<ul class="legend">{"".join(items)}</ul>')

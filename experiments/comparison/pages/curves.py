@@ -1,13 +1,15 @@
 """The report's curves: training loss, how far curves are apart, and loss on held-out text against samples, updates, time."""
 import math
 import statistics
-from html import escape
+
+from markupsafe import Markup
 
 from .. import learning, speed, table
 from ..draw.figure import figure
 from ..draw.lines import Lines, line_plot, rows
 from ..runs import as_float
 from ..spread import finite
+from . import SECTIONS
 from .figures import dash, key_of, noisy
 
 AXES = [("samples", "samples of the job"), ("updates", "updates of the weights"), ("seconds", "seconds of training")]
@@ -46,10 +48,10 @@ def entropy_of(groups):
     return [(entropy, f"unigram entropy of the text, {entropy:.3f}")] if entropy else []
 
 
-def drawn(name, series, axes, levels, caption, **more):
+def drawn(name, series, axes, levels, **more):
     """A figure of one plot with its key. axes: (x, y, title)."""
     plot = Lines(series, axes[0], axes[1], levels, axes[2], **more)
-    return figure(name, axes[2], key_of(series, levels) + line_plot(plot), rows([plot]), caption)
+    return figure(name, axes[2], key_of(series, levels) + line_plot(plot), rows([plot]))
 
 
 def losses(groups):
@@ -62,16 +64,8 @@ def losses(groups):
                        "dots": [] if band else [(e.step, e.loss) for e in learning.judged(alike[0][0])]})
     found = [(g[0].label, finite([r.val_loss for r in g])) for g in groups]
     held_out = [f"{label} {statistics.median(values):.4f}" for label, values in found if values]
-    tail = f" Held-out loss after the last step: {escape(', '.join(held_out))}." if 0 < len(held_out) <= 8 else ""
-    bands = " Areas span from the lowest to the highest run." if any(s["band"] for s in series) else ""
-    apart = (" Where the key names other samples, the curve is of those alone: it is not to be compared with the others point by point; the "
-             "loss on held-out text is." if any(whose(g[0]) != g[0].label for g in groups) else "")
-    return """<h2>Loss against step</h2>
-<p>Does the topology change what is learned? Runs that are equal to the last bit share one curve.</p>
-""" + drawn("loss", series, ("step", "loss (nats per token)", "Loss against step"), levels,
-            f"Training loss, the mean over the global batch of each step.{apart} Pale: single steps; bold: trailing mean over a fiftieth of the "
-            f"run.{bands} The dotted line is the loss of a model that knows only the token frequencies. Dots: loss on held-out text.{tail}",
-            height=310)
+    return SECTIONS.losses(drawn("loss", series, ("step", "loss (nats per token)", "Loss against step"), levels, height=310),
+                           any(whose(g[0]) != g[0].label for g in groups), any(s["band"] for s in series), held_out if len(held_out) <= 8 else [])
 
 
 def apart(groups):
@@ -86,14 +80,9 @@ def wall_clock(groups):
         run, own = group[0], factor[group[0].label]
         series.append({"label": whose(run), "color": i % 8, "dash": dash(i),
                        "points": [(t * own, as_float(m["loss"])) for t, m in zip(run.elapsed(), run.metrics)]})
-    paired = (" Each run's seconds are scaled so that the runs take times that stand to each other as the rounds say, in which they took turns: "
-              "so a slow minute of the machine is no run's own.") if any(v != 1 for v in factor.values()) else ""
-    repeats = " Of repeated runs the first." if any(len(g) > 1 for g in groups) else ""
-    return """<h2>Loss against seconds</h2>
-<p>What does the topology cost? Curves that are equal step by step separate here, by the time that each step takes.</p>
-""" + drawn("loss-seconds", series, ("seconds since the first step began", "loss (nats per token)", "Loss against seconds"), entropy_of(groups),
-            f"The same losses against the seconds of training.{repeats}{paired} All ranks of these runs shared the cores named in the notes, so more "
-            "ranks mean fewer cores for each: this shows overheads, not the speed-up of adding machines.")
+    return SECTIONS.wall_clock(
+        drawn("loss-seconds", series, ("seconds since the first step began", "loss (nats per token)", "Loss against seconds"), entropy_of(groups)),
+        any(len(g) > 1 for g in groups), any(v != 1 for v in factor.values()))
 
 
 def distances(runs, groups):
@@ -113,11 +102,8 @@ def distances(runs, groups):
             series.append({"label": run.label, "color": i % 8, "dash": dash(i), "points": points})
     if not series:
         return ""
-    return "<h2>How far apart are the curves that are not equal?</h2>" + drawn(
-        "distance", series, ("step", "distance of the losses (nats per token)", "Distance between loss curves"), [],
-        f"Distance of each step's loss from that of {escape(reference.label)}, on a logarithmic axis; where a curve is missing, that step's loss "
-        "is equal to the last bit. A difference in rounding starts small and grows until it is lost in the noise of training; other "
-        "updates are far apart at once.", height=300, powers=True)
+    return SECTIONS.distances(drawn("distance", series, ("step", "distance of the losses (nats per token)", "Distance between loss curves"), [],
+                                    height=300, powers=True), reference.label)
 
 
 def at_places(runs, what):
@@ -144,13 +130,8 @@ def held_out(groups, target):
             points, band = at_places(group, what)
             series.append({"label": group[0].label, "color": i % 8, "dash": dash(i), "points": points, "band": band})
         plots.append(Lines(series, words, "held-out loss (nats per token)", levels, f"Held-out loss against {words}", 300, marked=True))
-    parts = "".join(f'<div class="plot">{line_plot(plot)}</div>' for plot in plots)
-    return """<h2>Loss on held-out text</h2>
-<p>What did each topology learn from the same text, with the same number of updates, in the same time?</p>
-""" + figure("held-out", "Loss on held-out text", key_of(series, levels) + parts, rows(plots),
-             "The weights were kept during training and evaluated after it, so evaluation costs no time here. Where each worker's gradient is "
-             "an update of its own (ps:async) there are more updates. The first plot compares equal numbers of samples, the second equal "
-             "numbers of updates, the third equal time.") + time_to(groups, target)
+    parts = Markup().join(Markup('<div class="plot">{}</div>').format(line_plot(plot)) for plot in plots)
+    return SECTIONS.held_out(figure("held-out", "Loss on held-out text", key_of(series, levels) + parts, rows(plots))) + time_to(groups, target)
 
 
 def time_to(groups, target):
@@ -162,11 +143,8 @@ def time_to(groups, target):
         found = learning.time_to(group, target)
         text = [table.number(v, table.digits(v)) for v in (found.value, found.low, found.high) if v is not None] if found else ["never"]
         ends = f" ({text[1]} to {text[2]})" if len(text) > 1 else ""
-        rows.append(f"<tr><td>{escape(group[0].label)}</td><td>{text[0]}{ends}{noisy(group) if found else ''}</td>"
-                    + "".join(f"<td>{took(group, target, what)}</td>" for what in ("updates", "samples")) + "</tr>")
-    return (f"<h3>Time until the held-out loss reached {target:.4f}</h3><div class=\"wide\"><table><thead><tr><th>run</th><th>seconds</th><th>updates</th>"
-            f"<th>samples</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-            "<p class=\"foot\">Between two evaluations the loss is taken from a straight line.</p>")
+        rows.append([group[0].label, text[0] + ends + (noisy(group) if found else ""), *(took(group, target, what) for what in ("updates", "samples"))])
+    return SECTIONS.time_to(f"{target:.4f}", rows)
 
 
 def took(group, target, what):

@@ -1,5 +1,5 @@
 """The report's figures: memory, bytes, time and totals of the runs, each with how to read it."""
-from html import escape
+from markupsafe import Markup
 
 from netlab import formula
 
@@ -10,6 +10,7 @@ from ..draw.bars import bar_plot, rows
 from ..draw.figure import figure
 from ..runs import CLASSES, PINNED
 from ..spread import median
+from . import SECTIONS
 
 MIB = table.MIB
 DASHES = ["", "7 4", "2 3", "10 3 2 3"]
@@ -64,21 +65,11 @@ def memory(runs):
                              "mark": (formula, f"textbook formula: {formula / MIB:,.2f} MiB") if formula else None})
     used = [n for n, c in enumerate(CLASSES)
             if any(e["peak"].get(c) or e["predicted"].get(c) for r in runs for e in r.roles().values())]
-    verdict = ("In every run and class, the prediction and the measurement agree to the byte: there is one bar for both." if exact else
-               "Where the measurement is not the prediction, there are two bars: hollow what was predicted, solid what was measured.")
-    if any(e["peak"].get(PINNED) for r in runs for e in r.roles().values()):
-        verdict += " Page-locked host memory, through which the device is reached, is in the table and in no bar."
+    pinned = any(e["peak"].get(PINNED) for r in runs for e in r.roles().values())
     kept = sorted({r.dtype for r in runs if r.dtype not in (None, "fp32")})
-    server = ("A server also holds the fp32 sum that it is building (counted as gradients)"
-              + (f", and the {' or '.join(kept)} weights that it answers with" if kept else "") + ". ") if any(r.servers for r in runs) else ""
     key = svg.legend([(f"m{n}", CLASS_WORDS[CLASSES[n]]) for n in used])
-    drawn = bar_plot(bars, "MiB", "Memory by class", MIB)
-    return f"""<h2>Memory per rank</h2>
-<p>Device memory by what it is for, of the rank of each role that has most. The prediction comes from the layout before anything is allocated; the
-measurement counts what the device handed out at its peak. {verdict}</p>
-""" + figure("memory", "Memory per rank", key + drawn, rows(bars, "MiB", MIB),
-             "The upright tick is the textbook formula, which counts weights, gradients, masters and moments only. The bars also hold "
-             f"activations, which depend on a worker's share of the batch alone, and buffers. {server}The formulas stand below.")
+    drawn = figure("memory", "Memory per rank", key + bar_plot(bars, "MiB", "Memory by class", MIB), rows(bars, "MiB", MIB))
+    return SECTIONS.memory(drawn, exact, pinned, kept, any(r.servers for r in runs))
 
 
 def formulas(runs):
@@ -94,12 +85,7 @@ def formulas(runs):
     if not found:
         return ""
     letters = next((r.get("units", "formula") for r in runs if r.get("units", "formula")), "")
-    body = "".join(f"<tr><td>{escape(', '.join(dict.fromkeys(labels)))}</td>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
-                   for cells, labels in found.items())
-    return (f"<h2>The formulas of memory and bytes</h2><p>As each run states them, in the bytes of its own number format. {escape(letters)}.</p>"
-            "<div class=\"wide\"><table><thead><tr><th>run</th><th>role</th><th>format</th><th>memory (bytes)</th><th>that is (MiB)</th>"
-            f"<th>sent per step</th><th>predicted (MiB)</th></tr></thead><tbody>{body}</tbody></table></div>"
-            "<p class=\"foot\">The textbook knows no padding and no buffers; what is sent is predicted with padding.</p>")
+    return SECTIONS.formulas(letters, [[", ".join(dict.fromkeys(labels)), *cells] for cells, labels in found.items()])
 
 
 WIRE = ("predicted_sent", "sent_per_step", "predicted_received", "received_per_step")
@@ -126,11 +112,7 @@ def wire(runs):
         return ""
     used = {bar["segments"][0][0] for bar in bars}
     key = svg.legend([(css, words) for css, words in (("c2", "sent, and as much received"), ("c1", "sent"), ("c0", "received")) if css in used])
-    return f"""<h2>Bytes per step</h2>
-<p>Payload that one rank sends and receives for one step: gradients and weights. Headers and control messages are counted
-apart and are not in the bars.</p>
-""" + figure("bytes", "Bytes per step", key + bar_plot(bars, "MiB per step", "Bytes per step", MIB, 2), rows(bars, "MiB per step", MIB),
-             'Bar: counted; upright tick: predicted; "=" after the number: they agree to the byte. The formulas stand below.')
+    return SECTIONS.wire(figure("bytes", "Bytes per step", key + bar_plot(bars, "MiB per step", "Bytes per step", MIB, 2), rows(bars, "MiB per step", MIB)))
 
 
 def times(groups):
@@ -146,14 +128,14 @@ def times(groups):
                          "segments": [("m2", "overlapped communication (ms)", 1e3 * part["comm_overlapped"])]})
     if not bars:
         return ""
-    key = svg.legend([(color(TIME_COLORS, k), named) for k, named in table.TIMES])
-    return """<h2>Where the time goes, per step</h2>
-<p>Mean over the workers. A worker computes or waits: for a peer that is not ready, for a transfer, or for its own host.</p>
-""" + figure("time", "Where the time goes", key + bar_plot(bars, "ms per step, mean over the run", "Step time split"), rows(bars, "ms"),
-             'The solid parts add up to the step. "Waiting for peers" ends when the last peer has its part ready; from then until the '
-             "transfer has ended, the time is exposed communication. In a star the servers update the weights, so a worker's optimizer time "
-             "is zero, and it waits for the servers' update. Hollow: communication while the worker computes, which does not lengthen the "
-             f"step. {escape(table.HOST)}") + servers(groups)
+    drawn = split("time", "Where the time goes", TIME_COLORS, table.TIMES, bars, "ms per step, mean over the run", "Step time split")
+    return SECTIONS.times(drawn, table.HOST) + servers(groups)
+
+
+def split(name, title, colors, parts, bars, axis, description):
+    """The figure of bars in milliseconds, with a key of their parts."""
+    key = svg.legend([(color(colors, k), named) for k, named in parts])
+    return figure(name, title, key + bar_plot(bars, axis, description), rows(bars, "ms"))
 
 
 def servers(groups):
@@ -166,11 +148,8 @@ def servers(groups):
                          [(color(SERVER_COLORS, k), f"{named} (ms)", 1e3 * part[k]) for k, named in table.SERVER_TIMES]})
     if not bars:
         return ""
-    return f"""<h3>The servers' threads</h3>
-""" + figure("servers", "The servers' threads", svg.legend([(color(SERVER_COLORS, k), named) for k, named in table.SERVER_TIMES])
-             + bar_plot(bars, "ms per step, all threads of a server added", "Time of the servers"), rows(bars, "ms"),
-             "Mean over the servers. Hold: a thread has frames or whole gradients, and waits for another worker's turn or for a decision. "
-             "Wait: it has nothing to do.")
+    return SECTIONS.servers(split("servers", "The servers' threads", SERVER_COLORS, table.SERVER_TIMES, bars,
+                                  "ms per step, all threads of a server added", "Time of the servers"))
 
 
 def links(groups):
@@ -184,12 +163,8 @@ def links(groups):
                          "mark": (1e3 * bound, f"formula: {1e3 * bound:,.1f} ms"), "text": f"{1e3 * middle:,.1f}, formula {1e3 * bound:,.1f}"})
     if not bars:
         return ""
-    return f"""<h2>Steps across the network</h2>
-<p>Every rank behind a link of {escape(words)}, each way. With M the bytes of all weights, N workers, S servers, B bytes
-per second: a star takes max(M/B, N x M/(S x B)), twice that where clipping or fp16 lets no pull be answered before the last push;
-a ring 2(N-1)/N x M/B, in stage 3 3(N-1)/N x M/B.</p>
-""" + figure("network", "Steps across the network", bar_plot(bars, "ms per step", "Steps across the network"), rows(bars, "ms"),
-             "Bar: median step; upright tick: the formula, which counts the wire alone.")
+    drawn = figure("network", "Steps across the network", bar_plot(bars, "ms per step", "Steps across the network"), rows(bars, "ms"))
+    return SECTIONS.links(drawn, words)
 
 
 def axis_of(key, named):
@@ -213,10 +188,8 @@ def totals(groups):
                 bars.append({"group": None, "label": group[0].label + mark, "segments": [("m0", named, value)]})
         if bars:
             told += rows([{**bar, "group": named} for bar in bars], "value", unit)[bool(told):]
-            cells.append(f"<h3>{escape(named[0].upper() + named[1:])}</h3>"
+            cells.append(Markup("<h3>{}</h3>").format(named[0].upper() + named[1:])
                          + bar_plot(bars, named, f"Of the whole job: {named}", unit, 1))
     if not cells:
         return ""
-    return f"""<h2>The whole job</h2>
-<p>All roles added. The busiest rank says what one machine must have; these say what all of them must have together: a star's
-servers hold and send what its workers do not.</p>""" + figure("job", "The whole job", "".join(cells), told, escape(table.RESIDENT))
+    return SECTIONS.totals(figure("job", "The whole job", Markup().join(cells), told), table.RESIDENT)

@@ -1,9 +1,10 @@
 """How old the weights were that asynchronous gradients were computed on: how often, over time, per worker."""
-from html import escape
+from markupsafe import Markup
 
 from ..draw.bars import histogram
 from ..draw.figure import figure
 from ..draw.lines import Lines, line_plot, rows
+from . import SECTIONS
 from .figures import dash, key_of
 
 
@@ -16,12 +17,10 @@ def histograms(runs):
     plots = []
     for run in runs:
         words = f"mean {run.get('staleness', 'mean', default=0):.2f}, at most {run.get('staleness', 'max', default=0):.0f}"
-        plots.append(f"<div class=\"plot\"><h4>{escape(run.label)}</h4>"
-                     f"{histogram(run.get('staleness', 'histogram'), 'updates missed', 'Staleness of ' + run.label)}<p>{words}</p></div>")
+        plots.append(Markup('<div class="plot"><h4>{}</h4>{}<p>{}</p></div>').format(
+            run.label, histogram(run.get("staleness", "histogram"), "updates missed", "Staleness of " + run.label), words))
     told = [["run", "updates missed", "gradients"]] + [[run.label, i, count] for run in runs for i, count in enumerate(run.get("staleness", "histogram"))]
-    return figure("staleness", "How stale the gradients were", f'<div class="small">{"".join(plots)}</div>', told,
-                  "Share of the gradients by staleness, over all workers. With N workers of equal speed most gradients miss N - 1 updates; a "
-                  "slow worker misses more.")
+    return figure("staleness", "How stale the gradients were", Markup('<div class="small">{}</div>').format(Markup().join(plots)), told)
 
 
 def series(runs):
@@ -32,8 +31,7 @@ def series(runs):
     if not found:
         return ""
     plot = Lines(found, "updates of the job", "mean staleness (updates)", [], "Staleness over time", 240, from_zero=True)
-    return "<h3>Over the run</h3>" + figure("staleness-over-time", "Staleness over time", key_of(found) + line_plot(plot), rows([plot]),
-                                            "The mean over the gradients since the point before. It grows where a worker falls behind.")
+    return figure("staleness-over-time", "Staleness over time", key_of(found) + line_plot(plot), rows([plot]))
 
 
 def worker_rows(run):
@@ -51,26 +49,11 @@ def unit_rows(run):
             for u in run.get("staleness", "units") or [] if isinstance(u, dict) and isinstance(u.get("mean"), (int, float))]
 
 
-def tables(runs):
-    """Staleness per worker and per unit; "" where no run told them apart."""
-    rows = [row for run in runs for row in worker_rows(run) + unit_rows(run)]
-    if not rows:
-        return ""
-    body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows)
-    spreads = [f"{run.label}: mean {run.get('staleness', 'spread', 'mean'):.2f}, at most {run.get('staleness', 'spread', 'max'):g}"
-               for run in runs if isinstance(run.get("staleness", "spread", "mean"), (int, float))]
-    inside = (f"<p>Inside one gradient the units may have been computed on different versions. Spread of the versions: "
-              f"{escape('; '.join(spreads))}.</p>" if spreads else "")
-    return (f"<details><summary>Per worker and per unit</summary>{inside}<div class=\"wide\"><table><thead><tr><th>run</th><th>of</th>"
-            f"<th>mean</th><th>at most</th></tr></thead><tbody>{body}</tbody></table></div></details>")
-
-
 def section(groups):
     """The section; "" without such runs."""
     runs = stale_runs(groups)
     if not runs:
         return ""
-    return f"""<h2>How stale the gradients were</h2>
-<p>In an asynchronous star a worker computes on weights that change meanwhile. Staleness counts the updates of others that
-a server applied between a worker's pull of the weights and its own gradient's update.</p>
-{histograms(runs)}{series(runs)}{tables(runs)}"""
+    spreads = [f"{run.label}: mean {run.get('staleness', 'spread', 'mean'):.2f}, at most {run.get('staleness', 'spread', 'max'):g}"
+               for run in runs if isinstance(run.get("staleness", "spread", "mean"), (int, float))]
+    return SECTIONS.staleness(histograms(runs), series(runs), spreads, [row for run in runs for row in worker_rows(run) + unit_rows(run)])

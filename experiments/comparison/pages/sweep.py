@@ -1,6 +1,7 @@
 """Metrics against the values of --sweep: one line per topology."""
 import math
-from html import escape
+
+from markupsafe import Markup
 
 from .. import table
 from ..draw import svg
@@ -8,6 +9,7 @@ from ..draw.figure import figure
 from ..draw.lines import Lines, line_plot, rows
 from ..runs import as_float, device_bytes
 from ..spread import estimate
+from . import SECTIONS
 from .figures import dash, key_of
 
 MIB = table.MIB
@@ -153,7 +155,7 @@ def plots_of(groups, key):
     def add(title, series, zero):
         plot = Lines(series, x_title, title, description=f"{title} against {key}", height=220, x_ticks=ticks, from_zero=zero)
         plots.append(plot)
-        cells.append(f'<div class="plot">{line_plot(plot, svg.SMALL)}</div>')
+        cells.append(Markup('<div class="plot">{}</div>').format(line_plot(plot, svg.SMALL)))
     if key == "workers" and numbers_of(values) and len(values) > 1:
         series = speed_up(lines, places)
         if series:
@@ -167,8 +169,7 @@ def plots_of(groups, key):
             add(title, beside + series, zero)
     key_lines = [{"label": name, "color": i % 8, "dash": dash(i)} for i, name in enumerate(lines)]
     key_lines += [{"label": FORMULA, "color": 7, "formula": True}] if dotted else []
-    return figure(f"sweep-{key}", f"Against {key}", f"{key_of(key_lines)}<div class=\"small\">{''.join(cells)}</div>",
-                                              rows(plots))
+    return figure(f"sweep-{key}", f"Against {key}", key_of(key_lines) + Markup('<div class="small">{}</div>').format(Markup().join(cells)), rows(plots))
 
 
 def section(groups):
@@ -176,8 +177,4 @@ def section(groups):
     keys = [key for key, _ in groups[0][0].point]
     if not keys:
         return ""
-    repeated = any(len(g) > 1 for g in groups)
-    note = "Points are medians of the repeated runs, areas and upright lines their 95% intervals." if repeated else "Each point is one run."
-    return (f"<h2>What changes with {escape(' and with '.join(keys))}</h2><p>Each line is one topology"
-            f"{'' if len(keys) == 1 else ' with the other settings fixed'}. {note} Lines that lie on each other are equal "
-            f"there.</p>{''.join(plots_of(groups, key) for key in keys)}")
+    return SECTIONS.sweep(keys, any(len(g) > 1 for g in groups), [plots_of(groups, key) for key in keys])

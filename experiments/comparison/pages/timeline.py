@@ -1,7 +1,8 @@
 """One step of every topology as it happened, drawn from the spans that the ranks recorded."""
 import json
 import os
-from html import escape
+
+from markupsafe import Markup
 
 import regular
 
@@ -10,6 +11,7 @@ from ..draw.figure import figure
 from ..draw.lanes import HEAD, SHARD, THIN, Lane, draw, margin, rows
 from ..runs import RunError
 from ..spread import median
+from . import SECTIONS
 
 FILE = "trace.json"
 GAPS = 900  # the thread of a worker's gaps
@@ -174,14 +176,8 @@ def section(groups):
     for i, (label, step, window, lanes, _) in enumerate(found):
         words = f"{label}, step {step}: {(window[1] - window[0]) / 1e6:,.1f} ms"
         told += rows(label, lanes, window)
-        parts.append(f'<div class="plot lanes"><h4>{escape(words)}</h4>'
-                     + svg.both_widths(lambda width, a=lanes, b=window, c=words, last=i + 1 == len(found): draw(a, b, scale, width, c, last)) + "</div>")
-    clock = f" The clocks of the machines agree to {error / 1e6:,.3f} ms." if error else ""
+        parts.append(Markup('<div class="plot lanes"><h4>{}</h4>{}</div>').format(words, svg.both_widths(
+            lambda width, a=lanes, b=window, c=words, last=i + 1 == len(found): draw(a, b, scale, width, c, last))))
     present = {css.split()[0] for *_, lanes, _ in found for lane in lanes for css, *_ in [*lane.spans, *lane.transfers]} | {"idle"}
-    return """<h2>One step of each</h2>
-<p>One step as it was recorded: computing, sending and waiting. All drawings have the same time scale, so a shorter step is a shorter
-drawing. Each is the recorded step whose length is nearest to its run's median.</p>
-""" + figure("step", "One step of each", svg.legend([entry for entry in KEY if entry[0] in present]) + "".join(parts), told,
-             "The upper row of a worker is its computing. A gap in it has the colour of its reason: the worker waited until the last peer had its "
-             "part ready (half as high), and then for the transfer. The thin rows are transfers, from the moment when every part was ready "
-             f"until the end. Each row of a server is one of its threads, in the colours of its work.{clock}")
+    drawn = figure("step", "One step of each", svg.legend([entry for entry in KEY if entry[0] in present]) + Markup().join(parts), told)
+    return SECTIONS.step(drawn, f"{error / 1e6:,.3f}" if error else "")

@@ -17,7 +17,7 @@
 #include "shared/core/segment.h"
 #include "shared/device/device_choice.h"
 #include "shared/fabric/address.h"
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 #include "shared/launch/joined.h"
 #include "shared/launch/stop.h"
 
@@ -101,7 +101,7 @@ static int open_nccl(struct ring_source *r, const struct ring_place *p) {
 
 // Ranks over tcp exchange their addresses in the rendezvous, or on one host through the ring's meeting.
 static int meet_by_rendezvous(void *rendezvous, const void *mine, size_t bytes, void *all) {
-    return rendezvous_all(rendezvous, mine, bytes, all);
+    return rendezvous_allgather(rendezvous, mine, bytes, all);
 }
 
 static int meet_here(void *source, const void *mine, size_t bytes, void *all) {
@@ -253,7 +253,7 @@ static int check_collective(const struct config *c) {
 // message names the operation.
 void ranks_meet(const struct config *c, struct rendezvous_options *o) {
     if (c->collective != RING_SHM) o->silent_s = SILENT_DEADLINES * o->deadline_s;
-    o->beat_s = rendezvous_beat(o->deadline_s);
+    o->beat_s = rendezvous_heartbeat_s(o->deadline_s);
 }
 
 int ranks_check(const struct config *c) { return check_medium(c) || check_collective(c) ? -1 : 0; }
@@ -387,7 +387,7 @@ static int meet_over_mpi(struct run *r) {
     struct rendezvous_options o = {.rank = r->env.rank,
                                    .size = r->env.size,
                                    .deadline_s = (double)r->config->deadline_ms * 1e-3,
-                                   .later = true};
+                                   .no_wait = true};
     char host[64] = "127.0.0.1", place[80] = "";
     if (r->env.local_size != o.size) gethostname(host, sizeof host - 1);
     o.host = host;
@@ -404,7 +404,7 @@ static void say_lost(struct run *r, struct rank_lives *lives) {
     const char *said = rank_lives_ended(lives);
     for (int i = 0; i < LOST_LOOKS && rendezvous_machines(r->meet) > 1; i++, usleep(LOST_LOOK_US)) {
         int rank = rendezvous_lost(r->meet);
-        const char *why = rendezvous_ended(r->meet);
+        const char *why = rendezvous_end_reason(r->meet);
         if (rank < 0 && (!why || (said && strstr(said, why)))) continue;
         if (rank < 0)
             fail("%s", why);

@@ -15,7 +15,7 @@
 #include "shared/core/text.h"
 #include "shared/fabric/address.h"
 #include "shared/fabric/job_key.h"
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 #include "shared/launch/joined.h"
 #include "shared/launch/launch.h"
 #include "shared/launch/local_steps.h"
@@ -265,7 +265,7 @@ static int works_on(void *ctx) {
 static const char *look_for_gone(struct star *s) {
     for (int r = 0; r < s->size && rendezvous_lost(s->meet) >= 0; r++) {
         const struct rendezvous_member *m = rendezvous_member(s->meet, r);
-        if (s->gone[r] || m->machine < 0 || !rendezvous_gone(s->meet, r)) continue;
+        if (s->gone[r] || m->machine < 0 || !rendezvous_is_lost(s->meet, r)) continue;
         s->gone[r] = true;
         snprintf(s->lost, sizeof s->lost, "rank %d, on %s, has gone, with the roles that it had started%s", r,
                  m->host, ps_elastic(s->c) ? "" : ": the run ends");
@@ -278,7 +278,7 @@ static const char *look_for_gone(struct star *s) {
 // Returns why the job ends, from the other ranks or from the scheduler, or NULL if it continues.
 static const char *look_for_end(struct star *s) {
     // Rank 0's scheduler logs itself what has ended the job.
-    const char *why = s->rank ? rendezvous_ended(s->meet) : NULL;
+    const char *why = s->rank ? rendezvous_end_reason(s->meet) : NULL;
     if (!why && s->joined) why = look_for_gone(s);
     if (why) fail("%s", why);
     s->told = why != NULL;

@@ -35,7 +35,7 @@ PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
 CORE_C, EPOCHS = "ps/scheduler/scheduler_core.c", "test_ps_epochs"
 GOSSIP_C, LOCAL_C = "decentral/gossip.c", "shared/launch/local_steps.c"
 TCP, LIVES = "test_decentral_tcp", "decentral/collective/rank_lives.c"
-MESH, LANES, SEAT = "shared/fabric/mesh.c", "shared/fabric/lanes.c", "shared/fabric/seat.c"
+MESH, LANES, SEAT = "shared/fabric/mesh.c", "shared/fabric/lanes.c", "shared/fabric/client.c"
 
 HF, HF_DIR, DATA, DATA_FILES = "test_shared_hf", "shared/hf/hf_dir.c", "test_shared_data", "shared/data/data_files.c"
 
@@ -46,16 +46,16 @@ RULES = [Rule(*row) for row in (
      "if (rank_lives_end(m->lives, why, lost) || true) return;", TCP),
     ("a rank that needs nothing of one that has left goes on", MESH, "if (missing[i] && m->peers", "if (m->peers", TCP),
     ("a message of another length is an error", LANES, "h->total != p->in_bytes || ", "", TCP),
-    ("what is on its way to where all meet is bounded", "shared/fabric/post.c", " && n->under_way + MEET_PIECE + sizeof(struct meet_message) <= MEET_WINDOW", "", "test_shared_book_slow"),
-    ("what is bulk is said again only when it is known to be lost", "shared/fabric/link.c", "oldest && !oldest->bulk", "oldest", "test_shared_book_slow"),
-    ("a want reads nothing that is older than itself", "shared/fabric/seat.c", " || w->asked > m->count", "", "test_shared_book"),
-    ("what is small does not wait where all meet for what is long", "shared/fabric/post.c", "m->kind >= MEET_GET && v->bytes <= MEET_PIECE", "false", "test_shared_book_slow"),
-    ("where order is promised nothing is taken from behind a gap", "shared/fabric/link.c", "l->r.in_order ? gap > 0 : ", "", "test_shared_book"),
-    ("a life that is past does not come back by a message that was late", "shared/fabric/book.c", "        say_past(b, m->rank, past);\n        return;\n", "", "test_shared_cast"),
-    ("a process that wakes when another one has its place is not needed any more", "shared/fabric/book.c", "(!past || past->lost)", "!past", "test_shared_cast"),
-    ("what is member 0's alone is heard from nobody else", "shared/fabric/book.c", "m->kind == MEET_OUT && m->rank == 0", "m->kind == MEET_OUT", "test_shared_cast"),
-    ("whose thread does not turn says no sign of life", SEAT, "if (!s->still) s->say", "s->say", "test_shared_cast"),
-    ("a gather that is over is not kept", "shared/fabric/book.c", "if (k > 1) drop(b, before);", "", "test_shared_book_sizes"),
+    ("what is on its way to where all meet is bounded", "shared/fabric/mailbox.c", " && n->in_flight + MEET_CHUNK + sizeof(struct meet_message) <= MEET_WINDOW", "", "test_shared_registry_slow"),
+    ("what is bulk is said again only when it is known to be lost", "shared/fabric/link.c", "oldest && !oldest->bulk", "oldest", "test_shared_registry_slow"),
+    ("a want reads nothing that is older than itself", "shared/fabric/client.c", " || w->asked > m->count", "", "test_shared_registry"),
+    ("what is small does not wait where all meet for what is long", "shared/fabric/mailbox.c", "m->kind >= MEET_GET && v->bytes <= MEET_CHUNK", "false", "test_shared_registry_slow"),
+    ("where order is promised nothing is taken from behind a gap", "shared/fabric/link.c", "l->r.in_order ? gap > 0 : ", "", "test_shared_registry"),
+    ("a life that is past does not come back by a message that was late", "shared/fabric/registry.c", "        send_end_reason(b, m->rank, ended);\n        return;\n", "", "test_shared_cast"),
+    ("a process that wakes when another one has its place is not needed any more", "shared/fabric/registry.c", "(!ended || ended->lost)", "!ended", "test_shared_cast"),
+    ("what is member 0's alone is heard from nobody else", "shared/fabric/registry.c", "m->kind == MEET_END_PROCESS && m->rank == 0", "m->kind == MEET_END_PROCESS", "test_shared_cast"),
+    ("whose thread does not turn says no sign of life", SEAT, "if (!s->frozen) s->send", "s->send", "test_shared_cast"),
+    ("a gather that is over is not kept", "shared/fabric/registry.c", "if (k > 1) drop_value(b, before);", "", "test_shared_registry_sizes"),
     ("what is on its way to a peer is bounded", LANES, "if (p->credit < bytes) return false;", "", "test_shared_lanes"),
     ("a peer that sends more than its window is named", LANES, "p->kept_bytes + piece->bytes > l->window", "false", "test_shared_lanes"),
     ("credit that was not owed is none", LANES, "h->total > l->window - pair_of", "false && h->total > l->window - pair_of", "test_shared_lanes"),

@@ -10,7 +10,7 @@
 #include "kernels/backend.h"
 #include "kernels/operations.h"
 #include "shared/core/error.h"
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 #include "shared/launch/stop.h"
 
 #define LOOKS            32  // checks within the time after which a rank counts as silent
@@ -81,7 +81,7 @@ static int is_at(void *lives) {
     struct rank_lives *l = lives;
     pthread_mutex_lock(&l->lock);
     int work = (int)look_at(l, l->rank);
-    if (l->signs) l->signs[l->rank] = meet_sign(l->signs[l->rank], work);
+    if (l->signs) l->signs[l->rank] = meet_heartbeat(l->signs[l->rank], work);
     pthread_mutex_unlock(&l->lock);
     return work;
 }
@@ -104,8 +104,8 @@ static void look(struct rank_lives *l, const struct lives_wait *w) {
     double step_s = step(w->deadline_s);
     bool asks = l->meet && !l->signs;
     size_t bytes = 0;
-    uint16_t *told = asks ? rendezvous_look(l->meet, MEET_LIVES, &bytes) : NULL;
-    if (told) (void)rendezvous_look(l->meet, MEET_LIVES, &(size_t){0});
+    uint16_t *told = asks ? rendezvous_try_get(l->meet, MEET_HEARTBEATS, &bytes) : NULL;
+    if (told) (void)rendezvous_try_get(l->meet, MEET_HEARTBEATS, &(size_t){0});
     double now = now_seconds();
     pthread_mutex_lock(&l->lock);
     bool due = now >= l->looked_s + step_s / 2, known = bytes == (size_t)l->size * sizeof *told;
@@ -142,15 +142,15 @@ struct rank_lives *rank_lives_open(int rank, int size) {
 
 void rank_lives_meet(struct rank_lives *l, struct rendezvous *meet) {
     l->meet = meet;
-    rendezvous_is_at(meet, is_at, l);
-    rendezvous_watch(meet, rank_lives_told, l);
+    rendezvous_set_activity(meet, is_at, l);
+    rendezvous_on_loss(meet, rank_lives_told, l);
 }
 
 void rank_lives_share(struct rank_lives *l, struct last_word *end, _Atomic uint16_t *signs) {
     pthread_mutex_lock(&l->lock);
     l->end = end ? end : &l->own;
     l->signs = signs;
-    if (signs) signs[l->rank] = meet_sign(0, DEV_HOST_WORKS);  // it has joined
+    if (signs) signs[l->rank] = meet_heartbeat(0, DEV_HOST_WORKS);  // it has joined
     pthread_mutex_unlock(&l->lock);
 }
 

@@ -1,6 +1,6 @@
 // Distinguishes slow ranks of a ring from dead ones; knows which ranks are working, and why all of them end.
 //
-// Each process has a rendezvous thread (shared/fabric/peer.h). It sends heartbeats with the state of the rank, also
+// Each process has a rendezvous thread (shared/fabric/rendezvous.h). It sends heartbeats with the state of the rank, also
 // while the other threads compute or wait for a file. A process that is stopped or gone sends none. Heartbeats are
 // written to the memory that ranks share, which does not depend on the launcher. They are also sent to the rendezvous,
 // which passes them to ranks that share no memory. A rank that has waited for half its deadline reads them repeatedly.

@@ -4,7 +4,7 @@
 //     server      shard threads, each with its own ROUTER socket and keys: fp32 masters and optimizer state
 //     worker      struct topology; one communication thread owns its DEALER sockets
 //
-// Addresses   All roles enter the job's rendezvous (shared/fabric/peer.h), where the scheduler publishes its address for
+// Addresses   All roles enter the job's rendezvous (shared/fabric/rendezvous.h), where the scheduler publishes its address for
 //             rounds. Servers bind to config->ps.bind and publish there what they advertise; workers learn it from the scheduler.
 // Errors      Every wait has config->ps.deadline_ms. A role returns -1 after naming the missing rank,
 //             the key and the step.

@@ -24,7 +24,7 @@ struct kept {
     struct wire_header header;
 };
 
-static void say(void *own, int peer, const struct link_word *w, struct link_item *item) {
+static void say(void *own, int peer, const struct link_ack *w, struct link_item *item) {
     struct star *s = own;
     struct kept *k = (struct kept *)item;
     struct ps_message m = {.header.kind = WIRE_WORD};
@@ -55,7 +55,7 @@ static void send_message(void *ctx, int peer, const struct ps_message *m) {
     const struct wire_header *h = &m->header;
     if (!wire_is_kept(h->kind)) {
         struct ps_message now = *m;
-        now.header.link = link_word(s->link, peer);
+        now.header.link = link_ack(s->link, peer);
         s->o.network.send(s->o.network.ctx, peer, &now);
         return;
     }
@@ -67,19 +67,19 @@ static void send_message(void *ctx, int peer, const struct ps_message *m) {
     k->payload = m->payload;
     k->bytes = m->bytes;
     memcpy(&k->header, h, used);
-    link_say(s->link, peer, &k->item);
+    link_send(s->link, peer, &k->item);
 }
 
 struct ps_port link_port(struct link *l) {
-    return (struct ps_port){link_own(l), send_message};
+    return (struct ps_port){link_owner(l), send_message};
 }
 
 bool link_receive(struct link *l, int peer, struct wire_header *h, double now) {
-    uint64_t *own = &((struct star *)link_own(l))->incarnations[peer + 1];
+    uint64_t *own = &((struct star *)link_owner(l))->incarnations[peer + 1];
     if (!h->incarnation) return true;
     if (*own && h->incarnation != *own) link_forget(l, peer);
     *own = h->incarnation;
-    if (!link_hear(l, peer, &h->link, h->kind != WIRE_WORD, now)) h->kind = WIRE_WORD;
+    if (!link_accept(l, peer, &h->link, h->kind != WIRE_WORD, now)) h->kind = WIRE_WORD;
     return h->kind != WIRE_WORD || !h->link.said;
 }
 
@@ -87,11 +87,11 @@ struct link *link_create(const struct link_options *o) {
     struct link *l =
         link_new(&(struct link_rules){.peers = o->peers,
                                       .repeat_most_s = o->repeat_most_s,
-                                      .word_s = WORD_S,
+                                      .ack_s = WORD_S,
                                       .own = sizeof(struct star) + ((size_t)o->peers + 1) * sizeof(uint64_t),
-                                      .say = say,
+                                      .send = say,
                                       .drop = drop});
-    struct star *s = link_own(l);
+    struct star *s = link_owner(l);
     s->o = *o;
     s->link = l;
     return l;

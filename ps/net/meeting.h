@@ -1,4 +1,4 @@
-// The data that a star's scheduler and roles publish at the rendezvous of their job (shared/fabric/peer.h): names,
+// The data that a star's scheduler and roles publish at the rendezvous of their job (shared/fabric/rendezvous.h): names,
 // values and messages. The scheduler, in the process of member 0, puts values and receives messages; a role reads
 // values and sends messages.
 //

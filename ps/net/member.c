@@ -57,9 +57,9 @@ int member_place(const char *address, struct member_place *out) {
 }
 
 void member_meeting(const struct config *c, struct rendezvous_options *o) {
-    o->cast[0] = (struct meet_role){ps_role_name(PS_WORKER), c->workers};
-    o->cast[1] = (struct meet_role){ps_role_name(PS_SERVER), c->ps.servers};
-    o->anew = c->recovery.restart > 0 || ps_elastic(c);
+    o->roles[0] = (struct meet_role){ps_role_name(PS_WORKER), c->workers};
+    o->roles[1] = (struct meet_role){ps_role_name(PS_SERVER), c->ps.servers};
+    o->replace = c->recovery.restart > 0 || ps_elastic(c);
     o->silent_s = ps_lost_s(c);
     o->beat_s = ps_heartbeat_s(c);
 }
@@ -82,9 +82,9 @@ static struct rendezvous_options meeting_at(const struct config *c, const struct
     struct rendezvous_options o = {.host = at->host,
                                    .port = at->port,
                                    .size = 1,
-                                   .first = "the scheduler",
+                                   .member_0 = "the scheduler",
                                    .deadline_s = ps_deadline_s(c),
-                                   .open = open};
+                                   .no_key = open};
     member_meeting(c, &o);
     return o;
 }
@@ -105,8 +105,8 @@ struct rendezvous *member_come(const struct ps_role_options *o, enum ps_role rol
     struct rendezvous_options ro = meeting_at(o->config, &at, open);
     ro.rank = ranks + o->rank + (role == PS_SERVER ? o->config->workers : 0);
     ro.size = ranks;
-    ro.later = true;
-    ro.sure = o->quoted;
+    ro.no_wait = true;
+    ro.same_key = o->quoted;
     return rendezvous_open(&ro);
 }
 
@@ -116,10 +116,10 @@ int member_find(const struct ps_role_options *o, struct ps_identity *id, char sc
     struct waiting waiting = {.said_s = 0};
     char *text;
     size_t bytes;
-    id->incarnation = rendezvous_life(o->meet);
+    id->incarnation = rendezvous_incarnation(o->meet);
     member_say_waiting(o, &waiting, "the scheduler");
     if (rendezvous_wait(o->meet, o->stop)) return -1;
-    while (!(text = rendezvous_look(o->meet, MEETING_NOW, &bytes))) {
+    while (!(text = rendezvous_try_get(o->meet, MEETING_NOW, &bytes))) {
         if (member_interrupted(o) || member_goes_on(o, id)) return -1;
         member_say_waiting(o, &waiting, "the scheduler");
         usleep(POLL_MS * 1000);
@@ -145,7 +145,7 @@ void member_ready(const struct ps_role_options *o, const struct ps_identity *id,
     struct meeting_ready r = {id->epoch, m->hash, m->identity, endpoints};
     size_t bytes;
     char *text = meeting_ready_text(&r, &bytes);
-    rendezvous_say(o->meet, MEETING_READY, text, bytes);
+    rendezvous_send(o->meet, MEETING_READY, text, bytes);
     free(text);
 }
 
@@ -156,7 +156,7 @@ static char *look_for_start(const struct ps_role_options *o, const struct ps_ide
         meeting_join_name(name, id->epoch, id->rank, id->incarnation);
     else
         meeting_start_name(name, id->epoch, id->role);
-    return rendezvous_look(o->meet, name, bytes);
+    return rendezvous_try_get(o->meet, name, bytes);
 }
 
 int member_starts(const struct ps_role_options *o, struct ps_identity *id, int shards,
@@ -260,21 +260,21 @@ int member_anew(const struct ps_role_options *o, const char *why) {
 
 // ---------------------------------------------------------------- the end
 bool member_quoted(const struct ps_role_options *o) {
-    enum meet_end end = rendezvous_end(o->meet);
-    return o->quoted && (end == MEET_JOB_OVER || (end == MEET_FIRST_GONE && ps_stopped(o->stop)));
+    enum meet_end end = rendezvous_end_kind(o->meet);
+    return o->quoted && (end == MEET_JOB_OVER || (end == MEET_MEMBER_0_LOST && ps_stopped(o->stop)));
 }
 
 int member_goes_on(const struct ps_role_options *o, const struct ps_identity *id) {
-    const char *ended = rendezvous_ended(o->meet);
+    const char *ended = rendezvous_end_reason(o->meet);
     char name[MEET_NAME_MAX], *over = NULL, *why = NULL;
     size_t bytes;
     int rc = 0;
-    if (!ended && id->epoch) over = rendezvous_look(o->meet, meeting_over_name(name, id->epoch), &bytes);
+    if (!ended && id->epoch) over = rendezvous_try_get(o->meet, meeting_over_name(name, id->epoch), &bytes);
     if (!ended && !over) return 0;
-    enum meet_end end = rendezvous_end(o->meet);
-    if (ended) why = xasprintf("%s%s", end == MEET_FIRST_GONE ? "the scheduler was lost: " : "", ended);
+    enum meet_end end = rendezvous_end_kind(o->meet);
+    if (ended) why = xasprintf("%s%s", end == MEET_MEMBER_0_LOST ? "the scheduler was lost: " : "", ended);
     // Another scheduler may replace one that is gone, and this process may get its rank again.
-    bool again = (end == MEET_FIRST_GONE || end == MEET_LOST_ME) && o->config->recovery.restart > 0;
+    bool again = (end == MEET_MEMBER_0_LOST || end == MEET_LOST_ME) && o->config->recovery.restart > 0;
     if (over || (again && !member_quoted(o)))
         rc = member_anew(o, over ? over : why);
     else {
@@ -292,13 +292,13 @@ void member_failed(const struct ps_role_options *o, const struct ps_identity *id
     size_t bytes;
     text_words(f.why, sizeof f.why, why);
     char *text = meeting_failed_text(&f, &bytes);
-    rendezvous_say(o->meet, MEETING_FAILED, text, bytes);
+    rendezvous_send(o->meet, MEETING_FAILED, text, bytes);
     free(text);
 }
 
 // If a launcher has asked the role to leave, the launcher logs why.
 int member_left(const struct ps_role_options *o, const struct ps_identity *id, int rc) {
     bool asked = ps_stopped(o->stop) && rank_env_supervised();
-    if (rc != 0 && !asked && !rendezvous_ended(o->meet)) member_failed(o, id, false, error_last());
+    if (rc != 0 && !asked && !rendezvous_end_reason(o->meet)) member_failed(o, id, false, error_last());
     return rc;
 }

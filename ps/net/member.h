@@ -1,4 +1,4 @@
-// How a worker or server takes part in the rendezvous of its job (shared/fabric/peer.h; what is sent there: meeting.h).
+// How a worker or server takes part in the rendezvous of its job (shared/fabric/rendezvous.h; what is sent there: meeting.h).
 //
 //     member_come      the first call: from here on its process counts as alive, whatever it reads
 //     member_find      waits until it is admitted: which epoch of the job is open
@@ -19,7 +19,7 @@
 #include "ps/net/link.h"
 #include "ps/net/meeting.h"
 #include "ps/net/net.h"
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 
 // The reason of a role that a signal ends; the other roles report it as "server 0: interrupted".
 #define PS_INTERRUPTED "interrupted"

@@ -188,13 +188,13 @@ int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct 
     out->job = p->job;
     out->incarnation = p->incarnation;
     out->life = p->life;
-    out->link = (struct link_word){.number = p->number,
-                                   .said = p->said,
-                                   .heard = p->heard,
-                                   .missing_count = (int)p->n_missing,
-                                   .seen = p->seen,
-                                   .again = p->again,
-                                   .asks = p->asks};
+    out->link = (struct link_ack){.number = p->number,
+                                  .said = p->said,
+                                  .heard = p->heard,
+                                  .missing_count = (int)p->n_missing,
+                                  .seen = p->seen,
+                                  .again = p->again,
+                                  .asks = p->asks};
     if (p->n_missing) memcpy(out->link.missing, p->missing, p->n_missing * sizeof *p->missing);
     if (read_body(body_of(out->kind)->descriptor, (const char *)p->word, out) != 0) return -1;
     return header_check(out, payload_bytes);

@@ -113,7 +113,7 @@ struct wire_header {
     // peers_ready_ns: the latest ready_ns of all that the answer needed. A receiver waited for a peer
     // before that time, and for the transfer after it.
     int64_t ready_ns, peers_ready_ns;
-    struct link_word link;  // only the link reads it
+    struct link_ack link;  // only the link reads it
     bool has_sum;
     int count;             // of values
     struct exact_sum sum;  // from here on: fields that few kinds use

@@ -75,10 +75,10 @@ struct scheduler_options {
 };
 
 struct member {
-    // The process that the book knows: of this epoch, or (old) one that was present in an earlier epoch and must enter
+    // The process that the registry knows: of this epoch, or (old) one that was present in an earlier epoch and must enter
     // again.
     bool here, old;
-    uint64_t incarnation;  // its life in the book, and in its messages
+    uint64_t incarnation;  // its life in the registry, and in its messages
     int pid;
     char host[64];
     int dead;  // pid of the rank's last process that a launcher reported dead

@@ -105,7 +105,7 @@ static double mean_loss(const struct rounds *c, const struct round *r) {
 
 static void refuse_join(const struct rounds *c, int w) {
     struct wire_header h = {.kind = WIRE_REFUSED, .flags = WIRE_FINAL};
-    snprintf(h.text, sizeof h.text, "the job has come to its end: there is nothing left to join");
+    snprintf(h.text, sizeof h.text, "the job is complete: there is nothing left to join");
     port_tell(&c->o.port, w, &h);
 }
 

@@ -1,4 +1,4 @@
-// The scheduler's thread: one ROUTER, one core, and the book of its process (shared/fabric/peer.h).
+// The scheduler's thread: one ROUTER, one core, and the registry of its process (shared/fabric/rendezvous.h).
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 #include "shared/fabric/address.h"
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 #include "shared/launch/verdict.h"
 #include "shared/report/history.h"
 #include "shared/report/metrics.h"
@@ -143,7 +143,7 @@ static void over(void *ctx, uint32_t epoch, const char *why) {
 
 static void gives_up(void *ctx, int member, uint64_t life, const char *why) {
     const struct scheduler *s = ctx;
-    rendezvous_give_up(s->o->meet, rendezvous_size(s->o->meet) + member, life, why);
+    rendezvous_end_process(s->o->meet, rendezvous_size(s->o->meet) + member, life, why);
 }
 
 static void ends(void *ctx, const char *why) {
@@ -167,7 +167,7 @@ static void hear_news(struct scheduler *s) {
     for (struct member_news n; rendezvous_news(s->o->meet, &n); free(n.data)) {
         int rank = n.member;
         n.member -= size;
-        if (rank >= 0 && rank < size && n.kind == MEMBER_SAID && s->o->launched) hear_launcher(s, rank, &n);
+        if (rank >= 0 && rank < size && n.kind == MEMBER_SENT && s->o->launched) hear_launcher(s, rank, &n);
         scheduler_core_hears(s->core, &n, moment(s));
     }
 }
@@ -405,7 +405,7 @@ static int scheduler_loop(struct scheduler *s) {
         say_standing(s);
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
         // A launcher has ended the job, or is gone.
-        const char *ended = rendezvous_ended(s->o->meet);
+        const char *ended = rendezvous_end_reason(s->o->meet);
         if (ended) return scheduler_core_abort(s->core, ended);
         thread_time_enter(s->spans, WIRE_NONE, SPAN_OF_NOTHING);
         bool soon = scheduler_core_hurry(s->core) || (s->beginning && !background_done(s->files, s->begins));
@@ -460,7 +460,7 @@ static int scheduler_open(struct scheduler *s) {
     if (descriptors_claim(descriptors_of_scheduler(c, c->ps.threads), DESCRIPTORS_SPARE) != 0) return -1;
     if (!(s->files = background_create("reads and writes the job's files", error_label()))) return -1;
     if (!(s->net = net_create(&no)) || !(s->lines.router = net_router(s->net, at, s->address))) return -1;
-    s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = rendezvous_life(s->o->meet)};
+    s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = rendezvous_incarnation(s->o->meet)};
     // 2. The files identify the job.
     bool replaced = s->o->launched && (c->recovery.restart || ps_elastic(c));
     struct epoch_options *first = &s->epochs;

@@ -284,7 +284,7 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
     return v;
 }
 
-// ---------------------------------------------------------------- news of the book
+// ---------------------------------------------------------------- news of the registry
 // Writes how member i's run differs from the scheduler's, or from that of the first worker: a scheduler knows nothing
 // of data and devices.
 static void check_manifest(const struct scheduler_core *c, int i, const struct meeting_ready *r,
@@ -349,16 +349,16 @@ static void came(struct scheduler_core *c, const struct member_news *n, double n
     char why[WIRE_TEXT_MAX] = "", name[48];
     if (n->pid && n->pid == m->dead) return;  // it arrived before it died
     if (m->present && !c->o.epochs.restarts && !ps_elastic(c->o.config)) {
-        core_fail(why, "%s is already here; every rank joins once",
+        core_fail(why, "%s has joined already; every rank joins once",
                   member_name(&c->members, n->member, name));
-        c->o.meeting.gives_up(c->o.meeting.ctx, n->member, n->life, why);
+        c->o.meeting.gives_up(c->o.meeting.ctx, n->member, n->incarnation, why);
         return;
     }
     if (m->present) replaced(c, n->member, now);
     m = &c->members.m[n->member];  // possibly of a new epoch
     m->here = true;
     m->old = false;
-    m->incarnation = n->life;
+    m->incarnation = n->incarnation;
     m->pid = n->pid;
     snprintf(m->host, sizeof m->host, "%.*s", (int)sizeof n->host, n->host);
 }
@@ -437,16 +437,16 @@ static void left(struct scheduler_core *c, int i, double now) {
 
 // Messages of a process that is no longer here do not count.
 static bool is_of(const struct member *m, const struct member_news *n) {
-    return m->here && m->incarnation == n->life;
+    return m->here && m->incarnation == n->incarnation;
 }
 
 void scheduler_core_hears(struct scheduler_core *c, const struct member_news *n, double now) {
     bool known = n->member >= 0 && n->member < c->members.workers + c->members.servers;
     if (c->error[0]) return;
     if (n->kind == MEMBER_REFUSED) text_words(c->members.refused, sizeof c->members.refused, n->why);
-    if (n->kind == MEMBER_CAME && known) came(c, n, now);
+    if (n->kind == MEMBER_JOINED && known) came(c, n, now);
     if (!known || !is_of(&c->members.m[n->member], n)) return;
-    if (n->kind == MEMBER_SAID) said(c, n, now);
+    if (n->kind == MEMBER_SENT) said(c, n, now);
     if (n->kind == MEMBER_LEFT) left(c, n->member, now);
     if (n->kind == MEMBER_LOST) lost(c, n, now);
 }
@@ -504,7 +504,7 @@ void scheduler_core_message(struct scheduler_core *c, const struct wire_header *
 }
 
 // ---------------------------------------------------------------- time
-// Whether it is on its way to this epoch: the book has a process of it that was in no earlier epoch.
+// Whether it is on its way to this epoch: the registry has a process of it that was in no earlier epoch.
 static bool is_coming(const struct member *m) { return !m->present && m->here && !m->old; }
 
 // Whether it is absent, and no news of it has arrived for a deadline.

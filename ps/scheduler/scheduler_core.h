@@ -1,4 +1,4 @@
-// The scheduler as a pure state machine: a policy over the members of the book (shared/fabric/book.h), which reports
+// The scheduler as a pure state machine: a policy over the members of the registry (shared/fabric/registry.h), which reports
 // who has arrived, left or is lost. It decides when an epoch begins and for whom it waits, who is late, and when the
 // job closes. Only `death` decides what a death does to the job: a new epoch, while restarts are left. The common work
 // of the members is in rounds.h. No sockets, no clock but `now` (seconds), which stops while the thread is blocked, so
@@ -15,7 +15,7 @@ struct scheduler_core;
 struct scheduler_core *scheduler_core_create(const struct scheduler_options *o);
 void scheduler_core_destroy(struct scheduler_core **c);
 
-// Takes the book's news of a member (shared/fabric/meet.h); n->member: numbered as in membership.h. The caller keeps n->data.
+// Takes the registry's news of a member (shared/fabric/meet.h); n->member: numbered as in membership.h. The caller keeps n->data.
 void scheduler_core_hears(struct scheduler_core *c, const struct member_news *n, double now);
 // Returns the member or shard that sent the message; -1: none of this epoch.
 int scheduler_core_knows(const struct scheduler_core *c, const struct wire_header *h);

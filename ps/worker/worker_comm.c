@@ -409,7 +409,8 @@ static void *comm_main(void *arg) {
         before = after;
     }
     // Reports the reason to the job. The error no longer changes.
-    if (failed && !rendezvous_ended(c->o.role.meet)) member_failed(&c->o.role, &c->in.id, false, c->error);
+    if (failed && !rendezvous_end_reason(c->o.role.meet))
+        member_failed(&c->o.role, &c->in.id, false, c->error);
     free(items);
     return NULL;
 }
@@ -451,7 +452,7 @@ static int start_thread(struct comm *c) {
     if (pthread_create(&c->thread, NULL, comm_main, c) != 0)
         return fail("cannot start the communication thread: " ERROR_RAISE_THREADS);
     c->thread_started = true;
-    rendezvous_turns(c->o.role.meet, &c->turns);
+    rendezvous_watch_progress(c->o.role.meet, &c->turns);
     return 0;
 }
 
@@ -486,7 +487,7 @@ const struct joined *comm_joined(const struct comm *c) { return c->in.id.joins ?
 // ---------------------------------------------------------------- the end
 void comm_part(struct comm *c) {
     if (!c->thread_started) return;
-    rendezvous_turns(c->o.role.meet, NULL);
+    rendezvous_watch_progress(c->o.role.meet, NULL);
     pthread_mutex_lock(&c->mutex);
     c->quit = true;
     pthread_mutex_unlock(&c->mutex);

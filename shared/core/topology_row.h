@@ -113,7 +113,7 @@ struct topology_row {
     // Bytes of shared memory for ranks that are processes of one launcher (shared/launch/launch_ranks.h). May be
     // NULL.
     size_t (*meeting_bytes)(const struct config *c);
-    // Sets what the rendezvous of its processes needs besides the ranks (shared/fabric/peer.h). NULL: nothing.
+    // Sets what the rendezvous of its processes needs besides the ranks (shared/fabric/rendezvous.h). NULL: nothing.
     void (*meet)(const struct config *c, struct rendezvous_options *o);
 
     // Which processes may join the run, for the run's header ("loopback: ..."). NULL: none join.

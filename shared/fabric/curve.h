@@ -22,10 +22,10 @@
 int curve_listen(void *socket, const struct job_key *key, const char *token);
 int curve_connect(void *socket, const struct job_key *key, const char *token);
 
-// Watches a socket's connections and handshakes, from before it connects: events of zmq_socket_monitor(3). CURVE_FATES
+// Watches a socket's connections and handshakes, from before it connects: events of zmq_socket_monitor(3). CURVE_END_EVENTS
 // are the events that end or complete a connection. Returns a socket to poll, or NULL if watching fails. Only the
 // socket's own thread uses it.
-#define CURVE_FATES                                                                                          \
+#define CURVE_END_EVENTS                                                                                     \
     (ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | \
      ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_DISCONNECTED)
 void *curve_watch(void *context, void *socket, int events);

@@ -96,7 +96,7 @@ static bool send_piece(struct lanes *l, int lane, int to) {
     if (p->credit < bytes) return false;
     bool copied = bytes <= LANES_COPIED;
     if (!copied) atomic_fetch_add(&p->held, 1);
-    if (!l->o.say(l->o.ctx, to, &h, p->out + p->sent, bytes, copied ? NULL : &p->held)) return false;
+    if (!l->o.send(l->o.ctx, to, &h, p->out + p->sent, bytes, copied ? NULL : &p->held)) return false;
     p->credit -= bytes;
     p->sent += bytes;
     l->lane[lane].moved += bytes;
@@ -109,7 +109,7 @@ static void give_credit(struct lanes *l, int lane, int to) {
     struct pair *p = pair_of(l, lane, to);
     if (p->owed < l->piece) return;
     struct lane_head h = {.kind = LANE_CREDIT, .lane = (uint32_t)lane, .total = p->owed};
-    if (l->o.say(l->o.ctx, to, &h, NULL, 0, NULL))
+    if (l->o.send(l->o.ctx, to, &h, NULL, 0, NULL))
         p->owed = 0;
     else
         l->lane[lane].owes = true;

@@ -47,8 +47,8 @@ struct lanes_options {
     // Queues a piece or a credit for that peer. Returns false if the queue is full: the call is retried. held NULL:
     // the bytes are copied. Otherwise they are sent without a copy; the caller has incremented *held, and it is
     // decremented when the bytes are no longer needed, at once if nothing was queued.
-    bool (*say)(void *ctx, int to, const struct lane_head *h, const void *data, size_t bytes,
-                _Atomic int *held);
+    bool (*send)(void *ctx, int to, const struct lane_head *h, const void *data, size_t bytes,
+                 _Atomic int *held);
     void *ctx;
 };
 

@@ -65,20 +65,20 @@ static bool take_number(const struct link *l, struct line *n, uint64_t number) {
 
 // ---------------------------------------------------------------- sending
 // The acknowledgement names one number: all messages up to it have arrived, except those that are listed as missing.
-struct link_word link_word(struct link *l, int peer) {
+struct link_ack link_ack(struct link *l, int peer) {
     struct line *n = line_of(l, peer);
     bool more = n->missing_count > LINK_MISSING_MAX;
-    struct link_word w = {.said = ++n->said,
-                          .seen = n->seen,
-                          .heard = more ? n->missing[LINK_MISSING_MAX] - 1 : n->top,
-                          .missing_count = more ? LINK_MISSING_MAX : n->missing_count};
+    struct link_ack w = {.said = ++n->said,
+                         .seen = n->seen,
+                         .heard = more ? n->missing[LINK_MISSING_MAX] - 1 : n->top,
+                         .missing_count = more ? LINK_MISSING_MAX : n->missing_count};
     n->owes = false;
     if (n->missing) memcpy(w.missing, n->missing, (size_t)w.missing_count * sizeof *w.missing);
     return w;
 }
 
-static void say(struct link *l, int peer, struct link_item *item, bool again, bool asks) {
-    struct link_word w = link_word(l, peer);
+static void send(struct link *l, int peer, struct link_item *item, bool again, bool asks) {
+    struct link_ack w = link_ack(l, peer);
     w.again = again;
     w.asks = asks;
     if (item) {
@@ -88,21 +88,21 @@ static void say(struct link *l, int peer, struct link_item *item, bool again, bo
         item->sent_s = l->now;
         l->totals.resent += again && item->bulk;
     }
-    l->r.say(l->own, peer, &w, item);
+    l->r.send(l->own, peer, &w, item);
 }
 
-void link_say(struct link *l, int peer, struct link_item *item) {
+void link_send(struct link *l, int peer, struct link_item *item) {
     struct line *n = line_of(l, peer);
     item->number = ++n->number;
     item->next = NULL;
     *n->last = item;
     n->last = &item->next;
     is_busy(l, peer);
-    say(l, peer, item, false, false);
+    send(l, peer, item, false, false);
 }
 
 void link_answer(struct link *l, int peer) {
-    if (line_of(l, peer)->owes) say(l, peer, NULL, false, false);
+    if (line_of(l, peer)->owes) send(l, peer, NULL, false, false);
 }
 
 static bool leaves(const struct link_item *k) { return k->inflight && atomic_load(k->inflight) > 0; }
@@ -110,7 +110,7 @@ static bool leaves(const struct link_item *k) { return k->inflight && atomic_loa
 // ---------------------------------------------------------------- receiving
 // Applies the peer's acknowledgement to each open message. Above w->heard the loop stops at the first message that was
 // sent only once, and not before the one that the peer has seen last: all messages after it were sent later too.
-static void take_word(struct link *l, int peer, struct line *n, const struct link_word *w) {
+static void take_word(struct link *l, int peer, struct line *n, const struct link_ack *w) {
     int at = 0;
     struct link_item **to = &n->open;
     for (struct link_item *k; (k = *to);) {
@@ -126,12 +126,12 @@ static void take_word(struct link *l, int peer, struct line *n, const struct lin
             continue;
         }
         if (known && k->said < w->seen && !leaves(k) && l->now - k->sent_s >= 0.5 * rto_s(&n->rto))
-            say(l, peer, k, true, false);
+            send(l, peer, k, true, false);
         to = &k->next;
     }
 }
 
-bool link_hear(struct link *l, int peer, const struct link_word *w, bool live, double now) {
+bool link_accept(struct link *l, int peer, const struct link_ack *w, bool live, double now) {
     struct line *n = line_of(l, peer);
     l->now = now;
     if (!w->said) return true;  // from a process that has no link yet
@@ -148,7 +148,7 @@ bool link_hear(struct link *l, int peer, const struct link_word *w, bool live, d
         n->asked = 0;
     }
     if (n->open) take_word(l, peer, n, w);
-    if (w->asks) say(l, peer, NULL, false, false);
+    if (w->asks) send(l, peer, NULL, false, false);
     if (w->number && fresh && live) n->awaited = 0;
     return fresh;
 }
@@ -160,9 +160,9 @@ bool link_hear(struct link *l, int peer, const struct link_word *w, bool live, d
 // all and an answer is awaited, questions are rare: the peer itself waits for others.
 static void line_tick(struct link *l, int peer, struct line *n) {
     struct link_item *oldest = NULL;
-    double since_s = fmax(n->asked_s, n->heard_s), first_s = rto_s(&n->rto) + 2 * l->r.word_s;
+    double since_s = fmax(n->asked_s, n->heard_s), first_s = rto_s(&n->rto) + 2 * l->r.ack_s;
     int repeats = n->unanswered;
-    if (l->now - n->owes_s >= l->r.word_s) link_answer(l, peer);
+    if (l->now - n->owes_s >= l->r.ack_s) link_answer(l, peer);
     if ((!n->open && !n->awaits) || l->now <= n->quiet_s) return;
     if (l->now - since_s <= rto_backoff(first_s, repeats, l->r.repeat_most_s)) return;
     for (struct link_item *k = n->open; k; k = k->next) {
@@ -189,7 +189,7 @@ static void line_tick(struct link *l, int peer, struct line *n) {
     n->awaited += !oldest;
     l->totals.questions++;
     bool small = oldest && !oldest->bulk;
-    say(l, peer, small ? oldest : NULL, small, true);
+    send(l, peer, small ? oldest : NULL, small, true);
 }
 
 void link_tick(struct link *l, double now) {
@@ -210,11 +210,11 @@ void link_await(struct link *l, int peer, bool awaits) {
     line_of(l, peer)->awaits = awaits;
     if (awaits) is_busy(l, peer);
 }
-bool link_heard(const struct link *l, int peer) { return !line_of(l, peer)->open; }
+bool link_is_acknowledged(const struct link *l, int peer) { return !line_of(l, peer)->open; }
 struct link_totals link_totals(const struct link *l) {
     return l->totals;
 }
-void *link_own(struct link *l) { return l->own; }
+void *link_owner(struct link *l) { return l->own; }
 
 // ---------------------------------------------------------------- create and destroy
 static void line_free(struct link *l, int peer) {

@@ -2,7 +2,7 @@
 // duplicates, delays and reorders. The owner of the link defines the content of messages; the link only numbers them.
 //
 //     owner                                                                                        owner
-//       | link_say                                                                        link_hear ^
+//       | link_send                                                                        link_accept ^
 //     line to each peer                                                    line to each peer        |
 //       number 7, said 9  ------------------------------------------------>  7 is new: delivered ----'
 //       number 8, said 10 ---------------- lost
@@ -11,14 +11,14 @@
 //       sent later was seen: it is lost
 //       number 8, said 12 again  ------------------------------------------>  8 is new: delivered
 //
-// Terms: a line is the state of the link with one peer. A word (struct link_word) is the acknowledgement that every
-// message carries; an empty word is a message with nothing else. To say is to send, to hear is to receive.
+// Terms: a line is the state of the link with one peer. Every message carries an acknowledgement (struct link_ack); an
+// empty acknowledgement is a message with nothing else.
 //
 // Invariants
 // 1. A number stands for one message of a line for ever; `said` counts sendings, resends included.
-// 2. A message is kept until the peer's word acknowledges it. Every message of a peer carries a word.
+// 2. A message is kept until the peer's acknowledgement acknowledges it. Every message of a peer carries an acknowledgement.
 // 3. Bulk messages are resent only when they are known to be lost: the peer has seen a message that was sent later.
-//    When the round-trip timer (below) expires, an empty word asks about bulk that may be lost. A small message is
+//    When the round-trip timer (below) expires, an empty acknowledgement asks about bulk that may be lost. A small message is
 //    resent at once, and asks too. So a link that is slow but not lossy carries no bulk twice.
 // 4. Messages are new in any order. With in_order, a message after a gap is not accepted, and is resent with the gap.
 // 5. A line belongs to two processes: with a new process it starts again (link_forget).
@@ -37,7 +37,7 @@
 #define LINK_MISSING_MAX 16
 
 // The link's header in a message; only the link reads it.
-struct link_word {
+struct link_ack {
     uint64_t number;  // of the message, 1, 2, ..; 0: the message is not kept
     uint64_t said;    // sendings to the receiver, this one included; 0: the sender has no link yet
     uint64_t heard;   // all messages of the receiver up to this number have arrived, except:
@@ -61,17 +61,17 @@ struct link_item {
 struct link_rules {
     int peers;             // 0, 1, ..: each link also has a line to -1
     double repeat_most_s;  // limit of the pause between two questions
-    double word_s;         // after which a message without an answer of the owner's gets an empty word
+    double ack_s;  // after which a message without an answer of the owner's gets an empty acknowledgement
     bool in_order;
     size_t own;  // bytes that the owner keeps with the link, initially zero
-    // Sends the item with the word w; item NULL: an empty word.
-    void (*say)(void *own, int peer, const struct link_word *w, struct link_item *item);
+    // Sends the item with the acknowledgement w; item NULL: an empty acknowledgement.
+    void (*send)(void *own, int peer, const struct link_ack *w, struct link_item *item);
     // Frees the item: it is acknowledged, or the line is reset.
     void (*drop)(void *own, int peer, struct link_item *item);
 };
 
 struct link_totals {
-    uint64_t questions;  // empty words that asked, and resends of small messages
+    uint64_t questions;  // empty acknowledgements that asked, and resends of small messages
     uint64_t resent;     // resends of bulk messages
     uint64_t looked;     // items looked at: a few per arriving message, however many are open
 };
@@ -79,16 +79,16 @@ struct link_totals {
 struct link;
 struct link *link_new(const struct link_rules *r);
 void link_destroy(struct link **l);
-void *link_own(struct link *l);
+void *link_owner(struct link *l);
 
 // Takes ownership of item until it is dropped.
-void link_say(struct link *l, int peer, struct link_item *item);
-// Returns the word for a message that is not kept and is sent now.
-struct link_word link_word(struct link *l, int peer);
-// Applies the word of a message that has arrived; the owner has checked the sender. Returns whether the message is
-// new. live: it is more than an empty word.
-bool link_hear(struct link *l, int peer, const struct link_word *w, bool live, double now);
-// Sends an empty word to a peer that is owed one.
+void link_send(struct link *l, int peer, struct link_item *item);
+// Returns the acknowledgement for a message that is not kept and is sent now.
+struct link_ack link_ack(struct link *l, int peer);
+// Applies the acknowledgement of a message that has arrived; the owner has checked the sender. Returns whether the message is
+// new. live: it is more than an empty acknowledgement.
+bool link_accept(struct link *l, int peer, const struct link_ack *w, bool live, double now);
+// Sends an empty acknowledgement to a peer that is owed one.
 void link_answer(struct link *l, int peer);
 // Sends the questions and resends that are due. `now` is the send time of all messages until the next call.
 void link_tick(struct link *l, double now);
@@ -98,7 +98,7 @@ void link_await(struct link *l, int peer, bool awaits);
 // The peer is a new process: nothing is open any more.
 void link_forget(struct link *l, int peer);
 // Returns whether the peer has acknowledged all messages.
-bool link_heard(const struct link *l, int peer);
+bool link_is_acknowledged(const struct link *l, int peer);
 struct link_totals link_totals(const struct link *l);
 
 #endif

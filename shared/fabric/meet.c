@@ -7,8 +7,8 @@
 
 #include "shared/core/error.h"
 
-struct meet_message meet_message(enum meet_kind kind, int rank, uint64_t life) {
-    return (struct meet_message){.magic = MEET_MAGIC, .kind = kind, .rank = rank, .life = life};
+struct meet_message meet_message(enum meet_kind kind, int rank, uint64_t incarnation) {
+    return (struct meet_message){.magic = MEET_MAGIC, .kind = kind, .rank = rank, .incarnation = incarnation};
 }
 
 void *meet_copy(const void *data, size_t bytes) {
@@ -23,19 +23,19 @@ bool meet_due(double *said_s, double every_s, double now_s) {
     return is;
 }
 
-int meet_members(int size, const struct meet_role cast[MEET_CAST_MAX]) {
-    for (int i = 0; i < MEET_CAST_MAX; i++) size += cast[i].count;
+int meet_members(int size, const struct meet_role roles[MEET_ROLES_MAX]) {
+    for (int i = 0; i < MEET_ROLES_MAX; i++) size += roles[i].count;
     return size;
 }
 
-const char *meet_member_name(int member, int size, const struct meet_role cast[MEET_CAST_MAX],
+const char *meet_member_name(int member, int size, const struct meet_role roles[MEET_ROLES_MAX],
                              char out[MEET_WHO_MAX]) {
     out[0] = 0;
     if (member < 0) return out;
     if (member < size) snprintf(out, MEET_WHO_MAX, "rank %d", member);
     long at = (long)member - size;  // a stranger's number may be out of range
-    for (int i = 0; i < MEET_CAST_MAX; at -= cast[i++].count)
-        if (at >= 0 && at < cast[i].count) snprintf(out, MEET_WHO_MAX, "%s %ld", cast[i].word, at);
+    for (int i = 0; i < MEET_ROLES_MAX; at -= roles[i++].count)
+        if (at >= 0 && at < roles[i].count) snprintf(out, MEET_WHO_MAX, "%s %ld", roles[i].word, at);
     return out;
 }
 

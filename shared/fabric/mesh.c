@@ -411,7 +411,7 @@ int mesh_open(struct mesh **out, const struct mesh_options *o) {
     m->peers = xcalloc((size_t)o->size, sizeof *m->peers);
     m->fds = xcalloc((size_t)o->size + 2, sizeof *m->fds);
     m->lanes = lanes_create(&(struct lanes_options){
-        .rank = o->rank, .size = o->size, .lanes = o->lanes, .say = say_lane, .ctx = m});
+        .rank = o->rank, .size = o->size, .lanes = o->lanes, .send = say_lane, .ctx = m});
     pthread_mutex_init(&m->lock, NULL);
     cond_init(&m->changed);
     m->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -5,7 +5,7 @@
 //     backoff        the pause doubles with each repetition, up to a limit of the caller's
 //
 // Karn's rule: a round trip is a sample only if it is known which sending was answered. A link numbers each sending
-// (link_word.said in link.h), so that resends can be sampled too.
+// (link_ack.said in link.h), so that resends can be sampled too.
 //
 // Plain data; seconds.
 #ifndef STARRING_SHARED_FABRIC_RTO_H

@@ -165,7 +165,7 @@ struct fabric_socket *fabric_listen(struct fabric *f, const char *address, bool 
     }
     if (named) {
         zmq_setsockopt(s->socket, ZMQ_ROUTER_HANDOVER, &(int){1}, sizeof(int));
-        s->watch = curve_watch(f->context, s->socket, CURVE_FATES);
+        s->watch = curve_watch(f->context, s->socket, CURVE_END_EVENTS);
     }
     set_family(s, address);
     while ((rc = zmq_bind(s->socket, address)) != 0 && errno == EINTR) continue;
@@ -196,7 +196,7 @@ int fabric_connect(struct fabric_socket *s, const char *address, const char *tok
     if (curve_connect(s->socket, s->fabric->o.key, token) != 0) return -1;
     // With -1 libzmq would discard messages of a closed connection that have arrived and are not read yet.
     if (s->named) zmq_setsockopt(s->socket, ZMQ_RECONNECT_IVL, &(int){NEVER_MS}, sizeof(int));
-    if (watched) s->watch = curve_watch(s->fabric->context, s->socket, CURVE_FATES);
+    if (watched) s->watch = curve_watch(s->fabric->context, s->socket, CURVE_END_EVENTS);
     s->peer = xstrdup(address);
     set_family(s, address);
     s->once = token && *token;

@@ -20,7 +20,7 @@
 #include "shared/core/topology_row.h"
 #include "shared/fabric/address.h"
 #include "shared/fabric/job_key.h"
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 #include "shared/launch/rank_files.h"
 #include "shared/report/run_dir.h"
 #include "shared/state/manifest.h"
@@ -83,7 +83,7 @@ struct sight {
 static const char *host_of(const struct run *r, int rank) { return rendezvous_member(r->meet, rank)->host; }
 
 static int lost(const struct run *r, int rank, const char *what) {
-    const char *ended = rendezvous_ended(r->meet);
+    const char *ended = rendezvous_end_reason(r->meet);
     return ended ? fail("%s", ended)
                  : fail("rank %d on %s has gone before it could %s", rank, host_of(r, rank), what);
 }
@@ -295,7 +295,7 @@ int run_join(struct run *r, int *status) {
                                    .size = r->env.size,
                                    .identity = text,
                                    .differs = identity_texts_disagreement,
-                                   .least = r->config->recovery.elastic_min,
+                                   .min_ranks = r->config->recovery.elastic_min,
                                    .interface = interface_of(r),
                                    .deadline_s = (double)r->config->deadline_ms * 1e-3};
     if (r->config->row->meet) r->config->row->meet(r->config, &o);

@@ -17,7 +17,7 @@
 #include "shared/core/background.h"
 #include "shared/core/error.h"
 #include "shared/core/system.h"
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 #include "shared/launch/rank_env.h"
 #include "shared/launch/stop.h"
 #include "shared/time/turn_clock.h"
@@ -231,7 +231,7 @@ static void begin_anew(struct launcher *l) {
 // ---------------------------------------------------------------- deaths and verdicts
 // Both sides of verdict.h.
 bool verdict_death(const struct member_news *n, struct death *out) {
-    if (n->kind != MEMBER_SAID || strcmp(n->word, VERDICT_DEAD) != 0 || n->bytes != sizeof *out) return false;
+    if (n->kind != MEMBER_SENT || strcmp(n->word, VERDICT_DEAD) != 0 || n->bytes != sizeof *out) return false;
     memcpy(out, n->data, sizeof *out);
     out->name[sizeof out->name - 1] = out->why[sizeof out->why - 1] = 0;
     return true;
@@ -245,7 +245,7 @@ void verdict_say(struct rendezvous *meet, int *said, const struct verdict *v) {
 
 static void say_done(struct launcher *l, bool done) {
     char said = done;
-    if (l->done != done) rendezvous_say(l->o.meet, VERDICT_DONE, &said, 1);
+    if (l->done != done) rendezvous_send(l->o.meet, VERDICT_DONE, &said, 1);
     l->done = done;
 }
 
@@ -253,7 +253,7 @@ static bool hear(struct launcher *l, struct verdict *out) {
     char name[MEET_NAME_MAX];
     size_t bytes;
     snprintf(name, sizeof name, VERDICT_SAID, l->heard);
-    void *said = rendezvous_look(l->o.meet, name, &bytes);
+    void *said = rendezvous_try_get(l->o.meet, name, &bytes);
     bool whole = said && bytes == sizeof *out;
     l->heard += said != NULL;
     if (whole) memcpy(out, said, sizeof *out);
@@ -277,7 +277,7 @@ static void tell(struct launcher *l, struct child *child, pid_t pid, const char 
     child->asked = pid;
     snprintf(child->why, sizeof child->why, "%s", why);
     snprintf(child->when, sizeof child->when, "%s", text);
-    if (!l->over) rendezvous_say(l->o.meet, VERDICT_DEAD, &d, sizeof d);
+    if (!l->over) rendezvous_send(l->o.meet, VERDICT_DEAD, &d, sizeof d);
     forget_if_over(l, child);
 }
 

@@ -9,7 +9,7 @@
 #include "shared/core/segment.h"
 #include "shared/core/topology_row.h"
 #include "shared/fabric/job_key.h"
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 #include "shared/launch/launch.h"
 #include "shared/launch/stop.h"
 #include "shared/report/history.h"
@@ -90,9 +90,9 @@ static const char *look_outside(void *ctx, const char *ends) {
     for (struct member_news n; rendezvous_news(s->meet, &n); free(n.data))
         if (verdict_death(&n, &d))
             decide(s, &d);
-        else if (n.kind == MEMBER_SAID && !strcmp(n.word, failed) && !*s->failed)
+        else if (n.kind == MEMBER_SENT && !strcmp(n.word, failed) && !*s->failed)
             snprintf(s->failed, sizeof s->failed, "%s", (const char *)n.data);
-    if (ends && !rendezvous_ended(s->meet) && !launcher_interrupted(s->launcher))
+    if (ends && !rendezvous_end_reason(s->meet) && !launcher_interrupted(s->launcher))
         rendezvous_abort(s->meet, *s->failed ? s->failed : ends);
     return NULL;
 }

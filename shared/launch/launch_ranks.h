@@ -10,7 +10,7 @@
 // that exits with a failure ends the run. With --restart the same holds for local runs, for ranks that are threads
 // (one child is the whole run), and for mpirun.
 //
-// This process is member 0 of a rendezvous (shared/fabric/peer.h), and its children are the cast. They report there
+// This process is member 0 of a rendezvous (shared/fabric/rendezvous.h), and its children are the cast. They report there
 // why they failed, and receive the reason why all end. Deaths are reported there too, and this process decides what
 // follows (verdict.h).
 #ifndef STARRING_SHARED_LAUNCH_LAUNCH_RANKS_H

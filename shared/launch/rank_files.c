@@ -14,7 +14,7 @@
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/file.h"
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 #include "shared/report/run_dir.h"
 
 #define SLICE     ((size_t)1 << 20)
@@ -33,9 +33,9 @@ static const char *host_of(const struct run *r, int rank) { return rendezvous_me
 void *rank_await(const struct run *r, int rank, const char *what, size_t *bytes, const char *name) {
     double start_s = now_seconds(), said_s = start_s;
     void *data;
-    for (; !(data = rendezvous_look(r->meet, name, bytes));
+    for (; !(data = rendezvous_try_get(r->meet, name, bytes));
          nanosleep(&(struct timespec){.tv_nsec = TURN_NS}, NULL)) {
-        if (rendezvous_ended(r->meet) || rendezvous_gone(r->meet, rank)) return NULL;
+        if (rendezvous_end_reason(r->meet) || rendezvous_is_lost(r->meet, rank)) return NULL;
         if (now_seconds() - said_s < SAY_S) continue;
         said_s = now_seconds();
         info("waiting for rank %d on %s to %s: %.0f s, it is alive", rank, host_of(r, rank), what,
@@ -149,7 +149,7 @@ static void take_all(const struct run *r, int from) {
         snprintf(name, sizeof name, "files/%d/%" PRIu64, from, number);
         char *data = rank_await(r, from, "end, and hand over its files", &bytes, name);
         if (!data) {
-            if (!rendezvous_ended(r->meet))
+            if (!rendezvous_end_reason(r->meet))
                 warn("rank %d on %s has gone: %s lacks what it reports", from, host_of(r, from),
                      r->config->out);
             break;

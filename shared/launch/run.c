@@ -9,7 +9,7 @@
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/evaluation/evaluate.h"
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 #include "shared/launch/closing.h"
 #include "shared/launch/stop.h"
 #include "shared/report/history.h"
@@ -174,13 +174,13 @@ struct rendezvous *run_meeting(const struct config *c, int member, int count, in
                                      .port = port,
                                      .rank = member,
                                      .size = 1,
-                                     .cast = {{"rank", count}},
-                                     .first = "the launcher",
-                                     .anew = true,
+                                     .roles = {{"rank", count}},
+                                     .member_0 = "the launcher",
+                                     .replace = true,
                                      .deadline_s = ENDLESS_S,
                                      .silent_s = ENDLESS_S,
-                                     .beat_s = rendezvous_beat((double)c->deadline_ms * 1e-3),
-                                     .later = member > 0});
+                                     .beat_s = rendezvous_heartbeat_s((double)c->deadline_ms * 1e-3),
+                                     .no_wait = member > 0});
 }
 
 int run_come(struct run *r) {
@@ -193,9 +193,9 @@ int run_come(struct run *r) {
 void run_go(void *run, const char *failed) {
     struct run *r = run;
     char word[MEET_NAME_MAX];
-    bool in = r->meet && !rendezvous_ended(r->meet) && !rendezvous_wait(r->meet, NULL);
+    bool in = r->meet && !rendezvous_end_reason(r->meet) && !rendezvous_wait(r->meet, NULL);
     snprintf(word, sizeof word, RUN_WHY, r->life);
-    if (in && failed) rendezvous_say(r->meet, word, failed, strlen(failed));
+    if (in && failed) rendezvous_send(r->meet, word, failed, strlen(failed));
     rendezvous_close(&r->meet);
 }
 

@@ -1,5 +1,5 @@
 // Deaths and verdicts: messages between the launchers of a job, which see their children die, and the process that
-// decides. That process decides what happens to the job and counts restarts, at its rendezvous (shared/fabric/peer.h):
+// decides. That process decides what happens to the job and counts restarts, at its rendezvous (shared/fabric/rendezvous.h):
 // a star's scheduler, or a ring's launcher (launch_ranks.c).
 #ifndef STARRING_SHARED_LAUNCH_VERDICT_H
 #define STARRING_SHARED_LAUNCH_VERDICT_H

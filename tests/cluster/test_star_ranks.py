@@ -79,7 +79,7 @@ class Key(Star):
             ranks = [Started(self, [PROGRAM, *JOB, "--out", "runs", "--steps", "2", "--set", "parameter_server.deadline_ms=5000"], env={
                 **torch_environment(r, 2, r, 2, "127.0.0.1", port), "STARRING_JOB_KEY": keys[r]}) for r in range(2)]
             said = self.ended(ranks, 1, 1)
-            self.assertRegex(said[0], r"rank 0 of 2: rank 1 never came to 127.0.0.1:\d+ within 5 s: .*: somebody came with another STARRING_JOB_KEY, or with none")
+            self.assertRegex(said[0], r"rank 0 of 2: rank 1 did not join at 127.0.0.1:\d+ within 5 s: .*: a process tried to join with another STARRING_JOB_KEY, or with none")
             self.assertIn(f"rank 1: what listens at 127.0.0.1:{port} does not let this process in: the job's key (STARRING_JOB_KEY) differs there, or one "
                           "side has none, or another program listens: give all ranks the same key, or the job another port", said[1])
 

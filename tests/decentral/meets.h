@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "decentral/collective/rank_lives.h"
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 
 // Blocks until all are there. port: shared by all, 0 at first. deadline_s: of the ranks' waits, at least.
 static inline struct rendezvous *meets(int rank, int size, double deadline_s, _Atomic int *port) {
@@ -15,9 +15,9 @@ static inline struct rendezvous *meets(int rank, int size, double deadline_s, _A
                                    .size = size,
                                    .deadline_s = 60,
                                    .silent_s = 1000,
-                                   .beat_s = rendezvous_beat(deadline_s),
-                                   .open = true,
-                                   .later = true};
+                                   .beat_s = rendezvous_heartbeat_s(deadline_s),
+                                   .no_key = true,
+                                   .no_wait = true};
     while (rank && !(o.port = atomic_load(port))) usleep(1000);
     struct rendezvous *meet = rendezvous_open(&o);
     if (meet && !rank) atomic_store(port, rendezvous_port(meet));

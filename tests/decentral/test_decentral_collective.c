@@ -586,7 +586,7 @@ static void test_a_meeting_that_stands_still_makes_nobody_silent(void **state) {
     for (int i = 0; i < 3; i += 2) {
         if ((ranks[i] = fork())) continue;
         struct rendezvous *meet = meets(i, 3, 0.6, port);
-        rendezvous_is_at(meet, works, NULL);
+        rendezvous_set_activity(meet, works, NULL);
         for (;;) pause();
     }
     struct rendezvous *meet = meets(1, 3, 0.6, port);
@@ -626,7 +626,7 @@ static void open_pair(struct pair *p) {
     _Atomic int port = 0;
     *p = (struct pair){.meet = meets(0, 1, 0.6, &port), .lives = rank_lives_open(0, 2)};
     assert_non_null(p->meet);
-    p->signs[1] = meet_sign(0, DEV_HOST_WORKS);
+    p->signs[1] = meet_heartbeat(0, DEV_HOST_WORKS);
     rank_lives_meet(p->lives, p->meet);
     rank_lives_share(p->lives, &p->end, p->signs);
     rank_lives_waits(p->lives, true);
@@ -646,7 +646,7 @@ static void test_a_job_that_stands_still_loses_nobody(void **state) {
     struct lives_wait w = {.what = "recv", .since_s = now_seconds(), .deadline_s = 0.6};
     for (int stop = 0; stop < 3; stop++) {
         for (double until_s = now_seconds() + 0.9; now_seconds() < until_s; usleep(10000)) {
-            p.signs[1] = meet_sign(p.signs[1], DEV_HOST_WORKS);
+            p.signs[1] = meet_heartbeat(p.signs[1], DEV_HOST_WORKS);
             if (rank_lives_in_vain(p.lives, &w, why, sizeof why)) fail_msg("before stop %d: %s", stop, why);
         }
         usleep(1800000);

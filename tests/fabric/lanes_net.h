@@ -63,7 +63,7 @@ static inline void net_open(struct lanes_net *n) {
         n->ends[i] = (struct net_end){n, i};
         for (int k = 0; k < NET_RANKS; k++) n->queues[i][k].last = &n->queues[i][k].first;
         n->of[i] = lanes_create(&(struct lanes_options){
-            .rank = i, .size = NET_RANKS, .lanes = NET_LANES, .say = net_say, .ctx = &n->ends[i]});
+            .rank = i, .size = NET_RANKS, .lanes = NET_LANES, .send = net_say, .ctx = &n->ends[i]});
     }
 }
 

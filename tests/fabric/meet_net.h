@@ -1,5 +1,5 @@
-// A meeting's book and its members' seats, joined by a network that loses, repeats, delays and shuffles what is said. A process is
-// a seat: of RANKS ranks the first ones, behind them those that the test lets come (net_comes).
+// A meeting's registry and its members' clients, joined by a network that loses, repeats, delays and shuffles what is said. A process is
+// a client: of RANKS ranks the first ones, behind them those that the test lets come (net_comes).
 #ifndef STARRING_TESTS_FABRIC_MEET_NET_H
 #define STARRING_TESTS_FABRIC_MEET_NET_H
 
@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "shared/core/error.h"
-#include "shared/fabric/book.h"
-#include "shared/fabric/seat.h"
+#include "shared/fabric/client.h"
+#include "shared/fabric/registry.h"
 #include "shared/state/identity.h"
 
 #define RANKS     5
@@ -28,9 +28,9 @@ struct sent {
 };
 
 struct net {
-    struct seat seats[PROCESSES];
+    struct client clients[PROCESSES];
     int processes;
-    struct book *book;
+    struct registry *registry;
     // Of a process: nothing that it has said or is to hear arrives; or it stands still, and hears later.
     bool dead[PROCESSES], frozen[PROCESSES];
     struct sent flight[FLIGHT];
@@ -62,7 +62,7 @@ static inline void post(struct net *n, bool to_book, int process, const struct m
 
 static inline int process_of(const struct net *n, int member, uint64_t life) {
     int i = n->processes - 1;
-    while (i >= 0 && (n->seats[i].rank != member || n->seats[i].life != life)) i--;
+    while (i >= 0 && (n->clients[i].rank != member || n->clients[i].incarnation != life)) i--;
     return i;
 }
 
@@ -78,7 +78,7 @@ static inline void to_seat(void *ctx, int member, uint64_t life, const struct me
     if (process >= 0)
         n->said[process]++, post(n, false, process, m, data);
     else
-        book_unreachable(n->book, member, life, n->now_s);
+        registry_unreachable(n->registry, member, life, n->now_s);
 }
 
 static inline void hear_news(void *ctx, const struct member_news *news) {
@@ -89,20 +89,20 @@ static inline void hear_news(void *ctx, const struct member_news *news) {
 
 static inline void seat_new(struct net *n, int process, int member, uint64_t life, const char *host,
                             const char *identity, const struct rendezvous_options *o) {
-    struct meet_come c = {.member.pid = 100 + process, .machine = (uint64_t)host[1]};
+    struct meet_join c = {.member.pid = 100 + process, .machine = (uint64_t)host[1]};
     snprintf(c.member.host, sizeof c.member.host, "%s", host);
     snprintf(c.member.address, sizeof c.member.address, host[1] == '1' ? "127.0.1.1" : "10.0.0.%c", host[1]);
     snprintf(c.reach, sizeof c.reach, host[1] == '1' ? "127.0.1.1" : "10.0.0.1");
-    for (int i = 0; i < MEET_CAST_MAX; i++) c.counts[i] = o->cast[i].count;
-    n->seats[process] = (struct seat){.rank = member,
-                                      .size = RANKS,
-                                      .life = life,
-                                      .place = "h1:29500",
-                                      .silent_s = o->silent_s,
-                                      .beat_s = o->beat_s,
-                                      .say = to_book,
-                                      .ctx = n};
-    seat_open(&n->seats[process], &c, identity);
+    for (int i = 0; i < MEET_ROLES_MAX; i++) c.counts[i] = o->roles[i].count;
+    n->clients[process] = (struct client){.rank = member,
+                                          .size = RANKS,
+                                          .incarnation = life,
+                                          .where = "h1:29500",
+                                          .silent_s = o->silent_s,
+                                          .beat_s = o->beat_s,
+                                          .send = to_book,
+                                          .ctx = n};
+    client_open(&n->clients[process], &c, identity);
 }
 
 // A meeting of RANKS ranks; o: what is not said here, or zeros.
@@ -112,15 +112,15 @@ static inline struct net *net_of(unsigned seed, struct rendezvous_options o) {
     n->now_s = 10, n->seed = seed, n->processes = RANKS;
     o.size = RANKS, o.identity = IDENTITY, o.differs = identity_texts_disagreement, o.silent_s = SILENT_S;
     for (int i = 0; i < RANKS; i++) seat_new(n, i, i, (uint64_t)i + 1, hosts[i], IDENTITY, &o);
-    n->book = book_create(&o, "h1:29500", to_seat, hear_news, n);
+    n->registry = registry_create(&o, "h1:29500", to_seat, hear_news, n);
     return n;
 }
 
 static inline void net_free(struct net *n) {
     for (int i = 0; i < n->count; i++) free(n->flight[i].data);
-    for (int i = 0; i < n->processes; i++) seat_close(&n->seats[i]);
+    for (int i = 0; i < n->processes; i++) client_close(&n->clients[i]);
     for (int i = 0; i < n->heard; i++) free(n->news[i].data);
-    book_destroy(&n->book);
+    registry_destroy(&n->registry);
     free(n);
 }
 
@@ -138,9 +138,9 @@ static inline void deliver(struct net *n) {
         memmove(&n->flight[due], &n->flight[due + 1], (size_t)(--n->count - due) * sizeof s);
         if (!n->dead[s.process]) {
             if (s.to_book)
-                book_hear(n->book, &s.m, s.data, n->now_s);
+                registry_receive(n->registry, &s.m, s.data, n->now_s);
             else
-                seat_hear(&n->seats[s.process], &s.m, s.data, n->now_s);
+                client_receive(&n->clients[s.process], &s.m, s.data, n->now_s);
         }
         free(s.data);
     }
@@ -149,14 +149,14 @@ static inline void deliver(struct net *n) {
 static inline void pass(struct net *n, double seconds) {
     for (double until_s = n->now_s + seconds; n->now_s < until_s; n->now_s += 0.1) {
         for (int i = 0; i < n->processes; i++)
-            if (!n->dead[i] && !n->frozen[i]) seat_tick(&n->seats[i], n->now_s);
-        book_tick(n->book, n->now_s);
+            if (!n->dead[i] && !n->frozen[i]) client_tick(&n->clients[i], n->now_s);
+        registry_tick(n->registry, n->now_s);
         deliver(n);
     }
 }
 
-static inline struct seat_want want(const char *name) {
-    struct seat_want w = {0};
+static inline struct client_want want(const char *name) {
+    struct client_want w = {0};
     snprintf(w.named.name, sizeof w.named.name, "%s", name);
     return w;
 }

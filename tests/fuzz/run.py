@@ -20,7 +20,7 @@ import tempfile
 
 CORPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
 # Longest inputs, in bytes, where a longer history says no more than a shorter one. The others: LENGTH.
-LENGTHS = {"star": 400, "elastic": 400, "server": 600, "worker": 600, "scheduler": 600, "kernels": 64, "numbers": 200, "wire": 1024, "book": 1200, "link": 1200}
+LENGTHS = {"star": 400, "elastic": 400, "server": 600, "worker": 600, "scheduler": 600, "kernels": 64, "numbers": 200, "wire": 1024, "registry": 1200, "link": 1200}
 LENGTH = 4096
 SLOWEST = 20  # seconds for one input: on a machine that does something else as well
 MEMORY = 2048  # MiB

@@ -413,7 +413,7 @@ static void one_too_many(void **state) {
     struct job_output o =
         job_run(s.p, "server " STAR " --steps 100000 --rank 1 --scheduler %s", strstr(line, "tcp://"));
     assert_int_equal(o.status, 1);
-    if (!strstr(o.err, "server 1 is already here")) fail_msg("%s", o.err);
+    if (!strstr(o.err, "server 1 has joined already")) fail_msg("%s", o.err);
     job_output_free(&o);
     o = job_run(s.p, "server " STAR " --steps 100000 --scheduler %s", strstr(line, "tcp://"));
     assert_int_equal(o.status, EXIT_USAGE);

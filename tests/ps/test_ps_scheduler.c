@@ -1,4 +1,4 @@
-// Single messages to the scheduler, and words of the book: who comes, steps, gathers, who is missing, who is lost.
+// Single messages to the scheduler, and words of the registry: who comes, steps, gathers, who is missing, who is lost.
 #include "ps/job/timing.h"
 #include "ps/scheduler/rounds.h"
 #include "test_ps_log.h"
@@ -102,7 +102,7 @@ static void test_start(void **state) {
     fixture_destroy(f);
 }
 
-// A process that the book itself has refused is named too.
+// A process that the registry itself has refused is named too.
 static void test_refused_by_the_book(void **state) {
     (void)state;
     struct fixture *f = fixture_create();
@@ -279,7 +279,7 @@ static void test_step(void **state) {
     fixture_destroy(f);
 }
 
-// A loss is news of the book; how far the member was, the job knows.
+// A loss is news of the registry; how far the member was, the job knows.
 static void test_lost_and_overdue(void **state) {
     (void)state;
     struct wire_header beat = {.kind = WIRE_HEARTBEAT, .step = 7};

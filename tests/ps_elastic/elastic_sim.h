@@ -13,8 +13,8 @@ struct fate {
     bool told;  // the scheduler hears of a death from a launcher; else from the process that takes the rank
     double dead_s[SIM_WORKERS];
     bool dead[SIM_WORKERS], hears[SIM_WORKERS];  // dead; its successor has come and waits
-    uint64_t book[SIM_WORKERS];                  // the life that the book has; 0: none, or not looked at yet
-    double reads_s[SIM_WORKERS];                 // until then it reads its files
+    uint64_t book[SIM_WORKERS];   // the life that the registry has; 0: none, or not looked at yet
+    double reads_s[SIM_WORKERS];  // until then it reads its files
     bool ready[SIM_WORKERS], started[SIM_WORKERS], asked[SIM_WORKERS];
     struct step_opening opening[SIM_WORKERS];
     bool dealt[SIM_WORKERS];

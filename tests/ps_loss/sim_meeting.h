@@ -67,23 +67,24 @@ static inline struct meeting_port met_port(struct met *m) {
     return (struct meeting_port){m, met_opens, met_starts, met_joins, met_over, met_gives_up, met_ends};
 }
 
-// ---------------------------------------------------------------- what the book says
+// ---------------------------------------------------------------- what the registry says
 static inline struct member_news met_came(int member, uint64_t life, int pid) {
-    return (struct member_news){.kind = MEMBER_CAME, .member = member, .life = life, .pid = pid, .host = "h"};
+    return (struct member_news){
+        .kind = MEMBER_JOINED, .member = member, .incarnation = life, .pid = pid, .host = "h"};
 }
 static inline struct member_news met_left(int member, uint64_t life) {
-    return (struct member_news){.kind = MEMBER_LEFT, .member = member, .life = life};
+    return (struct member_news){.kind = MEMBER_LEFT, .member = member, .incarnation = life};
 }
 // how: "silent", "gone", "replaced".
 static inline struct member_news met_lost(int member, uint64_t life, const char *how, double silent_s) {
-    struct member_news n = {.kind = MEMBER_LOST, .member = member, .life = life, .silent_s = silent_s};
+    struct member_news n = {.kind = MEMBER_LOST, .member = member, .incarnation = life, .silent_s = silent_s};
     snprintf(n.word, sizeof n.word, "%s", how);
     return n;
 }
 // data: malloc'd.
 static inline struct member_news met_said(int member, uint64_t life, const char *word, char *data) {
     struct member_news n = {
-        .kind = MEMBER_SAID, .member = member, .life = life, .data = data, .bytes = strlen(data)};
+        .kind = MEMBER_SENT, .member = member, .incarnation = life, .data = data, .bytes = strlen(data)};
     snprintf(n.word, sizeof n.word, "%s", word);
     return n;
 }

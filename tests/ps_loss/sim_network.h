@@ -271,7 +271,7 @@ static inline int sim_tick_shard(struct sim *s, int g) {
     link_tick(s->shard_links[g], s->now);
     return server_core_tick(s->shards[g], s->now);
 }
-// The book says something of a member; it comes behind what it has said of it before.
+// The registry says something of a member; it comes behind what it has said of it before.
 static inline void sim_news(struct sim *s, struct member_news n) {
     double due = s->now + 0.001 * (double)sim_draw(s, 40);
     for (int i = 0; i < s->news_count; i++)

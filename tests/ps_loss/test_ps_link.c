@@ -133,7 +133,9 @@ static void check_all(const struct end *from) {
     }
 }
 
-static bool settled(const struct net *n) { return link_heard(n->a.link, 0) && link_heard(n->b.link, 0); }
+static bool settled(const struct net *n) {
+    return link_is_acknowledged(n->a.link, 0) && link_is_acknowledged(n->b.link, 0);
+}
 
 // Whatever the network does, each message arrives once, and both come to know it.
 static void test_each_once(void **state) {
@@ -210,7 +212,7 @@ static void test_clean(void **state) {
         back.send(back.ctx, 0, &(struct ps_message){.header = {.kind = WIRE_HEARTBEAT}});
         assert_int_equal(n->b.count, 1);
         deliver(&n->b, 0, false);
-        assert_true(link_heard(n->a.link, 0));
+        assert_true(link_is_acknowledged(n->a.link, 0));
         for (int ms = 0; ms < 100; ms++) link_tick(n->b.link, n->now += 0.001);
         assert_int_equal(n->b.count, 0);
     }
@@ -379,7 +381,7 @@ static void test_renewed(void **state) {
         assert_int_equal(n->b.got[1], !needless);
         link_tick(n->b.link, n->now += 0.1);
         deliver(&n->b, 0, false);
-        assert_true(link_heard(n->a.link, 0));
+        assert_true(link_is_acknowledged(n->a.link, 0));
         net_close(n);
     }
 }
@@ -424,10 +426,10 @@ static void test_lives(void **state) {
     link_destroy(&n->b.link);
     end_open(n, &n->b, &n->a, 23, false);
     send_next(&n->b);
-    assert_false(link_heard(n->a.link, 0));
+    assert_false(link_is_acknowledged(n->a.link, 0));
     deliver(&n->b, 0, false);
     assert_int_equal(n->a.got[1], 2);
-    assert_true(link_heard(n->a.link, 0));
+    assert_true(link_is_acknowledged(n->a.link, 0));
     n->a.sent = 0;
     send_next(&n->a);
     deliver(&n->a, n->a.count - 1, false);
@@ -448,7 +450,7 @@ static void test_large_gaps(void **state) {
         if (i % 100 < 60) came += link_receive(n->b.link, 0, &p.h, n->now);
     }
     assert_int_equal(came, 1800);
-    for (int ms = 0; ms < 60000 && !link_heard(n->a.link, 0); ms++) {
+    for (int ms = 0; ms < 60000 && !link_is_acknowledged(n->a.link, 0); ms++) {
         n->now += 0.001;
         link_tick(n->a.link, n->now);
         link_tick(n->b.link, n->now);

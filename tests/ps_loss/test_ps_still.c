@@ -1,6 +1,6 @@
 // A process that stood still - frozen, asleep, without a core - does not take that time for its peers' silence, says so
 // when the job turns out to be over, and is still sure of whom it has lost.
-#include "shared/fabric/seat.h"
+#include "shared/fabric/client.h"
 #include "shared/time/turn_clock.h"
 #include "tests/ps/test_ps_log.h"
 
@@ -53,9 +53,9 @@ static void heard(struct pair *p) {
     assert_int_equal(worker_core_message(p->core, PEER_SCHEDULER, &h, NULL, p->now), 0);
 }
 
-// ---------------------------------------------------------------- a member of the meeting, and the scheduler's book
+// ---------------------------------------------------------------- a member of the meeting, and the scheduler's registry
 struct watcher {
-    struct seat seat;
+    struct client seat;
     double now;
 };
 
@@ -66,25 +66,25 @@ static void drop(void *ctx, int rank, uint64_t life, const struct meet_message *
 static void watcher_open(struct watcher *w) {
     *w = (struct watcher){.seat = {.rank = 1,
                                    .size = 1,
-                                   .life = 7,
-                                   .first = "the scheduler",
-                                   .place = "h:1",
+                                   .incarnation = 7,
+                                   .member_0 = "the scheduler",
+                                   .where = "h:1",
                                    .silent_s = LOST_S,
                                    .beat_s = 0.1,
-                                   .say = drop},
+                                   .send = drop},
                           .now = 100};
-    seat_open(&w->seat, &(struct meet_come){.machine = 1}, "");
+    client_open(&w->seat, &(struct meet_join){.machine = 1}, "");
 }
 
 static void hears(struct watcher *w) {
     struct meet_message m = meet_message(MEET_PONG, 1, 7);
-    seat_hear(&w->seat, &m, "", w->now);
+    client_receive(&w->seat, &m, "", w->now);
 }
 
 // Whether all goes on.
 static bool looks(struct watcher *w, double seconds) {
     w->now += seconds;
-    seat_tick(&w->seat, w->now);
+    client_tick(&w->seat, w->now);
     return !*w->seat.ended;
 }
 
@@ -117,7 +117,7 @@ static void frozen_for_any_time(void **state) {
             assert_true(lasted > 0.7 * LOST_S && lasted < LOST_S + 0.1);
             snprintf(words, sizeof words, "after this process had stood still for %.1f s", stood[i] + TURN_S);
             if (!strstr(w.seat.ended, words)) fail_msg("%s: %s", words, w.seat.ended);
-            seat_close(&w.seat);
+            client_close(&w.seat);
         }
 }
 
@@ -136,7 +136,7 @@ static void an_old_one_is_no_reason(void **state) {
         }
         turns_to_the_end(&w, TURN_S);
         assert_null(strstr(w.seat.ended, "stood still"));
-        seat_close(&w.seat);
+        client_close(&w.seat);
     }
 }
 
@@ -150,7 +150,7 @@ static void slow_turns_end(void **state) {
         hears(&w);
         assert_true(looks(&w, TURN_S));
         assert_true(turns_to_the_end(&w, turns[i]) < 35 * turns[i] + 0.01);
-        seat_close(&w.seat);
+        client_close(&w.seat);
     }
 }
 
@@ -200,7 +200,7 @@ static void nobody_gets_a_core(void **state) {
             if (goes_on) hears(&w);
         }
         assert_int_equal(goes_on, busy);
-        seat_close(&w.seat);
+        client_close(&w.seat);
     }
 }
 

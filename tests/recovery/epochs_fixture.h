@@ -112,7 +112,7 @@ static inline int say(struct fixture *f, const struct process *p, struct wire_he
     return member;
 }
 
-// The same of what the book says.
+// The same of what the registry says.
 static inline void book_says(struct fixture *f, struct member_news n, double now) {
     f->log.count = 0;
     met_tell(f->core, n, now);

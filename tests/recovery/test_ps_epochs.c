@@ -45,7 +45,7 @@ static void test_launcher_is_news(void **state) {
     tell_dead(f->core, "server 0", f->p[SERVER].pid, "server 0 (pid 72) was killed by signal 9 (Killed)", 1);
     assert_int_equal(epoch_of(f), 2);
     assert_int_equal(f->met.overs, 1);
-    // Said again, also by the book, or of one that is not ready yet: nothing.
+    // Said again, also by the registry, or of one that is not ready yet: nothing.
     tell_dead(f->core, "server 0", f->p[SERVER].pid, "again", 1);
     is_lost(f, SERVER, "gone", 1);
     tell_dead(f->core, "worker 1", f->p[W1].pid, "at the same moment", 1);
@@ -59,7 +59,7 @@ static void test_launcher_is_news(void **state) {
     fixture_destroy(f);
 }
 
-// What the book says of a process whose death a launcher has told of comes late: it is nobody's.
+// What the registry says of a process whose death a launcher has told of comes late: it is nobody's.
 static void test_the_dead_do_not_come(void **state) {
     (void)state;
     struct fixture *f = fixture_with(RESTARTS, 0, true);
@@ -169,7 +169,7 @@ static void test_late_messages_count_nowhere(void **state) {
     fixture_destroy(f);
 }
 
-// Nor does what the book says of a process that has gone, or what one says of an epoch that is over.
+// Nor does what the registry says of a process that has gone, or what one says of an epoch that is over.
 static void test_past_lives_count_nowhere(void **state) {
     (void)state;
     struct fixture *f = fixture_create(RESTARTS);
@@ -424,7 +424,7 @@ static void test_without_restarts_nothing_changes(void **state) {
     f->p[W0] = another(f, W0);  // to the place of one that has left
     comes(f, W0, 0);
     assert_int_equal(f->met.out[W0], f->p[W0].incarnation);
-    assert_string_equal(f->met.why, "worker 0 is already here; every rank joins once");
+    assert_string_equal(f->met.why, "worker 0 has joined already; every rank joins once");
     old.job++;
     assert_int_equal(say(f, &old, beat, 0), -1);
     assert_int_equal(f->log.count, 0);
@@ -456,7 +456,7 @@ static void test_who_has_left_comes_again(void **state) {
 }
 
 // ---------------------------------------------------------------- any history
-// Processes that die, freeze, are killed as lost, die again before they are ready, and begin anew at any moment; what the book and
+// Processes that die, freeze, are killed as lost, die again before they are ready, and begin anew at any moment; what the registry and
 // the launcher say of them comes late, in order of each member. Each epoch begins once, with processes that are there; once no more
 // faults come the last one begins, with all; and no fault takes more than one restart.
 struct actor {
@@ -532,7 +532,7 @@ static void any_history(uint64_t seed) {
         f->sim->now += 0.001;
         if (a[i].runs && dice == 0) dies(f, &a[i]), faults++;
         if (a[i].runs && dice == 1) a[i].frozen = true, faults++;
-        // Half a deadline later the book has lost it; the launcher hears of it, and kills it.
+        // Half a deadline later the registry has lost it; the launcher hears of it, and kills it.
         if (a[i].frozen && ((dice > 1 && dice < 5) || turn > 20000)) {
             if (f->book[i] == f->p[i].incarnation)
                 sim_news(f->sim, met_lost(i, f->p[i].incarnation, "silent", 2.5));

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 #include "shared/launch/launch.h"
 
 struct team {
@@ -49,7 +49,7 @@ static const char *look_outside(void *ctx, const char *ends) {
 // A meeting of the launcher alone: this process decides about its children.
 static struct launch_options options_of(struct team *t) {
     t->meet = rendezvous_open(&(struct rendezvous_options){
-        .host = "127.0.0.1", .size = 1, .cast = {{"worker", 2}}, .deadline_s = 1e9, .open = true});
+        .host = "127.0.0.1", .size = 1, .roles = {{"worker", 2}}, .deadline_s = 1e9, .no_key = true});
     assert_non_null(t->meet);
     return (struct launch_options){.grace_s = 0.2,
                                    .last_step = step_of_team,

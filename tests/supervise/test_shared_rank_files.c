@@ -22,7 +22,7 @@
 #include "shared/core/error.h"
 #include "shared/core/file.h"
 #include "shared/device/device_choice.h"
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 #include "shared/launch/joined.h"
 #include "shared/launch/rank_files.h"
 #include "shared/report/run_state.h"
@@ -251,7 +251,7 @@ static int writes_elsewhere(struct rank *r) {
     snprintf(slice.path, sizeof slice.path, "%s", evil);
     if (r->rank != 1) return 0;
     rendezvous_put(r->run.meet, "files/1/0", &slice, offsetof(typeof(slice), data) + sizeof slice.data);
-    while (!rendezvous_ended(r->run.meet)) usleep(10000);
+    while (!rendezvous_end_reason(r->run.meet)) usleep(10000);
     return 0;
 }
 

@@ -31,7 +31,7 @@ struct run {
     struct fuzz_bytes in;
     struct end ends[2];
     struct sent {
-        struct link_word w;
+        struct link_ack w;
         int to, peer, id;  // id -1: an empty word
     } flight[FLIGHT];
     int count;
@@ -39,7 +39,7 @@ struct run {
     double now;
 };
 
-static void say(void *own, int peer, const struct link_word *w, struct link_item *item) {
+static void say(void *own, int peer, const struct link_ack *w, struct link_item *item) {
     const struct end *e = *(struct end **)own;
     struct run *x = e->run;
     if (x->broken || x->count == FLIGHT) return;
@@ -55,7 +55,7 @@ static void drop(void *own, int peer, struct link_item *item) {
 static void hear(struct run *x, const struct sent *s) {
     struct end *e = &x->ends[s->to];
     int line = s->peer + 1;
-    bool fresh = link_hear(e->link, s->peer, &s->w, s->id >= 0, x->now);
+    bool fresh = link_accept(e->link, s->peer, &s->w, s->id >= 0, x->now);
     if (s->id < 0 || !fresh) return;
     FUZZ_CHECK(!e->got[line][s->id], "message %d of line %d is new twice", s->id, line);
     FUZZ_CHECK(!x->order || s->id > e->last[line], "message %d of line %d comes behind %d", s->id, line,
@@ -75,7 +75,7 @@ static void deliver(struct run *x, bool lost, bool twice) {
 
 static void speak(struct run *x, struct end *e, int peer, uint8_t how) {
     if (how & 1) {  // what is not kept
-        struct link_word w = link_word(e->link, peer);
+        struct link_ack w = link_ack(e->link, peer);
         if (x->count < FLIGHT) x->flight[x->count++] = (struct sent){w, !e->at, peer, -1};
         return;
     }
@@ -85,17 +85,17 @@ static void speak(struct run *x, struct end *e, int peer, uint8_t how) {
     k->item.bulk = how & 2;
     k->item.inflight = how & 4 ? &e->leaves : NULL;
     e->open++;
-    link_say(e->link, peer, &k->item);
+    link_send(e->link, peer, &k->item);
 }
 
 static void stranger(struct run *x) {
     struct sent s = {.to = (int)fuzz_below(&x->in, 2), .peer = (int)fuzz_below(&x->in, 2) - 1, .id = -1};
-    s.w = (struct link_word){.number = (uint64_t)fuzz_number(&x->in),
-                             .said = (uint64_t)fuzz_number(&x->in),
-                             .heard = (uint64_t)fuzz_number(&x->in),
-                             .missing_count = (int)fuzz_below(&x->in, LINK_MISSING_MAX + 1),
-                             .seen = (uint64_t)fuzz_number(&x->in),
-                             .asks = fuzz_u8(&x->in) & 1};
+    s.w = (struct link_ack){.number = (uint64_t)fuzz_number(&x->in),
+                            .said = (uint64_t)fuzz_number(&x->in),
+                            .heard = (uint64_t)fuzz_number(&x->in),
+                            .missing_count = (int)fuzz_below(&x->in, LINK_MISSING_MAX + 1),
+                            .seen = (uint64_t)fuzz_number(&x->in),
+                            .asks = fuzz_u8(&x->in) & 1};
     for (int i = 0; i < s.w.missing_count; i++) s.w.missing[i] = (uint64_t)fuzz_number(&x->in);
     x->spoken = true;
     hear(x, &s);
@@ -159,7 +159,7 @@ static void turn(struct run *x) {
 static bool heard(const struct run *x) {
     bool all = true;
     for (int i = 0; i < 2; i++)
-        for (int peer = -1; peer < 1; peer++) all = all && link_heard(x->ends[i].link, peer);
+        for (int peer = -1; peer < 1; peer++) all = all && link_is_acknowledged(x->ends[i].link, peer);
     return all;
 }
 
@@ -173,12 +173,12 @@ FUZZ_TARGET(link) {
         *e = (struct end){.run = x, .at = i, .last = {-1, -1}};
         e->link = link_new(&(struct link_rules){.peers = 1,
                                                 .repeat_most_s = 2,
-                                                .word_s = 0.02,
+                                                .ack_s = 0.02,
                                                 .in_order = x->order,
                                                 .own = sizeof e,
-                                                .say = say,
+                                                .send = say,
                                                 .drop = drop});
-        *(struct end **)link_own(e->link) = e;
+        *(struct end **)link_owner(e->link) = e;
     }
     while (x->in.left) turn(x);
     x->broken = false;

@@ -1,7 +1,7 @@
 // The scheduler's state machine under any history of processes: they come, are ready, speak, leave, are lost, come again, and
 // speak on after they have been replaced. Of what it says this is checked: a step has one decision, made after each worker has
 // reported it and each shard has sent its sum in this epoch; steps come one after the other; epochs do not go back. A message
-// counts if its sender is the process that is ready for this epoch in its place, and only then; a word of the book about a process
+// counts if its sender is the process that is ready for this epoch in its place, and only then; a word of the registry about a process
 // that has no place changes nothing.
 #include "tests/fuzz/star/star_case.h"
 #include "tests/ps/test_ps_log.h"
@@ -188,15 +188,16 @@ static int lacks(const struct life *x) {
     return scheduler_core_waits(x->core, &workers, &servers) ? workers + servers : 0;
 }
 
-// What the book says; data: malloc'd. Of a life that has no place it is to change nothing.
+// What the registry says; data: malloc'd. Of a life that has no place it is to change nothing.
 static void book_says(struct life *x, struct member_news n) {
     uint32_t epoch = scheduler_core_epochs(x->core)->epoch;
     bool failed = scheduler_core_error(x->core)[0] != 0;
     int64_t steps = scheduler_core_steps(x->core);
-    bool stale = n.kind != MEMBER_CAME && (n.member < 0 || n.member >= 16 || x->book[n.member] != n.life);
+    bool stale =
+        n.kind != MEMBER_JOINED && (n.member < 0 || n.member >= 16 || x->book[n.member] != n.incarnation);
     int given_up = x->met.given_up, missing = lacks(x);
     met_tell(x->core, n, x->s->now);
-    if (n.kind == MEMBER_SAID && lacks(x) < missing) x->of[n.member] = n.life;
+    if (n.kind == MEMBER_SENT && lacks(x) < missing) x->of[n.member] = n.incarnation;
     FUZZ_CHECK(!stale || same(x, epoch, failed, steps), "news of a life without a place changes the job");
     if (x->met.given_up == given_up) return;
     for (int i = 0; i < 16; i++)

@@ -88,13 +88,13 @@ static struct wire_header make_header(struct fuzz_bytes *in, size_t payload) {
     h.flags = (uint32_t)fuzz_word(in, 2) & WIRE_FLAGS;
     h.place = (uint64_t)fuzz_number(in), h.into = (uint64_t)fuzz_number(in);
     h.life = (uint32_t)fuzz_number(in);
-    h.link = (struct link_word){.number = fuzz_word(in, 8),
-                                .said = fuzz_word(in, 8),
-                                .heard = fuzz_word(in, 8),
-                                .seen = fuzz_word(in, 8),
-                                .again = fuzz_u8(in) & 1,
-                                .asks = fuzz_u8(in) & 1,
-                                .missing_count = (int)fuzz_below(in, LINK_MISSING_MAX + 1)};
+    h.link = (struct link_ack){.number = fuzz_word(in, 8),
+                               .said = fuzz_word(in, 8),
+                               .heard = fuzz_word(in, 8),
+                               .seen = fuzz_word(in, 8),
+                               .again = fuzz_u8(in) & 1,
+                               .asks = fuzz_u8(in) & 1,
+                               .missing_count = (int)fuzz_below(in, LINK_MISSING_MAX + 1)};
     for (int i = 0; i < h.link.missing_count; i++) h.link.missing[i] = fuzz_word(in, 8);
     h.lr = any_float(in), h.loss_scale = any_float(in), h.clip = any_float(in), h.grad_scale = any_float(in);
     h.loss = (double)fuzz_number(in), h.norm = (double)fuzz_number(in);

@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/fabric/book.h"
-#include "shared/fabric/seat.h"
+#include "shared/fabric/client.h"
+#include "shared/fabric/registry.h"
 
 #define RANKS    3
 #define IDENTITY "{\"steps\":\"10\"}"
@@ -35,8 +35,8 @@ struct line {
 };
 
 struct slow {
-    struct seat seats[RANKS];
-    struct book *book;
+    struct client clients[RANKS];
+    struct registry *registry;
     struct line up[RANKS], down[RANKS];
     double rate, now_s, cut_s;  // cut_s: no link delivers before
 };
@@ -75,9 +75,9 @@ static void deliver(struct slow *n, struct line *l, int rank, bool up) {
         if (!(l->first = s->next)) l->last = &l->first;
         l->waits -= size_of(&s->m);
         if (up)
-            book_hear(n->book, &s->m, s->data, n->now_s);
+            registry_receive(n->registry, &s->m, s->data, n->now_s);
         else
-            seat_hear(&n->seats[rank], &s->m, s->data, n->now_s);
+            client_receive(&n->clients[rank], &s->m, s->data, n->now_s);
         free(s->data);
         free(s);
     }
@@ -88,9 +88,9 @@ static void pass(struct slow *n, double seconds) {
         for (int i = 0; i < RANKS; i++) {
             deliver(n, &n->up[i], i, true);
             deliver(n, &n->down[i], i, false);
-            seat_tick(&n->seats[i], n->now_s);
+            client_tick(&n->clients[i], n->now_s);
         }
-        book_tick(n->book, n->now_s);
+        registry_tick(n->registry, n->now_s);
     }
 }
 
@@ -99,24 +99,24 @@ static struct slow *slow_new(double rate) {
     n->rate = rate;
     n->now_s = 10;
     for (int i = 0; i < RANKS; i++) {
-        struct meet_come c = {.member = {.host = "h", .address = "10.0.0.1", .pid = 100 + i}, .machine = 1};
+        struct meet_join c = {.member = {.host = "h", .address = "10.0.0.1", .pid = 100 + i}, .machine = 1};
         n->up[i].last = &n->up[i].first;
         n->down[i].last = &n->down[i].first;
-        n->seats[i] = (struct seat){.rank = i,
-                                    .size = RANKS,
-                                    .life = (uint64_t)i + 1,
-                                    .place = "h1:29500",
-                                    .silent_s = SILENT_S,
-                                    .say = to_book,
-                                    .ctx = n};
-        seat_open(&n->seats[i], &c, IDENTITY);
+        n->clients[i] = (struct client){.rank = i,
+                                        .size = RANKS,
+                                        .incarnation = (uint64_t)i + 1,
+                                        .where = "h1:29500",
+                                        .silent_s = SILENT_S,
+                                        .send = to_book,
+                                        .ctx = n};
+        client_open(&n->clients[i], &c, IDENTITY);
     }
-    n->book =
-        book_create(&(struct rendezvous_options){.size = RANKS, .identity = IDENTITY, .silent_s = SILENT_S},
-                    "h1:29500", to_seat, NULL, n);
+    n->registry = registry_create(
+        &(struct rendezvous_options){.size = RANKS, .identity = IDENTITY, .silent_s = SILENT_S}, "h1:29500",
+        to_seat, NULL, n);
     pass(n, 5);
     for (int i = 0; i < RANKS; i++) {
-        assert_non_null(n->seats[i].members);
+        assert_non_null(n->clients[i].members);
         n->up[i].bytes = n->down[i].bytes = 0;
     }
     return n;
@@ -124,9 +124,9 @@ static struct slow *slow_new(double rate) {
 
 static void slow_free(struct slow *n) {
     for (int i = 0; i < RANKS; i++) {
-        assert_string_equal(n->seats[i].ended, "");
-        assert_int_equal(n->seats[i].losses, 0);
-        seat_close(&n->seats[i]);
+        assert_string_equal(n->clients[i].ended, "");
+        assert_int_equal(n->clients[i].losses, 0);
+        client_close(&n->clients[i]);
         for (int k = 0; k < 2; k++)
             for (struct sent *s = k ? n->up[i].first : n->down[i].first, *next; s; s = next) {
                 next = s->next;
@@ -134,11 +134,11 @@ static void slow_free(struct slow *n) {
                 free(s);
             }
     }
-    book_destroy(&n->book);
+    registry_destroy(&n->registry);
     free(n);
 }
 
-static void is_what_was_put(const struct seat_want *w, const char *data) {
+static void is_what_was_put(const struct client_want *w, const char *data) {
     assert_non_null(w->data);
     assert_int_equal(w->bytes, BYTES);
     assert_memory_equal(w->data, data, BYTES);
@@ -158,9 +158,9 @@ static void test_a_slow_link_carries_what_is_useful(void **state) {
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
         struct slow *n = slow_new(rates[i]);
         double begun_s = n->now_s, least_s = 2 * (double)BYTES / rates[i];  // up, then down
-        struct seat_want w = {.named.name = "x"};
-        seat_put(&n->seats[1], MEET_PUT, "x", data, BYTES);
-        seat_want(&n->seats[2], &w);
+        struct client_want w = {.named.name = "x"};
+        client_put(&n->clients[1], MEET_PUT, "x", data, BYTES);
+        client_want(&n->clients[2], &w);
         while (!w.data && n->now_s < begun_s + 5 * least_s + 60) pass(n, 1);
         is_what_was_put(&w, data);
         double took_s = n->now_s - begun_s, up = n->up[1].bytes, down = n->down[2].bytes;
@@ -171,7 +171,7 @@ static void test_a_slow_link_carries_what_is_useful(void **state) {
         assert_true(up < 1.1 * (double)BYTES && down < 1.1 * (double)BYTES);
         assert_true(n->up[1].most < 1.2 * (double)MEET_WINDOW && n->down[2].most < 1.2 * (double)MEET_WINDOW);
         assert_true(took_s < 1.25 * least_s + 20);
-        seat_unwant(&n->seats[2], &w);
+        client_unwant(&n->clients[2], &w);
         free(w.data);
         slow_free(n);
     }
@@ -183,9 +183,9 @@ static void test_a_link_that_is_cut_for_less_than_the_deadline(void **state) {
     (void)state;
     char *data = numbers();
     struct slow *n = slow_new(500e3);
-    struct seat_want w = {.named.name = "x"};
-    seat_put(&n->seats[1], MEET_PUT, "x", data, BYTES);
-    seat_want(&n->seats[2], &w);
+    struct client_want w = {.named.name = "x"};
+    client_put(&n->clients[1], MEET_PUT, "x", data, BYTES);
+    client_want(&n->clients[2], &w);
     for (int cuts = 0; cuts < 3; cuts++) {
         pass(n, 2);
         n->cut_s = n->now_s + SILENT_S - 3;
@@ -195,18 +195,18 @@ static void test_a_link_that_is_cut_for_less_than_the_deadline(void **state) {
     is_what_was_put(&w, data);
     assert_true(n->up[1].bytes < 1.3 * (double)BYTES && n->down[2].bytes < 1.3 * (double)BYTES);
     assert_true(n->up[1].most < 2 * (double)MEET_WINDOW && n->down[2].most < 2 * (double)MEET_WINDOW);
-    seat_unwant(&n->seats[2], &w);
+    client_unwant(&n->clients[2], &w);
     free(w.data);
     slow_free(n);
     free(data);
 }
 
-static void soon(struct slow *n, struct seat *s, double within_s) {
-    struct seat_want w = {.named.name = "y"};
-    seat_want(s, &w);
+static void soon(struct slow *n, struct client *s, double within_s) {
+    struct client_want w = {.named.name = "y"};
+    client_want(s, &w);
     pass(n, within_s);
     assert_non_null(w.data);
-    seat_unwant(s, &w);
+    client_unwant(s, &w);
     free(w.data);
 }
 
@@ -217,29 +217,29 @@ static void test_what_is_small_does_not_wait_for_what_is_long(void **state) {
     char *data = numbers();
     const double trip_s = (double)BYTES / 200e3;
     struct slow *n = slow_new(200e3);
-    struct seat_want early = {.named.name = "x"}, own = early, other = early, behind = {.named.name = "y"};
-    seat_put(&n->seats[1], MEET_PUT, "y", "y", 1);
-    seat_want(&n->seats[1], &early);
+    struct client_want early = {.named.name = "x"}, own = early, other = early, behind = {.named.name = "y"};
+    client_put(&n->clients[1], MEET_PUT, "y", "y", 1);
+    client_want(&n->clients[1], &early);
     pass(n, 1);
-    seat_put(&n->seats[1], MEET_PUT, "x", data, BYTES);
-    soon(n, &n->seats[1], 3);
-    seat_want(&n->seats[1], &own);
-    seat_want(&n->seats[1], &behind);  // the GET of x
-    soon(n, &n->seats[0], 3);
-    seat_put(&n->seats[0], MEET_PUT, "x", "older", 5);
+    client_put(&n->clients[1], MEET_PUT, "x", data, BYTES);
+    soon(n, &n->clients[1], 3);
+    client_want(&n->clients[1], &own);
+    client_want(&n->clients[1], &behind);  // the GET of x
+    soon(n, &n->clients[0], 3);
+    client_put(&n->clients[0], MEET_PUT, "x", "older", 5);
     pass(n, trip_s);
     assert_non_null(behind.data);
     assert_string_equal(early.data, "older");
     assert_null(own.data);
-    seat_want(&n->seats[2], &other);
+    client_want(&n->clients[2], &other);
     pass(n, 1);
-    soon(n, &n->seats[2], 3);
+    soon(n, &n->clients[2], 3);
     assert_null(other.data);
     pass(n, 1.5 * trip_s);
     is_what_was_put(&own, data);
     is_what_was_put(&other, data);
-    struct seat_want *all[] = {&early, &own, &behind, &other};
-    for (int i = 0; i < 4; i++) seat_unwant(&n->seats[i < 3 ? 1 : 2], all[i]), free(all[i]->data);
+    struct client_want *all[] = {&early, &own, &behind, &other};
+    for (int i = 0; i < 4; i++) client_unwant(&n->clients[i < 3 ? 1 : 2], all[i]), free(all[i]->data);
     slow_free(n);
     free(data);
 }

@@ -14,35 +14,35 @@
 // Blocking    _open, _wait, _get, _all, _close: until their deadline. No other call blocks. The deadline of _open
 //             starts again with each rank that joins for the first time: at most as many deadlines as there are ranks.
 // Errors      -1 or NULL after logging one sentence that names host and port, the rank and what to do.
-#ifndef STARRING_SHARED_FABRIC_PEER_H
-#define STARRING_SHARED_FABRIC_PEER_H
+#ifndef STARRING_SHARED_FABRIC_RENDEZVOUS_H
+#define STARRING_SHARED_FABRIC_RENDEZVOUS_H
 
-#include "shared/fabric/book.h"
+#include "shared/fabric/registry.h"
 
 struct rendezvous;
 
-// A cast member may join at any time, and this returns when it has joined. A cast member that is stopped prints
+// A role member may join at any time, and this returns when it has joined. A role member that is stopped prints
 // nothing (error_last has the reason).
 struct rendezvous *rendezvous_open(const struct rendezvous_options *o);
 // With options.later: waits for what rendezvous_open would have waited for. stop: as the option. Returns 0, or -1 after
 // logging.
 int rendezvous_wait(struct rendezvous *r, const _Atomic int *stop);
-int rendezvous_size(const struct rendezvous *r);  // number of ranks; the first cast member has this number
+int rendezvous_size(const struct rendezvous *r);  // number of ranks; the first role member has this number
 int rendezvous_port(const struct rendezvous *r);
 // The descriptors that a thread with its own descriptor table needs for calls of the rendezvous
 // (shared/core/background.h).
 void rendezvous_descriptors(const struct rendezvous *r, int out[2]);
-const char *rendezvous_address(const struct rendezvous *r);  // at which other processes reach this one
-uint64_t rendezvous_life(const struct rendezvous *r);        // of this process, random; never 0
+const char *rendezvous_address(const struct rendezvous *r);   // at which other processes reach this one
+uint64_t rendezvous_incarnation(const struct rendezvous *r);  // of this process, random; never 0
 // turns: the counter of a thread that must make progress (shared/time/turn_clock.h, turning_stood). If it does not
 // change for more than deadline_s, this process sends no heartbeat. NULL: none; rendezvous_close removes it.
-void rendezvous_turns(struct rendezvous *r, const _Atomic uint64_t *turns);
-// is_at returns what this process does now, 0 to 255; each heartbeat carries it, and the name MEET_LIVES returns it of
+void rendezvous_watch_progress(struct rendezvous *r, const _Atomic uint64_t *turns);
+// is_at returns what this process does now, 0 to 255; each heartbeat carries it, and the name MEET_HEARTBEATS returns it of
 // all ranks. It is called on the rendezvous' thread with the rendezvous locked, and must not call the rendezvous.
 // NULL: removes it.
-void rendezvous_is_at(struct rendezvous *r, int (*is_at)(void *ctx), void *ctx);
+void rendezvous_set_activity(struct rendezvous *r, int (*is_at)(void *ctx), void *ctx);
 // Seconds between two heartbeats, if processes wait for each other up to that deadline.
-double rendezvous_beat(double deadline_s);
+double rendezvous_heartbeat_s(double deadline_s);
 // Only for ranks:
 const struct rendezvous_member *rendezvous_member(const struct rendezvous *r, int rank);
 int rendezvous_machines(const struct rendezvous *r);
@@ -56,39 +56,39 @@ int rendezvous_drop(struct rendezvous *r, const char *name);
 void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes);
 // As rendezvous_get, but it never blocks. Returns NULL without logging while the name does not exist; the name is
 // requested meanwhile.
-void *rendezvous_look(struct rendezvous *r, const char *name, size_t *bytes);
+void *rendezvous_try_get(struct rendezvous *r, const char *name, size_t *bytes);
 // An allgather, called by all ranks in the same order: `bytes` bytes of each rank into all (size x bytes), in rank
 // order.
-int rendezvous_all(struct rendezvous *r, const void *mine, size_t bytes, void *all);
+int rendezvous_allgather(struct rendezvous *r, const void *mine, size_t bytes, void *all);
 
 // ---- between member 0's process and the others
-// To member 0's process: each message arrives once, and those of one member in order (MEMBER_SAID).
-int rendezvous_say(struct rendezvous *r, const char *word, const void *data, size_t bytes);
-// Member 0's, if there is a cast. The descriptor is readable while there is news. rendezvous_news takes the oldest
+// To member 0's process: each message arrives once, and those of one member in order (MEMBER_SENT).
+int rendezvous_send(struct rendezvous *r, const char *word, const void *data, size_t bytes);
+// Member 0's, if there is roles. The descriptor is readable while there is news. rendezvous_news takes the oldest
 // item, or returns false. News concerns ranks too. Neither call blocks.
 int rendezvous_news_fd(const struct rendezvous *r);
 bool rendezvous_news(struct rendezvous *r, struct member_news *out);
-// Member 0's: ends the job for that process of a cast member. The process receives the reason (rendezvous_ended), and
-// its place is free. For a life that has already ended only the reason changes.
-void rendezvous_give_up(struct rendezvous *r, int member, uint64_t life, const char *why);
+// Member 0's: ends the job for that process of a role member. The process receives the reason (rendezvous_end_reason), and
+// its place is free. For an incarnation that has already ended only the reason changes.
+void rendezvous_end_process(struct rendezvous *r, int member, uint64_t incarnation, const char *why);
 
 // The first rank that has gone without a goodbye; -1: none. Never blocks.
 int rendezvous_lost(struct rendezvous *r);
-bool rendezvous_gone(struct rendezvous *r, int rank);  // whether that rank has
+bool rendezvous_is_lost(struct rendezvous *r, int rank);  // whether that rank has
 // Why the job cannot continue: rank 0 has gone, a rank has aborted, or rank 0 has lost this one. NULL: it can
 // continue. Never blocks. The rendezvous owns the text.
-const char *rendezvous_ended(struct rendezvous *r);
-enum meet_end rendezvous_end(struct rendezvous *r);  // the same as an enum
+const char *rendezvous_end_reason(struct rendezvous *r);
+enum meet_end rendezvous_end_kind(struct rendezvous *r);  // the same as an enum
 // Seconds since the last message of member 0, on this process's turn clock.
 double rendezvous_silent_s(struct rendezvous *r);
 // Calls act once, on the rendezvous' thread, when the first member is lost or the job ends. why: a sentence about it.
-void rendezvous_watch(struct rendezvous *r, void (*act)(void *ctx, const char *why), void *ctx);
-// This rank aborts the job: the waits of all members end with `why`. A cast member reports its own failure in the same
+void rendezvous_on_loss(struct rendezvous *r, void (*act)(void *ctx, const char *why), void *ctx);
+// This rank aborts the job: the waits of all members end with `why`. A role member reports its own failure in the same
 // way.
 void rendezvous_abort(struct rendezvous *r, const char *why);
 // Says goodbye. Returns 0, or -1 after logging that rank 0 did not acknowledge it, or that a rank has gone without one
-// or has aborted. A rank that has itself aborted logs nothing more, nor does a cast member for which the job has
-// ended. Member 0 gives the cast CAST_LEAVES_S to leave.
+// or has aborted. A rank that has itself aborted logs nothing more, nor does a role member for which the job has
+// ended. Member 0 gives the roles CAST_LEAVES_S to leave.
 int rendezvous_close(struct rendezvous **r);
 
 #endif

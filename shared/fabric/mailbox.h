@@ -4,8 +4,8 @@
 // up for a slow link. All other values wait unsplit in the queue; one value is shared by all its receivers.
 //
 // Ownership   A value is freed by its last user. Threads: one at a time. Nothing blocks.
-#ifndef STARRING_SHARED_FABRIC_POST_H
-#define STARRING_SHARED_FABRIC_POST_H
+#ifndef STARRING_SHARED_FABRIC_MAILBOX_H
+#define STARRING_SHARED_FABRIC_MAILBOX_H
 
 #include "shared/fabric/meet.h"
 
@@ -17,23 +17,24 @@ struct meet_value {
 struct meet_value *meet_value_of(void *data, size_t bytes);  // one user; takes ownership of data (malloc'd)
 void meet_value_free(struct meet_value *v);                  // one user less; NULL: nothing
 
-struct post;
+struct mailbox;
 // say: sends a message with m->bytes bytes of data.
-struct post *post_open(int peers, void (*say)(void *ctx, int peer, struct meet_message *m, const void *data),
-                       void *ctx);
-void post_close(struct post **p);
-// Queues a message for post_push. m: its kind, name and count. Takes over one user of v.
-void post_put(struct post *p, int peer, const struct meet_message *m, struct meet_value *v);
-// Sends what the window allows, if lets, and an empty word if one is owed.
-void post_push(struct post *p, int peer, bool lets);
+struct mailbox *mailbox_open(int peers,
+                             void (*send)(void *ctx, int peer, struct meet_message *m, const void *data),
+                             void *ctx);
+void mailbox_close(struct mailbox **p);
+// Queues a message for mailbox_flush. m: its kind, name and count. Takes over one user of v.
+void mailbox_queue(struct mailbox *p, int peer, const struct meet_message *m, struct meet_value *v);
+// Sends what the window allows, if lets, and an empty acknowledgement if one is owed.
+void mailbox_flush(struct mailbox *p, int peer, bool lets);
 // Sends a message that may be lost, at once.
-void post_say(struct post *p, int peer, struct meet_message m, const void *data);
+void mailbox_send_once(struct mailbox *p, int peer, struct meet_message m, const void *data);
 // Handles a message that has arrived. Returns the value of a numbered message when it is complete: the caller is its
 // user. Otherwise NULL.
-struct meet_value *post_hear(struct post *p, int peer, const struct meet_message *m, const void *data,
-                             double now_s);
-void post_tick(struct post *p, double now_s);
-void post_forget(struct post *p, int peer);  // the peer is a new process
-bool post_heard(const struct post *p, int peer);
+struct meet_value *mailbox_receive(struct mailbox *p, int peer, const struct meet_message *m,
+                                   const void *data, double now_s);
+void mailbox_tick(struct mailbox *p, double now_s);
+void mailbox_reset(struct mailbox *p, int peer);  // the peer is a new process
+bool mailbox_is_acknowledged(const struct mailbox *p, int peer);
 
 #endif

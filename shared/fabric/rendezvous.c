@@ -1,10 +1,10 @@
-// The sockets and the thread of the rendezvous; book.c and seat.c decide what is sent and when.
+// The sockets and the thread of the rendezvous; registry.c and client.c decide what is sent and when.
 //
-//     rank 0     ROUTER tcp://host:port and inproc  <->  the book
-//     every rank DEALER ----------------------------<->  its seat
+//     rank 0     ROUTER tcp://host:port and inproc  <->  the registry
+//     every rank DEALER ----------------------------<->  its client
 //
 // Key         If there is a job's key, a process without it is refused (shared/fabric/curve.h).
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -25,10 +25,10 @@
 
 #include "shared/core/error.h"
 #include "shared/fabric/address.h"
-#include "shared/fabric/book.h"
+#include "shared/fabric/client.h"
 #include "shared/fabric/curve.h"
 #include "shared/fabric/descriptors.h"
-#include "shared/fabric/seat.h"
+#include "shared/fabric/registry.h"
 #include "shared/fabric/sockets.h"
 #include "shared/fabric/zap.h"
 #include "shared/time/clock.h"
@@ -39,7 +39,7 @@
 #define BIND_FOR_S    3.0  // the process that holds the port may be ending
 #define LINGER_MS     500
 #define PAUSE_S       0.1  // between two checks of a waiting thread
-#define CAST_LEAVES_S 1.0  // for the cast to receive the end
+#define ROLES_LEAVE_S 1.0  // for the roles to receive the end
 #define ID_MAX        40
 #define BEATS         32  // heartbeats per deadline
 #define OF_PROCESS    22  // descriptors of a process that has joined, its standard streams included
@@ -50,8 +50,8 @@
 
 struct rendezvous {
     struct rendezvous_options o;
-    char place[300], own[ADDRESS_MAX];
-    char who[MEET_WHO_MAX];  // "rank 1: "; "" for a cast member, whose messages are labelled with its role
+    char where[300], own[ADDRESS_MAX];
+    char who[MEET_WHO_MAX];  // "rank 1: "; "" for a role member, whose messages are labelled with its role
     int members;
     bool keyed;
     struct job_key key;
@@ -61,17 +61,18 @@ struct rendezvous {
     int connections;  // to the router
     int wake;         // eventfd
     pthread_t thread;
-    bool started, leaves, met;  // met: the dealer's handshake has succeeded
-    bool gave_up;               // this rank has called rendezvous_abort
-    bool crowded;               // the warning about too many connections is logged
+    bool started, closing, handshake_done;  // met: the dealer's handshake has succeeded
+    bool aborted;                           // this rank has called rendezvous_abort
+    bool crowded;                           // the warning about too many connections is logged
     // Connections that were accepted without a successful handshake: their process may have another key, or none.
     int shut_out;
     pthread_mutex_t lock;  // of all below
     pthread_cond_t changed;
-    struct seat seat;
-    struct book *book;  // rank 0's; only the thread uses it, except for book_over, book_cast and book_lost
+    struct client client;
+    struct registry *
+        registry;  // rank 0's; only the thread uses it, except for registry_is_over, registry_roles_here and registry_first_lost
     int refusals;
-    uint64_t rounds;
+    uint64_t gathers;
     struct news_item *news, **news_end;  // for member 0's process, oldest first
     int news_fd;                         // eventfd; -1: no news is reported
     struct turning turning;              // the state of o.turns
@@ -92,16 +93,17 @@ static int send_parts(void *socket, const char *id, const struct meet_message *m
     return zmq_send(socket, data ? data : "", m->bytes, ZMQ_DONTWAIT) < 0 ? -1 : 0;
 }
 
-static void id_of(int rank, uint64_t life, char id[ID_MAX]) {
-    snprintf(id, ID_MAX, "rank %d %016llx", rank, (unsigned long long)life);
+static void id_of(int rank, uint64_t incarnation, char id[ID_MAX]) {
+    snprintf(id, ID_MAX, "rank %d %016llx", rank, (unsigned long long)incarnation);
 }
 
-static void say_to_seat(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
+static void send_to_client(void *ctx, int rank, uint64_t incarnation, const struct meet_message *m,
+                           const void *data) {
     struct rendezvous *r = ctx;
     char id[ID_MAX];
-    id_of(rank, life, id);
+    id_of(rank, incarnation, id);
     if (send_parts(r->router, id, m, data) && errno == EHOSTUNREACH)
-        book_unreachable(r->book, rank, life, now_seconds());
+        registry_unreachable(r->registry, rank, incarnation, now_seconds());
 }
 
 static void queue_news(void *ctx, const struct member_news *n) {
@@ -114,9 +116,10 @@ static void queue_news(void *ctx, const struct member_news *n) {
     if (write(r->news_fd, &one, sizeof one) < 0) return;  // it is readable already
 }
 
-static void say_to_book(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
+static void send_to_registry(void *ctx, int rank, uint64_t incarnation, const struct meet_message *m,
+                             const void *data) {
     (void)rank;
-    (void)life;
+    (void)incarnation;
     send_parts(((struct rendezvous *)ctx)->dealer, NULL, m, data);  // a message that cannot be queued is sent
                                                                     // again
 }
@@ -143,18 +146,18 @@ static bool receive(void *socket, bool routed, struct meet_message *m, zmq_msg_t
     return good;
 }
 
-static void hear_all(struct rendezvous *r, void *socket, bool book) {
+static void receive_all(struct rendezvous *r, void *socket, bool registry) {
     int events = 0;
     size_t size = sizeof events;
     while (zmq_getsockopt(socket, ZMQ_EVENTS, &events, &size) == 0 && events & ZMQ_POLLIN) {
         struct meet_message m;
         zmq_msg_t data;
         zmq_msg_init(&data);
-        if (receive(socket, book, &m, &data)) {
-            if (book)
-                book_hear(r->book, &m, zmq_msg_data(&data), now_seconds());
+        if (receive(socket, registry, &m, &data)) {
+            if (registry)
+                registry_receive(r->registry, &m, zmq_msg_data(&data), now_seconds());
             else
-                seat_hear(&r->seat, &m, zmq_msg_data(&data), now_seconds());
+                client_receive(&r->client, &m, zmq_msg_data(&data), now_seconds());
         }
         zmq_msg_close(&data);
     }
@@ -176,43 +179,43 @@ static void count_connections(struct rendezvous *r, int event, int fd) {
     if (port == r->o.port) shutdown(fd, SHUT_RDWR);
     if (!r->crowded)
         warn("%d connections to %s, where %d %s meet: those above are closed. Somebody else connects there",
-             r->connections, r->place, r->members, r->members > r->o.size ? "processes" : "ranks");
+             r->connections, r->where, r->members, r->members > r->o.size ? "processes" : "ranks");
     r->crowded = true;
 }
 
-static void look_at_handshakes(struct rendezvous *r) {
+static void check_handshakes(struct rendezvous *r) {
     for (int event, value; (event = curve_watch_next(r->events, &value));) {
         if (r->router && event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
             r->shut_out--;
         else if (r->router)
             count_connections(r, event, value);
-        if (r->book && event == ZMQ_EVENT_DISCONNECTED) book_disturbed(r->book, now_seconds());
+        if (r->registry && event == ZMQ_EVENT_DISCONNECTED) registry_recheck(r->registry, now_seconds());
         if (r->router) continue;
         if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
-            r->refusals = 0, r->met = true;
+            r->refusals = 0, r->handshake_done = true;
         else if (event != ZMQ_EVENT_DISCONNECTED)
             r->refusals += event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL ? 1 : REFUSALS;
-        else if (!r->met)
+        else if (!r->handshake_done)
             r->refusals++;
-        else if (!r->o.sure)  // with o.sure it may be one too many, and reconnects
-            seat_unreachable(&r->seat, now_seconds());
+        else if (!r->o.same_key)  // with o.sure it may be one too many, and reconnects
+            client_unreachable(&r->client, now_seconds());
     }
 }
 
 static void set_port(struct rendezvous *r, int port) {
     r->o.port = port;
-    snprintf(r->place, sizeof r->place, strchr(r->o.host, ':') ? "[%s]:%d" : "%s:%d", r->o.host, port);
+    snprintf(r->where, sizeof r->where, strchr(r->o.host, ':') ? "[%s]:%d" : "%s:%d", r->o.host, port);
 }
 
 // With the lock held. Returns a sentence about who has gone, malloc'd, or NULL if all are there.
-static char *trouble(const struct seat *s) {
+static char *loss_text(const struct client *s) {
     return *s->ended           ? xstrdup(s->ended)
            : s->first_lost < 0 ? NULL
                                : xasprintf("rank %d on %s has gone", s->first_lost,
                                            s->members ? s->members[s->first_lost].host : "its host");
 }
 
-static void *run(void *arg) {
+static void *thread_main(void *arg) {
     struct rendezvous *r = arg;
     zmq_pollitem_t on[] = {{.fd = r->wake, .events = ZMQ_POLLIN},
                            {.socket = r->dealer, .events = ZMQ_POLLIN},
@@ -224,23 +227,23 @@ static void *run(void *arg) {
         zmq_poll(on, r->router ? 4 : 3, tick_ms);
         if (on[0].revents && read(r->wake, &woken, sizeof woken) < 0) continue;
         pthread_mutex_lock(&r->lock);
-        if (r->book) hear_all(r, r->router, true);
-        hear_all(r, r->dealer, false);
-        look_at_handshakes(r);
-        if (r->book) book_tick(r->book, now_seconds());
-        double turn_s = turn_clock_at(&r->seat.turns, now_seconds());
-        r->seat.still =
+        if (r->registry) receive_all(r, r->router, true);
+        receive_all(r, r->dealer, false);
+        check_handshakes(r);
+        if (r->registry) registry_tick(r->registry, now_seconds());
+        double turn_s = turn_clock_at(&r->client.turns, now_seconds());
+        r->client.frozen =
             r->turns && turning_stood(&r->turning, atomic_load(r->turns), turn_s) > r->o.deadline_s;
-        seat_tick(&r->seat, now_seconds());
+        client_tick(&r->client, now_seconds());
         pthread_cond_broadcast(&r->changed);
-        bool leaves = r->leaves;
-        char *why = r->act && !leaves ? trouble(&r->seat) : NULL;
+        bool closing = r->closing;
+        char *why = r->act && !closing ? loss_text(&r->client) : NULL;
         void (*act)(void *ctx, const char *why) = why ? r->act : NULL;
         if (why) r->act = NULL;
         pthread_mutex_unlock(&r->lock);
         if (act) act(r->act_ctx, why);
         free(why);
-        if (leaves) return NULL;
+        if (closing) return NULL;
     }
 }
 
@@ -282,24 +285,24 @@ static int listen_at(struct rendezvous *r, const char *address) {
     if (good && !r->o.port && zmq_getsockopt(r->router, ZMQ_LAST_ENDPOINT, endpoint, &size) == 0)
         set_port(r, atoi(strrchr(endpoint, ':') + 1));
     if (good && zmq_bind(r->router, INSIDE) == 0) return 0;
-    return fail("%scannot listen at %s: %s; give the job another %s%s", r->who, r->place, zmq_strerror(errno),
+    return fail("%scannot listen at %s: %s; give the job another %s%s", r->who, r->where, zmq_strerror(errno),
                 errno == EADDRINUSE ? "port" : "meeting point",
                 r->members > r->o.size ? ""
                 : errno == EADDRINUSE  ? " (MASTER_PORT)"
                                        : " (MASTER_ADDR, MASTER_PORT)");
 }
 
-static int dial(struct rendezvous *r, const char *address) {
+static int connect_to(struct rendezvous *r, const char *address) {
     char endpoint[ADDRESS_MAX + 32], id[ID_MAX];
     const struct job_key *key = r->keyed && !r->router ? &r->key : NULL;
-    id_of(r->o.rank, r->seat.life, id);
+    id_of(r->o.rank, r->client.incarnation, id);
     address_endpoint(address, r->o.port, endpoint, sizeof endpoint);
     r->dealer = zmq_socket(r->context, ZMQ_DEALER);
     bool good = set_common(r->dealer) && zmq_setsockopt(r->dealer, ZMQ_ROUTING_ID, id, strlen(id)) == 0;
     if (good && curve_connect(r->dealer, key, NULL)) return -1;
-    if (good && !r->router) good = (r->events = curve_watch(r->context, r->dealer, CURVE_FATES));
+    if (good && !r->router) good = (r->events = curve_watch(r->context, r->dealer, CURVE_END_EVENTS));
     if (good && zmq_connect(r->dealer, r->router ? INSIDE : endpoint) == 0) return 0;
-    return fail("%scannot connect to %s: %s", r->who, r->place, zmq_strerror(errno));
+    return fail("%scannot connect to %s: %s", r->who, r->where, zmq_strerror(errno));
 }
 
 // ---------------------------------------------------------------- opening
@@ -336,19 +339,19 @@ static void pause_until(struct rendezvous *r, double until_s) {
 // Each rank that joins extends the timeout: ranks may be started one after the other, by hand or by a queue. The time
 // that this process is stopped does not count.
 static int wait_for_all(struct rendezvous *r) {
-    struct seat *s = &r->seat;
-    double wait_s = r->o.deadline_s * (r->o.least ? 2 : 1);
+    struct client *s = &r->client;
+    double wait_s = r->o.deadline_s * (r->o.min_ranks ? 2 : 1);
     struct turn_clock clock = {.lost_s = wait_s, .pause_s = PAUSE_S};
     double now = turn_clock_turn(&clock, now_seconds()), since_s = now;
     pthread_mutex_lock(&r->lock);
-    double came_s = s->came_s;
-    while (!seat_in(s) && !*s->ended && now - since_s < wait_s && !stopped(r) &&
-           (r->o.sure || r->refusals < REFUSALS)) {
+    double progress_s = s->progress_s;
+    while (!client_has_joined(s) && !*s->ended && now - since_s < wait_s && !stopped(r) &&
+           (r->o.same_key || r->refusals < REFUSALS)) {
         pause_until(r, now_seconds() + PAUSE_S);
         now = turn_clock_turn(&clock, now_seconds());
-        if (s->came_s != came_s) came_s = s->came_s, since_s = now;
+        if (s->progress_s != progress_s) progress_s = s->progress_s, since_s = now;
     }
-    bool here = seat_in(s) && !*s->ended, heard = s->heard;
+    bool here = client_has_joined(s) && !*s->ended, heard = s->heard;
     char *ended = xstrdup(s->ended), *waiting = xstrdup(s->waiting);
     int refusals = r->refusals, shut_out = r->shut_out;
     pthread_mutex_unlock(&r->lock);
@@ -358,22 +361,22 @@ static int wait_for_all(struct rendezvous *r) {
         error_quiet(1);  // the user who stopped it needs no line
         fail("interrupted before the start");
     } else if (!here && stopped(r))
-        fail("%sasked to end before all had come to %s", r->who, r->place);
-    else if (!here && !r->o.sure && refusals >= REFUSALS)
+        fail("%sasked to end before all ranks had joined at %s", r->who, r->where);
+    else if (!here && !r->o.same_key && refusals >= REFUSALS)
         fail("%swhat listens at %s does not let this process in: " JOB_KEY_DIFFERS ": give all %s", r->who,
-             r->place,
+             r->where,
              r->o.rank < r->o.size ? "ranks the same key, or the job another port"
                                    : "roles of the job the same key, or all --insecure");
     else if (!here && heard)
-        fail("rank %d of %d: %s never came to %s within %g s: look at what has become of them there%s",
-             r->o.rank, r->o.size, waiting, r->place, r->o.deadline_s,
-             shut_out > 0 ? ": somebody came with another " JOB_KEY_VARIABLE ", or with none"
+        fail("rank %d of %d: %s did not join at %s within %g s: see on their hosts why%s", r->o.rank,
+             r->o.size, waiting, r->where, r->o.deadline_s,
+             shut_out > 0 ? ": a process tried to join with another " JOB_KEY_VARIABLE ", or with none"
              : r->keyed   ? ", and whether they have the same " JOB_KEY_VARIABLE
                           : "");
     else if (!here)
         fail(
             "%snobody answers at %s within %g s: see that %s runs there, and that no firewall closes the port",
-            r->who, r->place, r->o.deadline_s, r->o.first);
+            r->who, r->where, r->o.deadline_s, r->o.member_0);
     free(ended);
     free(waiting);
     return here ? 0 : -1;
@@ -388,31 +391,32 @@ static int claim_descriptors(const struct rendezvous *r) {
 }
 
 static int start(struct rendezvous *r, const char *address) {
-    struct meet_come come = {.member.pid = getpid()};
+    struct meet_join join = {.member.pid = getpid()};
     sigset_t all, before;
-    gethostname(come.member.host, sizeof come.member.host - 1);
-    snprintf(come.member.address, sizeof come.member.address, "%s", r->own);
-    snprintf(come.reach, sizeof come.reach, "%s", address);
-    come.machine = machine_id(come.member.host);
-    for (int i = 0; i < MEET_CAST_MAX; i++) come.counts[i] = r->o.cast[i].count;
-    seat_open(&r->seat, &come, r->o.identity);
+    gethostname(join.member.host, sizeof join.member.host - 1);
+    snprintf(join.member.address, sizeof join.member.address, "%s", r->own);
+    snprintf(join.reach, sizeof join.reach, "%s", address);
+    join.machine = machine_id(join.member.host);
+    for (int i = 0; i < MEET_ROLES_MAX; i++) join.counts[i] = r->o.roles[i].count;
+    client_open(&r->client, &join, r->o.identity);
     if (claim_descriptors(r) || fabric_threads(r->context)) return -1;
     if (r->o.rank == 0 && listen_at(r, address)) return -1;
-    if (dial(r, address)) return -1;
+    if (connect_to(r, address)) return -1;
     if (r->router)
-        r->book = book_create(&r->o, r->place, say_to_seat, r->news_fd >= 0 ? queue_news : NULL, r);
+        r->registry =
+            registry_create(&r->o, r->where, send_to_client, r->news_fd >= 0 ? queue_news : NULL, r);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&r->thread, NULL, run, r);
+    int error = pthread_create(&r->thread, NULL, thread_main, r);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     r->started = error == 0;
     return error ? fail("the rendezvous has no thread: %s; " ERROR_RAISE_THREADS, strerror(error)) : 0;
 }
 
-static void shut(struct rendezvous **rendezvous) {
+static void destroy(struct rendezvous **rendezvous) {
     struct rendezvous *r = *rendezvous;
     pthread_mutex_lock(&r->lock);
-    r->leaves = true;
+    r->closing = true;
     pthread_mutex_unlock(&r->lock);
     wake(r);
     if (r->started) pthread_join(r->thread, NULL);
@@ -422,8 +426,8 @@ static void shut(struct rendezvous **rendezvous) {
     while (r->context && zmq_ctx_term(r->context) != 0 && errno == EINTR) continue;
     zap_join(&r->zap);
     job_key_forget(&r->key);
-    book_destroy(&r->book);
-    seat_close(&r->seat);
+    registry_destroy(&r->registry);
+    client_close(&r->client);
     for (struct member_news n; r->news && rendezvous_news(r, &n);) free(n.data);
     if (r->wake >= 0) close(r->wake);
     if (r->news_fd >= 0) close(r->news_fd);
@@ -437,35 +441,37 @@ struct rendezvous *rendezvous_open(const struct rendezvous_options *o) {
     struct rendezvous *r = xcalloc(1, sizeof *r);
     char address[ADDRESS_MAX] = "";
     r->o = *o;
-    if (!o->first) r->o.first = "rank 0";
+    if (!o->member_0) r->o.member_0 = "rank 0";
     if (!o->identity) r->o.identity = "{}";
     if (!(o->silent_s > 0)) r->o.silent_s = o->deadline_s;
-    if (!(o->beat_s > 0)) r->o.beat_s = MEET_AGAIN_S;
-    r->members = meet_members(o->size, o->cast);
-    bool cast = r->members > o->size;
+    if (!(o->beat_s > 0)) r->o.beat_s = MEET_RESEND_S;
+    r->members = meet_members(o->size, o->roles);
+    bool roles = r->members > o->size;
     set_port(r, o->port);
     r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    r->news_fd = o->rank == 0 && cast ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
+    r->news_fd = o->rank == 0 && roles ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
     r->news_end = &r->news;
     r->context = zmq_ctx_new();
-    r->seat = (struct seat){.rank = o->rank,
-                            .size = o->size,
-                            .first = r->o.first,
-                            .place = r->place,
-                            .silent_s = r->o.silent_s,
-                            .beat_s = r->o.beat_s,
-                            .say = say_to_book,
-                            .ctx = r};
-    if (o->rank < o->size && !o->first) snprintf(r->who, sizeof r->who, "rank %d: ", o->rank);
+    r->client = (struct client){.rank = o->rank,
+                                .size = o->size,
+                                .member_0 = r->o.member_0,
+                                .where = r->where,
+                                .silent_s = r->o.silent_s,
+                                .beat_s = r->o.beat_s,
+                                .send = send_to_registry,
+                                .ctx = r};
+    if (o->rank < o->size && !o->member_0) snprintf(r->who, sizeof r->who, "rank %d: ", o->rank);
     pthread_mutex_init(&r->lock, NULL);
     cond_init(&r->changed);
-    bool good = r->wake >= 0 && (r->news_fd >= 0 || o->rank || !cast) && r->context &&
-                getrandom(&r->seat.life, sizeof r->seat.life, 0) == (ssize_t)sizeof r->seat.life;
-    if (!good) fail("the rendezvous at %s: %s", r->place, strerror(errno));
-    r->seat.life += r->seat.life == 0;
-    int given = !good ? -1 : o->open ? 0 : job_key_given(&r->key);
+    bool good = r->wake >= 0 && (r->news_fd >= 0 || o->rank || !roles) && r->context &&
+                getrandom(&r->client.incarnation, sizeof r->client.incarnation, 0) ==
+                    (ssize_t)sizeof r->client.incarnation;
+    if (!good) fail("the rendezvous at %s: %s", r->where, strerror(errno));
+    r->client.incarnation += r->client.incarnation == 0;
+    int given = !good ? -1 : o->no_key ? 0 : job_key_given(&r->key);
     r->keyed = given > 0;
-    if (given < 0 || resolve(r, address) || start(r, address) || (!o->later && wait_for_all(r))) shut(&r);
+    if (given < 0 || resolve(r, address) || start(r, address) || (!o->no_wait && wait_for_all(r)))
+        destroy(&r);
     return r;
 }
 
@@ -481,54 +487,57 @@ int rendezvous_port(const struct rendezvous *r) { return r->o.port; }
 
 const char *rendezvous_address(const struct rendezvous *r) { return r->own; }
 
-uint64_t rendezvous_life(const struct rendezvous *r) { return r->seat.life; }
+uint64_t rendezvous_incarnation(const struct rendezvous *r) { return r->client.incarnation; }
 
-void rendezvous_turns(struct rendezvous *r, const _Atomic uint64_t *turns) {
+void rendezvous_watch_progress(struct rendezvous *r, const _Atomic uint64_t *turns) {
     pthread_mutex_lock(&r->lock);
     r->turns = turns;
     r->turning = (struct turning){0};
     pthread_mutex_unlock(&r->lock);
 }
 
-void rendezvous_is_at(struct rendezvous *r, int (*is_at)(void *ctx), void *ctx) {
+void rendezvous_set_activity(struct rendezvous *r, int (*activity)(void *ctx), void *ctx) {
     pthread_mutex_lock(&r->lock);
-    r->seat.is_at = is_at;
-    r->seat.is_at_ctx = ctx;
+    r->client.activity = activity;
+    r->client.activity_ctx = ctx;
     pthread_mutex_unlock(&r->lock);
 }
 
-double rendezvous_beat(double deadline_s) { return fmin(MEET_AGAIN_S, fmax(deadline_s, 2) / BEATS); }
+double rendezvous_heartbeat_s(double deadline_s) { return fmin(MEET_RESEND_S, fmax(deadline_s, 2) / BEATS); }
 
 const struct rendezvous_member *rendezvous_member(const struct rendezvous *r, int rank) {
-    return &r->seat.members[rank];
+    return &r->client.members[rank];
 }
 
 int rendezvous_machines(const struct rendezvous *r) {
     int last = 0;
     for (int i = 0; i < r->o.size; i++)
-        if (r->seat.members[i].machine > last) last = r->seat.members[i].machine;
+        if (r->client.members[i].machine > last) last = r->client.members[i].machine;
     return last + 1;
 }
 
-static int say(struct rendezvous *r, enum meet_kind kind, const char *name, const void *data, size_t bytes) {
+static int send_message(struct rendezvous *r, enum meet_kind kind, const char *name, const void *data,
+                        size_t bytes) {
     if (strlen(name) >= MEET_NAME_MAX || bytes > MEET_DATA_MAX)
         return fail("the rendezvous takes names of up to %d characters and %zu bytes at once; %s has %zu",
                     MEET_NAME_MAX - 1, MEET_DATA_MAX, name, bytes);
     pthread_mutex_lock(&r->lock);
-    seat_put(&r->seat, kind, name, data, bytes);
+    client_put(&r->client, kind, name, data, bytes);
     pthread_mutex_unlock(&r->lock);
     wake(r);
     return 0;
 }
 
 int rendezvous_put(struct rendezvous *r, const char *name, const void *data, size_t bytes) {
-    return say(r, MEET_PUT, name, data, bytes);
+    return send_message(r, MEET_PUT, name, data, bytes);
 }
 
-int rendezvous_drop(struct rendezvous *r, const char *name) { return say(r, MEET_DROP, name, NULL, 0); }
+int rendezvous_drop(struct rendezvous *r, const char *name) {
+    return send_message(r, MEET_DROP, name, NULL, 0);
+}
 
-int rendezvous_say(struct rendezvous *r, const char *word, const void *data, size_t bytes) {
-    return say(r, MEET_SAY, word, data, bytes);
+int rendezvous_send(struct rendezvous *r, const char *word, const void *data, size_t bytes) {
+    return send_message(r, MEET_SEND, word, data, bytes);
 }
 
 int rendezvous_news_fd(const struct rendezvous *r) { return r->news_fd; }
@@ -549,54 +558,54 @@ bool rendezvous_news(struct rendezvous *r, struct member_news *out) {
     return item != NULL;
 }
 
-void rendezvous_give_up(struct rendezvous *r, int member, uint64_t life, const char *why) {
+void rendezvous_end_process(struct rendezvous *r, int member, uint64_t incarnation, const char *why) {
     char name[64];
-    snprintf(name, sizeof name, "%d %llx", member, (unsigned long long)life);
-    say(r, MEET_OUT, name, why, strnlen(why, MEET_TEXT_MAX - 1));
+    snprintf(name, sizeof name, "%d %llx", member, (unsigned long long)incarnation);
+    send_message(r, MEET_END_PROCESS, name, why, strnlen(why, MEET_TEXT_MAX - 1));
 }
 
 void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes) {
     struct turn_clock clock = {.lost_s = r->o.deadline_s, .pause_s = PAUSE_S};
     double until_s = turn_clock_turn(&clock, now_seconds()) + r->o.deadline_s;
-    struct seat *s = &r->seat;
-    struct seat_want w = {0};
+    struct client *s = &r->client;
+    struct client_want w = {0};
     snprintf(w.named.name, sizeof w.named.name, "%s", name);
     pthread_mutex_lock(&r->lock);
     int losses = s->losses;
-    seat_want(s, &w);
+    client_want(s, &w);
     wake(r);
     while (!w.data && !*s->ended && s->losses == losses && turn_clock_turn(&clock, now_seconds()) < until_s)
         pause_until(r, now_seconds() + PAUSE_S);
-    seat_unwant(s, &w);
+    client_unwant(s, &w);
     if (bytes) *bytes = w.bytes;
-    char *why = *s->ended || s->losses > losses ? trouble(s) : NULL;
+    char *why = *s->ended || s->losses > losses ? loss_text(s) : NULL;
     if (!w.data && why)
         fail("%s", why);
     else if (!w.data)
-        fail("%swaited %g s at %s for \"%s\", and nobody put it there", r->who, r->o.deadline_s, r->place,
+        fail("%swaited %g s at %s for \"%s\", which no rank has put there", r->who, r->o.deadline_s, r->where,
              name);
     pthread_mutex_unlock(&r->lock);
     free(why);
     return w.data;
 }
 
-void *rendezvous_look(struct rendezvous *r, const char *name, size_t *bytes) {
-    struct seat *s = &r->seat;
+void *rendezvous_try_get(struct rendezvous *r, const char *name, size_t *bytes) {
+    struct client *s = &r->client;
     pthread_mutex_lock(&r->lock);
     struct meet_named *it = meet_names_find(&s->names, name, NULL);
-    while (it && !((struct seat_want *)it)->looks) it = meet_names_find(&s->names, name, it);
-    struct seat_want *w = (struct seat_want *)it;
+    while (it && !((struct client_want *)it)->polled) it = meet_names_find(&s->names, name, it);
+    struct client_want *w = (struct client_want *)it;
     bool asked = w != NULL;
     if (!asked) {
         w = xcalloc(1, sizeof *w);
-        w->looks = true;
+        w->polled = true;
         snprintf(w->named.name, sizeof w->named.name, "%s", name);
-        seat_want(s, w);
+        client_want(s, w);
     }
     void *data = w->data;
     *bytes = w->bytes;
     if (data) {
-        seat_unwant(s, w);
+        client_unwant(s, w);
         free(w);
     }
     pthread_mutex_unlock(&r->lock);
@@ -604,15 +613,14 @@ void *rendezvous_look(struct rendezvous *r, const char *name, size_t *bytes) {
     return data;
 }
 
-int rendezvous_all(struct rendezvous *r, const void *mine, size_t bytes, void *all) {
+int rendezvous_allgather(struct rendezvous *r, const void *mine, size_t bytes, void *all) {
     char name[MEET_NAME_MAX];
     size_t got = 0;
     if (bytes > MEET_DATA_MAX / (size_t)r->o.size)
-        return fail(
-            "%zu bytes of each of %d ranks are more than they can tell each other at once: %zu of each",
-            bytes, r->o.size, MEET_DATA_MAX / (size_t)r->o.size);
-    snprintf(name, sizeof name, "#%llu", (unsigned long long)++r->rounds);
-    if (say(r, MEET_PART, name, mine, bytes)) return -1;
+        return fail("a gather of %zu bytes per rank over %d ranks is too large: at most %zu per rank", bytes,
+                    r->o.size, MEET_DATA_MAX / (size_t)r->o.size);
+    snprintf(name, sizeof name, "#%llu", (unsigned long long)++r->gathers);
+    if (send_message(r, MEET_PART, name, mine, bytes)) return -1;
     void *data = rendezvous_get(r, name, &got);
     if (!data) return -1;
     int rc = got == bytes * (size_t)r->o.size
@@ -625,40 +633,40 @@ int rendezvous_all(struct rendezvous *r, const void *mine, size_t bytes, void *a
 
 int rendezvous_lost(struct rendezvous *r) {
     pthread_mutex_lock(&r->lock);
-    int rank = r->seat.first_lost;
+    int rank = r->client.first_lost;
     pthread_mutex_unlock(&r->lock);
     return rank;
 }
 
-bool rendezvous_gone(struct rendezvous *r, int rank) {
+bool rendezvous_is_lost(struct rendezvous *r, int rank) {
     pthread_mutex_lock(&r->lock);
-    bool gone = r->seat.lost[rank];
+    bool gone = r->client.lost[rank];
     pthread_mutex_unlock(&r->lock);
     return gone;
 }
 
 double rendezvous_silent_s(struct rendezvous *r) {
     pthread_mutex_lock(&r->lock);
-    double silent_s = turn_clock_at(&r->seat.turns, now_seconds()) - r->seat.heard_s;
+    double silent_s = turn_clock_at(&r->client.turns, now_seconds()) - r->client.heard_s;
     pthread_mutex_unlock(&r->lock);
     return silent_s;
 }
 
-const char *rendezvous_ended(struct rendezvous *r) {
+const char *rendezvous_end_reason(struct rendezvous *r) {
     pthread_mutex_lock(&r->lock);
-    bool ended = *r->seat.ended;
+    bool ended = *r->client.ended;
     pthread_mutex_unlock(&r->lock);
-    return ended ? r->seat.ended : NULL;  // the text does not change once it is written
+    return ended ? r->client.ended : NULL;  // the text does not change once it is written
 }
 
-enum meet_end rendezvous_end(struct rendezvous *r) {
+enum meet_end rendezvous_end_kind(struct rendezvous *r) {
     pthread_mutex_lock(&r->lock);
-    enum meet_end end = r->seat.end;
+    enum meet_end end = r->client.end;
     pthread_mutex_unlock(&r->lock);
     return end;
 }
 
-void rendezvous_watch(struct rendezvous *r, void (*act)(void *ctx, const char *why), void *ctx) {
+void rendezvous_on_loss(struct rendezvous *r, void (*act)(void *ctx, const char *why), void *ctx) {
     pthread_mutex_lock(&r->lock);
     r->act = act;
     r->act_ctx = ctx;
@@ -667,10 +675,10 @@ void rendezvous_watch(struct rendezvous *r, void (*act)(void *ctx, const char *w
 
 void rendezvous_abort(struct rendezvous *r, const char *why) {
     char *text = xasprintf("%.*s", MEET_TEXT_MAX - 1, *why ? why : "no reason is known");
-    if (say(r, MEET_ABORT, "", text, strlen(text)) == 0) {
+    if (send_message(r, MEET_ABORT, "", text, strlen(text)) == 0) {
         pthread_mutex_lock(&r->lock);
-        seat_end(&r->seat, MEET_JOB_OVER, text);
-        r->gave_up = true;
+        client_end(&r->client, MEET_JOB_OVER, text);
+        r->aborted = true;
         pthread_mutex_unlock(&r->lock);
     }
     free(text);
@@ -679,31 +687,34 @@ void rendezvous_abort(struct rendezvous *r, const char *why) {
 int rendezvous_close(struct rendezvous **rendezvous) {
     struct rendezvous *r = *rendezvous;
     if (!r) return 0;
-    struct seat *s = &r->seat;
+    struct client *s = &r->client;
     double until_s = now_seconds() + 2 * r->o.deadline_s;  // a silent member is lost by then
-    rendezvous_turns(r, NULL);
-    say(r, MEET_BYE, "", NULL, 0);
+    rendezvous_watch_progress(r, NULL);
+    send_message(r, MEET_BYE, "", NULL, 0);
     pthread_mutex_lock(&r->lock);
     // A member that has not been let in has no goodbye to send.
-    if (!r->book && !seat_in(s)) until_s = 0;
+    if (!r->registry && !client_has_joined(s)) until_s = 0;
     while (now_seconds() < until_s &&
-           (r->book ? !book_over(r->book) : !seat_heard(s) && !s->gone_s && !*s->ended))
+           (r->registry ? !registry_is_over(r->registry)
+                        : !client_is_acknowledged(s) && !s->closed_s && !*s->ended))
         pause_until(r, until_s);
-    until_s = now_seconds() + CAST_LEAVES_S;
-    while (r->book && book_cast(r->book) && now_seconds() < until_s) pause_until(r, until_s);
-    // The book knows of a loss before the seat does.
-    int lost = r->book && !r->o.least ? book_lost(r->book) : -1;
-    bool unheard = !r->book && !seat_heard(s), gave_up = r->gave_up || (r->o.rank >= r->o.size && s->end);
+    until_s = now_seconds() + ROLES_LEAVE_S;
+    while (r->registry && registry_roles_here(r->registry) && now_seconds() < until_s)
+        pause_until(r, until_s);
+    // The registry knows of a loss before the client does.
+    int lost = r->registry && !r->o.min_ranks ? registry_first_lost(r->registry) : -1;
+    bool unheard = !r->registry && !client_is_acknowledged(s),
+         aborted = r->aborted || (r->o.rank >= r->o.size && s->end);
     char *why = *s->ended ? xstrdup(s->ended) : NULL;
     pthread_mutex_unlock(&r->lock);
-    int rc = gave_up ? -1 : 0;  // the reason is logged already
-    if (why && !gave_up)
+    int rc = aborted ? -1 : 0;  // the reason is logged already
+    if (why && !aborted)
         rc = fail("%s, before the job had ended", why);
-    else if (lost >= 0 && !gave_up)
+    else if (lost >= 0 && !aborted)
         rc = fail("rank %d on %s has gone, before the job had ended", lost, s->members[lost].host);
-    else if (unheard && !gave_up)
-        rc = fail("%s at %s has gone, or answers no more, before the job had ended", r->o.first, r->place);
+    else if (unheard && !aborted)
+        rc = fail("%s at %s has gone, or answers no more, before the job had ended", r->o.member_0, r->where);
     free(why);
-    shut(rendezvous);
+    destroy(rendezvous);
     return rc;
 }

@@ -20,7 +20,7 @@
 
 #include "shared/core/error.h"
 #include "shared/fabric/address.h"
-#include "shared/fabric/peer.h"
+#include "shared/fabric/rendezvous.h"
 
 #define KEY "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 
@@ -105,7 +105,7 @@ static int talk(struct rendezvous *r, int rank, int size) {
     }
     for (int k = 0; k < 20; k++) {
         int mine = 100 * k + rank;
-        if (rendezvous_all(r, &mine, sizeof mine, all)) return 1;
+        if (rendezvous_allgather(r, &mine, sizeof mine, all)) return 1;
         for (int i = 0; i < size; i++)
             if (all[i] != 100 * k + i) return (fail)("round %d: %d", k, all[i]);
     }
@@ -149,7 +149,7 @@ static void test_one_never_comes(void **state) {
     end(&b);
     end(&a);
     char place[64];
-    snprintf(place, sizeof place, "ranks 2-3 never came to 127.0.0.1:%d within 3 s", port);
+    snprintf(place, sizeof place, "ranks 2-3 did not join at 127.0.0.1:%d within 3 s", port);
     is_said(&a, place);
     is_said(&b, place);
 }
@@ -176,7 +176,7 @@ static void test_another_key(void **state) {
         is_said(
             &b,
             "does not let this process in: the job's key (STARRING_JOB_KEY) differs there, or one side has none");
-        if (!i) is_said(&a, "somebody came with another STARRING_JOB_KEY, or with none");
+        if (!i) is_said(&a, "a process tried to join with another STARRING_JOB_KEY, or with none");
     }
     struct rendezvous_options zero = options(free_port(), 0, 2, 6);
     struct child a = start(&zero, "0011", NULL);
@@ -267,7 +267,7 @@ static int watches(struct rendezvous *r, int rank, int size) {
     char why[256] = "";
     (void)size;
     if (rank == 2) kill(getpid(), SIGKILL);
-    rendezvous_watch(r, write_why, why);
+    rendezvous_on_loss(r, write_why, why);
     for (int i = 0; i < 1000 && !atomic_load(&told); i++) usleep(10000);
     return (fail)("%s", why);
 }
@@ -295,7 +295,7 @@ static int zero_dies(struct rendezvous *r, int rank, int size) {
 // Both know who is there, and one is stopped or dead before the other goes on to its goodbye.
 static int one_is_signalled(struct rendezvous *r, int rank, int which, int sig) {
     int own = getpid(), all[2];
-    rendezvous_all(r, &own, sizeof own, all);
+    rendezvous_allgather(r, &own, sizeof own, all);
     if (rank == which) return kill(own, sig);
     char path[40], state = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", all[which]);
@@ -367,7 +367,7 @@ static int gives_up(struct rendezvous *r, int rank, int size) {
         return 0;
     }
     free(rendezvous_get(r, "never", NULL));
-    return rendezvous_ended(r) ? 1 : 0;
+    return rendezvous_end_reason(r) ? 1 : 0;
 }
 
 static void test_one_gives_up(void **state) {
@@ -387,15 +387,15 @@ static void test_one_gives_up(void **state) {
 static int look(struct rendezvous *r, int rank, int size) {
     size_t bytes = 0;
     (void)size;
-    char *early = rendezvous_look(r, "y", &bytes), *got = NULL;
+    char *early = rendezvous_try_get(r, "y", &bytes), *got = NULL;
     if (early) return (fail)("it is there before it is put");
     int round = rank, all[2];
-    if (rendezvous_all(r, &round, sizeof round, all)) return 1;
+    if (rendezvous_allgather(r, &round, sizeof round, all)) return 1;
     if (rank == 1) return rendezvous_put(r, "y", "now", 3);
-    for (int i = 0; i < 500 && !(got = rendezvous_look(r, "y", &bytes)); i++) usleep(10000);
+    for (int i = 0; i < 500 && !(got = rendezvous_try_get(r, "y", &bytes)); i++) usleep(10000);
     int rc = got && bytes == 3 && !strcmp(got, "now") ? 0 : (fail)("not seen");
     free(got);
-    free(rendezvous_look(r, "nobody's", &bytes));
+    free(rendezvous_try_get(r, "nobody's", &bytes));
     return rc;
 }
 
@@ -436,7 +436,7 @@ static int while_held(struct rendezvous *r, int rank, int size) {
     close(held[1]);
     if (write(met[1], "", 1) != 1) return 1;
     ssize_t got = read(held[0], &c, 1);
-    return got || rendezvous_all(r, &rank, sizeof rank, all) || size != 2;
+    return got || rendezvous_allgather(r, &rank, sizeof rank, all) || size != 2;
 }
 
 // A stranger's connection with a whole handshake, which no timeout ends. -1: it was not taken.
@@ -486,12 +486,12 @@ static void test_strangers_without_end(void **state) {
 // Member 0 is this process, which is a meeting of its own; workers and servers are children.
 static struct rendezvous_options of_star(int port, int member, double silent_s) {
     struct rendezvous_options o = options(port, member, 1, 20);
-    o.cast[0] = (struct meet_role){"worker", 2};
-    o.cast[1] = (struct meet_role){"server", 1};
-    o.first = "the scheduler";
+    o.roles[0] = (struct meet_role){"worker", 2};
+    o.roles[1] = (struct meet_role){"server", 1};
+    o.member_0 = "the scheduler";
     o.silent_s = silent_s;
     o.beat_s = 0.05;
-    o.anew = true;
+    o.replace = true;
     return o;
 }
 
@@ -499,7 +499,7 @@ enum { WORKER_0 = 1, WORKER_1, SERVER_0 };
 
 static struct rendezvous *open_star(bool anew, double silent_s) {
     struct rendezvous_options o = of_star(0, 0, silent_s);
-    o.anew = anew;
+    o.replace = anew;
     struct rendezvous *r = rendezvous_open(&o);
     assert_non_null(r);
     assert_in_range(rendezvous_port(r), 1, 65535);
@@ -511,7 +511,7 @@ static struct child start_role(struct rendezvous *r, int member, rank_body *body
     return start(&o, NULL, body);
 }
 
-// The next news of the cast is that.
+// The next news of the roles is that.
 static struct member_news hears(struct rendezvous *r, enum member_news_kind kind, int member,
                                 const char *words) {
     struct member_news n;
@@ -528,24 +528,25 @@ static struct member_news hears(struct rendezvous *r, enum member_news_kind kind
 }
 
 static int says_how_it_ended(struct rendezvous *r) {
-    while (!rendezvous_end(r)) usleep(10000);
-    return (fail)("end %d: %s", rendezvous_end(r), rendezvous_ended(r));
+    while (!rendezvous_end_kind(r)) usleep(10000);
+    return (fail)("end %d: %s", rendezvous_end_kind(r), rendezvous_end_reason(r));
 }
 
 static int works(struct rendezvous *r, int member, int size) {
-    uint64_t life = rendezvous_life(r);
+    uint64_t life = rendezvous_incarnation(r);
     (void)size;
-    if (rendezvous_say(r, "life", &life, sizeof life) || strcmp(rendezvous_address(r), "127.0.0.1")) return 1;
+    if (rendezvous_send(r, "life", &life, sizeof life) || strcmp(rendezvous_address(r), "127.0.0.1"))
+        return 1;
     char *start = rendezvous_get(r, "start", NULL);
     int rc = start && !strcmp(start, "begin") ? 0 : (fail)("it was told %s", start ? start : "nothing");
     free(start);
-    if (rendezvous_say(r, "done", &member, sizeof member)) return 1;
+    if (rendezvous_send(r, "done", &member, sizeof member)) return 1;
     return rc;
 }
 
 static int waits(struct rendezvous *r, int member, int size) {
     (void)member, (void)size;
-    rendezvous_say(r, "in", NULL, 0);
+    rendezvous_send(r, "in", NULL, 0);
     return says_how_it_ended(r);
 }
 
@@ -553,7 +554,7 @@ static atomic_uint_least64_t no_turns = 1;
 
 static int does_not_turn(struct rendezvous *r, int member, int size) {
     (void)member, (void)size;
-    rendezvous_turns(r, &no_turns);
+    rendezvous_watch_progress(r, &no_turns);
     return says_how_it_ended(r);
 }
 
@@ -566,15 +567,15 @@ static void test_roles_come_and_go(void **state) {
         struct child c[4];
         for (int member = 1; member < 4; member++) {
             c[member] = start_role(r, member, works);
-            struct member_news n = hears(r, MEMBER_CAME, member, "");
+            struct member_news n = hears(r, MEMBER_JOINED, member, "");
             assert_int_equal(n.pid, c[member].pid);
-            lives[member] = n.life;
-            assert_int_equal(hears(r, MEMBER_SAID, member, "life").life, n.life);
+            lives[member] = n.incarnation;
+            assert_int_equal(hears(r, MEMBER_SENT, member, "life").incarnation, n.incarnation);
         }
         struct child second = start_role(r, WORKER_1, NULL);
-        hears(r, MEMBER_REFUSED, WORKER_1, "worker 1 is already here, process ");
+        hears(r, MEMBER_REFUSED, WORKER_1, "worker 1 has joined already: process ");
         end(&second);
-        is_said(&second, "every one joins once");
+        is_said(&second, "each joins once");
         rendezvous_put(r, "start", "begin", 5);
         for (int left = 0; left < 6;) {
             struct member_news n;
@@ -582,7 +583,7 @@ static void test_roles_come_and_go(void **state) {
                 usleep(1000);
                 continue;
             }
-            assert_int_equal(n.life, lives[n.member]);
+            assert_int_equal(n.incarnation, lives[n.member]);
             assert_true(n.kind == MEMBER_LEFT || !strcmp(n.word, "done"));
             free(n.data);
             left++;
@@ -601,13 +602,13 @@ static void test_a_meeting_without_a_key(void **state) {
     (void)state;
     setenv("STARRING_JOB_KEY", KEY, 1);
     struct rendezvous_options zero = of_star(0, 0, 20), one;
-    zero.open = true;
+    zero.no_key = true;
     struct rendezvous *r = rendezvous_open(&zero);
     one = of_star(rendezvous_port(r), WORKER_0, 20);
     struct child shut_out = start(&one, KEY, NULL);
     end(&shut_out);
     is_said(&shut_out, "what listens at 127.0.0.1:");
-    one.open = true;
+    one.no_key = true;
     struct child in = start(&one, KEY, NULL);
     end(&in);
     assert_int_equal(in.status, 0);
@@ -617,8 +618,8 @@ static void test_a_meeting_without_a_key(void **state) {
 
 static struct child comes(struct rendezvous *r, int member) {
     struct child c = start_role(r, member, waits);
-    hears(r, MEMBER_CAME, member, "");
-    hears(r, MEMBER_SAID, member, "in");
+    hears(r, MEMBER_JOINED, member, "");
+    hears(r, MEMBER_SENT, member, "in");
     return c;
 }
 
@@ -634,10 +635,10 @@ static void test_roles_that_are_lost(void **state) {
     struct rendezvous *r = open_star(true, 3600);
     struct child old = comes(r, WORKER_0), new = start_role(r, WORKER_0, (kill(old.pid, SIGSTOP), waits));
     hears(r, MEMBER_LOST, WORKER_0, "replaced");
-    uint64_t life = hears(r, MEMBER_CAME, WORKER_0, "").life;
-    hears(r, MEMBER_SAID, WORKER_0, "in");
+    uint64_t life = hears(r, MEMBER_JOINED, WORKER_0, "").incarnation;
+    hears(r, MEMBER_SENT, WORKER_0, "in");
     ends(&old, "end 4: worker 0 has been started again");
-    rendezvous_give_up(r, WORKER_0, life, "worker 0 is too slow");
+    rendezvous_end_process(r, WORKER_0, life, "worker 0 is too slow");
     ends(&new, "end 4: worker 0 is too slow");
     struct child killed = comes(r, SERVER_0);
     kill(killed.pid, SIGKILL);
@@ -660,7 +661,7 @@ static void test_roles_that_are_silent(void **state) {
     struct rendezvous_options o = of_star(rendezvous_port(r), WORKER_1, 20);
     o.deadline_s = 3;
     struct child c = start(&o, NULL, does_not_turn);
-    hears(r, MEMBER_CAME, WORKER_1, "");
+    hears(r, MEMBER_JOINED, WORKER_1, "");
     hears(r, MEMBER_LOST, WORKER_1, "silent");
     kill(c.pid, SIGKILL);
     end(&c);

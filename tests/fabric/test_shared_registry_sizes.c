@@ -1,4 +1,4 @@
-// What the rendezvous costs rank 0 as a job grows: its book with 8 to 1,000 simulated ranks, eight to a machine, over a network that
+// What the rendezvous costs rank 0 as a job grows: its registry with 8 to 1,000 simulated ranks, eight to a machine, over a network that
 // loses nothing. Bytes are exact and asserted; CPU seconds are printed. With sizes as arguments it prints their rows:
 // build/tests/test_shared_book_sizes 4096
 #include <math.h>
@@ -14,8 +14,8 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/fabric/book.h"
-#include "shared/fabric/seat.h"
+#include "shared/fabric/client.h"
+#include "shared/fabric/registry.h"
 
 #define IDENTITY "{\"steps\":\"10\",\"seed\":\"1\"}"
 #define SECONDS  10    // of heartbeats
@@ -23,14 +23,14 @@
 #define PART     8     // bytes that everybody hands to everybody
 
 struct job_size {
-    int size, cast;  // seats: of ranks, and of as many workers behind them
+    int size, cast;  // clients: of ranks, and of as many workers behind them
     int news;
-    struct seat *seats;
-    struct book *book;
+    struct client *clients;
+    struct registry *registry;
     struct said {
         struct meet_message m;
         void *data;
-    } * up;  // on the way to the book
+    } * up;  // on the way to the registry
     int ups, room;
     int deaf;  // a rank that hears nothing; -1: none
     double now_s, cpu_s, since_s, bytes, messages, tables, table_bytes;
@@ -64,21 +64,21 @@ static void to_seat(void *ctx, int rank, uint64_t life, const struct meet_messag
     j->tables += table;
     if (table) j->table_bytes += (double)m->bytes;
     j->messages++;
-    if (rank != j->deaf) seat_hear(&j->seats[rank], m, data, j->now_s);
+    if (rank != j->deaf) client_receive(&j->clients[rank], m, data, j->now_s);
     j->since_s = cpu_seconds();
 }
 
-// A second: everybody says what is due, and the book answers.
+// A second: everybody says what is due, and the registry answers.
 static void second(struct job_size *j) {
-    for (int i = 0; i < j->size + j->cast; i++) seat_tick(&j->seats[i], j->now_s);
+    for (int i = 0; i < j->size + j->cast; i++) client_tick(&j->clients[i], j->now_s);
     j->since_s = cpu_seconds();
     for (int i = 0; i < j->ups; i++) {
-        struct said up = j->up[i];  // seats answer at once: there are more
+        struct said up = j->up[i];  // clients answer at once: there are more
         j->bytes += (double)(sizeof up.m + up.m.bytes);
         j->messages++;
-        book_hear(j->book, &up.m, up.data, j->now_s);
+        registry_receive(j->registry, &up.m, up.data, j->now_s);
     }
-    book_tick(j->book, j->now_s);
+    registry_tick(j->registry, j->now_s);
     j->cpu_s += cpu_seconds() - j->since_s;
     while (j->ups) free(j->up[--j->ups].data);
     j->now_s += 1;
@@ -95,23 +95,23 @@ static struct job_size *cast_create(int size, int cast) {
                            .cast = cast,
                            .now_s = 10,
                            .deaf = -1,
-                           .seats = xcalloc((size_t)(size + cast), sizeof *j->seats)};
+                           .clients = xcalloc((size_t)(size + cast), sizeof *j->clients)};
     for (int i = 0; i < size + cast; i++) {
-        struct meet_come c = {.member.pid = 100 + i, .machine = (uint64_t)(1 + i / 8), .counts = {cast}};
+        struct meet_join c = {.member.pid = 100 + i, .machine = (uint64_t)(1 + i / 8), .counts = {cast}};
         snprintf(c.member.host, sizeof c.member.host, "h%d", i / 8);
         snprintf(c.member.address, sizeof c.member.address, "10.0.%d.%d", i / 2048, i / 8 % 256);
-        j->seats[i] = (struct seat){.rank = i,
-                                    .size = size,
-                                    .life = (uint64_t)i + 1,
-                                    .place = "h0:29500",
-                                    .silent_s = 30,
-                                    .say = to_book,
-                                    .ctx = j};
-        seat_open(&j->seats[i], &c, IDENTITY);
+        j->clients[i] = (struct client){.rank = i,
+                                        .size = size,
+                                        .incarnation = (uint64_t)i + 1,
+                                        .where = "h0:29500",
+                                        .silent_s = 30,
+                                        .send = to_book,
+                                        .ctx = j};
+        client_open(&j->clients[i], &c, IDENTITY);
     }
-    j->book = book_create(
+    j->registry = registry_create(
         &(struct rendezvous_options){
-            .size = size, .cast = {{"worker", cast}}, .identity = IDENTITY, .silent_s = 30},
+            .size = size, .roles = {{"worker", cast}}, .identity = IDENTITY, .silent_s = 30},
         "h0:29500", to_seat, cast ? hear_news : NULL, j);
     return j;
 }
@@ -119,27 +119,27 @@ static struct job_size *cast_create(int size, int cast) {
 static struct job_size *size_create(int size) { return cast_create(size, 0); }
 
 static void size_destroy(struct job_size *j) {
-    for (int i = 0; i < j->size + j->cast; i++) seat_close(&j->seats[i]);
-    book_destroy(&j->book);
-    free(j->seats);
+    for (int i = 0; i < j->size + j->cast; i++) client_close(&j->clients[i]);
+    registry_destroy(&j->registry);
+    free(j->clients);
     free(j->up);
     free(j);
 }
 
-static struct seat_want *want_all(struct job_size *j, const char *name) {
-    struct seat_want *w = xcalloc((size_t)j->size, sizeof *w);
+static struct client_want *want_all(struct job_size *j, const char *name) {
+    struct client_want *w = xcalloc((size_t)j->size, sizeof *w);
     for (int i = 0; i < j->size; i++) {
         snprintf(w[i].named.name, sizeof w[i].named.name, "%s", name);
-        seat_want(&j->seats[i], &w[i]);
+        client_want(&j->clients[i], &w[i]);
     }
     return w;
 }
 
-static void check_all(struct job_size *j, struct seat_want *w, size_t bytes) {
+static void check_all(struct job_size *j, struct client_want *w, size_t bytes) {
     for (int i = 0; i < j->size; i++) {
         assert_non_null(w[i].data);
         assert_int_equal(w[i].bytes, bytes);
-        seat_unwant(&j->seats[i], &w[i]);
+        client_unwant(&j->clients[i], &w[i]);
         free(w[i].data);
     }
     free(w);
@@ -152,7 +152,7 @@ struct row {
 
 static bool all_here(const struct job_size *j) {
     for (int i = 0; i < j->size; i++)
-        if (!j->seats[i].members) return false;
+        if (!j->clients[i].members) return false;
     return true;
 }
 
@@ -160,7 +160,7 @@ static struct row run(int size) {
     struct job_size *j = size_create(size);
     double n = size, cpu[4];
     for (int i = 0; i < 30 && !all_here(j); i++) second(j);
-    for (int i = 0; i < size; i++) assert_int_equal(j->seats[i].members[size - 1].machine, (size - 1) / 8);
+    for (int i = 0; i < size; i++) assert_int_equal(j->clients[i].members[size - 1].machine, (size - 1) / 8);
     struct row r = {.tables = j->tables, .table_bytes = j->table_bytes, .messages = j->messages};
     double meeting = j->bytes;
     cpu[0] = j->cpu_s;
@@ -175,15 +175,15 @@ static struct row run(int size) {
     // 2. One hands a text to all.
     char text[PUT] = "";
     cpu[2] = j->cpu_s;
-    seat_put(&j->seats[0], MEET_PUT, "text", text, sizeof text);
-    struct seat_want *w = want_all(j, "text");
+    client_put(&j->clients[0], MEET_PUT, "text", text, sizeof text);
+    struct client_want *w = want_all(j, "text");
     second(j);
     second(j);
     check_all(j, w, PUT);
     cpu[2] = j->cpu_s - cpu[2];
     // 3. All hand a word to all.
     cpu[3] = j->cpu_s;
-    for (int i = 0; i < size; i++) seat_put(&j->seats[i], MEET_PART, "#1", text, PART);
+    for (int i = 0; i < size; i++) client_put(&j->clients[i], MEET_PART, "#1", text, PART);
     w = want_all(j, "#1");
     second(j);
     second(j);
@@ -205,7 +205,7 @@ static void test_growth(void **state) {
     for (int i = 0; i < 3; i++) {
         struct row r = run(sizes[i]);
         double n = sizes[i], machines = (n + 7) / 8, table = 4 + 128 * floor(machines) + 16 * n,
-               pieces = ceil(table / (double)MEET_PIECE);
+               pieces = ceil(table / (double)MEET_CHUNK);
         // The table, once to each, in pieces; a few messages of each rank; and as much in a second, however many there are.
         assert_true(r.table_bytes == n * table);
         assert_true(r.tables == n * pieces);
@@ -222,26 +222,26 @@ static void run_cast(int cast, double each[4]) {
     double n = cast, messages, cpu_s;
     second(j);
     second(j);
-    for (int i = 1; i <= cast; i++) assert_true(seat_in(&j->seats[i]));
+    for (int i = 1; i <= cast; i++) assert_true(client_has_joined(&j->clients[i]));
     each[0] = j->messages / (n + 1);
     messages = j->messages;
-    for (int i = 1; i <= cast; i++) seat_put(&j->seats[i], MEET_SAY, "word", word, sizeof word);
+    for (int i = 1; i <= cast; i++) client_put(&j->clients[i], MEET_SEND, "word", word, sizeof word);
     second(j);
     second(j);
     each[1] = (double)j->news / (n + 1);
-    struct seat_want *w = xcalloc((size_t)cast + 1, sizeof *w);
+    struct client_want *w = xcalloc((size_t)cast + 1, sizeof *w);
     for (int i = 1; i <= cast; i++) {
         w[i].named = (struct meet_named){.name = "text"};
-        seat_want(&j->seats[i], &w[i]);
+        client_want(&j->clients[i], &w[i]);
     }
     second(j);
-    seat_put(&j->seats[0], MEET_PUT, "text", text, sizeof text);
+    client_put(&j->clients[0], MEET_PUT, "text", text, sizeof text);
     second(j);
     second(j);
     for (int i = 1; i <= cast; i++) {
         assert_int_equal(w[i].bytes, PUT);
         free(w[i].data);
-        seat_unwant(&j->seats[i], &w[i]);
+        client_unwant(&j->clients[i], &w[i]);
     }
     free(w);
     j->bytes = 0;
@@ -249,10 +249,10 @@ static void run_cast(int cast, double each[4]) {
     for (int i = 0; i < SECONDS; i++) second(j);
     each[2] = j->bytes / ((n + 1) * SECONDS);
     double beat_ms = 1e3 * (j->cpu_s - cpu_s) / SECONDS;
-    for (int i = 1; i <= cast; i++) seat_put(&j->seats[i], MEET_BYE, "", NULL, 0);
+    for (int i = 1; i <= cast; i++) client_put(&j->clients[i], MEET_BYE, "", NULL, 0);
     second(j);
     second(j);
-    assert_int_equal(book_cast(j->book), 0);
+    assert_int_equal(registry_roles_here(j->registry), 0);
     assert_int_equal(j->news, 1 + 3 * cast);
     each[3] = (j->messages - messages) / (n + 1);
     printf("%5d workers: %.3f s in all; a second %7.1f KB, %7.3f ms\n", cast, j->cpu_s,
@@ -276,13 +276,13 @@ static void test_tables_are_not_said_at_every_question(void **state) {
     struct job_size *j = size_create(8);
     j->deaf = 7;
     for (int i = 0; i < 4; i++) second(j);
-    assert_true(!j->seats[7].members);
+    assert_true(!j->clients[7].members);
     double tables = j->tables;
     for (int i = 0; i < 20; i++) second(j);
     assert_true(j->tables == tables);
     j->deaf = -1;
     for (int i = 0; i < 10; i++) second(j);
-    assert_non_null(j->seats[7].members);
+    assert_non_null(j->clients[7].members);
     assert_true(j->tables == tables + 1);
     size_destroy(j);
 }
@@ -293,20 +293,20 @@ static void test_what_is_over_is_not_kept(void **state) {
     struct job_size *j = size_create(8);
     char name[32], text[PART] = "";
     for (int i = 0; i < 4; i++) second(j);
-    size_t names = book_names(j->book);
+    size_t names = registry_name_count(j->registry);
     for (int k = 1; k <= 2000; k++) {
         snprintf(name, sizeof name, "#%d", k);
-        for (int i = 0; i < 8; i++) seat_put(&j->seats[i], MEET_PART, name, text, PART);
-        struct seat_want *w = want_all(j, name);
+        for (int i = 0; i < 8; i++) client_put(&j->clients[i], MEET_PART, name, text, PART);
+        struct client_want *w = want_all(j, name);
         second(j);
         second(j);
         check_all(j, w, (size_t)8 * PART);
         snprintf(name, sizeof name, "line %d", k);
-        seat_put(&j->seats[1], MEET_PUT, name, text, PART);
-        seat_put(&j->seats[1], MEET_DROP, name, NULL, 0);
+        client_put(&j->clients[1], MEET_PUT, name, text, PART);
+        client_put(&j->clients[1], MEET_DROP, name, NULL, 0);
     }
     second(j);
-    assert_int_equal(book_names(j->book), names + 1);  // the last gather
+    assert_int_equal(registry_name_count(j->registry), names + 1);  // the last gather
     size_destroy(j);
 }
 

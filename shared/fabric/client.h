@@ -1,0 +1,66 @@
+// A member's client at the rendezvous: its messages to member 0's registry (registry.h), and what it knows of the other members.
+// It keeps the names it waits for, who is here, who has gone, and why the job ends. A state machine without sockets or
+// clocks.
+//
+// Ownership   The receiver copies what it keeps of a message. Threads: one at a time. Nothing blocks.
+#ifndef STARRING_SHARED_FABRIC_CLIENT_H
+#define STARRING_SHARED_FABRIC_CLIENT_H
+
+#include "shared/fabric/mailbox.h"
+#include "shared/time/turn_clock.h"
+
+struct client_want {
+    struct meet_named named;
+    void *data;  // malloc'd; NULL: not there yet
+    size_t bytes;
+    bool polled;     // of rendezvous_try_get: the want stays until the name exists; the client frees it
+    uint64_t asked;  // the number of its GET
+    struct client_want *next, **at;
+};
+
+struct client {
+    int rank, size;  // rank: a member's number; size: how many ranks there are
+    uint64_t incarnation;
+    const char *member_0, *where;  // first: the name of member 0; NULL: "rank 0"
+    double silent_s, beat_s;       // beat_s: between two heartbeats; 0: MEET_RESEND_S
+    bool frozen;                   // this process makes no progress: it sends no heartbeat, nor anything else
+    int (*activity)(void *ctx);    // the value that a heartbeat carries; NULL: 0
+    void *activity_ctx;
+    meet_send *send;
+    void *ctx;
+    void *join;  // a struct meet_join and the identity's text
+    size_t join_bytes;
+    struct rendezvous_member *members;  // a rank's; NULL: not all ranks are here
+    bool *lost;
+    int losses, first_lost;  // -1: none
+    bool heard;              // rank 0 has answered
+    bool begun;              // rank 0 has sent that all are here, or that this role member is let in
+    char waiting[MEET_TEXT_MAX];
+    uint64_t missing;   // the fewest ranks that were ever absent; 0: not known
+    double progress_s;  // when `missing` last decreased
+    enum meet_end end;
+    char ended[MEET_TEXT_MAX];  // "": the job continues
+    struct mailbox *mailbox;    // to the registry
+    struct client_want *wants;
+    struct meet_names names;  // the wants'
+    uint64_t gets;
+    int joins_sent;  // how many COMEs were sent
+    double join_s, ping_s;
+    struct turn_clock turns;  // the clock of the next two
+    double heard_s, closed_s;
+};
+void client_open(struct client *s, const struct meet_join *join, const char *identity);
+void client_receive(struct client *s, const struct meet_message *m, const void *data, double now_s);
+void client_unreachable(struct client *s, double now_s);
+void client_end(struct client *s, enum meet_end end, const char *why);  // no effect once the job has ended
+// Sends what is due. The next call is due within a second, and at once after a put or want.
+void client_tick(struct client *s, double now_s);
+void client_put(struct client *s, enum meet_kind kind, const char *name, const void *data, size_t bytes);
+bool client_has_joined(const struct client *s);       // all ranks are here, or this role member is
+bool client_is_acknowledged(const struct client *s);  // the registry has acknowledged all that was put
+// w: zeroed except for its name; it must stay valid until client_unwant.
+void client_want(struct client *s, struct client_want *w);
+void client_unwant(struct client *s, struct client_want *w);
+void client_close(struct client *s);
+
+#endif

@@ -1,3 +1,5 @@
+// `starring bench ps`: times pushes, pulls and latencies of a real star on this host, for each medium, and optionally
+// ps-lite.
 #include "ps/bench/bench_plan.h"
 
 #include <errno.h>

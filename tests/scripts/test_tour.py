@@ -60,6 +60,15 @@ def commands(text):
 READERS = ("ds_config.json", "job.json", "star.json", "./gpt2", "$", "...")
 
 
+# Pages about the code, whose words in backquotes are names in it.
+INSIDE = ["docs/ARCHITECTURE.md", "docs/star-inside.md", "docs/numerics.md", "docs/measuring.md", "docs/decisions.md", "docs/gpu-inside.md"]
+
+
+def names_of(text):
+    """Files without a folder, and functions or other names with an underscore."""
+    return re.findall(r"`([a-z0-9_]+\.(?:c|h|cu|py)|[a-z][a-z0-9]*_[a-z0-9_]+)`", text)
+
+
 class Commands(unittest.TestCase):
     def test_each_can_be_typed(self):
         tried = 0
@@ -122,7 +131,17 @@ class Tour(unittest.TestCase):
                     wrong += [f"{name}: {path}" for path in PATH.findall(f.read()) if not path_is(known, path)]
         self.assertEqual(wrong, [])
 
+    def test_names_lead_to_code(self):
+        """What the pages about the code call `thing_do` or `thing.c` is in it."""
+        tracked = subprocess.run(["git", "ls-files"], cwd=TOP, capture_output=True, text=True, check=False).stdout.split()
+        if not tracked:
+            self.skipTest("no checkout of git's")
+        code = [name for name in tracked if name.endswith((".c", ".h", ".cu", ".cuh", ".py", ".proto")) and not name.startswith("docs/")]
+        words = {part for name in code for part in (os.path.basename(name), os.path.splitext(os.path.basename(name))[0])}.union(*(re.findall(r"\w+", read(name)) for name in code))
+        self.assertEqual([f"{page}: {name}" for page in INSIDE for name in names_of(read(page)) if name not in words], [])
+
     def test_the_rule_itself(self):
+        self.assertEqual(names_of("`a_b` `c.h` `d` `e/f.c` `G_H` `i_j()` `k --l_m`"), ["a_b", "c.h"])
         known = known_paths(["ps/a/b.c", "ps/star.c", "build.c"])
         for path, there in (("ps/a/b.c", True), ("ps/a/b", True), ("ps/a", True), ("ps/a.", True), ("ps/b.c", False), ("ps/c", False)):
             self.assertEqual(path_is(known, path), there, path)

@@ -37,7 +37,7 @@ static const struct cli_option options[] = {
     {"fio", NULL, "PROGRAM", "what it is measured beside, if it is installed; none: nothing (fio)", 0},
 };
 
-// What is timed.
+// The timed operations.
 enum work { WRITE, READ, PIPELINE, WORKS };
 static const char *const work_names[WORKS] = {"write", "read", "pipeline"};
 

@@ -183,23 +183,19 @@ static void put_figure(cJSON *row, const char *key, const struct bench_row *r, e
         return;
     }
     cJSON *o = cJSON_AddObjectToObject(row, key);
-    json_put(o, "seconds", f->seconds);
-    json_put(o, "algorithm_bytes_per_second", bench_algorithm_rate(r, place));
-    json_put(o, "bus_bytes_per_second", bench_bus_rate(r, place));
-    json_put(o, "wrong", (double)f->wrong);
+    BENCH_PUT(o, NUMBER("seconds", f->seconds),
+              NUMBER("algorithm_bytes_per_second", bench_algorithm_rate(r, place)),
+              NUMBER("bus_bytes_per_second", bench_bus_rate(r, place)), NUMBER("wrong", f->wrong));
 }
 
 static void on_row(void *ctx, const struct bench_row *r) {
     struct collective_bench *b = ctx;
     const struct bench_shape *s = &r->shape;
     cJSON *o = bench_row(b->run, NULL);
-    cJSON_AddStringToObject(o, "operation", bench_name(s->what));
-    json_put(o, "size", (double)bench_shape_bytes(s));
-    json_put(o, "count", (double)s->count);
-    cJSON_AddStringToObject(o, "type", s->count ? dtype_name(s->dt) : "none");
-    cJSON_AddStringToObject(o, "redop", collective_reduces(s->what) ? reduction_names[s->reduction] : "none");
-    json_put(o, "root", collective_rooted(s->what) ? 0 : -1);
-    cJSON_AddStringToObject(o, "by", r->by);
+    BENCH_PUT(o, TEXT("operation", bench_name(s->what)), NUMBER("size", (double)bench_shape_bytes(s)),
+              NUMBER("count", s->count), TEXT("type", s->count ? dtype_name(s->dt) : "none"),
+              TEXT("redop", collective_reduces(s->what) ? reduction_names[s->reduction] : "none"),
+              NUMBER("root", collective_rooted(s->what) ? 0 : -1), TEXT("by", r->by));
     put_figure(o, "out_of_place", r, OUT_OF_PLACE);
     put_figure(o, "in_place", r, IN_PLACE);
     bench_print_rows(b->run);
@@ -321,12 +317,10 @@ static int set_up(struct bench_run *r) {
         return status ? status : BENCH_END;
     }
     r->silent = b->o.ones || (b->env.kind != RANK_ENV_NONE && b->env.rank > 0);
-    cJSON_AddStringToObject(j, "collective", engine_rows[b->kind].name);
-    json_put(j, "ranks", b->ranks);
-    cJSON_AddStringToObject(j, "ranks_are", b->host != RING_THREADS ? "processes" : "threads");
-    cJSON_AddStringToObject(j, "reduce", b->o.mode == REDUCE_NATIVE ? "native" : "ordered");
-    json_put(j, "iterations", b->o.iterations);
-    json_put(j, "warmup", b->o.warmup);
+    BENCH_PUT(j, TEXT("collective", engine_rows[b->kind].name), NUMBER("ranks", b->ranks),
+              TEXT("ranks_are", b->host != RING_THREADS ? "processes" : "threads"),
+              TEXT("reduce", b->o.mode == REDUCE_NATIVE ? "native" : "ordered"),
+              NUMBER("iterations", b->o.iterations), NUMBER("warmup", b->o.warmup));
     return 0;
 }
 

@@ -234,16 +234,6 @@ static int run_row(struct rank *x, enum collective_primitive what, size_t bytes,
     return 0;
 }
 
-// A barrier has no size. One rank cannot send to itself.
-static int run_case(struct rank *x, enum collective_primitive what, int64_t *wrong) {
-    if (what == COLLECTIVE_SEND && x->size < 2) return 0;
-    for (size_t bytes = x->o->min_bytes; bytes <= x->o->max_bytes; bytes *= x->o->factor) {
-        if (run_row(x, what, bytes, wrong)) return -1;
-        if (what == COLLECTIVE_BARRIER || bytes > SIZE_MAX / x->o->factor) break;
-    }
-    return 0;
-}
-
 static int run_ones(struct rank *x) {
     struct bench_shape s = {COLLECTIVE_ALL_REDUCE, x->size, DT_F32, 1, x->o->reduction};
     struct buffers p = buffers_of(x, &s, OUT_OF_PLACE);
@@ -263,8 +253,14 @@ int bench_rank_run(const struct bench_rank_options *o, const struct collective_s
     arena_init(&x.arena, dev);
     int rc = open_rank(&x, source);
     if (!rc && o->ones) rc = run_ones(&x);
-    for (int i = 0; i < COLLECTIVE_PRIMITIVES && !rc; i++)
-        if (o->wanted[i] && !o->ones) rc = run_case(&x, (enum collective_primitive)i, wrong);
+    for (int i = 0; i < COLLECTIVE_PRIMITIVES; i++) {
+        enum collective_primitive what = (enum collective_primitive)i;
+        if (!o->wanted[i] || o->ones || (what == COLLECTIVE_SEND && x.size < 2)) continue;
+        for (size_t bytes = o->min_bytes; bytes <= o->max_bytes && !rc; bytes *= o->factor) {
+            rc = run_row(&x, what, bytes, wrong);
+            if (what == COLLECTIVE_BARRIER || bytes > SIZE_MAX / o->factor) break;  // a barrier has no size
+        }
+    }
     close_rank(&x);
     return rc;
 }

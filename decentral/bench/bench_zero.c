@@ -188,11 +188,8 @@ static int set_up(struct bench_run *r) {
     b->stage = (int)stage - 1;
     b->last_stage = cli_get(a, "stage") ? (int)stage : ZERO_STAGES - 1;
     b->layout = make_layout((int)units, width, b->workers);
-    json_put(r->document, "units", b->layout->count);
-    json_put(r->document, "params", (double)b->layout->params);
-    json_put(r->document, "workers", b->workers);
-    cJSON_AddStringToObject(r->document, "dtype", dtype_name(b->dtype));
-    cJSON_AddBoolToObject(r->document, "#dry", b->dry);
+    BENCH_PUT(r->document, NUMBER("units", b->layout->count), NUMBER("params", b->layout->params),
+              NUMBER("workers", b->workers), TEXT("dtype", dtype_name(b->dtype)), FLAG("#dry", b->dry));
     return 0;
 }
 

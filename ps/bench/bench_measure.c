@@ -28,20 +28,32 @@
 // ---------------------------------------------------------------- the processes of a row
 // The star's launcher starts them and ends all of them when one dies. They communicate by lines (bench_roles.h).
 struct bench_member {
-    struct bench_team *team;
+    struct launcher *launcher;
     int control;
     clockid_t cpu;
     struct bench_member *next;
 };
 
-struct bench_team {
+struct star {
+    struct bench_plan plan;
+    const char *program;     // of a peer; NULL: a star
+    struct bench_star *out;  // its measurements
+    struct bench_member *scheduler, *servers[RANKS_MOST], *workers[RANKS_MOST];
+    int64_t steps;
+};
+
+struct bench_processes {
+    const struct bench_request *q;
+    struct bench_row *row;
     struct launcher *launcher;
     char *program;
-    struct bench_member *members;
+    struct bench_member *members;  // all of them; owned
+    struct star stars[BENCH_MEDIA][BENCH_KINDS], peer;
+    bool counts;  // the current round is counted
 };
 
 // Sends a line. Ignores errors: whoever waits for a dead process's answer logs its death.
-__attribute__((format(printf, 2, 3))) static void tell(struct bench_member *m, const char *fmt, ...) {
+__attribute__((format(printf, 2, 3))) static void send_line(struct bench_member *m, const char *fmt, ...) {
     char line[BENCH_LINE_MAX];
     va_list args;
     va_start(args, fmt);
@@ -52,8 +64,8 @@ __attribute__((format(printf, 2, 3))) static void tell(struct bench_member *m, c
     (void)sent;
 }
 
-static int answer(struct bench_member *m, char line[BENCH_LINE_MAX]) {
-    return launcher_read_line(m->team->launcher, m->control, ANSWER_S, line, BENCH_LINE_MAX);
+static int read_answer(struct bench_member *m, char line[BENCH_LINE_MAX]) {
+    return launcher_read_line(m->launcher, m->control, ANSWER_S, line, BENCH_LINE_MAX);
 }
 
 static double member_cpu(const struct bench_member *m) { return 1e-9 * (double)clock_ns(m->cpu); }
@@ -67,8 +79,8 @@ struct bench_start {
 };
 
 // ---------------------------------------------------------------- starting
-// Starts a process. Returns a member that the team owns, or NULL after logging.
-static struct bench_member *team_launch(struct bench_team *t, const struct bench_start *s) {
+// Starts a process. Returns a member that the processes own, or NULL after logging.
+static struct bench_member *launch(struct bench_processes *t, const struct bench_start *s) {
     char plan[BENCH_PLAN_TEXT], rank[16], control[16], keys[16];
     const char *program = s->program ? s->program : t->program;
     const char *argv[ARGS_MAX] = {program,  "bench", "ps",        "--as", s->role,
@@ -97,7 +109,7 @@ static struct bench_member *team_launch(struct bench_team *t, const struct bench
         return NULL;
     }
     struct bench_member *m = xcalloc(1, sizeof *m);
-    *m = (struct bench_member){.team = t, .control = ends[0], .next = t->members};
+    *m = (struct bench_member){.launcher = t->launcher, .control = ends[0], .next = t->members};
     t->members = m;
     return m;
 }
@@ -106,37 +118,20 @@ static struct bench_member *team_launch(struct bench_team *t, const struct bench
 static int member_ready(struct bench_member *m, char rest[BENCH_LINE_MAX]) {
     char line[BENCH_LINE_MAX];
     int used = 0, pid;
-    if (answer(m, line) != 0) return -1;
+    if (read_answer(m, line) != 0) return -1;
     if (sscanf(line, "%d %n", &pid, &used) < 1) return fail("bench ps: a process began with \"%s\"", line);
     if (rest) snprintf(rest, BENCH_LINE_MAX, "%s", line + used);
     return clock_getcpuclockid(pid, &m->cpu) ? fail("bench ps: no clock of process %d", pid) : 0;
 }
 
 // Starts a process and waits until it is ready.
-static struct bench_member *team_start(struct bench_team *t, const struct bench_start *s,
-                                       char rest[BENCH_LINE_MAX]) {
-    struct bench_member *m = team_launch(t, s);
+static struct bench_member *start_ready(struct bench_processes *t, const struct bench_start *s,
+                                        char rest[BENCH_LINE_MAX]) {
+    struct bench_member *m = launch(t, s);
     return m && member_ready(m, rest) == 0 ? m : NULL;
 }
 
-// ---------------------------------------------------------------- measurements
-struct star {
-    struct bench_plan plan;
-    const char *program;     // of a peer; NULL: a star
-    struct bench_star *out;  // its measurements
-    struct bench_member *scheduler, *servers[RANKS_MOST], *workers[RANKS_MOST];
-    int64_t steps;
-};
-
-struct bench_processes {
-    const struct bench_request *q;
-    struct bench_row *row;
-    struct bench_team *team;
-    struct star stars[BENCH_MEDIA][BENCH_KINDS], peer;
-    bool counts;  // the current round is counted
-};
-
-static int64_t start_moment(void) { return now_ns() + START_NS; }
+static int64_t start_ns(void) { return now_ns() + START_NS; }
 
 static void keep(const struct bench_processes *m, struct bench_series *s, double value) {
     if (m->counts) bench_series_add(s, value);
@@ -147,14 +142,14 @@ static int start_star(struct bench_processes *m, struct star *s) {
     char address[BENCH_LINE_MAX];
     const struct bench_plan *p = &s->plan;
     struct bench_start start = {.role = "scheduler", .plan = p, .rank = -1, .program = s->program};
-    if (!(s->scheduler = team_start(m->team, &start, address))) return -1;
+    if (!(s->scheduler = start_ready(m, &start, address))) return -1;
     start.address = address;
     start.role = "server";
     for (start.rank = 0; start.rank < p->servers; start.rank++)
-        if (!(s->servers[start.rank] = team_start(m->team, &start, NULL))) return -1;
+        if (!(s->servers[start.rank] = start_ready(m, &start, NULL))) return -1;
     start.role = "worker";
     for (start.rank = 0; start.rank < p->workers; start.rank++)
-        if (!(s->workers[start.rank] = team_launch(m->team, &start))) return -1;
+        if (!(s->workers[start.rank] = launch(m, &start))) return -1;
     for (int w = 0; w < p->workers; w++)
         if (member_ready(s->workers[w], NULL) != 0) return -1;
     return 0;
@@ -189,7 +184,7 @@ static int read_spans(struct star *s, int64_t *first, int64_t *middle, int64_t *
     *first = INT64_MAX, *middle = *last = 0;
     for (int w = 0; w < s->plan.workers; w++) {
         int64_t t[3] = {0};
-        if (answer(s->workers[w], line) != 0) return -1;
+        if (read_answer(s->workers[w], line) != 0) return -1;
         int n = sscanf(line, "%" SCNd64 " %" SCNd64 " %" SCNd64, &t[0], &t[1], &t[2]);
         if (n < 2) return fail("bench ps: a worker answered \"%s\"", line);
         if (t[0] < *first) *first = t[0];
@@ -204,17 +199,18 @@ static int read_spans(struct star *s, int64_t *first, int64_t *middle, int64_t *
 static int measure_stream(struct bench_processes *m, struct star *s) {
     struct bench_star *out = s->out;
     double bytes = (double)m->row->keys * (double)m->row->bytes, before[BENCH_ROLES], after[BENCH_ROLES];
-    int64_t first, middle, last, start = start_moment();
+    int64_t first, middle, last, start = start_ns();
     out->there = true;
     out->moved[BENCH_PUSH].bytes = out->moved[BENCH_PULL].bytes = out->step.bytes = bytes;
-    for (int w = 0; w < s->plan.workers; w++) tell(s->workers[w], "step %" PRId64, start);
+    for (int w = 0; w < s->plan.workers; w++) send_line(s->workers[w], "step %" PRId64, start);
     if (read_spans(s, &first, &middle, &last) != 0) return -1;
     keep(m, &out->moved[BENCH_PUSH].seconds, 1e-9 * (double)(middle - first));
     keep(m, &out->step.seconds, 1e-9 * (double)(last - first));
     int64_t rest = 2 * (middle - first) + REST_NS;
     read_cpu(s, before);
-    start = start_moment();
-    for (int w = 0; w < s->plan.workers; w++) tell(s->workers[w], "pull %" PRId64 " %" PRId64, start, rest);
+    start = start_ns();
+    for (int w = 0; w < s->plan.workers; w++)
+        send_line(s->workers[w], "pull %" PRId64 " %" PRId64, start, rest);
     if (read_spans(s, &first, &middle, &last) != 0) return -1;
     read_cpu(s, after);
     keep(m, &out->moved[BENCH_PULL].seconds, 1e-9 * (double)(last - first));
@@ -227,12 +223,12 @@ static int measure_stream(struct bench_processes *m, struct star *s) {
 }
 
 static int measure_acknowledgements(struct bench_processes *m, struct star *s) {
-    int64_t start = start_moment(), took;
-    for (int w = 0; w < s->plan.workers; w++) tell(s->workers[w], "acknowledge %" PRId64, start);
+    int64_t start = start_ns(), took;
+    for (int w = 0; w < s->plan.workers; w++) send_line(s->workers[w], "acknowledge %" PRId64, start);
     for (int w = 0; w < s->plan.workers; w++) {
         char line[BENCH_LINE_MAX];
         int used = 0;
-        if (answer(s->workers[w], line) != 0) return -1;
+        if (read_answer(s->workers[w], line) != 0) return -1;
         for (const char *at = line; sscanf(at, "%" SCNd64 " %n", &took, &used) == 1; at += used)
             keep(m, &s->out->acknowledged, 1e-9 * (double)took);
     }
@@ -247,12 +243,13 @@ static int measure_latency(struct bench_processes *m, struct star *s) {
     size_t wanted = LATENCY_BYTES / (s->plan.bytes * (size_t)keys);
     int steps = wanted > LATENCY_STEPS ? LATENCY_STEPS : wanted < 1 ? 1 : (int)wanted;
     if (steps * keys > LATENCY_MOST) steps = LATENCY_MOST / keys;
-    int64_t start = start_moment(), acknowledged, landed;
-    for (int w = 0; w < s->plan.workers; w++) tell(s->workers[w], "latency %" PRId64 " %d", start, steps);
+    int64_t start = start_ns(), acknowledged, landed;
+    for (int w = 0; w < s->plan.workers; w++)
+        send_line(s->workers[w], "latency %" PRId64 " %d", start, steps);
     for (int w = 0; w < s->plan.workers; w++) {
         char line[BENCH_LINE_MAX];
         int used = 0;
-        if (answer(s->workers[w], line) != 0) return -1;
+        if (read_answer(s->workers[w], line) != 0) return -1;
         for (const char *at = line;
              sscanf(at, "%" SCNd64 " %" SCNd64 " %n", &acknowledged, &landed, &used) == 2; at += used) {
             if (s->program || s->plan.medium == BENCH_SHM)
@@ -280,7 +277,7 @@ static int measure_round(struct bench_processes *m) {
 // ---------------------------------------------------------------- ending
 // Waits until the processes end; if the row has failed, ends them. Returns launcher_wait's exit status. Frees all.
 static int stop(struct bench_processes **at, bool failed) {
-    struct bench_team *t = (*at)->team;
+    struct bench_processes *t = *at;
     if (failed) launcher_end_all(t->launcher);
     int status = launcher_wait(t->launcher);
     launcher_destroy(&t->launcher);
@@ -292,16 +289,15 @@ static int stop(struct bench_processes **at, bool failed) {
     }
     free(t->program);
     free(t);
-    free(*at);
     *at = NULL;
     return status;
 }
 
 // Reads a process's last line, its payload bytes sent and received, and adds them divided by `count`, the processes.
-static int add_last_words(struct bench_member *from, int count, double *sent, double *received) {
+static int add_final_counts(struct bench_member *from, int count, double *sent, double *received) {
     char line[BENCH_LINE_MAX];
     double out, in;
-    if (answer(from, line) != 0) return -1;
+    if (read_answer(from, line) != 0) return -1;
     if (sscanf(line, "%lf %lf", &out, &in) != 2) return fail("bench ps: a process left with \"%s\"", line);
     *sent += out / count;
     *received += in / count;
@@ -313,11 +309,11 @@ static int end_star(struct star *s) {
     const struct bench_plan *p = &s->plan;
     wire.expected = wire.steps * (double)bench_keys(p) * (double)p->bytes;
     wire.server_expected = (double)bench_keys(p) * (double)p->bytes * p->workers / p->servers;
-    for (int w = 0; w < p->workers; w++) tell(s->workers[w], "end");
+    for (int w = 0; w < p->workers; w++) send_line(s->workers[w], "end");
     for (int w = 0; w < p->workers; w++)
-        if (add_last_words(s->workers[w], p->workers, &wire.worker_sent, &wire.worker_received)) return -1;
+        if (add_final_counts(s->workers[w], p->workers, &wire.worker_sent, &wire.worker_received)) return -1;
     for (int i = 0; i < p->servers; i++)
-        if (add_last_words(s->servers[i], p->servers, &wire.server_sent, &wire.server_received)) return -1;
+        if (add_final_counts(s->servers[i], p->servers, &wire.server_sent, &wire.server_received)) return -1;
     if (p->kind == BENCH_STREAM) s->out->wire = wire;
     return 0;
 }
@@ -328,16 +324,15 @@ int bench_processes_start(struct bench_processes **out, const struct bench_reque
     char *program = job_key_hand_down() ? NULL : launch_self();
     if (!program) return EXIT_RUN_FAILED;
     struct bench_processes *m = *out = xcalloc(1, sizeof *m);
-    m->q = q;
-    m->row = row;
+    *m = (struct bench_processes){.q = q,
+                                  .row = row,
+                                  .program = program,
+                                  .launcher = launcher_create(&(struct launch_options){.grace_s = GRACE_S})};
     *row = (struct bench_row){.bytes = p->bytes,
                               .servers = p->servers,
                               .workers = p->workers,
                               .threads = p->threads,
                               .keys = bench_keys(p)};
-    m->team = xcalloc(1, sizeof *m->team);
-    *m->team = (struct bench_team){.program = program,
-                                   .launcher = launcher_create(&(struct launch_options){.grace_s = GRACE_S})};
     return start_all(m) ? stop(out, true) : 0;
 }
 
@@ -353,6 +348,6 @@ int bench_processes_end(struct bench_processes **at) {
         for (int kind = 0; kind < BENCH_KINDS && m->q->media[medium] && !rc; kind++)
             rc = end_star(&m->stars[medium][kind]);
     // A peer's other processes end with its last worker.
-    for (int w = 0; w < m->q->plan.workers && m->q->peer && !rc; w++) tell(m->peer.workers[w], "end");
+    for (int w = 0; w < m->q->plan.workers && m->q->peer && !rc; w++) send_line(m->peer.workers[w], "end");
     return stop(at, rc != 0);
 }

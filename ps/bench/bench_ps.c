@@ -14,7 +14,6 @@
 #include "shared/core/text.h"
 #include "shared/launch/launch.h"
 #include "shared/predict/memory_limits.h"
-#include "shared/report/figure.h"
 
 #define RANKS_MOST   4
 #define PAYLOAD_MOST ((size_t)256 << 20)
@@ -221,38 +220,18 @@ static char *bench_build(const char *source, int *status) {
 // ---------------------------------------------------------------- figures
 #define US(s) ((s)*1e6)
 
-#define WIRE(m) FIGURE_AT(bench_wire, m)
-static const struct figure of_wire[] = {
-    {"steps", WIRE(steps)},
-    {"expected_bytes", WIRE(expected)},
-    {"worker_sent_bytes", WIRE(worker_sent)},
-    {"worker_received_bytes", WIRE(worker_received)},
-    {"server_expected_bytes_per_step", WIRE(server_expected)},
-    {"server_sent_bytes_per_step", WIRE(server_sent)},
-    {"server_received_bytes_per_step", WIRE(server_received)},
-};
-#define ROW(m) FIGURE_AT(bench_row, m)
-static const struct figure of_rows[] = {{"payload_bytes", ROW(bytes)},
-                                        {"servers", ROW(servers)},
-                                        {"workers", ROW(workers)},
-                                        {"threads", ROW(threads)},
-                                        {"keys", ROW(keys)}};
-
 static cJSON *put_timed(cJSON *o, const char *key, const struct bench_timed *t) {
     cJSON *x = cJSON_AddObjectToObject(o, key);
-    json_put(x, "bytes", t->bytes);
-    json_put(x, "seconds", bench_series_median(&t->seconds));
-    json_put(x, "bytes_per_second", bench_timed_rate(t));
-    json_put(x, "spread", bench_series_spread(&t->seconds));
-    json_put(x, "samples", t->seconds.count);
+    BENCH_PUT(x, NUMBER("bytes", t->bytes), NUMBER("seconds", bench_series_median(&t->seconds)),
+              NUMBER("bytes_per_second", bench_timed_rate(t)),
+              NUMBER("spread", bench_series_spread(&t->seconds)), NUMBER("samples", t->seconds.count));
     return x;
 }
 
 static void put_latency(cJSON *o, const char *key, const struct bench_series *s) {
     cJSON *x = cJSON_AddObjectToObject(o, key);
-    json_put(x, "median_us", US(bench_series_median(s)));
-    json_put(x, "p95_us", US(bench_series_quantile(s, 0.95)));
-    json_put(x, "samples", s->count);
+    BENCH_PUT(x, NUMBER("median_us", US(bench_series_median(s))),
+              NUMBER("p95_us", US(bench_series_quantile(s, 0.95))), NUMBER("samples", s->count));
 }
 
 static void put_cpu(cJSON *o, const struct bench_star *s) {
@@ -273,7 +252,13 @@ static void put_star(cJSON *o, const struct bench_row *r, enum bench_medium m) {
     put_timed(x, "whole_step", &s->step);
     put_latency(x, "push_to_acknowledgement", &s->acknowledged);
     put_latency(x, "push_to_weights", &s->landed);
-    figures_put(cJSON_AddObjectToObject(x, "wire"), FIGURE_ROWS(of_wire), &s->wire);
+    const struct bench_wire *w = &s->wire;
+    BENCH_PUT(cJSON_AddObjectToObject(x, "wire"), NUMBER("steps", w->steps),
+              NUMBER("expected_bytes", w->expected), NUMBER("worker_sent_bytes", w->worker_sent),
+              NUMBER("worker_received_bytes", w->worker_received),
+              NUMBER("server_expected_bytes_per_step", w->server_expected),
+              NUMBER("server_sent_bytes_per_step", w->server_sent),
+              NUMBER("server_received_bytes_per_step", w->server_received));
 }
 
 static void put_peer(cJSON *o, const struct bench_row *r) {
@@ -291,15 +276,16 @@ static void put_peer(cJSON *o, const struct bench_row *r) {
 }
 
 static void put_row(cJSON *o, const struct bench_row *r) {
-    figures_put(o, FIGURE_ROWS(of_rows), r);
+    BENCH_PUT(o, NUMBER("payload_bytes", r->bytes), NUMBER("servers", r->servers),
+              NUMBER("workers", r->workers), NUMBER("threads", r->threads), NUMBER("keys", r->keys));
     cJSON *star = cJSON_AddObjectToObject(o, "star");
     for (int m = 0; m < BENCH_MEDIA; m++)
         if (r->star[m].there) put_star(star, r, (enum bench_medium)m);
     if (r->peer.there) put_peer(o, r);
     if (r->star[BENCH_TCP].there && r->star[BENCH_SHM].there) {
         cJSON *over = cJSON_AddObjectToObject(o, "shm_over_tcp");
-        json_put(over, "push", bench_shm_over_tcp(r, BENCH_PUSH));
-        json_put(over, "pull", bench_shm_over_tcp(r, BENCH_PULL));
+        BENCH_PUT(over, NUMBER("push", bench_shm_over_tcp(r, BENCH_PUSH)),
+                  NUMBER("pull", bench_shm_over_tcp(r, BENCH_PULL)));
     }
 }
 
@@ -339,8 +325,8 @@ static int set_up(struct bench_run *r) {
     if (read_options(b, r->args) || check_memory(b)) return EXIT_USAGE;
     if (b->source && !(b->peer = bench_build(b->source, &status))) return status;
     b->q.peer = b->peer;
-    cJSON_AddStringToObject(r->document, "dtype", dtype_name(b->q.plan.dtype));
-    json_put(r->document, "cores", (double)sysconf(_SC_NPROCESSORS_ONLN));
+    BENCH_PUT(r->document, TEXT("dtype", dtype_name(b->q.plan.dtype)),
+              NUMBER("cores", (double)sysconf(_SC_NPROCESSORS_ONLN)));
     put_load(r->document, "#load_before");
     return 0;
 }

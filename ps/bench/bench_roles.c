@@ -26,7 +26,7 @@ static int64_t wait_until(int64_t ns) {
 }
 
 // Reads the next line, without its newline. Returns 0, or -1: the bench has ended.
-static int hear(int control, char line[BENCH_LINE_MAX]) {
+static int read_line(int control, char line[BENCH_LINE_MAX]) {
     for (int n = 0; n < BENCH_LINE_MAX - 1;) {
         ssize_t got = read(control, line + n, 1);
         if (got < 0 && errno == EINTR) continue;
@@ -41,7 +41,7 @@ static int hear(int control, char line[BENCH_LINE_MAX]) {
 }
 
 // Sends a line. Returns 0, or -1 after logging.
-__attribute__((format(printf, 2, 3))) static int say(int control, const char *fmt, ...) {
+__attribute__((format(printf, 2, 3))) static int send_line(int control, const char *fmt, ...) {
     char line[BENCH_LINE_MAX];
     va_list args;
     va_start(args, fmt);
@@ -82,7 +82,8 @@ int bench_scheduler(const struct bench_role_options *s) {
         struct ps_role_options o = role_of(s, c, l, &key);
         o.scheduler = "tcp://127.0.0.1:*";
         o.meet = member_open(c, &here, false);
-        if (o.meet) rc = say(s->control, "%d tcp://%s:%d", (int)getpid(), here.host, rendezvous_port(o.meet));
+        if (o.meet)
+            rc = send_line(s->control, "%d tcp://%s:%d", (int)getpid(), here.host, rendezvous_port(o.meet));
         if (!rc) rc = ps_scheduler_run(&o);
         rendezvous_close(&o.meet);
     }
@@ -98,7 +99,7 @@ int bench_server(const struct bench_role_options *s) {
     struct rank_report r;
     struct job_key key;
     int rc = -1;
-    if (c && !say(s->control, "%d", (int)getpid()) && job_key_open(false, &key) > 0) {
+    if (c && !send_line(s->control, "%d", (int)getpid()) && job_key_open(false, &key) > 0) {
         struct ps_role_options o = role_of(s, c, l, &key);
         if ((o.meet = member_come(&o, PS_SERVER, 1, false))) {
             rc = ps_server_run(&o, &r);
@@ -107,7 +108,7 @@ int bench_server(const struct bench_role_options *s) {
         rendezvous_close(&o.meet);
     }
     job_key_forget(&key);
-    if (!rc) rc = say(s->control, "%.17g %.17g", r.sent_per_step, r.received_per_step);
+    if (!rc) rc = send_line(s->control, "%.17g %.17g", r.sent_per_step, r.received_per_step);
     config_destroy(&c);
     layout_destroy(&l);
     return rc;
@@ -233,11 +234,11 @@ static int whole_step(struct bench_worker_state *w, int64_t start) {
     if (await_units(w, PASS_FORWARD) != 0) return -1;
     int64_t end = now_ns();
     if (await_units(w, PASS_BACKWARD) != 0 || update(w) != 0 || await_units(w, PASS_BACKWARD) != 0) return -1;
-    return say(w->options->control, "%" PRId64 " %" PRId64 " %" PRId64, begin, summed, end);
+    return send_line(w->options->control, "%" PRId64 " %" PRId64 " %" PRId64, begin, summed, end);
 }
 
 // Delays the report, and with it the answers to the pulls, by REST ns, in which the sums finish.
-static int pulls_alone(struct bench_worker_state *w, int64_t start, int64_t rest) {
+static int only_pulls(struct bench_worker_state *w, int64_t start, int64_t rest) {
     int64_t read = w->updates_read;
     if (await_units(w, PASS_BACKWARD) != 0) return -1;
     if (w->options->rank == 0) set_first(w, INFINITY);
@@ -248,7 +249,7 @@ static int pulls_alone(struct bench_worker_state *w, int64_t start, int64_t rest
     int64_t end = now_ns();
     if (w->updates_read <= read)
         return fail("bench ps: a pull read weights of update %lld again", (long long)read);
-    return say(w->options->control, "%" PRId64 " %" PRId64, begin, end);
+    return send_line(w->options->control, "%" PRId64 " %" PRId64, begin, end);
 }
 
 // Measures the payloads of a step one at a time: no other payload is in flight.
@@ -272,7 +273,7 @@ static int measure_latency(struct bench_worker_state *w, int64_t start, int step
         }
         if (close_step(w) != 0) return -1;
     }
-    return say(w->options->control, "%s", line);
+    return send_line(w->options->control, "%s", line);
 }
 
 // Measures the payloads of a step one at a time; no server updates before all have arrived. Only over tcp: in shared
@@ -291,7 +292,7 @@ static int measure_acknowledgements(struct bench_worker_state *w, int64_t start)
         if (at + 24 > sizeof line) return fail("bench ps: too many payloads a step for one answer");
     }
     if (close_step(w) != 0 || await_units(w, PASS_BACKWARD) != 0) return -1;
-    return say(w->options->control, "%s", line);
+    return send_line(w->options->control, "%s", line);
 }
 
 int bench_worker(const struct bench_role_options *s) {
@@ -299,26 +300,26 @@ int bench_worker(const struct bench_role_options *s) {
     char line[BENCH_LINE_MAX];
     int rc = -1;
     if ((w.c = bench_config(s->topologies, &s->plan))) rc = open_worker(&w);
-    if (!rc) rc = say(s->control, "%d", (int)getpid());
-    while (!rc && !(rc = hear(s->control, line)) && strcmp(line, "end") != 0) {
+    if (!rc) rc = send_line(s->control, "%d", (int)getpid());
+    while (!rc && !(rc = read_line(s->control, line)) && strcmp(line, "end") != 0) {
         int64_t start, rest;
         int steps;
         if (sscanf(line, "step %" SCNd64, &start) == 1)
             rc = whole_step(&w, start);
         else if (sscanf(line, "pull %" SCNd64 " %" SCNd64, &start, &rest) == 2)
-            rc = pulls_alone(&w, start, rest);
+            rc = only_pulls(&w, start, rest);
         else if (sscanf(line, "latency %" SCNd64 " %d", &start, &steps) == 2)
             rc = measure_latency(&w, start, steps);
         else if (sscanf(line, "acknowledge %" SCNd64, &start) == 1)
             rc = measure_acknowledgements(&w, start);
         else
-            rc = fail("bench ps: a worker was told \"%s\"", line);
+            rc = fail("bench ps: a worker received \"%s\"", line);
     }
     if (!rc) rc = topology_finish(w.t);
     if (!rc)
-        rc = say(s->control, "%" PRIu64 " %" PRIu64 " %" PRId64 " %" PRIu64,
-                 atomic_load(&w.t->wire.payload_sent), atomic_load(&w.t->wire.payload_received), w.step,
-                 w.seen);
+        rc = send_line(s->control, "%" PRIu64 " %" PRIu64 " %" PRId64 " %" PRIu64,
+                       atomic_load(&w.t->wire.payload_sent), atomic_load(&w.t->wire.payload_received), w.step,
+                       w.seen);
     topology_destroy(&w.t);
     rendezvous_close(&w.meet);
     job_key_forget(&w.key);

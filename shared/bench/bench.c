@@ -198,6 +198,14 @@ cJSON *bench_row(struct bench_run *r, const char *key) {
     return row;
 }
 
+void bench_put(cJSON *o, const struct bench_cell *c) {
+    for (; c->key; c++) {
+        if (c->kind == BENCH_NUMBER) json_put(o, c->key, c->number);
+        if (c->kind == BENCH_TEXT) json_put_text(o, c->key, c->text);
+        if (c->kind == BENCH_FLAG) cJSON_AddBoolToObject(o, c->key, c->number != 0);
+    }
+}
+
 // Removes what is for the table only.
 static void strip(cJSON *o) {
     for (cJSON *x = o->child, *next; x; x = next) {

@@ -97,6 +97,23 @@ cJSON *bench_row(struct bench_run *r, const char *key);
 // Prints the rows added so far, for a bench that adds many rows in one round.
 void bench_print_rows(struct bench_run *r);
 
+// Adds figures to o, the document or a row of it: BENCH_PUT(o, NUMBER("bytes", n), TEXT("model", name), FLAG("direct", x)).
+// Numbers that are not finite and empty texts become null.
+struct bench_cell {
+    const char *key;
+    enum { BENCH_NUMBER, BENCH_TEXT, BENCH_FLAG } kind;
+    double number;
+    const char *text;
+};
+#define NUMBER(key, x) \
+    { key, BENCH_NUMBER, (double)(x), NULL }
+#define TEXT(key, text) \
+    { key, BENCH_TEXT, 0, text }
+#define FLAG(key, x) \
+    { key, BENCH_FLAG, x, NULL }
+#define BENCH_PUT(o, ...) bench_put(o, (const struct bench_cell[]){__VA_ARGS__, {0}})
+void bench_put(cJSON *o, const struct bench_cell *cells);
+
 // `starring bench`: argv holds the words after it. Runs the named bench, or lists all. Returns the exit status.
 int bench_command(const struct bench *const *all, int count, const struct topology_table *t, int argc,
                   char **argv);

@@ -22,7 +22,7 @@
 #include "shared/state/checkpoint_read.h"
 
 #define TARGET      0.8  // target: share of a plain write's rate
-#define LIFE        0x62656e6368ULL
+#define INCARNATION 0x62656e6368ULL
 #define PLAIN_BYTES ((int64_t)8 << 20)  // of one plain write or read
 #define NAME_BYTES  32
 
@@ -40,8 +40,8 @@ static void keep(struct checkpoint_bench *b, enum checkpoint_series s, double va
 }
 
 // Logs an error text of shared/state, and frees it.
-static int say(char *error) {
-    int rc = fail("%s", error ? error : "a checkpoint could not be written, for a reason that nobody told");
+static int log_error(char *error) {
+    int rc = fail("%s", error ? error : "a checkpoint could not be written, and no reason was reported");
     free(error);
     return rc;
 }
@@ -69,7 +69,7 @@ static float *state_of(const struct checkpoint_bench *b, int unit, int kind) {
 
 static int write_part(struct part *p) {
     struct checkpoint_bench *b = p->b;
-    char *dir = checkpoint_partial(b->dir, CHECKPOINT_ALL, b->step, LIFE);
+    char *dir = checkpoint_partial(b->dir, CHECKPOINT_ALL, b->step, INCARNATION);
     struct part_file *f = part_file_create(
         &(struct part_options){
             .dir = dir, .participant = p->name, .layout = b->layout, .ranges = p->ranges, .count = p->count},
@@ -148,7 +148,7 @@ static int all_at_once(struct checkpoint_bench *b, struct part *parts, void *(*r
     if (started < b->files) return fail("cannot start a thread: %s", strerror(errno));
     for (int i = 0; i < b->files && !rc; i++)
         if (parts[i].rc) {
-            rc = say(parts[i].error);
+            rc = log_error(parts[i].error);
             parts[i].error = NULL;
         }
     return rc;
@@ -177,20 +177,20 @@ static int clear(struct checkpoint_bench *b) {
     return rc;
 }
 
-static int complete(struct checkpoint_bench *b, struct part *parts) {
+static int commit(struct checkpoint_bench *b, struct part *parts) {
     const char *names[CHECKPOINT_FILES_MAX];
     char *error = NULL;
     struct train_state train = {.step = b->step, .updates = b->step, .samples = b->step, .dealt = b->step};
     for (int i = 0; i < b->files; i++) names[i] = parts[i].name;
     struct checkpoint_commit c = {.run_dir = b->dir,
-                                  .life = LIFE,
+                                  .life = INCARNATION,
                                   .participants = names,
                                   .count = b->files,
                                   .train = &train,
                                   .dtype = b->dtype,
                                   .optimizer = b->optimizer,
                                   .states = b->states};
-    return checkpoint_complete(&c, NULL, &error) ? say(error) : 0;
+    return checkpoint_complete(&c, NULL, &error) ? log_error(error) : 0;
 }
 
 int checkpoint_bench_write(struct checkpoint_bench *b) {
@@ -199,7 +199,7 @@ int checkpoint_bench_write(struct checkpoint_bench *b) {
     b->step++;
     double start = now_seconds();
     int rc = all_at_once(b, parts, write_thread);
-    if (rc == 0) rc = complete(b, parts);
+    if (rc == 0) rc = commit(b, parts);
     keep(b, WRITE, now_seconds() - start);
     free_parts(parts, b->files);
     return rc;
@@ -234,7 +234,7 @@ static char *file_path(const struct checkpoint_bench *b, int rank) {
 }
 
 // Asks the kernel to drop the files' contents from its cache.
-static int forget_files(const struct checkpoint_bench *b) {
+static int drop_from_cache(const struct checkpoint_bench *b) {
     for (int i = 0; i < b->files; i++) {
         char *path = file_path(b, i);
         int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -265,7 +265,7 @@ static int read_values(struct checkpoint_bench *b, struct checkpoint *c, double 
 
 int checkpoint_bench_read(struct checkpoint_bench *b) {
     double seconds;
-    if (forget_files(b)) return -1;
+    if (drop_from_cache(b)) return -1;
     char *path = step_path(b);
     double start = now_seconds();
     struct checkpoint *c = checkpoint_open(path);
@@ -301,7 +301,7 @@ static int64_t largest_unit(const struct layout *l) {
 
 int checkpoint_bench_read_plain(struct checkpoint_bench *b) {
     int64_t room = largest_unit(b->layout) * (int64_t)sizeof *b->back;
-    if (forget_files(b)) return -1;
+    if (drop_from_cache(b)) return -1;
     double start = now_seconds();
     for (int i = 0; i < b->files; i++) {
         char *path = file_path(b, i);
@@ -379,12 +379,11 @@ static void put_row(struct bench_run *r, const char *key, enum checkpoint_series
     for (int i = 0; i < 2; i++) {
         double seconds = bench_series_median(&b->series[ours + i]);
         cJSON *way = cJSON_AddObjectToObject(row, ways[i]);
-        json_put(way, "seconds", seconds);
-        json_put(way, "bytes_per_second", bytes_of(b) / seconds);
+        BENCH_PUT(way, NUMBER("seconds", seconds), NUMBER("bytes_per_second", bytes_of(b) / seconds));
     }
     // The bytes are equal, so the ratio of the seconds is the share of the plain rate.
-    json_put(row, "share_of_plain", bench_series_ratio(&b->series[ours + 1], &b->series[ours]));
-    json_put(row, "plain_spread", bench_series_spread(&b->series[ours + 1]));
+    BENCH_PUT(row, NUMBER("share_of_plain", bench_series_ratio(&b->series[ours + 1], &b->series[ours])),
+              NUMBER("plain_spread", bench_series_spread(&b->series[ours + 1])));
     if (ours == WRITE) json_put(row, "#target", TARGET);
 }
 
@@ -444,14 +443,11 @@ static int set_up(struct bench_run *r) {
         return fail("cannot catch signals"), EXIT_RUN_FAILED;
     if (checkpoint_bench_open(b)) return EXIT_RUN_FAILED;
     // 4. What the document says of them.
-    cJSON_AddStringToObject(r->document, "model", b->spec.name);
-    json_put(r->document, "params", (double)b->layout->params);
-    cJSON_AddStringToObject(r->document, "optimizer", b->optimizer);
-    json_put(r->document, "numbers_per_parameter", 1 + b->states);
-    json_put(r->document, "files", b->files);
-    cJSON_AddStringToObject(r->document, "directory", b->where);
-    cJSON_AddStringToObject(r->document, "file_system", file_system_of(b->dir, text));
-    json_put_text(r->document, "file_system_remark", remark(text));
+    file_system_of(b->dir, text);
+    BENCH_PUT(r->document, TEXT("model", b->spec.name), NUMBER("params", b->layout->params),
+              TEXT("optimizer", b->optimizer), NUMBER("numbers_per_parameter", 1 + b->states),
+              NUMBER("files", b->files), TEXT("directory", b->where), TEXT("file_system", text),
+              TEXT("file_system_remark", remark(text)));
     return 0;
 }
 

@@ -112,9 +112,8 @@ static int check_room(const struct bench_device *d, const char *bench, double ne
 static void put_header(struct bench_run *r) {
     const struct bench_device *d = &((struct kernels *)r->state)->d;
     char text[200];
-    cJSON_AddStringToObject(r->document, "dtype", dtype_name(d->dt));
-    json_put(r->document, "threads", d->threads);
-    cJSON_AddStringToObject(r->document, "copy", bench_copy_text(d));
+    BENCH_PUT(r->document, TEXT("dtype", dtype_name(d->dt)), NUMBER("threads", d->threads),
+              TEXT("copy", bench_copy_text(d)));
     if (!d->gpu) {
         cJSON_AddStringToObject(r->document, "peak", cpu_peak_text(&d->peak, text, sizeof text));
         return;
@@ -136,10 +135,8 @@ static int set_up_kernels(struct bench_run *r) {
     put_header(r);
     json_put(r->document, "#matmul_size", (double)n.product);
     if (!cli_get(r->args, "model")) return 0;
-    cJSON_AddStringToObject(r->document, "model", cli_get(r->args, "model"));
-    json_put(r->document, "batch", (double)n.batch);
-    json_put(r->document, "seq", (double)n.seq);
-    json_put(r->document, "head_chunk_rows", (double)n.logit_rows);
+    BENCH_PUT(r->document, TEXT("model", cli_get(r->args, "model")), NUMBER("batch", n.batch),
+              NUMBER("seq", n.seq), NUMBER("head_chunk_rows", n.logit_rows));
     return 0;
 }
 
@@ -177,8 +174,8 @@ static int set_up_adam(struct bench_run *r) {
         return EXIT_RUN_FAILED;
     k->t.count = 1;
     put_header(r);
-    json_put(r->document, "elements", (double)n);
-    json_put(r->document, "#element_bytes", k->t.work[0].work.bytes / (double)n);
+    BENCH_PUT(r->document, NUMBER("elements", n),
+              NUMBER("#element_bytes", k->t.work[0].work.bytes / (double)n));
     return 0;
 }
 
@@ -219,20 +216,18 @@ static cJSON *put_operation(struct bench_run *r, const char *key) {
     double seconds = bench_series_median(&k->seconds), yard_rate = of_yard / bench_series_median(&k->yard);
     double share = amount / of_yard * bench_series_ratio(&k->yard, &k->seconds);
     cJSON *j = bench_row(r, key);
-    cJSON_AddStringToObject(j, "operation", op_name(w->op));
-    cJSON_AddStringToObject(j, "shape", w->shape);
-    json_put(j, "seconds", seconds);
-    json_put(j, flops ? "flops" : "bytes", amount);
-    json_put(j, flops ? "flops_per_second" : "bytes_per_second", amount / seconds);
-    json_put(j, flops ? "matmul_flops_per_second" : "copy_bytes_per_second", yard_rate);
-    json_put(j, flops ? "share_of_matmul" : "share_of_copy", share);
+    BENCH_PUT(j, TEXT("operation", op_name(w->op)), TEXT("shape", w->shape), NUMBER("seconds", seconds),
+              NUMBER(flops ? "flops" : "bytes", amount),
+              NUMBER(flops ? "flops_per_second" : "bytes_per_second", amount / seconds),
+              NUMBER(flops ? "matmul_flops_per_second" : "copy_bytes_per_second", yard_rate),
+              NUMBER(flops ? "share_of_matmul" : "share_of_copy", share));
     cJSON_DeleteItemFromObject(r->document, flops ? "#matmul_rate" : "#copy_rate");
     json_put(r->document, flops ? "#matmul_rate" : "#copy_rate", yard_rate);
     if (flops && !k->d.gpu) {
         double peak = k->d.peak.flops, of_peak = amount / peak * bench_series_ratio(&k->peak, &k->seconds);
-        json_put(j, "peak_flops_per_second", peak / bench_series_median(&k->peak));
-        json_put(j, "share_of_peak", of_peak);
-        json_put(j, "matmul_share_of_peak", of_yard / peak * bench_series_ratio(&k->peak, &k->yard));
+        BENCH_PUT(j, NUMBER("peak_flops_per_second", peak / bench_series_median(&k->peak)),
+                  NUMBER("share_of_peak", of_peak),
+                  NUMBER("matmul_share_of_peak", of_yard / peak * bench_series_ratio(&k->peak, &k->yard)));
         if (of_peak > 1)
             cJSON_AddStringToObject(j, "#note", "of peak above 1: the machine changed its speed in between");
     }
@@ -266,8 +261,8 @@ static int rows_kernels(struct bench_run *r) {
     const struct kernels *k = r->state;
     const cJSON *row = put_operation(r, NULL);
     if (r->at == k->t.count - 1) {  // a product
-        json_put(r->document, "#peak_rate", json_number(row, "peak_flops_per_second"));
-        json_put(r->document, "#matmul_share_of_peak", json_number(row, "matmul_share_of_peak"));
+        BENCH_PUT(r->document, NUMBER("#peak_rate", json_number(row, "peak_flops_per_second")),
+                  NUMBER("#matmul_share_of_peak", json_number(row, "matmul_share_of_peak")));
     }
     return end_operation(r);
 }

@@ -303,10 +303,10 @@ static int put_rows(struct bench_run *r) {
         cJSON *o = bench_row(r, work_names[work]);
         double bytes = bytes_of(b, (enum work)work);
         const struct bench_series *ours = &b->seconds[work], *fio = &b->fio_seconds[work];
-        json_put(o, "bytes", bytes);
-        json_put(o, "bytes_per_second", bench_ratio(bytes, bench_series_median(ours)));
-        json_put(o, "fio_bytes_per_second", b->fio ? bench_ratio(bytes, bench_series_median(fio)) : NAN);
-        json_put(o, "share_of_fio", b->fio ? bench_series_ratio(fio, ours) : NAN);
+        BENCH_PUT(o, NUMBER("bytes", bytes),
+                  NUMBER("bytes_per_second", bench_ratio(bytes, bench_series_median(ours))),
+                  NUMBER("fio_bytes_per_second", b->fio ? bench_ratio(bytes, bench_series_median(fio)) : NAN),
+                  NUMBER("share_of_fio", b->fio ? bench_series_ratio(fio, ours) : NAN));
     }
     return 0;
 }
@@ -344,25 +344,17 @@ static int set_up(struct bench_run *r) {
     if (read_options(r->args, b)) return EXIT_USAGE;
     find_fio(b);
     if (open_store(b)) return EXIT_RUN_FAILED;
-    cJSON_AddStringToObject(j, "directory", b->dir);
-    cJSON_AddStringToObject(j, "file_system", file_system_of(b->dir, text));
-    cJSON_AddStringToObject(j, "engine",
-                            disk_store_engine(b->store) == DISK_ENGINE_URING ? "io_uring" : "threads");
-    cJSON_AddBoolToObject(j, "direct", disk_store_direct(b->store));
-    json_put_text(j, "remark", disk_store_remark(b->store));
-    json_put_text(j, "fio", b->version);
+    BENCH_PUT(j, TEXT("directory", b->dir), TEXT("file_system", file_system_of(b->dir, text)),
+              TEXT("engine", disk_store_engine(b->store) == DISK_ENGINE_URING ? "io_uring" : "threads"),
+              FLAG("direct", disk_store_direct(b->store)), TEXT("remark", disk_store_remark(b->store)),
+              TEXT("fio", b->version));
     cJSON_AddStringToObject(
         j, "#fio",
         b->fio ? b->version : "fio not measured: it is not installed (apt-get install fio), or --fio none");
-    json_put(j, "block_bytes", (double)b->block_bytes);
-    json_put(j, "depth", b->depth);
-    json_put(j, "units", b->units);
-    json_put(j, "#unit_bytes", (double)unit_bytes(b));
-    json_put(j, "unit_parameters", (double)b->elements);
-    json_put(j, "buffers", b->buffers);
-    json_put(j, "threads", b->threads);
-    cJSON_AddStringToObject(j, "dtype", dtype_name(b->dtype));
-    json_put(j, "target_share", TARGET);
+    BENCH_PUT(j, NUMBER("block_bytes", b->block_bytes), NUMBER("depth", b->depth), NUMBER("units", b->units),
+              NUMBER("#unit_bytes", (double)unit_bytes(b)), NUMBER("unit_parameters", b->elements),
+              NUMBER("buffers", b->buffers), NUMBER("threads", b->threads),
+              TEXT("dtype", dtype_name(b->dtype)), NUMBER("target_share", TARGET));
     return 0;
 }
 

@@ -37,7 +37,7 @@ static const struct bench_sizes host_sizes = {.batch = 4,
                                               .logit_rows = 512,
                                               .unit = INT64_C(1) << 24,
                                               .product = 2048,
-                                              .parts = BOTH_KINDS};
+                                              .features = BOTH_KINDS};
 static const struct bench_sizes gpu_sizes = {.batch = 64,
                                              .seq = 1024,
                                              .rows = 65536,
@@ -52,7 +52,7 @@ static const struct bench_sizes gpu_sizes = {.batch = 64,
                                              .logit_rows = 2688,
                                              .unit = INT64_C(1) << 27,
                                              .product = 8192,
-                                             .parts = BOTH_KINDS};
+                                             .features = BOTH_KINDS};
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -109,7 +109,7 @@ static void set_linears(const struct model_spec *s, struct bench_sizes *out) {
     out->linears = BENCH_LINEARS;
 }
 
-static int parts_of(const struct model_spec *s) {
+static int features_of(const struct model_spec *s) {
     const struct model_traits *t = &s->traits;
     bool rotary = t->positions == POSITIONS_ROTARY;
     return (t->norm == NORM_RMS ? BENCH_RMS : BENCH_LAYER) |
@@ -133,7 +133,7 @@ int bench_sizes_of_model(const struct bench_request *q, struct bench_sizes *out)
                                                       : 2048};
     if (set_rows(q, &s, out)) return -1;
     set_linears(&s, out);
-    out->parts = parts_of(&s);
+    out->features = features_of(&s);
     if (s.traits.mlp == MLP_SWIGLU) out->width = s.ffn;
     out->classes = q->gpu ? model_classes_padded(s.vocab) : s.vocab;
     out->logit_rows =
@@ -254,15 +254,6 @@ struct update_args bench_update(enum dtype dt, int64_t n) {
                                 .dt = dt};
 }
 
-// Allocates the buffers from d's arena and sets the copy yardstick. Adds no operations yet. Returns 0, or -1 after
-// logging.
-static int open_table(struct bench_table *t, struct bench_device *d, const struct bench_sizes *sizes) {
-    *t = (struct bench_table){.d = d, .n = *sizes};
-    take_buffers(t);
-    if (d->arena.failed || *dev_error(d->dev) || set_tokens(t)) return -1;
-    return bench_set_copy(d, copy_bytes(sizes));
-}
-
 // Adds a row, still without its operation.
 __attribute__((format(printf, 2, 3))) static struct bench_work *bench_add(struct bench_table *t,
                                                                           const char *shape, ...) {
@@ -281,7 +272,7 @@ __attribute__((format(printf, 2, 3))) static struct bench_work *bench_add(struct
 static void add_embedding(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
     enum dtype dt = t->d->dt;
-    bool learned = n->parts & BENCH_POSITIONS, tied = n->parts & BENCH_TIED;
+    bool learned = n->features & BENCH_POSITIONS, tied = n->features & BENCH_TIED;
     double chosen = (double)t->distinct * (double)n->channels * (double)dtype_size(dt);
     bool dwpe = n->linears && learned;  // only with a model
     struct bench_work *w = bench_add(t, RC_SHAPE " V=%lld", LL(n->rows), LL(n->channels), LL(n->vocab));
@@ -315,13 +306,6 @@ static void add_norm(struct bench_table *t, enum norm_kind kind, bool backward) 
                   .rows = n->rows, .channels = n->channels, .eps = 1e-5f, .kind = kind, .dt = dt);
 }
 
-static void add_norms(struct bench_table *t) {
-    bool rms = t->n.parts & BENCH_RMS, layer = t->n.parts & BENCH_LAYER;
-    if (rms) add_norm(t, NORM_RMS, false);
-    if (layer) add_norm(t, NORM_LAYER, false);
-    add_norm(t, rms ? NORM_RMS : NORM_LAYER, true);
-}
-
 static void add_rope(struct bench_table *t, bool bias) {
     const struct bench_sizes *n = &t->n;
     BENCH_SET(bench_add(t, "B=%lld T=%lld H=%lld KV=%lld D=%lld%s", LL(n->batch), LL(n->seq), LL(n->heads),
@@ -353,14 +337,14 @@ static void add_pointwise(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
     enum dtype dt = t->d->dt;
     int64_t flat = n->wide_rows * n->wide;
-    if (n->parts & BENCH_BIASES) add_biases(t);
-    if (n->parts & BENCH_GELU) {
+    if (n->features & BENCH_BIASES) add_biases(t);
+    if (n->features & BENCH_GELU) {
         BENCH_SET(bench_add(t, "n=%lld", LL(flat)), gelu_fwd, gelu_args, .y = t->z, .x = t->x, .n = flat,
                   .dt = dt);
         BENCH_SET(bench_add(t, "n=%lld", LL(flat)), gelu_bwd, gelu_args, .y = t->z, .x = t->x, .dy = t->y,
                   .n = flat, .dt = dt);
     }
-    if (n->parts & BENCH_SWIGLU) {
+    if (n->features & BENCH_SWIGLU) {
         BENCH_SET(bench_add(t, "R=%lld F=%lld", LL(n->rows), LL(n->width)), swiglu_fwd, swiglu_args,
                   .y = t->z, .gate_up = t->x, .rows = n->rows, .width = n->width, .dt = dt);
         BENCH_SET(bench_add(t, "R=%lld F=%lld", LL(n->rows), LL(n->width)), swiglu_bwd, swiglu_args,
@@ -385,11 +369,11 @@ static void add_loss(struct bench_table *t) {
 // Adds each optimizer's update once.
 static void add_updates(struct bench_table *t) {
     int64_t n = t->n.unit;
-    bool told[OP_COUNT] = {false};
+    bool added[OP_COUNT] = {false};
     for (const struct optimizer *o = optimizers; o->name; o++) {
         const struct optimizer *row = o->moving ? o->moving : o;
-        if (told[row->op]) continue;
-        told[row->op] = true;
+        if (added[row->op]) continue;
+        added[row->op] = true;
         struct bench_work *w = bench_add(t, "n=%lld%s", LL(n), o->moving ? ", momentum" : "");
         struct update_args a = bench_update(t->d->dt, n);
         a.master = t->master;
@@ -473,7 +457,7 @@ static void add_mlp(struct bench_table *t) {
 
 // A layer's three products. GELU is part of the product that computes its argument; its gradient is part of the
 // following layer's input gradient.
-static void add_linear(struct bench_table *t, const struct bench_linear *l, bool behind_gelu) {
+static void add_linear(struct bench_table *t, const struct bench_linear *l, bool after_gelu) {
     enum dtype dt = t->d->dt;
     int64_t r = t->n.rows;
     BENCH_SET(
@@ -482,10 +466,9 @@ static void add_linear(struct bench_table *t, const struct bench_linear *l, bool
         .aux = l->gelu ? t->qkv : NULL, .m = r, .n = l->out, .k = l->in, .trans_b = true,
         .epilogue = l->gelu ? EPILOGUE_GELU : EPILOGUE_NONE, .dt = dt);
     BENCH_SET(bench_add(t, "%lldx%lldx%lld %s, input grad%s", LL(r), LL(l->in), LL(l->out), l->name,
-                        behind_gelu ? ", GELU" : ""),
-              matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .aux = behind_gelu ? t->qkv : NULL,
-              .m = r, .n = l->in, .k = l->out, .epilogue = behind_gelu ? EPILOGUE_GELU_GRAD : EPILOGUE_NONE,
-              .dt = dt);
+                        after_gelu ? ", GELU" : ""),
+              matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .aux = after_gelu ? t->qkv : NULL, .m = r,
+              .n = l->in, .k = l->out, .epilogue = after_gelu ? EPILOGUE_GELU_GRAD : EPILOGUE_NONE, .dt = dt);
     BENCH_SET(bench_add(t, "%lldx%lldx%lld %s, weight grad", LL(l->out), LL(l->in), LL(r), l->name), matmul,
               matmul_args, .c = t->z, .a = t->x, .b = t->y, .m = l->out, .n = l->in, .k = r, .trans_a = true,
               .dt = dt);
@@ -506,15 +489,6 @@ static void add_head(struct bench_table *t) {
               .accumulate = true, .dt = dt);
 }
 
-static void add_products(struct bench_table *t) {
-    const struct bench_sizes *n = &t->n;
-    BENCH_SET(&t->d->product, matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .m = n->product,
-              .n = n->product, .k = n->product, .trans_b = true, .dt = t->d->dt);
-    if (!n->linears) add_mlp(t);
-    for (int i = 0; i < n->linears; i++) add_linear(t, &n->linear[i], i > 0 && n->linear[i - 1].gelu);
-    add_head(t);
-}
-
 static void add_attention(struct bench_table *t) {
     const struct bench_sizes *n = &t->n;
     float scale = 1.0f / sqrtf((float)n->head_size);
@@ -532,15 +506,26 @@ static void add_attention(struct bench_table *t) {
 }
 
 int bench_operations_fill(struct bench_table *t, struct bench_device *d, const struct bench_sizes *sizes) {
-    if (open_table(t, d, sizes)) return -1;
+    *t = (struct bench_table){.d = d, .n = *sizes};
+    take_buffers(t);
+    if (d->arena.failed || *dev_error(d->dev) || set_tokens(t) || bench_set_copy(d, copy_bytes(sizes)))
+        return -1;
     add_embedding(t);
-    add_norms(t);
-    if (sizes->parts & BENCH_ROPE) add_rope(t, false);
-    if (sizes->parts & BENCH_ROPE_BIAS) add_rope(t, true);
+    bool rms = sizes->features & BENCH_RMS;
+    if (rms) add_norm(t, NORM_RMS, false);
+    if (sizes->features & BENCH_LAYER) add_norm(t, NORM_LAYER, false);
+    add_norm(t, rms ? NORM_RMS : NORM_LAYER, true);
+    if (sizes->features & BENCH_ROPE) add_rope(t, false);
+    if (sizes->features & BENCH_ROPE_BIAS) add_rope(t, true);
     add_pointwise(t);
     add_loss(t);
     add_optimizer(t);
     add_attention(t);
-    add_products(t);
+    BENCH_SET(&d->product, matmul, matmul_args, .c = t->z, .a = t->x, .b = t->y, .m = sizes->product,
+              .n = sizes->product, .k = sizes->product, .trans_b = true, .dt = d->dt);
+    if (!sizes->linears) add_mlp(t);
+    for (int i = 0; i < sizes->linears; i++)
+        add_linear(t, &sizes->linear[i], i > 0 && sizes->linear[i - 1].gelu);
+    add_head(t);
     return 0;
 }

@@ -10,7 +10,7 @@
 
 // ---------------------------------------------------------------- sizes: those of a training step
 // The operations in the table: a model has one of each pair; the table without a model has both.
-enum bench_part {
+enum bench_feature {
     BENCH_RMS = 1,
     BENCH_LAYER = 2,  // LayerNorm
     BENCH_SWIGLU = 4,
@@ -36,11 +36,11 @@ struct bench_sizes {
     int64_t width;            // of SwiGLU
     int64_t wide, wide_rows;  // of GELU, its products and biases: (wide_rows, wide)
     int64_t vocab, logit_rows;
-    int64_t classes;  // columns of the head's products: V, or V padded with zeros
-    int64_t unit;     // elements the optimizer updates
-    int64_t copy;     // fp32 numbers that the yardstick copies
-    int64_t product;  // side of the large matrix product
-    unsigned parts;   // of enum bench_part
+    int64_t classes;    // columns of the head's products: V, or V padded with zeros
+    int64_t unit;       // elements the optimizer updates
+    int64_t copy;       // fp32 numbers that the yardstick copies
+    int64_t product;    // side of the large matrix product
+    unsigned features;  // of enum bench_feature
     struct bench_linear linear[BENCH_LINEARS];
     int linears;  // 0: only those of an MLP of (wide_rows, wide)
 };

@@ -101,20 +101,13 @@ static char *job_text(const struct bench_peer_job *job) {
                  {"rope_theta", s->rope_theta},
                  {"positions", t->positions == POSITIONS_LEARNED ? s->max_positions : 0}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) json_put(m, sizes[i].name, sizes[i].value);
-    cJSON_AddStringToObject(m, "norm", t->norm == NORM_RMS ? "rms" : "layer");
-    cJSON_AddStringToObject(m, "mlp", t->mlp == MLP_SWIGLU ? "swiglu" : "gelu");
-    cJSON_AddBoolToObject(m, "qkv_bias", t->qkv_bias);
-    cJSON_AddBoolToObject(m, "out_bias", t->out_bias);
-    cJSON_AddBoolToObject(m, "mlp_bias", t->mlp_bias);
-    cJSON_AddBoolToObject(m, "tied", s->tied);
-    json_put(j, "batch", (double)c->micro_batch);
-    json_put(j, "seq", (double)c->seq);
-    cJSON_AddStringToObject(j, "dtype", dtype_name(c->dtype));
-    cJSON_AddStringToObject(j, "device", config_device(c)->gpu ? "cuda" : "cpu");
-    json_put(j, "threads", c->threads ? c->threads : processors_given());
-    json_put(j, "matmul", (double)job->side);
-    json_put(j, "launches", job->launches);
-    json_put(j, "clip", c->clip);
+    BENCH_PUT(m, TEXT("norm", t->norm == NORM_RMS ? "rms" : "layer"),
+              TEXT("mlp", t->mlp == MLP_SWIGLU ? "swiglu" : "gelu"), FLAG("qkv_bias", t->qkv_bias),
+              FLAG("out_bias", t->out_bias), FLAG("mlp_bias", t->mlp_bias), FLAG("tied", s->tied));
+    BENCH_PUT(j, NUMBER("batch", c->micro_batch), NUMBER("seq", c->seq), TEXT("dtype", dtype_name(c->dtype)),
+              TEXT("device", config_device(c)->gpu ? "cuda" : "cpu"),
+              NUMBER("threads", c->threads ? c->threads : processors_given()), NUMBER("matmul", job->side),
+              NUMBER("launches", job->launches), NUMBER("clip", c->clip));
     char *text = cJSON_PrintUnformatted(j);
     cJSON_Delete(j);
     return text;
@@ -260,8 +253,8 @@ int bench_peer_round(struct bench_peer *p, int steps, int warmup, double ours_s)
 // ---------------------------------------------------------------- figures
 static cJSON *series_json(const struct bench_series *s, double tokens) {
     cJSON *o = cJSON_CreateObject();
-    json_put(o, "step_seconds", bench_series_median(s));
-    json_put(o, "tokens_per_second", tokens / bench_series_median(s));
+    BENCH_PUT(o, NUMBER("step_seconds", bench_series_median(s)),
+              NUMBER("tokens_per_second", tokens / bench_series_median(s)));
     cJSON_AddItemToObject(o, "rounds", cJSON_CreateDoubleArray(s->values, s->count));
     return o;
 }
@@ -272,22 +265,19 @@ cJSON *bench_peer_figures(struct bench_peer *p, double tokens) {
     struct bench_series ratios = {0};
     for (int i = 0; i < better->count; i++) bench_series_add(&ratios, better->values[i] / p->ours.values[i]);
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "pytorch", json_text(p->says, "version", ""));
-    json_put_text(o, "cuda", json_text(p->says, "cuda", NULL));
-    json_put(o, "threads", json_number(p->says, "threads"));
-    json_put(o, "params", json_number(p->says, "params"));
-    json_put(o, "peak_bytes", p->peak_bytes);
-    json_put(o, "matmul_flops_per_second", p->product_flops / bench_series_median(&p->products));
+    BENCH_PUT(o, TEXT("pytorch", json_text(p->says, "version", "")),
+              TEXT("cuda", json_text(p->says, "cuda", NULL)),
+              NUMBER("threads", json_number(p->says, "threads")),
+              NUMBER("params", json_number(p->says, "params")), NUMBER("peak_bytes", p->peak_bytes),
+              NUMBER("matmul_flops_per_second", p->product_flops / bench_series_median(&p->products)));
     cJSON_AddItemToObject(o, "starring", series_json(&p->ours, tokens));
     for (int w = 0; w < WAYS; w++)
         cJSON_AddItemToObject(o, way_names[w],
                               p->theirs[w].count ? series_json(&p->theirs[w], tokens) : cJSON_CreateNull());
-    json_put_text(o, "not_compiled", p->why_not);
-    cJSON_AddStringToObject(o, "better", way_names[better == compiled]);
-    json_put(o, "ratio", bench_series_median(&ratios));
-    json_put(o, "ratio_least", bench_series_quantile(&ratios, 0));
-    json_put(o, "ratio_most", bench_series_quantile(&ratios, 1));
-    json_put(o, "#rounds", ratios.count);
+    BENCH_PUT(o, TEXT("not_compiled", p->why_not), TEXT("better", way_names[better == compiled]),
+              NUMBER("ratio", bench_series_median(&ratios)),
+              NUMBER("ratio_least", bench_series_quantile(&ratios, 0)),
+              NUMBER("ratio_most", bench_series_quantile(&ratios, 1)), NUMBER("#rounds", ratios.count));
     bench_series_free(&ratios);
     return o;
 }

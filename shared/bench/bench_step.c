@@ -320,18 +320,14 @@ static void put_memory(cJSON *o, const struct step *b) {
     size_t predicted = 0, peak = mem_device_bytes(r->peak_bytes);
     if (!prediction_of_rank(&job, "worker", 0, &p))
         predicted = mem_device_bytes(p.memory.predicted_bytes) + yardstick_bytes(b, b->d.gpu);
-    json_put(o, "predicted_bytes", (double)predicted);
-    json_put(o, "ledger_peak_bytes", (double)peak);
-    cJSON_AddBoolToObject(o, "#equal", predicted == peak);
-    json_put(o, "pinned_peak_bytes", (double)r->peak_bytes[MEM_HOST]);
+    BENCH_PUT(o, NUMBER("predicted_bytes", predicted), NUMBER("ledger_peak_bytes", peak),
+              FLAG("#equal", predicted == peak), NUMBER("pinned_peak_bytes", r->peak_bytes[MEM_HOST]));
     if (!r->on_gpu) return;
-    json_put(o, "ledger_bytes", ledger);
-    json_put(o, "workspace_bytes", workspace);
-    json_put(o, "used_bytes", used);
-    json_put(o, "free_bytes", (double)m->free_bytes);
-    json_put(o, "total_bytes", (double)m->total_bytes);
-    json_put(o, "other_bytes", device_memory_other(used, ledger, workspace));
-    cJSON_AddStringToObject(o, "other", DEVICE_MEMORY_OTHER);
+    BENCH_PUT(o, NUMBER("ledger_bytes", ledger), NUMBER("workspace_bytes", workspace),
+              NUMBER("used_bytes", used), NUMBER("free_bytes", m->free_bytes),
+              NUMBER("total_bytes", m->total_bytes),
+              NUMBER("other_bytes", device_memory_other(used, ledger, workspace)),
+              TEXT("other", DEVICE_MEMORY_OTHER));
 }
 
 static double yardstick_rate(const struct step *b, enum yardstick_kind kind) {
@@ -367,13 +363,9 @@ static bool put_floor(cJSON *o, const struct step *b) {
     double copy = yardstick_rate(b, YARDSTICK_COPY), share = share_of(b, all, YARDSTICK_PRODUCT, &b->step_s);
     double products = all.flops / yardstick_rate(b, YARDSTICK_PRODUCT), bytes = all.bytes / copy;
     bool possible = !(share > 1);
-    json_put(o, "seconds", products + bytes);
-    json_put(o, "product_seconds", products);
-    json_put(o, "product_flops", all.flops);
-    json_put(o, "copy_seconds", bytes);
-    json_put(o, "copy_bytes", all.bytes);
-    json_put(o, "copy_bytes_per_second", copy);
-    json_put(o, "share", share);
+    BENCH_PUT(o, NUMBER("seconds", products + bytes), NUMBER("product_seconds", products),
+              NUMBER("product_flops", all.flops), NUMBER("copy_seconds", bytes),
+              NUMBER("copy_bytes", all.bytes), NUMBER("copy_bytes_per_second", copy), NUMBER("share", share));
     for (size_t i = 0; i < STEP_PHASES; i++) {
         enum phase phase = step_phases[i];
         share = share_of(b, b->work[phase], YARDSTICK_PRODUCT, &b->phase_s[phase]);
@@ -418,53 +410,42 @@ static int put_figures(struct bench_run *run) {
            all = forward + backward + optimizer;
     char peak_text[200] = "";
     if (!b->d.gpu) cpu_peak_text(&b->d.peak, peak_text, sizeof peak_text);
-    cJSON_AddStringToObject(o, "model", spec->name);
-    json_put(o, "params", (double)b->layout->params);
-    json_put(o, "batch", (double)c->train_batch);
-    json_put(o, "seq", (double)c->seq);
-    cJSON_AddStringToObject(o, "dtype", dtype_name(c->dtype));
-    json_put(o, "head_chunk_rows", (double)head.rows);
-    json_put(o, "head_chunks", (double)head.chunks);
-    json_put(o, "step_seconds", step_s);
+    BENCH_PUT(o, TEXT("model", spec->name), NUMBER("params", b->layout->params),
+              NUMBER("batch", c->train_batch), NUMBER("seq", c->seq), TEXT("dtype", dtype_name(c->dtype)),
+              NUMBER("head_chunk_rows", head.rows), NUMBER("head_chunks", head.chunks),
+              NUMBER("step_seconds", step_s));
     // Time in which the compute stream had no work: the host, between the end of one step and the start of the next.
     // In a run it overlaps with the updates.
-    json_put(o, "idle_seconds", bench_series_median(&b->idle_s));
-    json_put(o, "host_waits_per_step", bench_series_median(&b->waits));
-    json_put(o, "tokens_per_second", tokens / step_s);
-    json_put(o, "flops_per_step", full);
-    json_put(o, "flops_per_step_causal", causal);
+    BENCH_PUT(o, NUMBER("idle_seconds", bench_series_median(&b->idle_s)),
+              NUMBER("host_waits_per_step", bench_series_median(&b->waits)),
+              NUMBER("tokens_per_second", tokens / step_s), NUMBER("flops_per_step", full),
+              NUMBER("flops_per_step_causal", causal));
     cJSON_AddStringToObject(o, "flops_formula", "a token: " FLOPS_FULL "; causal: " FLOPS_CAUSAL);
-    json_put(o, "flops_per_second", full / step_s);
-    json_put(o, "flops_per_second_causal", causal / step_s);
-    json_put(o, "recomputed_flops_per_step", again.full * tokens);
-    json_put(o, "recomputed_flops_per_step_causal", again.causal * tokens);
-    json_put(o, "hardware_flops_per_second", full / step_s + again.full * tokens / step_s);
-    json_put(o, "hardware_flops_per_second_causal", causal / step_s + again.causal * tokens / step_s);
-    json_put(o, "matmul_size", side);
-    json_put(o, "matmul_flops_per_second", product);
-    json_put(o, "share_of_matmul", of_product);
-    json_put(o, "mfu", of_product);
-    json_put(o, "mfu_causal", of_product * causal / full);
+    BENCH_PUT(o, NUMBER("flops_per_second", full / step_s),
+              NUMBER("flops_per_second_causal", causal / step_s),
+              NUMBER("recomputed_flops_per_step", again.full * tokens),
+              NUMBER("recomputed_flops_per_step_causal", again.causal * tokens),
+              NUMBER("hardware_flops_per_second", full / step_s + again.full * tokens / step_s),
+              NUMBER("hardware_flops_per_second_causal", causal / step_s + again.causal * tokens / step_s),
+              NUMBER("matmul_size", side), NUMBER("matmul_flops_per_second", product),
+              NUMBER("share_of_matmul", of_product), NUMBER("mfu", of_product),
+              NUMBER("mfu_causal", of_product * causal / full));
     cJSON_AddStringToObject(
         o, "mfu_formula",
         "flops_per_step / step seconds / flops per second of the products just before and behind "
         "the step; median over the steps");
-    json_put(o, "peak_flops_per_second", peak);
-    json_put(o, "share_of_peak", of_peak);
-    json_put(o, "share_of_peak_causal", of_peak * causal / full);
-    cJSON_AddBoolToObject(o, "shares_possible", possible && !(product > peak));
-    json_put(o, "matmul_share_of_peak", product / peak);
-    json_put_text(o, "peak", peak_text);
-    json_put(o, "datasheet_flops_per_second", datasheet);
-    json_put(o, "mfu_datasheet", full / step_s / datasheet);
-    json_put(o, "mfu_datasheet_causal", causal / step_s / datasheet);
-    cJSON_AddStringToObject(o, "datasheet", source);
+    BENCH_PUT(o, NUMBER("peak_flops_per_second", peak), NUMBER("share_of_peak", of_peak),
+              NUMBER("share_of_peak_causal", of_peak * causal / full),
+              FLAG("shares_possible", possible && !(product > peak)),
+              NUMBER("matmul_share_of_peak", product / peak), TEXT("peak", peak_text),
+              NUMBER("datasheet_flops_per_second", datasheet),
+              NUMBER("mfu_datasheet", full / step_s / datasheet),
+              NUMBER("mfu_datasheet_causal", causal / step_s / datasheet), TEXT("datasheet", source));
     cJSON_AddStringToObject(o, "mfu_datasheet_formula",
                             "flops_per_step / step_seconds / datasheet_flops_per_second");
     // Shares of a step's work; logits and loss belong to the backward pass.
-    json_put(o, "forward_share", forward / all);
-    json_put(o, "backward_share", backward / all);
-    json_put(o, "optimizer_share", optimizer / all);
+    BENCH_PUT(o, NUMBER("forward_share", forward / all), NUMBER("backward_share", backward / all),
+              NUMBER("optimizer_share", optimizer / all));
     cJSON_AddItemToObject(o, "floor", floor);
     cJSON_AddItemToObject(o, "peer", b->peer ? bench_peer_figures(b->peer, tokens) : cJSON_CreateNull());
     json_put(o, "late_allocations", (double)r->late_allocations);
@@ -475,10 +456,9 @@ static int put_figures(struct bench_run *run) {
     put_memory(cJSON_AddObjectToObject(o, "memory"), b);
     // For the table.
     cJSON_AddStringToObject(o, "#between", b->d.gpu ? "several in a row between" : "between");
-    if (again.full > 0) {
-        json_put(o, "#again", again.full / a_token.full);
-        json_put(o, "#again_causal", again.causal / a_token.causal);
-    }
+    if (again.full > 0)
+        BENCH_PUT(o, NUMBER("#again", again.full / a_token.full),
+                  NUMBER("#again_causal", again.causal / a_token.causal));
     if (r->on_gpu && !(known > 0)) cJSON_AddStringToObject(o, "#no_datasheet", source);
     if (!cJSON_IsTrue(json_item(o, "shares_possible"))) cJSON_AddStringToObject(o, "#impossible", IMPOSSIBLE);
     double theirs = json_number(json_item(o, "peer"), "matmul_flops_per_second");

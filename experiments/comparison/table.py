@@ -3,6 +3,7 @@ import dataclasses
 import statistics
 import textwrap
 
+import tables
 from netlab import formula
 
 from . import figures, learning, likeness, machine, noise, speed, spread
@@ -320,32 +321,25 @@ def all_roles(runs):
 
 def text_table(groups, target=None, failed=(), width=WIDTH):
     """One column per group, in blocks of as many as fit `width`; captions above, footnotes below."""
-    lines = [("", [g[0].label for g in groups])] + rows(groups, target)
-    first = max(len(label) for label, cells in lines if cells)
-    widths = [max(len(cells[i]) for _, cells in lines if cells) for i in range(len(groups))]
+    lines = [["", *(g[0].label for g in groups)], *([label, *cells] for label, cells in rows(groups, target))]
+    first, *widths = (max(map(len, column)) for column in zip(*(line for line in lines if len(line) > 1)))
     blocks = [[]]
-    for i, w in enumerate(widths):
-        if blocks[-1] and first + sum(widths[j] + 2 for j in blocks[-1]) + w + 2 > width:
+    for i, w in enumerate(widths, 1):
+        if blocks[-1] and first + sum(widths[j - 1] + 2 for j in blocks[-1]) + w + 2 > width:
             blocks.append([])
         blocks[-1].append(i)
     out = []
     for block in blocks:
-        for i, (label, cells) in enumerate(lines):
-            cells = [(cells[j] if cells else "").rjust(widths[j]) for j in block]
-            out.append("  ".join([label.ljust(first)] + cells).rstrip())
-            if i == 0:
-                out.append("-" * (first + sum(widths[j] + 2 for j in block)))
-        out.append("")
+        head, *body = tables.text([[line[i] for i in (0, *block) if i < len(line)] for line in lines]).split("\n")
+        out += [head, "-" * (first + sum(widths[j - 1] + 2 for j in block)), *body, ""]
     fill = [[textwrap.fill(text, width) for text in texts] for texts in (captions(groups, failed), footnotes(groups))]
     return "\n".join(fill[0] + [""] * bool(fill[0]) + out[:-1] + fill[1])
 
 
 def markdown_table(groups, target=None, failed=()):
     """The same for a README."""
-    out = [f"{text}  " for text in captions(groups, failed)] + [""]
-    out += ["| | " + " | ".join(g[0].label for g in groups) + " |", "|---|" + "---:|" * len(groups)]
+    lines = [["", *(g[0].label for g in groups)]]
     for label, cells in rows(groups, target):
         indent = "&nbsp;&nbsp;" * ((len(label) - len(label.lstrip())) // 2)
-        name = label.strip() if cells else f"*{label.strip()}*"
-        out.append(f"| {indent}{name} | " + " | ".join(cells or [""] * len(groups)) + " |")
-    return "\n".join(out + [""] + [f"{text}  " for text in footnotes(groups)])
+        lines.append([indent + (label.strip() if cells else f"*{label.strip()}*"), *(cells or [""] * len(groups))])
+    return "\n".join([*(f"{text}  " for text in captions(groups, failed)), "", tables.markdown(lines), "", *(f"{text}  " for text in footnotes(groups))])

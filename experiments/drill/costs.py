@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass, field
 from statistics import median
 
+import tables
+
 WARM = 2    # steps at the beginning that are not looked at
 WINDOW = 2  # steps that a checkpoint can slow: the one whose state is kept, and the one behind it
 WAYS = {"none": [], "direct": [], "background": ["--checkpoint-background"]}
@@ -77,16 +79,6 @@ def death_row(job, role, deaths):
 
 
 # ---------------------------------------------------------------- tables
-def table(head, body, left):
-    """Markdown; the first `left` columns are words."""
-    wide = [max(len(line[i]) for line in [head] + body) for i in range(len(head))]
-
-    def line(words):
-        return "| " + " | ".join(w.ljust(n) if i < left else w.rjust(n) for i, (w, n) in enumerate(zip(words, wide))) + " |"
-    rule = "|" + "|".join("-" * (n + 2) if i < left else "-" * (n + 1) + ":" for i, n in enumerate(wide)) + "|"
-    return "\n".join([line(head), rule] + [line(words) for words in body])
-
-
 STEP_HEAD = ["job", "checkpoints", "other steps, ms", "beside none", "a checkpoint adds, ms", "at most", "in steps", "waits said, ms",
              "mean step beside none", "MB each", "MB/s", "written"]
 
@@ -101,12 +93,12 @@ def step_words(r):
 
 
 def step_table(rows):
-    return table(STEP_HEAD, [step_words(r) for r in rows], 2)
+    return tables.markdown([STEP_HEAD, *map(step_words, rows)], 2)
 
 
 DEATH_HEAD = ["job", "killed", "times", "s to the next step", "at most", "steps again", "at most"]
 
 
 def death_table(rows):
-    return table(DEATH_HEAD, [[r["job"], r["role"], str(r["deaths"]), f"{r['seconds']:.2f}", f"{r['seconds_most']:.2f}",
-                               f"{r['steps_again']:.0f}", f"{r['steps_again_most']:.0f}"] for r in rows], 2)
+    return tables.markdown([DEATH_HEAD, *([r["job"], r["role"], r["deaths"], f"{r['seconds']:.2f}", f"{r['seconds_most']:.2f}",
+                                           f"{r['steps_again']:.0f}", f"{r['steps_again_most']:.0f}"] for r in rows)], 2)

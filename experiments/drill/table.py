@@ -1,6 +1,8 @@
 """A drill's findings, by the role that died and its moment."""
 from statistics import median
 
+import tables
+
 
 def groups_of(results):
     """{(job, victims, moment and how): results}, in the order of their names."""
@@ -33,13 +35,7 @@ def rows(results):
 
 
 def markdown(results):
-    body = rows(results)
-    wide = [max(len(line[i]) for line in [HEAD] + body) for i in range(len(HEAD))]
-
-    def line(words):
-        return "| " + " | ".join(w.ljust(n) if i < 3 else w.rjust(n) for i, (w, n) in enumerate(zip(words, wide))) + " |"
-    rule = "|" + "|".join("-" * (n + 2) if i < 3 else "-" * (n + 1) + ":" for i, n in enumerate(wide)) + "|"
-    return "\n".join([line(HEAD), rule] + [line(words) for words in body])
+    return tables.markdown([HEAD, *rows(results)], 3)
 
 
 def document(results, facts):

@@ -1,4 +1,6 @@
 """Prints the results: lines on the terminal, and a page for docs/results/, from the parts in the document."""
+import tables
+
 from .work import FAILED, PASSED, SKIPPED
 
 MARK = {PASSED: "ok", FAILED: "FAILED", SKIPPED: "skipped"}
@@ -100,17 +102,6 @@ def rows_of(part):
     return ROWS.get(group(part), plain_rows)(part["figures"]) if part["figures"] else []
 
 
-def aligned(rows):
-    widths = [max(len(str(r[i])) for r in rows) for i in range(len(rows[0]))]
-    return ["  " + "  ".join(str(c).ljust(w) if i < 2 else str(c).rjust(w) for i, (c, w) in enumerate(zip(r, widths))).rstrip()
-            for r in rows]
-
-
-def markdown(rows):
-    lines = ["| " + " | ".join(str(c).replace("|", "\\|") for c in r) + " |" for r in rows]
-    return [lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]
-
-
 # ---------------------------------------------------------------- one part
 def mark(part):
     return MARK[part["status"]] if part["finished"] or part["status"] == FAILED else "cut short"
@@ -131,7 +122,7 @@ def tell(part):
     """The lines for the terminal when a part is over."""
     lines = [verdict(part)] + ["          " + t for t in troubles(part)] + ["          " + n for n in part["notes"]]
     if part["figures"]:
-        lines += aligned(rows_of(part))
+        lines += ["  " + line for line in tables.text(rows_of(part), 2).splitlines()]
     return "\n".join(lines)
 
 
@@ -155,14 +146,12 @@ def head(document):
 def page(document):
     """The page as Markdown."""
     parts = document["parts"]
-    lines = head(document)
-    lines += ["| part | result | passed | failed | skipped | seconds |", "|---|---|---|---|---|---|"]
-    lines += [f"| {p['title']} | {mark(p)} | {count(p, PASSED)} | {count(p, FAILED)} | {count(p, SKIPPED)} | {p['seconds']:.1f} |"
-              for p in parts]
+    lines = head(document) + [tables.markdown([["part", "result", PASSED, FAILED, SKIPPED, "seconds"], *(
+        [p["title"], mark(p), *(count(p, status) for status in (PASSED, FAILED, SKIPPED)), f"{p['seconds']:.1f}"] for p in parts)], 2)]
     for part in parts:
         said = part["notes"] + troubles(part)
         if part["figures"] or said:
             lines += ["", f"## {part['title']}", ""]
             lines += [f"- {text}" for text in said]
-            lines += [""] * bool(said and part["figures"]) + (markdown(rows_of(part)) if part["figures"] else [])
+            lines += [""] * bool(said and part["figures"]) + ([tables.markdown(rows_of(part), 2)] if part["figures"] else [])
     return "\n".join(lines).rstrip() + "\n"

@@ -18,6 +18,7 @@ import statistics
 from dataclasses import dataclass
 
 import regular
+import tables
 
 from . import rate as rates
 
@@ -111,18 +112,17 @@ def link_of(run):
 
 def table(runs):
     """Rows of measured beside formula, with the bytes of the busiest link."""
-    lines = [f"{'topology':<10}{'servers':>8}{'link':>12}{'M':>10}{'formula':>10}{'bound':>10}{'measured':>10}{'/ bound':>9}"
-             f"{'payload out':>13}{'link out':>10}{'payload in':>12}{'link in':>9}"]
+    lines = [["topology", "servers", "link", "M", "formula", "bound", "measured", "/ bound", "payload out", "link out", "payload in", "link in"]]
     for run in runs:
         bound = run.formula() * run.serial()
         _, sent, received, link_sent, link_received = max(run.links(), key=lambda row: row[1])
-        lines.append(f"{run.topology:<10}{run.servers or '-':>8}{rates.say(run.lab['bits_per_second']):>12}{mb(run.weights()):>10}"
-                     f"{run.formula():>8.3f} s{bound:>8.3f} s{run.seconds:>8.3f} s{run.seconds / bound:>9.2f}"
-                     f"{mb(sent):>13}{mb(link_sent):>10}{mb(received):>12}{mb(link_received):>9}")
-    lines += ["", "formula: star max(M/B, N*M/(S*B)), ring 2(N-1)/N*M/B (zero:3: 3(N-1)/N*M/B); bound: twice that where clipping or",
-              "fp16 makes a star's pulls wait for all pushes. measured: median step but the first. payload, link: of the run, on",
-              "the busiest rank's link; the link also carries the first weights, headers and acknowledgements."]
-    return "\n".join(lines)
+        lines.append([run.topology, run.servers or "-", rates.say(run.lab["bits_per_second"]), mb(run.weights()),
+                      *(f"{s:.3f} s" for s in (run.formula(), bound, run.seconds)), f"{run.seconds / bound:.2f}", *map(mb, (sent, link_sent, received, link_received))])
+    return f"""{tables.text(lines)}
+
+formula: star max(M/B, N*M/(S*B)), ring 2(N-1)/N*M/B (zero:3: 3(N-1)/N*M/B); bound: twice that where clipping or
+fp16 makes a star's pulls wait for all pushes. measured: median step but the first. payload, link: of the run, on
+the busiest rank's link; the link also carries the first weights, headers and acknowledgements."""
 
 
 def mb(count):

@@ -5,6 +5,7 @@ import random
 import shlex
 import sys
 
+import tables
 from comparison import csvfile
 from comparison.command import check_out
 from comparison.execute import check_places, said_of, time_left
@@ -108,7 +109,7 @@ def run(args, words):
     for condition in study.conditions:
         lines = page.table(study, condition, cells, targets[condition.name], study.figures)
         if lines:
-            print(f"\n{condition.name}\n\n" + (page.markdown_of(lines) if args.markdown else page.text_of(lines)) + "\n")
+            print(f"\n{condition.name}\n\n" + (tables.markdown(lines) if args.markdown else page.text_of(lines)) + "\n")
         for verdict in verdicts:
             if verdict.condition == condition.name:
                 print("* " + results.in_words(verdict))

@@ -3,6 +3,7 @@ import statistics
 
 from markupsafe import Markup
 
+import tables
 from comparison import learning, machine
 from comparison.draw import svg
 from comparison.draw.lines import Lines, draw, line_plot
@@ -35,14 +36,7 @@ def table(study, condition, cells, target, only=()):
 
 def text_of(lines):
     """A table for the terminal: a column for each row of the study."""
-    turned = list(zip(*lines))
-    widths = [max(len(cell) for cell in column) for column in zip(*turned)]
-    return "\n".join("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths))) for line in turned)
-
-
-def markdown_of(lines):
-    return "\n".join(["| " + " | ".join(lines[0]) + " |", "|---" + "|---:" * (len(lines[0]) - 1) + "|"]
-                     + ["| " + " | ".join(line) + " |" for line in lines[1:]])
+    return tables.text(list(zip(*lines)))
 
 
 def series_of(cells, what):

@@ -5,6 +5,8 @@ import shlex
 import sys
 import textwrap
 
+import tables
+
 from .. import equality, sample, speed, table
 from ..runs import as_float, device_bytes, failures_in_words
 from ..spread import median
@@ -62,11 +64,7 @@ def lines_of(groups):
     shown = [("", "", [g[0].label for g in groups])]
     shown += [(*heading, [cell(g) for g in groups]) for heading, cell in columns(groups)]
     shown = [c for c in shown if any(cell not in (table.DASH, "") for cell in c[2])]
-    widths = [max(map(len, (first, second, *cells))) for first, second, cells in shown]
-    rows = [[c[0] for c in shown], [c[1] for c in shown], *([c[2][i] for c in shown] for i in range(len(groups)))]
-    last = len(widths) - 1
-    out = ["  ".join(cell.ljust(w) if i in (0, last) else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))).rstrip()
-           for row in rows]
+    out = tables.text([[c[0] for c in shown], [c[1] for c in shown], *([c[2][i] for c in shown] for i in range(len(groups)))]).splitlines()
     return out[:2] + ["-" * max(map(len, out))] + out[2:]
 
 

@@ -276,7 +276,7 @@ static int leave(struct role *r, int status) {
 static int role_main(const struct topology_table *t, const struct cli_command *command, int argc,
                      char **argv) {
     struct cli_args args;
-    enum cli_outcome outcome = cli_parse(command, argc, argv, &args);
+    enum cli_outcome outcome = cli_parse(command, t, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     struct config *c = NULL;
     output_apart_begin();

@@ -17,6 +17,7 @@
 #include "ps/net/medium.h"
 #include "ps/net/member.h"
 #include "ps/record/arrivals.h"
+#include "ps/server/policy_list.h"
 #include "ps/star_pairs.h"
 #include "shared/core/error.h"
 #include "shared/core/numbers.h"
@@ -37,6 +38,7 @@ static bool variant(int i, struct topology_variant *out) {
     if (!row) return false;
     snprintf(out->name, sizeof out->name, "ps:%s%s%s", row->name, row->argument ? ":" : "",
              row->argument ? row->argument : "");
+    out->means = row->means;
     return true;
 }
 
@@ -135,24 +137,12 @@ static struct topology_formula formula(const struct config *outside, const char 
     return is_server(role) ? of_server : of_worker;
 }
 
-// Bytes of answers that are copies until the transport has sent them. Weights: each worker's at most once, where pushes
-// are applied on arrival or workers may be lost (with shared memory they are written in place). And one snapshot.
-static double copied_answers(const struct config *c, double weights) {
+// Bytes of answers that are copies until the transport has sent them. Weights: each worker's at most once, where the
+// policy copies (with shared memory they are written in place). And one snapshot.
+static double copied_answers(const struct config *c, const struct push_policy *policy, double weights) {
     bool snapshots = c->eval_batches != 0 && (c->eval_every > 0 || c->eval_every_seconds > 0);
-    bool copies = (consistency_of(c).row->on_arrival || ps_in_part(c)) && c->medium != MEDIUM_SHM;
+    bool copies = policy->copies && c->medium != MEDIUM_SHM;
     return (copies * c->workers + snapshots) * weights;
-}
-
-// Bytes of gradients that wait at a server, at most `of_one` per worker. If only one step is open, the gradient of the
-// first worker in order does not wait. With shared memory none wait, except units' gradients, whose buffers are reused.
-// Where pushes are applied on arrival, only those that a replay delays.
-static double waiting_gradients(const struct config *c, double of_one, double weights) {
-    const struct consistency_rule rule = consistency_of(c);
-    bool first_is_added = !ps_in_part(c) && !rule.row->on_arrival && !rule.lead && !ps_by_units(c);
-    if (c->medium == MEDIUM_SHM && !ps_by_units(c)) return 0;
-    if (c->ps.replay_arrivals && rule.row->on_arrival) return c->workers * (of_one + weights);
-    if (rule.row->on_arrival) return 0;
-    return (c->workers - first_is_added) * of_one;
 }
 
 // Bytes that credits allow in the transport: a worker's own, or those of all workers of a server.
@@ -166,17 +156,27 @@ static struct topology_allowance allowance(const struct config *c, const char *r
         return (struct topology_allowance){.frame_bytes = fmin(open * (double)w->sent_per_step, credit)};
     double of_one = open * (double)(w->received_per_step + w->local_received_per_step) / c->workers;
     double weights = round * (double)(w->sent_per_step + w->local_sent_per_step) / c->workers;
-    double copies = copied_answers(c, weights);
+    const struct push_policy *policy = push_policy_configured(c);
+    double copies = copied_answers(c, policy, weights);
     // Each thread's own peak is counted: a worker's credits may be at one thread now, and at another later.
     double lent = c->ps.credit_bytes ? fmin(of_one, (double)(c->ps.credit_bytes * c->ps.threads)) : of_one;
-    // A server keeps frames until the step's set is fixed, whatever the credits: N P b / S for a whole step.
-    if (ps_in_part(c)) lent = of_one;
-    double held = waiting_gradients(c, lent, weights) + copies;
-    if (ps_in_part(c)) credit = of_one;
+    // A server that takes frames holds those of a whole step, whatever the credits: N P b / S.
+    if (policy->takes_frames) lent = credit = of_one;
+    double held = (policy->waiting ? policy->waiting(c, lent, weights) : 0) + copies;
     // A replay holds gradients until they are the next to apply, and answers until they are no longer requested.
     if (c->ps.replay_arrivals && !rule.lead) credit = of_one = 2 * of_one;
     return (struct topology_allowance){
         .frame_bytes = FRAME_OVERHEAD * c->workers * fmin(of_one, credit) + copies, .held_bytes = held};
+}
+
+static void consistency(const struct config *c, char out[TOPOLOGY_CONSISTENCY]) {
+    const struct consistency_rule rule = consistency_of(c);
+    if (consistency_freezes(&rule))
+        snprintf(out, TOPOLOGY_CONSISTENCY, "sync");
+    else if (rule.row->argument)
+        snprintf(out, TOPOLOGY_CONSISTENCY, "%s:%d", rule.row->name, rule.argument);
+    else
+        snprintf(out, TOPOLOGY_CONSISTENCY, "%s", rule.row->name);
 }
 
 static void describe(const struct config *c, struct cJSON *summary) {
@@ -251,6 +251,7 @@ const struct topology_row topology_star = {
     .variant = variant,
     .words = words,
     .check_name = check_name,
+    .consistency = consistency,
     .textbook = 1,
     .roles = (const struct topology_role[]){{"worker", offsetof(struct config, workers)},
                                             {"server", offsetof(struct config, ps.servers)},

@@ -19,6 +19,7 @@ struct consistency_rule;
 struct consistency_row {
     const char *name;      // ps:NAME, or ps:NAME:NUMBER if it takes an argument
     const char *argument;  // the number's name in texts ("S"); NULL: no argument
+    const char *means;     // the number, for the help
     // Each push is an update of its own, applied on arrival. Its worker decides by itself whether to clip or skip
     // it, and no worker waits for a global end of step. Otherwise the pushes of a step are summed in worker
     // order and the scheduler decides for all workers.

@@ -263,7 +263,34 @@ static int in_order_admit(struct server_core *c, struct server_key *k, const str
     return 0;
 }
 
-const struct push_policy push_in_order = {.unfit = in_order_unfit,
+void in_order_carve(struct arena *a, const struct config *c, int64_t n, struct server_buffers *out) {
+    const struct consistency_rule rule = consistency_of(c);
+    size_t old = (size_t)rule.lead * (size_t)n * dtype_size(c->dtype);
+    if (config_group(c)) out->part_acc = arena_take(a, MEM_GRADIENT, (size_t)n * sizeof(float));
+    if (rule.keeps) out->old = arena_take(a, MEM_PARAMETER, old);
+}
+
+size_t in_order_textbook(const struct config *c) {
+    const struct consistency_rule rule = consistency_of(c);
+    return rule.keeps ? (size_t)rule.lead * dtype_size(c->dtype) : 0;
+}
+
+// If only one step is open, the gradient of the first worker in order does not wait. With shared memory none wait.
+static double in_order_waiting(const struct config *c, double gradients, double weights) {
+    (void)weights;
+    return c->medium == MEDIUM_SHM ? 0 : (c->workers - !consistency_of(c).lead) * gradients;
+}
+
+static bool in_order_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {
+    (void)replays;
+    return !rule->row->on_arrival && rule->needs == rule->workers && !ps_elastic(c);
+}
+
+const struct push_policy push_in_order = {.fits = in_order_fits,
+                                          .carve = in_order_carve,
+                                          .textbook = in_order_textbook,
+                                          .waiting = in_order_waiting,
+                                          .unfit = in_order_unfit,
                                           .admit = in_order_admit,
                                           .may_read = in_order_may_read,
                                           .advance = in_order_advance};

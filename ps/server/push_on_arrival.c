@@ -129,9 +129,9 @@ static void widen(float *out, const void *in, int64_t at, int64_t n, enum dtype 
 // For a gradient that is not skipped, before it is compensated.
 static void add_squares(const struct server_core *c, struct server_key *k, const void *grad, float scale) {
     float x[CHUNK], m = c->o.config->ps.delay_decay;
-    for (int64_t at = 0; at < k->n && k->buf.square; at += CHUNK) {
+    for (int64_t at = 0; at < k->n && k->buf.own; at += CHUNK) {
         int64_t n = k->n - at < CHUNK ? k->n - at : CHUNK;
-        float *s = k->buf.square + at;
+        float *s = k->buf.own + at;
         widen(x, grad, at, n, c->dtype);
         for (int64_t i = 0; i < n; i++) x[i] *= scale;
         for (int64_t i = 0; i < n; i++) s[i] = fmaf(m, s[i], (1 - m) * x[i] * x[i]);
@@ -155,7 +155,7 @@ static void add_push(struct server_core *c, struct server_key *k, const struct w
             widen(now, k->buf.weight, at, n, c->dtype);
             widen(then, sent_to(c, k, h->rank), at, n, c->dtype);
             for (int64_t i = 0; i < n; i++) {
-                float one = k->buf.square ? lambda / sqrtf(k->buf.square[at + i] + SQUARE_LEAST) : lambda;
+                float one = k->buf.own ? lambda / sqrtf(k->buf.own[at + i] + SQUARE_LEAST) : lambda;
                 x[i] = fmaf(one * x[i] * x[i], now[i] - then[i], x[i]);
             }
         }
@@ -316,12 +316,26 @@ void on_arrival_open(struct server_core *c, struct server_key *k) {
     if (k->buf.pulled) k->sent = xcalloc((unsigned long)c->rule.workers, sizeof *k->sent);
 }
 
-const struct push_policy push_on_arrival = {.copies = true,
+// own: (n) the mean of squared gradients.
+void on_arrival_carve(struct arena *a, const struct config *c, int64_t n, struct server_buffers *out) {
+    size_t copies = (size_t)n * dtype_size(c->dtype) * (size_t)c->workers;
+    if (c->ps.delay_compensation > 0) out->pulled = arena_take(a, MEM_SERVER, copies);
+    if (c->ps.delay_decay > 0) out->own = arena_take(a, MEM_SERVER, (size_t)n * sizeof(float));
+}
+
+static bool on_arrival_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {
+    (void)c, (void)replays;
+    return rule->row->on_arrival;
+}
+
+const struct push_policy push_on_arrival = {.fits = on_arrival_fits,
+                                            .carve = on_arrival_carve,
+                                            .key_bytes = on_arrival_bytes,
+                                            .copies = true,
                                             .unfit = on_arrival_unfit,
                                             .admit = on_arrival_admit,
                                             .may_read = on_arrival_may_read,
                                             .answer = note_sent,
                                             .over = on_arrival_over,
                                             .end = sum_end,
-                                            .key_bytes = on_arrival_bytes,
                                             .open = on_arrival_open};

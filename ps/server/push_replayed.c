@@ -37,6 +37,7 @@ struct replay_key {
     struct replay_worker w[];  // (workers)
 };
 
+static struct replay_key *replay_of(const struct server_key *k) { return k->own; }
 static bool is_held(const struct server_key *k, int worker) { return k->slots->held[worker].data != NULL; }
 
 // Pushes of the worker that were applied.
@@ -55,11 +56,11 @@ static int64_t wanted(const struct server_core *c, const struct server_key *k, i
 static bool replayed_may_read(const struct server_core *c, const struct server_key *k, int worker) {
     int64_t version = wanted(c, k, worker), want = k->pulls[worker].want;
     if (applied(k, worker) < want) return false;
-    return version < 0 || k->replay->w[worker].told == want || version == k->version;
+    return version < 0 || replay_of(k)->w[worker].told == want || version == k->version;
 }
 
 static void replayed_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
-    struct replay_worker *r = &k->replay->w[worker];
+    struct replay_worker *r = &replay_of(k)->w[worker];
     note_sent(c, k, worker, m);
     if (wanted(c, k, worker) < 0) return;
     if (r->told != k->pulls[worker].want) {
@@ -82,7 +83,8 @@ static bool version_needed(const struct server_core *c, const struct server_key 
     for (int w = 0; w < c->rule.workers; w++) {
         int64_t done = applied(k, w);
         const struct arrival *a = arrivals_of(c->o.replay, k->key, w, done);
-        if (done > 0 && a && a->version == (uint64_t)k->version && k->replay->w[w].told < done) return true;
+        if (done > 0 && a && a->version == (uint64_t)k->version && replay_of(k)->w[w].told < done)
+            return true;
     }
     return false;
 }
@@ -93,7 +95,7 @@ static int check_reachable(struct server_core *c, const struct server_key *k, co
     int lacks = -1;
     for (int w = 0; w < c->rule.workers; w++) {
         int64_t version = k->pulls[w].pending ? wanted(c, k, w) : -1;
-        if (version >= 0 && version < k->version && k->replay->w[w].told != k->pulls[w].want) lacks = w;
+        if (version >= 0 && version < k->version && replay_of(k)->w[w].told != k->pulls[w].want) lacks = w;
     }
     if (now == k->version && lacks < 0) return 0;
     if (lacks < 0)
@@ -111,7 +113,7 @@ static int check_reachable(struct server_core *c, const struct server_key *k, co
 
 // The held push is the next in the recording.
 static int apply_held(struct server_core *c, struct server_key *k, int worker) {
-    const struct held_push *p = &k->replay->w[worker].push;
+    const struct held_push *p = &replay_of(k)->w[worker].push;
     const struct wire_header h = {.kind = WIRE_PUSH,
                                   .rank = worker,
                                   .key = k->key,
@@ -130,9 +132,9 @@ static int apply_held(struct server_core *c, struct server_key *k, int worker) {
 }
 
 static int replayed_advance(struct server_core *c, struct server_key *k) {
-    for (const struct arrival *a; (a = arrivals_at(c->o.replay, k->key, k->replay->next));) {
+    for (const struct arrival *a; (a = arrivals_at(c->o.replay, k->key, replay_of(k)->next));) {
         if (check_reachable(c, k, a) != 0) return -1;
-        const struct held_push *p = &k->replay->w[a->worker].push;
+        const struct held_push *p = &replay_of(k)->w[a->worker].push;
         if (!is_held(k, a->worker) || version_needed(c, k)) return 0;
         if (p->version != a->version || p->batch != a->batch)
             return core_fail(
@@ -141,7 +143,7 @@ static int replayed_advance(struct server_core *c, struct server_key *k) {
                 "version %u: it is of another run",
                 k->key, (long long)p->step, a->worker, (long long)p->batch, (long long)p->version,
                 (long long)a->batch, a->version);
-        k->replay->next++;
+        replay_of(k)->next++;
         if (apply_held(c, k, a->worker) != 0) return -1;
     }
     return 0;
@@ -149,7 +151,7 @@ static int replayed_advance(struct server_core *c, struct server_key *k) {
 
 static int replayed_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
                           const struct gradient *g) {
-    struct replay_worker *r = &k->replay->w[h->rank];
+    struct replay_worker *r = &replay_of(k)->w[h->rank];
     const struct arrival *a = arrivals_of(c->o.replay, k->key, h->rank, h->step);
     if (!a) {
         ps_frame_release(g->frame);
@@ -174,13 +176,13 @@ static int replayed_admit(struct server_core *c, struct server_key *k, const str
 static void replayed_open(struct server_core *c, struct server_key *k) {
     unsigned long workers = (unsigned long)c->rule.workers;
     on_arrival_open(c, k);
-    k->replay = xcalloc(1, sizeof *k->replay + workers * sizeof *k->replay->w);
-    k->replay->workers = c->rule.workers;
+    k->own = xcalloc(1, sizeof(struct replay_key) + workers * sizeof(struct replay_worker));
+    replay_of(k)->workers = c->rule.workers;
 }
 
 static void replayed_close(struct server_key *k) {
-    for (int w = 0; w < k->replay->workers; w++) free(k->replay->w[w].copy);
-    free(k->replay);
+    for (int w = 0; w < replay_of(k)->workers; w++) free(replay_of(k)->w[w].copy);
+    free(k->own);
 }
 
 static int64_t replayed_bytes(const struct config *c) {
@@ -188,7 +190,21 @@ static int64_t replayed_bytes(const struct config *c) {
            c->workers * (int64_t)sizeof(struct replay_worker);
 }
 
-const struct push_policy push_replayed = {.takes_frames = true,
+// Gradients that are not the next to apply wait, and answers that may have to be resent.
+static double replayed_waiting(const struct config *c, double gradients, double weights) {
+    return c->medium == MEDIUM_SHM ? 0 : c->workers * (gradients + weights);
+}
+
+static bool replayed_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {
+    (void)c;
+    return replays && rule->row->on_arrival;
+}
+
+const struct push_policy push_replayed = {.fits = replayed_fits,
+                                          .carve = on_arrival_carve,
+                                          .key_bytes = replayed_bytes,
+                                          .waiting = replayed_waiting,
+                                          .takes_frames = true,
                                           .copies = true,
                                           .unfit = on_arrival_unfit,
                                           .admit = replayed_admit,
@@ -196,6 +212,5 @@ const struct push_policy push_replayed = {.takes_frames = true,
                                           .advance = replayed_advance,
                                           .answer = replayed_answer,
                                           .end = sum_end,
-                                          .key_bytes = replayed_bytes,
                                           .open = replayed_open,
                                           .close = replayed_close};

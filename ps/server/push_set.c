@@ -137,6 +137,18 @@ static int set_fix(struct server_core *c, const struct wire_header *h) {
     return 0;
 }
 
+// The pull of a worker that joins, returns or jumps has the step from which on the worker belongs. The pull may be in a
+// push of a step that the key has passed: that push is no longer taken.
+static void set_before_pull(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                            int64_t want) {
+    const struct server_pull *p = &k->pulls[h->rank];
+    bool drops = consistency_drops(&c->rule), first = c->life && h->life > 1 && p->seq == 0;
+    if (h->kind == WIRE_PULL && (first || (drops && want <= k->step + 1)) && want > k->pushed[h->rank])
+        k->pushed[h->rank] = want;
+    if (h->kind == WIRE_PUSH && drops && h->seq > p->seq && h->step < k->pushed[h->rank])
+        k->staleness[h->rank] = -1;
+}
+
 static void set_begin_life(struct server_core *c, int worker) {
     for (int i = 0; i < c->slots; i++) {
         c->rounds[i].parts[worker] = (struct set_part){0};
@@ -144,12 +156,27 @@ static void set_begin_life(struct server_core *c, int worker) {
     }
 }
 
-const struct push_policy push_set = {.takes_frames = true,
+// Frames are held until the set is fixed, whatever the credits.
+static double set_waiting(const struct config *c, double gradients, double weights) {
+    (void)weights;
+    return c->medium == MEDIUM_SHM ? 0 : c->workers * gradients;
+}
+
+// Runs in steps that the policies before it in the list do not fit.
+static bool set_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {
+    (void)c, (void)replays;
+    return !rule->row->on_arrival;
+}
+
+const struct push_policy push_set = {.fits = set_fits,
+                                     .waiting = set_waiting,
+                                     .takes_frames = true,
                                      .copies = true,
                                      .unfit = set_unfit,
                                      .admit = set_admit,
                                      .may_read = in_order_may_read,
                                      .advance = set_advance,
+                                     .before_pull = set_before_pull,
                                      .answer = set_answer,
                                      .fix = set_fix,
                                      .begin_life = set_begin_life};

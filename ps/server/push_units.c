@@ -31,7 +31,7 @@ struct micro_key {
     struct gradient *early;  // (M - 1, N) not in a sum yet; the slot holds those of the last micro-batch
 };
 
-int64_t push_units_bytes(const struct config *c) {
+static int64_t units_bytes(const struct config *c) {
     return (int64_t)sizeof(struct micro_key) + c->workers * (int64_t)sizeof(int) +
            (c->accumulation - 1) * c->workers * (int64_t)sizeof(struct gradient);
 }
@@ -43,26 +43,26 @@ static void units_open(struct server_core *c, struct server_key *k) {
     m->workers = c->rule.workers;
     m->next = xcalloc(workers, sizeof *m->next);
     m->early = xcalloc((unsigned long)(m->count - 1) * workers, sizeof *m->early);
-    k->micro = m;
+    k->own = m;
 }
 
 static void units_close(struct server_key *k) {
-    for (int i = 0; i < (k->micro->count - 1) * k->micro->workers; i++)
-        ps_frame_release(k->micro->early[i].frame);
-    free(k->micro->next);
-    free(k->micro->early);
-    free(k->micro);
+    struct micro_key *m = k->own;
+    for (int i = 0; i < (m->count - 1) * m->workers; i++) ps_frame_release(m->early[i].frame);
+    free(m->next);
+    free(m->early);
+    free(m);
 }
 
 // Where worker w's gradient of the micro-batch is held.
 static struct gradient *place_of(const struct server_core *c, const struct server_key *k, int micro, int w) {
-    struct slot *s = slot_of(c, k, k->step);
-    return micro + 1 == k->micro->count ? &s->held[w] : &k->micro->early[micro * c->rule.workers + w];
+    const struct micro_key *m = k->own;
+    return micro + 1 == m->count ? &slot_of(c, k, k->step)->held[w] : &m->early[micro * m->workers + w];
 }
 
 static const char *units_unfit(const struct server_core *c, const struct server_key *k,
                                const struct wire_header *h) {
-    if (h->batch != k->micro->next[h->rank])
+    if (h->batch != ((const struct micro_key *)k->own)->next[h->rank])
         return "another micro-batch of the step comes next: give all roles the same gradient_accumulation_steps";
     return in_order_unfit(c, k, h);
 }
@@ -81,7 +81,7 @@ static void answer(struct server_core *c, const struct server_key *k, int w, int
 
 // The gradients to add next, as a sum's arguments.
 static struct sum_args turns_of(struct server_core *c, const struct server_key *k) {
-    const struct micro_key *m = k->micro;
+    const struct micro_key *m = k->own;
     struct sum_args a = {.acc = m->count > 1 ? k->buf.part_acc : k->buf.acc,
                          .grads = c->grads,
                          .n = k->n,
@@ -97,7 +97,7 @@ static struct sum_args turns_of(struct server_core *c, const struct server_key *
 
 // `count` more gradients are in the sum.
 static void take_turns(struct server_core *c, struct server_key *k, int count) {
-    struct micro_key *m = k->micro;
+    struct micro_key *m = k->own;
     int64_t *ready_ns = slot_of(c, k, k->step)->ready_ns;
     for (int end = m->turn + count; m->turn < end; m->turn++) {
         int w = m->turn;
@@ -109,7 +109,7 @@ static void take_turns(struct server_core *c, struct server_key *k, int count) {
 
 // All gradients of the step are here: `sum` has those of the last micro-batch that are not added yet.
 static int end_step(struct server_core *c, struct server_key *k, struct sum_args *sum) {
-    struct micro_key *m = k->micro;
+    struct micro_key *m = k->own;
     bool at_once;
     int count = sum->count;
     if (m->count > 1) {
@@ -125,7 +125,7 @@ static int end_step(struct server_core *c, struct server_key *k, struct sum_args
 }
 
 static int units_advance(struct server_core *c, struct server_key *k) {
-    struct micro_key *m = k->micro;
+    struct micro_key *m = k->own;
     while (!slot_of(c, k, k->step)->complete) {
         struct sum_args sum = turns_of(c, k);
         int count = sum.count;
@@ -165,7 +165,7 @@ static void copy_out(struct server_core *c, struct gradient *g) {
 
 static int units_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
                        const struct gradient *g) {
-    struct micro_key *m = k->micro;
+    struct micro_key *m = k->own;
     int w = h->rank, micro = (int)h->batch;
     struct gradient *place = place_of(c, k, micro, w);
     if (micro + 1 == m->count) {
@@ -183,7 +183,33 @@ static int units_admit(struct server_core *c, struct server_key *k, const struct
     return 0;
 }
 
-const struct push_policy push_units = {.unfit = units_unfit,
+static void units_carve(struct arena *a, const struct config *c, int64_t n, struct server_buffers *out) {
+    if (c->accumulation > 1) out->part_acc = arena_take(a, MEM_GRADIENT, (size_t)n * sizeof(float));
+}
+
+// Workers keep almost nothing, so the servers' weights and sums are the job's.
+static size_t units_textbook(const struct config *c) {
+    return (c->dtype == DT_F32 ? 0 : dtype_size(c->dtype)) + sizeof(float);
+}
+
+// Also with shared memory: a unit's buffer is reused.
+static double units_waiting(const struct config *c, double gradients, double weights) {
+    (void)weights;
+    return c->workers * gradients;
+}
+
+static bool units_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {
+    (void)rule, (void)replays;
+    return ps_by_units(c);
+}
+
+const struct push_policy push_units = {.fits = units_fits,
+                                       .carve = units_carve,
+                                       .textbook = units_textbook,
+                                       .key_bytes = units_bytes,
+                                       .waiting = units_waiting,
+                                       .pulls_apart = true,
+                                       .unfit = units_unfit,
                                        .admit = units_admit,
                                        .may_read = in_order_may_read,
                                        .advance = units_advance,

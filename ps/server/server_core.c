@@ -7,6 +7,7 @@
 #include "ps/job/batches.h"
 #include "ps/net/medium.h"
 #include "ps/record/staleness_log.h"
+#include "ps/server/policy_list.h"
 #include "ps/server/server_state.h"
 #include "shared/core/error.h"
 
@@ -73,9 +74,8 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     const struct server_segment *s = &c->segments[h->rank];
     size_t bytes = (size_t)k->n * dtype_size(c->dtype);
     bool final = (h->flags & WIRE_FINAL) != 0, outside = bytes > s->bytes || h->into > s->bytes - bytes;
-    // By unit no push asks for weights, and a pull may overtake the push before it, except the first.
-    bool units = k->micro != NULL;
-    if (!k->loaded && !final && !units) {
+    bool apart = c->policy->pulls_apart;
+    if (!k->loaded && !final && !apart) {
         refuse(c, h, "its initial weights have not been loaded");
         return;
     }
@@ -83,16 +83,10 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
         refuse(c, h, "it asks for weights outside of what it shares");
         return;
     }
-    // The pull of a worker that joins, returns or jumps has the step from which on it belongs.
-    bool enters = h->kind == WIRE_PULL && ((c->life && h->life > 1 && p->seq == 0) ||
-                                           (consistency_drops(&c->rule) && want <= k->step + 1));
-    if (enters && want > k->pushed[h->rank]) k->pushed[h->rank] = want;
-    if (k->loaded && (units ? p->seq == 0 : final) && !c->life && want > k->pushed[h->rank])
+    if (c->policy->before_pull) c->policy->before_pull(c, k, h, want);
+    if (k->loaded && (apart ? p->seq == 0 : final) && !c->life && want > k->pushed[h->rank])
         refuse_beyond(c, k, h->rank, want);
     if (h->seq <= p->seq || (k->loaded && want > k->step + 1 + k->pushed[h->rank])) return;
-    // The pull is in a push of a step that the key has passed: that push is no longer taken.
-    bool passed = h->kind == WIRE_PUSH && consistency_drops(&c->rule) && h->step < k->pushed[h->rank];
-    if (passed) k->staleness[h->rank] = -1;
     // After a drained step no older weights will do.
     int64_t least = want - c->rule.delay, base = h->flags & WIRE_DRAINS ? want : p->base;
     if (least < base) least = base;
@@ -249,14 +243,6 @@ bool server_core_renew(struct server_core *c, int worker, struct ps_message *m) 
 }
 
 // ---------------------------------------------------------------- create, destroy, state
-static const struct push_policy *policy_of(const struct config *config, const struct consistency_rule *rule,
-                                           bool replays) {
-    bool all = !ps_elastic(config) && rule->needs == rule->workers;
-    if (ps_by_units(config)) return &push_units;
-    if (!rule->row->on_arrival) return all ? &push_in_order : &push_set;
-    return replays ? &push_replayed : &push_on_arrival;
-}
-
 static void key_init(struct server_core *c, struct server_key *k, int key) {
     unsigned long workers = (unsigned long)c->rule.workers;
     k->key = key;
@@ -280,13 +266,13 @@ static void key_init(struct server_core *c, struct server_key *k, int key) {
 
 int64_t server_core_key_bytes(const struct config *c) {
     const struct consistency_rule rule = consistency_of(c);
-    const struct push_policy *policy = policy_of(c, &rule, c->ps.replay_arrivals != NULL);
+    const struct push_policy *policy = push_policy_configured(c);
     const struct server_key *k = NULL;
     int64_t slot = sizeof *k->slots + c->workers * (int64_t)(sizeof *k->slots->held + sizeof(int64_t));
     int64_t worker = sizeof *k->pushed + sizeof *k->staleness + sizeof *k->pulls;
     int64_t old = rule.keeps ? MALLOC_BYTES + rule.lead * (int64_t)sizeof *k->old_version : 0;
     return (int64_t)sizeof *k + 10 * MALLOC_BYTES + old + (1 + rule.lead) * slot + worker * c->workers +
-           (ps_by_units(c) ? push_units_bytes(c) : 0) + (policy->key_bytes ? policy->key_bytes(c) : 0);
+           (policy->key_bytes ? policy->key_bytes(c) : 0);
 }
 
 struct server_core *server_core_create(const struct server_core_options *o) {
@@ -294,7 +280,7 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     const struct config *config = o->config;
     c->o = *o;
     c->rule = o->rule ? *o->rule : consistency_of(config);
-    c->policy = policy_of(config, &c->rule, o->replay != NULL);
+    c->policy = push_policy_of(config, &c->rule, o->replay != NULL);
     c->slots = 1 + c->rule.lead;
     c->dtype = config->dtype;
     c->code = config->ps.code;

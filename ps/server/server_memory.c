@@ -2,12 +2,12 @@
 
 #include <stdlib.h>
 
-#include "ps/job/consistency.h"
 #include "ps/job/ps.h"
 #include "ps/job/push_code.h"
 #include "ps/job/shard_sizes.h"
 #include "ps/job/unit_moves.h"
 #include "ps/net/medium.h"
+#include "ps/server/policy_list.h"
 #include "shared/core/error.h"
 #include "shared/core/numbers.h"
 #include "shared/core/segment.h"
@@ -23,15 +23,10 @@ void server_carve_key(struct arena *a, const struct config *c, const struct part
     out->master = take(a, MEM_MASTER, whole ? room : NULL, n * sizeof(float));
     optimizer_carve(a, c->optimizer.row, p->end - p->begin, out->state);
     out->acc = arena_take(a, MEM_GRADIENT, n * sizeof(float));
-    bool parts = config_group(c) || (ps_by_units(c) && c->accumulation > 1);
-    out->part_acc = parts ? arena_take(a, MEM_GRADIENT, n * sizeof(float)) : NULL;
-    out->pulled = c->ps.delay_compensation > 0
-                      ? arena_take(a, MEM_SERVER, n * dtype_size(c->dtype) * (size_t)c->workers)
-                      : NULL;
-    out->square = c->ps.delay_decay > 0 ? arena_take(a, MEM_SERVER, n * sizeof(float)) : NULL;
-    const struct consistency_rule rule = consistency_of(c);
-    size_t old = (size_t)rule.lead * n * dtype_size(c->dtype);
-    out->old = rule.keeps ? arena_take(a, MEM_PARAMETER, old) : NULL;
+    out->part_acc = out->own = NULL;
+    out->pulled = out->old = NULL;
+    const struct push_policy *policy = push_policy_configured(c);
+    if (policy->carve) policy->carve(a, c, p->end - p->begin, out);
     out->weight = whole ? (void *)out->master : take(a, MEM_PARAMETER, room, n * dtype_size(c->dtype));
 }
 
@@ -54,12 +49,8 @@ size_t server_segment_bytes(const struct config *c, const struct shard_map *m, i
 
 struct textbook ps_server_textbook(const struct config *c) {
     size_t master_and_states = optimizer_bytes(c->optimizer.row, true);
-    size_t weight = c->dtype == DT_F32 ? 0 : dtype_size(c->dtype);
-    const struct consistency_rule rule = consistency_of(c);
-    size_t old = rule.keeps ? (size_t)rule.lead * dtype_size(c->dtype) : 0;
-    // By unit workers keep almost nothing, so the servers' weights and sums are the job's.
-    return (struct textbook){.shared =
-                                 master_and_states + old + (ps_by_units(c) ? weight + sizeof(float) : 0)};
+    const struct push_policy *policy = push_policy_configured(c);
+    return (struct textbook){.shared = master_and_states + (policy->textbook ? policy->textbook(c) : 0)};
 }
 
 // Adds `keys` keys like p to bytes.

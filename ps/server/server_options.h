@@ -5,7 +5,7 @@
 #include "ps/agree/key_rows.h"
 #include "ps/job/consistency.h"
 #include "ps/net/port.h"
-#include "ps/server/server_memory.h"
+#include "ps/server/server_buffers.h"
 #include "shared/model/optimizer.h"
 #include "shared/time/thread_time.h"
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ps/net/medium.h"
+#include "ps/server/server_memory.h"
 #include "shared/core/error.h"
 
 int server_sharing_create(struct server_sharing *s, const struct config *c, const struct shard_map *m,

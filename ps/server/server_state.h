@@ -4,6 +4,7 @@
 #define STARRING_PS_SERVER_SERVER_STATE_H
 
 #include "ps/server/key_pass.h"
+#include "ps/server/push_policy.h"
 #include "ps/server/server_options.h"
 #include "ps/server/server_time.h"
 
@@ -65,10 +66,6 @@ struct sent_weights {
     int64_t version;
 };
 
-struct replay_key;  // push_replayed.c
-struct micro_key;   // push_units.c
-struct server_core;
-
 struct server_key {
     int key;
     const struct partition *part;
@@ -87,10 +84,9 @@ struct server_key {
     int64_t *staleness;       // (N) of the last push
     struct server_pull *pulls;  // (N)
     struct server_shot shot;
+    void *own;  // the policy's own record; NULL: none
     // Where pushes are applied on arrival:
-    int64_t *batches;           // those that it holds (ps/job/batches.h)
-    struct replay_key *replay;  // in a replayed run; else NULL
-    struct micro_key *micro;    // for workers that keep two units at a time; else NULL
+    int64_t *batches;  // those that it holds (ps/job/batches.h)
     struct open_sum sum;
     struct sent_weights *sent;  // (N) with delay compensation; else NULL
     _Atomic int inflight;       // replies that the transport is reading from buf.weight
@@ -115,47 +111,6 @@ struct server_round {
     uint64_t arrived;     // workers with gradients of all keys
     uint64_t fixed;       // the step's set; 0: not yet
 };
-
-// How pushes become updates. One const table per policy, chosen once (policy_of in server_core.c).
-struct push_policy {
-    // The server owns a frame when it arrives, and acknowledges it as taken. Else credits lend the frame: held ones
-    // are acknowledged as held, and again when they are in the sum.
-    bool takes_frames;
-    // Replies carry copies of the weights. Else they are sent from the key's buffer, and an update waits until they are
-    // sent.
-    bool copies;
-    // Returns why this push, which is of the expected step and fits its key, cannot be taken; NULL: it can.
-    const char *(*unfit)(const struct server_core *c, const struct server_key *k,
-                         const struct wire_header *h);
-    // Takes a push, and ownership of its gradient. Returns 0, or -1 with an error.
-    int (*admit)(struct server_core *c, struct server_key *k, const struct wire_header *h,
-                 const struct gradient *g);
-    // Whether the worker's open pull of a key that is loaded can be answered.
-    bool (*may_read)(const struct server_core *c, const struct server_key *k, int worker);
-    // The rest may be NULL. advance adds, applies and commits all that it can of the key, after an event that may
-    // unblock it (a decision, a pull, a reply that has been sent). Returns 0, or -1 with an error.
-    int (*advance)(struct server_core *c, struct server_key *k);
-    // Takes a SET of the scheduler. Returns 0, or -1 with an error.
-    int (*fix)(struct server_core *c, const struct wire_header *h);
-    // A new process has a worker's rank: the slots have released the old one's gradients.
-    void (*begin_life)(struct server_core *c, int worker);
-    // A worker no longer pushes. Returns 0, or -1 with an error.
-    int (*over)(struct server_core *c, int worker);
-    // No worker pushes the key any more. Returns 0, or -1 with an error.
-    int (*end)(struct server_core *c, struct server_key *k);
-    // Changes the answer to a worker's pull before it is sent, to weights other than the newest.
-    void (*answer)(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
-    // The policy's own state of a key, in addition to the slots, and its bytes.
-    void (*open)(struct server_core *c, struct server_key *k);
-    void (*close)(struct server_key *k);
-    int64_t (*key_bytes)(const struct config *c);
-};
-extern const struct push_policy
-    push_in_order;                           // a step's are summed in worker order; all workers belong to it
-extern const struct push_policy push_units;  // the same per micro-batch, by unit
-extern const struct push_policy push_set;    // the same over the set that the scheduler fixes
-extern const struct push_policy push_on_arrival;  // each is an update of its own, or in a sum, at once
-extern const struct push_policy push_replayed;    // on arrival, in the recorded order
 
 struct server_core {
     struct server_core_options o;
@@ -256,11 +211,11 @@ int close_slot(struct server_core *c, struct server_key *k, bool at_once);
 int commit_key(struct server_core *c, struct server_key *k);
 const char *in_order_unfit(const struct server_core *c, const struct server_key *k,
                            const struct wire_header *h);
+void in_order_carve(struct arena *a, const struct config *c, int64_t n, struct server_buffers *out);
+size_t in_order_textbook(const struct config *c);
 bool in_order_may_read(const struct server_core *c, const struct server_key *k, int worker);
 // Takes a DECISION. Returns 0, or -1 with an error.
 int round_decided(struct server_core *c, const struct wire_header *h);
-
-int64_t push_units_bytes(const struct config *c);  // in addition to the key's record (push_units.c)
 
 // ---------------------------------------------------------------- pushes applied on arrival (push_on_arrival.c)
 const char *on_arrival_unfit(const struct server_core *c, const struct server_key *k,
@@ -276,6 +231,7 @@ int64_t told_age(const struct server_core *c, uint32_t flags, uint64_t age);
 int on_arrival_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
                      const struct gradient *g);
 void on_arrival_open(struct server_core *c, struct server_key *k);
+void on_arrival_carve(struct arena *a, const struct config *c, int64_t n, struct server_buffers *out);
 int64_t on_arrival_bytes(const struct config *c);
 // The pushes in the sum become the last update. Returns 0, or -1 with an error.
 int sum_end(struct server_core *c, struct server_key *k);

@@ -295,7 +295,7 @@ static int run_with_options(const struct bench *b, const struct topology_table *
         (struct cli_option){"json", NULL, NULL, "print one JSON document instead of the table", 0};
     command.options = options;
     struct cli_args args;
-    enum cli_outcome outcome = cli_parse(&command, argc, argv, &args);
+    enum cli_outcome outcome = cli_parse(&command, t, argc, argv, &args);
     int status = outcome == CLI_RUN ? run(b, t, &args) : outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     cli_args_free(&args);
     free(options);

@@ -277,7 +277,7 @@ int data_command(const struct topology_table *t, int argc, char **argv) {
     bool help = argc > 0 && cli_asks_help(argv[0]);
     FILE *f = help ? stdout : stderr;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        cli_help(f, all[i].command, NULL);
+        cli_help(f, all[i].command, t, NULL);
         fputc('\n', f);
     }
     if (!help && argc > 0) fail("data %s: expected info, tokenize or wrap", argv[0]);

@@ -288,7 +288,7 @@ int train_command(const struct topology_table *topologies, int argc, char **argv
     struct cli_args args;
     struct run r = {0};
     r.tell = topologies->tell;
-    enum cli_outcome outcome = cli_parse(&command_train, argc, argv, &args);
+    enum cli_outcome outcome = cli_parse(&command_train, topologies, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     if (outcome == CLI_RUN && !check_flags(&args) && !configure(&r, topologies, &args)) {
         if (cli_get(&args, "print-config")) {

@@ -220,7 +220,8 @@ static const char *topic_of(const char *word) {
     return known ? word : NULL;
 }
 
-enum cli_outcome cli_parse(const struct cli_command *cmd, int argc, char **argv, struct cli_args *out) {
+enum cli_outcome cli_parse(const struct cli_command *cmd, const struct topology_table *t, int argc,
+                           char **argv, struct cli_args *out) {
     size_t configured;
     bool only_words = false;
     *out = (struct cli_args){0};
@@ -228,7 +229,7 @@ enum cli_outcome cli_parse(const struct cli_command *cmd, int argc, char **argv,
     for (int i = 0; i < argc; i++) {
         const char *word = argv[i];
         if (!only_words && word[0] == '-' && cli_asks_help(word)) {
-            cli_help(stdout, cmd, i + 1 < argc ? topic_of(argv[i + 1]) : NULL);
+            cli_help(stdout, cmd, t, i + 1 < argc ? topic_of(argv[i + 1]) : NULL);
             return CLI_HELP_SHOWN;
         }
         if (!only_words && !strcmp(word, "--")) {
@@ -261,7 +262,7 @@ void cli_args_free(struct cli_args *a) {
 int cli_run(const struct cli_command *cmd, const struct topology_table *t, int argc, char **argv,
             int (*run)(const struct topology_table *t, const struct cli_args *a)) {
     struct cli_args args;
-    enum cli_outcome outcome = cli_parse(cmd, argc, argv, &args);
+    enum cli_outcome outcome = cli_parse(cmd, t, argc, argv, &args);
     int status = outcome == CLI_RUN ? run(t, &args) : outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     cli_args_free(&args);
     return status;
@@ -338,24 +339,29 @@ int cli_number(const struct cli_args *a, const char *name, double low, double hi
     return 0;
 }
 
-static void help_option(FILE *f, const struct cli_option *o) {
+static void help_option(FILE *f, const struct cli_option *o, const struct topology_table *t) {
     char left[64];
     char letter[8] = "    ";
     if (!o->help) return;
     if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
     snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->metavar ? " " : "",
              o->metavar ? o->metavar : "");
-    fprintf(f, "  %-32s %s\n", left, o->help);
+    const char *names = strstr(o->help, HELP_TOPOLOGIES);
+    char *topologies = names ? config_topologies(t, true) : xstrdup("");
+    fprintf(f, "  %-32s %.*s%s%s\n", left, names ? (int)(names - o->help) : (int)strlen(o->help), o->help,
+            topologies, names ? names + strlen(HELP_TOPOLOGIES) : "");
+    free(topologies);
 }
 
-static void help_options(FILE *f, const struct cli_option *options, size_t count) {
-    for (size_t i = 0; i < count; i++) help_option(f, &options[i]);
+static void help_options(FILE *f, const struct topology_table *t, const struct cli_option *options,
+                         size_t count) {
+    for (size_t i = 0; i < count; i++) help_option(f, &options[i], t);
 }
 
 // Prints the first `configured` options, which set the configuration, by the groups of their keys. The command's
 // own options are in the last group.
-static void help_in_groups(FILE *f, const struct cli_command *cmd, const struct cli_option *all,
-                           size_t configured, size_t count, const char *topic) {
+static void help_in_groups(FILE *f, const struct cli_command *cmd, const struct topology_table *t,
+                           const struct cli_option *all, size_t configured, size_t count, const char *topic) {
     bool every = topic && !strcmp(topic, HELP_ALL);
     for (int g = 0; g <= HELP_GROUPS; g++) {
         const char *name = g < HELP_GROUPS ? help_groups[g][0] : HELP_OWN;
@@ -369,7 +375,7 @@ static void help_in_groups(FILE *f, const struct cli_command *cmd, const struct 
             for (const char *const *o = cmd->often; *o; o++) often |= !k && !strcmp(*o, all[i].name);
             if ((k ? (int)k->group : HELP_GROUPS) != g || !(whole || often)) continue;
             if (!listed++) fputc('\n', f);
-            help_option(f, &all[i]);
+            help_option(f, &all[i], t);
         }
         if (!listed) fprintf(f, " --help %s\n", name);
     }
@@ -399,7 +405,7 @@ void cli_print(FILE *f, const char *text) {
     free(words);
 }
 
-void cli_help(FILE *f, const struct cli_command *cmd, const char *topic) {
+void cli_help(FILE *f, const struct cli_command *cmd, const struct topology_table *t, const char *topic) {
     cli_print(f, "starring ");
     fprintf(f, "%s%s%s\n\n", cmd->name, *cmd->usage ? " " : "", cmd->usage);
     cli_print(f, cmd->summary);
@@ -407,14 +413,14 @@ void cli_help(FILE *f, const struct cli_command *cmd, const char *topic) {
     size_t configured, count;
     struct cli_option *all = options_of(cmd, &configured, &count);
     if (cmd->often) {
-        help_in_groups(f, cmd, all, configured, count, topic);
+        help_in_groups(f, cmd, t, all, configured, count, topic);
     } else {
-        if (!cmd->configured_words) help_options(f, all, configured);
-        help_options(f, all + configured, count - configured);
+        if (!cmd->configured_words) help_options(f, t, all, configured);
+        help_options(f, t, all + configured, count - configured);
         fprintf(f, "  -h, --help%*s show this\n", 22, "");
         if (cmd->configured_words) {
             fprintf(f, "\n%s\n", cmd->configured_words);
-            help_options(f, all, configured);
+            help_options(f, t, all, configured);
         }
     }
     free(all);

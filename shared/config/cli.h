@@ -63,7 +63,8 @@ enum cli_outcome { CLI_RUN, CLI_HELP_SHOWN, CLI_WRONG };
 
 // argv starts after the command's name. CLI_HELP_SHOWN: --help was given and has been printed to stdout. CLI_WRONG:
 // the option has been logged, and for an unknown one the nearest known name.
-enum cli_outcome cli_parse(const struct cli_command *cmd, int argc, char **argv, struct cli_args *out);
+enum cli_outcome cli_parse(const struct cli_command *cmd, const struct topology_table *t, int argc,
+                           char **argv, struct cli_args *out);
 void cli_args_free(struct cli_args *a);
 // Runs a whole command: parses, calls `run` and frees. Returns the program's exit status: run's, 0 after --help, or
 // EXIT_USAGE.
@@ -96,7 +97,7 @@ int cli_number(const struct cli_args *a, const char *name, double low, double hi
 char *cli_words(const char *text);
 void cli_print(FILE *f, const char *text);
 // topic: "all", or the name of a group (help_groups); NULL: the short help.
-void cli_help(FILE *f, const struct cli_command *cmd, const char *topic);
+void cli_help(FILE *f, const struct cli_command *cmd, const struct topology_table *t, const char *topic);
 // Whether the word is help, --help or -h.
 bool cli_asks_help(const char *word);
 // Returns the nearest of count names by edit distance, or NULL if none is near.

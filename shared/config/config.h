@@ -359,6 +359,8 @@ char *config_reset_section(struct config *c, const char *section);
 
 // Returns the names of a row's variants, joined by `between` (malloc'd).
 char *config_variants(const struct topology_row *row, const char *between);
+// Returns the names of the variants of all rows (malloc'd), with commas between. meanings: with what their numbers mean.
+char *config_topologies(const struct topology_table *t, bool meanings);
 // Parses "zero:2", "ps:ssp:3", ... into topology, row, variant and bound. Returns 0, or -1 after logging what is
 // possible.
 int config_parse_topology(struct config *c, const char *text);

@@ -43,6 +43,9 @@ enum identity_use {
 };
 
 // The group in which --help lists a flag: its name, as --help takes it, and its heading.
+// In the help of a key: where the names of all topologies stand.
+#define HELP_TOPOLOGIES "{topologies}"
+
 #define HELP_LIST(X)                                      \
     X(HELP_WHAT, "model", "Model and data")               \
     X(HELP_TRAINING, "training", "Training")              \

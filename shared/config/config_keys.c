@@ -141,12 +141,8 @@ static const struct config_key keys[] = {
         IN(WHAT)),
     NUMBER("data.seq_len", T, KEY_I64, c.seq, 1, 1 << 24, DEFAULT("256"),
            FLAG("seq", "T", "tokens per sequence (256)"), OFTEN(WHAT)),
-    TEXT(
-        "topology", R | ORDER, c.topology,
-        FLAG(
-            "topology", "T",
-            "local (the default); a star: ps:sync, ps:async, ps:ssp:S (at most S updates behind), ps:backup:B (all but B workers: K-sync), ps:quorum:Q; a ring: zero:0, zero:1, zero:2, zero:3 or gossip"),
-        OFTEN(RANKS)),
+    TEXT("topology", R | ORDER, c.topology,
+         FLAG("topology", "T", "how ranks train together (local): " HELP_TOPOLOGIES), OFTEN(RANKS)),
     NUMBER("workers", R | B | ORDER, KEY_INT, c.workers, 1, 65536,
            FLAG("workers", "N", "number of ranks that compute (2; local: 1)"), OFTEN(RANKS)),
     ENUM(
@@ -393,11 +389,10 @@ static const struct config_key keys[] = {
         "parameter_server.record_arrivals", NOBODY, c.ps.record_arrivals,
         FLAG(
             "record-arrivals", NULL,
-            "record in DIR/arrivals.* what depends on chance: the order of gradients, or the versions read (ps:async, ps:ssp, ps:backup, ps:quorum)"),
+            "record in DIR/arrivals.* what depends on chance: the order or the set of gradients, or the versions read (ps:*, but ps:sync)"),
         IN(STAR)),
     TEXT("parameter_server.replay_arrivals", NOBODY, c.ps.replay_arrivals,
-         FLAG("replay-arrivals", "DIR",
-              "repeat the recording in DIR, bit for bit (ps:async, ps:ssp, ps:backup, ps:quorum)"),
+         FLAG("replay-arrivals", "DIR", "repeat the recording in DIR, bit for bit (ps:*, but ps:sync)"),
          IN(STAR)),  // the file names its run (ps/record/arrivals.h)
     BOOL("parameter_server.log_updates", NOBODY, c.ps.log_updates,
          FLAG("log-updates", NULL, "write a line for each gradient of a star to DIR/updates.jsonl"),

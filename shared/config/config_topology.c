@@ -22,16 +22,17 @@ char *config_variants(const struct topology_row *row, const char *between) {
     return text;
 }
 
-// Returns the variants of all rows.
-static char *all_variants(const struct topology_table *t) {
+char *config_topologies(const struct topology_table *t, bool meanings) {
+    struct topology_variant v;
     char *text = xstrdup("");
-    for (int r = 0; t->row[r]; r++) {
-        char *names = config_variants(t->row[r], ", ");
-        char *longer = xasprintf("%s%s%s", text, *text && *names ? ", " : "", names);
-        free(names);
-        free(text);
-        text = longer;
-    }
+    for (int r = 0; t->row[r]; r++)
+        for (int i = 0; t->row[r]->variant(i, &v); i++) {
+            const char *means = meanings ? v.means : NULL;
+            char *longer = xasprintf("%s%s%s%s%s%s", text, *text ? ", " : "", v.name, means ? " (" : "",
+                                     means ? means : "", means ? ")" : "");
+            free(text);
+            text = longer;
+        }
     return text;
 }
 
@@ -108,7 +109,7 @@ int config_parse_topology(struct config *c, const char *text) {
         c->topology = xstrdup(text);
         return 0;
     }
-    char *possible = all_variants(c->topologies), *near = did_you_mean(c->topologies, text);
+    char *possible = config_topologies(c->topologies, false), *near = did_you_mean(c->topologies, text);
     fail("topology \"%.60s\":%s possible are %s", text, near, possible);
     free(near);
     free(possible);

@@ -17,7 +17,8 @@ struct rendezvous_options;
 struct run;
 
 struct topology_variant {
-    char name[24];  // "zero:2", "ps:ssp:S": the letter stands for a number
+    char name[24];      // "zero:2", "ps:ssp:S": the letter stands for a number
+    const char *means;  // the number, for the help: "all but B workers"; NULL: the name says all
 };
 
 // The name of a variant in other programs.
@@ -48,6 +49,8 @@ struct prediction {
 static inline int prediction_alike(const struct prediction *p, int most) {
     return p->alike > most ? most : p->alike > 0 ? p->alike : 1;
 }
+
+#define TOPOLOGY_CONSISTENCY 24
 
 // The textbook's bytes per rank and per step, as text: P parameters, N workers, S servers.
 struct topology_formula {
@@ -86,6 +89,9 @@ struct topology_row {
     const struct topology_word *words;  // names in other programs, for messages; NULL: none
     // Checks that the number in the name fits the workers. origin is the flag or key, for the message. May be NULL.
     int (*check_name)(const struct config *c, const char *origin);
+    // The consistency of runs that may have equal bits: "sync" if the variant's bits are those of a sum in rank order.
+    // NULL: "sync".
+    void (*consistency)(const struct config *c, char out[TOPOLOGY_CONSISTENCY]);
     // Adds the variant to summary.json. May be NULL.
     void (*describe)(const struct config *c, struct cJSON *summary);
     // *out is empty before the call, except loss_of: LOSS_OF_ALL.

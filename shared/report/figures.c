@@ -468,7 +468,8 @@ static const struct figure of_summaries[] = {
      "the samples whose loss the lines of metrics.jsonl and `loss` have: `the global batch`, or less",
      .type = "string"},
     {"stage", NULL, "0 to 3", .type = "integer", .when = "`zero:*`"},
-    {"consistency", NULL, "`sync`, `async`, `ssp`, `backup` or `quorum`", .type = "string", .when = "`ps:*`"},
+    {"consistency", NULL, "the topology's name after `ps:`, without the number", .type = "string",
+     .when = "`ps:*`"},
     {"graph", NULL, "as `gossip.graph`", .type = "string", .when = "`gossip`"},
     {"local_steps", NULL,
      "of a round, as in `--local-steps`: `weights_hash` and what is evaluated are of the anchor, the weights that all "

@@ -239,14 +239,9 @@ static void put_config(struct identity *i, const struct identity_source *s) {
 
 // Ring stages, a synchronous star and a run without peers promise the same bits, so all are "sync".
 static void put_consistency(struct identity *i, const struct config *c) {
-    cJSON *about = cJSON_CreateObject();
-    if (c->row->describe) c->row->describe(c, about);
-    const char *name = json_text(about, "consistency", "sync");
-    bool all = !strcmp(name, "quorum") ? c->bound == c->workers : !c->bound && strcmp(name, "async") != 0;
-    char *text = all ? xstrdup("sync") : c->bound ? xasprintf("%s:%d", name, c->bound) : xstrdup(name);
+    char text[TOPOLOGY_CONSISTENCY] = "sync";
+    if (c->row->consistency) c->row->consistency(c, text);
     identity_put(i, "consistency", text);
-    free(text);
-    cJSON_Delete(about);
 }
 
 // With one micro-batch per step, all "sync" topologies sum in the same order. With more, a ring's stages 2 and 3

@@ -216,7 +216,7 @@ static inline void sim_destroy(struct sim *s) {
         free(s->buffers[k].acc);
         free(s->buffers[k].part_acc);
         free(s->buffers[k].pulled);
-        free(s->buffers[k].square);
+        free(s->buffers[k].own);
         free(s->buffers[k].old);
     }
     assert_int_equal(s->frames, 0);  // every received payload was released

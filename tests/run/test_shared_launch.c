@@ -19,6 +19,7 @@
 #include "shared/config/cli.h"
 #include "shared/core/error.h"
 #include "shared/launch/launch.h"
+#include "tests/topologies.h"
 #include "shared/launch/rank_env.h"
 
 static int64_t seven(void *ctx) { return ctx ? 7 : 7; }
@@ -251,7 +252,7 @@ static void a_program_that_is_not_there(void **state) {
 // ---------------------------------------------------------------- the command line
 static enum cli_outcome parse(struct cli_args *a, int argc, char **argv) {
     error_quiet(1);
-    enum cli_outcome outcome = cli_parse(&command_train, argc, argv, a);
+    enum cli_outcome outcome = cli_parse(&command_train, &topologies, argc, argv, a);
     error_quiet(0);
     return outcome;
 }
@@ -303,18 +304,18 @@ static void whole_numbers(void **state) {
     struct cli_args a;
     long value = 77;
     char *good[] = {"--rank", "3"}, *bad[] = {"--rank", "3x"};
-    assert_int_equal(cli_parse(&command_server, 2, good, &a), CLI_RUN);
+    assert_int_equal(cli_parse(&command_server, &topologies, 2, good, &a), CLI_RUN);
     assert_int_equal(cli_integer(&a, "rank", 0, 3, -1, &value), 0);
     assert_int_equal(value, 3);
     error_quiet(1);
     assert_int_equal(cli_integer(&a, "rank", 0, 2, -1, &value), -1);
     assert_non_null(strstr(error_last(), "--rank 3"));
     cli_args_free(&a);
-    assert_int_equal(cli_parse(&command_server, 2, bad, &a), CLI_RUN);
+    assert_int_equal(cli_parse(&command_server, &topologies, 2, bad, &a), CLI_RUN);
     assert_int_equal(cli_integer(&a, "rank", 0, 9, -1, &value), -1);
     error_quiet(0);
     cli_args_free(&a);
-    assert_int_equal(cli_parse(&command_server, 0, NULL, &a), CLI_RUN);
+    assert_int_equal(cli_parse(&command_server, &topologies, 0, NULL, &a), CLI_RUN);
     assert_int_equal(cli_integer(&a, "rank", 0, 9, -1, &value), 0);
     assert_int_equal(value, -1);
     cli_args_free(&a);

@@ -442,7 +442,7 @@ static int set_up(struct bench_run *r) {
     if (sigaction(SIGINT, &on_signal, NULL) || sigaction(SIGTERM, &on_signal, NULL))
         return fail("cannot catch signals"), EXIT_RUN_FAILED;
     if (checkpoint_bench_open(b)) return EXIT_RUN_FAILED;
-    // 4. What the document says of them.
+    // 4. The figures in the JSON document.
     file_system_of(b->dir, text);
     BENCH_PUT(r->document, TEXT("model", b->spec.name), NUMBER("params", b->layout->params),
               TEXT("optimizer", b->optimizer), NUMBER("numbers_per_parameter", 1 + b->states),

@@ -162,16 +162,16 @@ static int open_worker(struct bench_worker_state *w) {
 
 // Pushes a unit, as the last kernel of its backward pass does.
 static void push(struct bench_worker_state *w, int u) {
-    struct command c = {.kind = COMMAND_PUSH,
-                        .unit = u,
-                        .push = {.step = w->step,
-                                 .lr = schedule_lr(&w->c->schedule, w->c->optimizer.lr, w->updates),
-                                 .grad_scale = 1.0f}};
-    comm_command(w->comm, &c);
+    const struct push_info push = {.step = w->step,
+                                   .lr = schedule_lr(&w->c->schedule, w->c->optimizer.lr, w->updates),
+                                   .grad_scale = 1.0f};
+    worker_core_push_unit(comm_lock(w->comm), u, &push);
+    comm_unlock_wake(w->comm);
 }
 
 static int await_acknowledged(struct bench_worker_state *w, int u) {
-    return comm_wait(w->comm, COMM_LOADED, u, w->step, "a gradient was not acknowledged");
+    const struct comm_wait wait = {worker_core_has_freed, u, w->step, 0};
+    return comm_wait(w->comm, &wait, "a gradient was not acknowledged");
 }
 
 static void set_first(struct bench_worker_state *w, float x) {
@@ -199,7 +199,9 @@ static int await_units(struct bench_worker_state *w, enum pass pass) {
         if (topology_acquire(w->t, u, pass, &view) != 0) return -1;
         if (pass == PASS_FORWARD) read_shared(w, &view);
     }
-    if (pass == PASS_FORWARD) w->updates_read = comm_published(w->comm).version;
+    if (pass == PASS_BACKWARD) return 0;
+    w->updates_read = worker_core_version(comm_lock(w->comm));
+    comm_unlock(w->comm);
     return 0;
 }
 
@@ -265,7 +267,8 @@ static int measure_latency(struct bench_worker_state *w, int64_t start, int step
             push(w, u);
             if (await_acknowledged(w, u) != 0) return -1;
             int64_t acknowledged = now_ns();
-            if (comm_wait(w->comm, COMM_LANDED, u, w->step + 1, "weights have not landed") != 0) return -1;
+            const struct comm_wait landed = {worker_core_has_landed, u, w->step + 1, 0};
+            if (comm_wait(w->comm, &landed, "weights have not landed") != 0) return -1;
             read_shared(w, &view);
             at += (size_t)snprintf(line + at, sizeof line - at, "%" PRId64 " %" PRId64 " ",
                                    acknowledged - begin, now_ns() - begin);

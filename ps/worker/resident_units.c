@@ -10,9 +10,7 @@
 struct pull_task {
     struct resident *r;
     int unit;
-    int64_t step;
-    bool aside;
-    struct transfer_ids ids;
+    struct pull_info pull;
 };
 
 struct weight_slot {
@@ -41,26 +39,26 @@ static struct weight_slot *slot_of(struct resident *r, int u) {
     return &r->slots[unit_schedule_slot(&r->schedule, u)];
 }
 
-// comm_wait for one unit that the timeline records: the host is blocked on the transfer.
-static int await(struct resident *r, enum comm_event event, int u, int64_t count, int64_t step) {
-    struct timeline *tl = r->o.t->timeline;
-    bool pull = event == COMM_FILLED;
+// comm_wait that the timeline records: the host is blocked on the transfer id (0: on none).
+static int await(struct resident *r, const struct comm_wait *wait, uint64_t id, const char *late) {
     int64_t begin = now_ns();
-    int rc = comm_wait_unit(r->o.comm, event, u, count, step,
-                            pull ? "new weights have not landed" : "a gradient has not been taken");
-    timeline_blocked(tl, pull ? r->tasks[u].ids.weights : 0, begin, now_ns());
+    int rc = comm_wait(r->o.comm, wait, late);
+    timeline_blocked(r->o.t->timeline, id, begin, now_ns());
     return rc;
+}
+
+static int await_pushes(struct resident *r, int u, int64_t step) {
+    const struct comm_wait wait = {worker_core_has_freed, u, step, r->pushes[u]};
+    return await(r, &wait, 0, "a gradient has not been taken");
 }
 
 // ---------------------------------------------------------------- weights
 static int ask(void *arg) {
     const struct pull_task *task = arg;
-    timeline_own_ready(task->ids.in, task->ids.weights, now_ns());
-    comm_command(task->r->o.comm, &(struct command){.kind = COMMAND_PULL,
-                                                    .unit = task->unit,
-                                                    .step = task->step,
-                                                    .aside = task->aside,
-                                                    .ids = task->ids});
+    timeline_own_ready(task->pull.ids.in, task->pull.ids.weights, now_ns());
+    struct worker_core *core = comm_lock(task->r->o.comm);
+    worker_core_pull_unit(core, task->unit, &task->pull, now_seconds());
+    comm_unlock_wake(task->r->o.comm);
     return 0;
 }
 
@@ -72,9 +70,8 @@ static void start_pull(struct resident *r, int64_t step, int u, enum pass pass) 
     struct transfer x = {.unit = u,
                          .bytes = (uint64_t)layout_of(r)->units[u].n_pad * dtype_size(t->dtype),
                          .kind = TRANSFER_WEIGHTS};
-    *task = (struct pull_task){.r = r, .unit = u, .step = step, .aside = pass == PASS_EVAL};
-    task->ids.in = t->timeline;
-    if (!task->aside) task->ids.weights = timeline_ask(t->timeline, &x);
+    *task = (struct pull_task){r, u, {.step = step, .aside = pass == PASS_EVAL, .ids.in = t->timeline}};
+    if (!task->pull.aside) task->pull.ids.weights = timeline_ask(t->timeline, &x);
     r->pulls[u]++;
     s->unit = u;
     s->awaited = false;
@@ -90,10 +87,12 @@ void resident_prefetch(struct resident *r, int64_t step, int u, enum pass pass) 
     }
 }
 
-static int land(struct resident *r, struct weight_slot *s, int64_t step) {
+static int land(struct resident *r, struct weight_slot *s) {
     if (s->awaited) return 0;
     s->awaited = true;
-    return await(r, COMM_FILLED, s->unit, r->pulls[s->unit], step);
+    const struct pull_info *pull = &r->tasks[s->unit].pull;
+    const struct comm_wait wait = {worker_core_has_landed, s->unit, pull->step, r->pulls[s->unit]};
+    return await(r, &wait, pull->ids.weights, "new weights have not landed");
 }
 
 static int acquire_grad(struct resident *r, int64_t step, int u, struct unit_view *view) {
@@ -105,7 +104,7 @@ static int acquire_grad(struct resident *r, int64_t step, int u, struct unit_vie
         return fail(
             "worker %d, step %lld: the gradient of unit %s is asked for while unit %s still holds its slot",
             t->rank, (long long)step, layout_of(r)->units[u].name, layout_of(r)->units[g->unit].name);
-    if (g->unit >= 0 && await(r, COMM_THROUGH, g->unit, r->pushes[g->unit], step) != 0) return -1;
+    if (g->unit >= 0 && await_pushes(r, g->unit, step) != 0) return -1;
     if (g->shape != r->shape[u]) grad_zero_gaps(t->compute, &layout_of(r)->units[u], view->grad, t->dtype);
     *g = (struct grad_buffer){.unit = u, .shape = r->shape[u], .held = true};
     return 0;
@@ -119,11 +118,11 @@ int resident_acquire(struct resident *r, int64_t step, int u, enum pass pass, st
             return fail("worker %d, step %lld: unit %s is asked for while unit %s still holds its slot",
                         r->o.t->rank, (long long)step, layout_of(r)->units[u].name,
                         layout_of(r)->units[s->unit].name);
-        if (land(r, s, step) != 0) return -1;
+        if (land(r, s) != 0) return -1;
         start_pull(r, step, u, pass);
     }
-    if (land(r, s, step) != 0) return -1;
-    staging_await_weights(r->o.staging, u, r->tasks[u].ids);
+    if (land(r, s) != 0) return -1;
+    staging_await_weights(r->o.staging, u, r->tasks[u].pull.ids);
     s->held = true;
     return pass == PASS_BACKWARD ? acquire_grad(r, step, u, view) : 0;
 }
@@ -141,7 +140,7 @@ void resident_forget(struct resident *r) { unit_schedule_forget(&r->schedule); }
 
 int resident_quiet(struct resident *r, int64_t step) {
     for (int u = 0; u < layout_of(r)->count; u++)
-        if (await(r, COMM_THROUGH, u, r->pushes[u], step) != 0) return -1;
+        if (await_pushes(r, u, step) != 0) return -1;
     return 0;
 }
 

@@ -68,15 +68,29 @@ static void forget(struct snapshot_pulls *p, struct collection *c) {
     free(c);
 }
 
-void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h,
-                           const struct ps_frame *frame) {
-    if (h->key >= p->o.map->count) return;
+// The collection that wants this answer; NULL: none.
+static struct collection *collection_of(const struct snapshot_pulls *p, const struct wire_header *h,
+                                        const struct ps_frame *frame) {
+    if (!frame || h->key >= p->o.map->count) return NULL;
     const struct partition *part = &p->o.map->parts[h->key];
-    size_t bytes = (size_t)(part->end - part->begin) * dtype_size(p->o.dtype);
     struct collection *c = p->first;
     while (c && c->seq != h->seq) c = c->next;
-    if (!c || c->answered[h->key] || !frame || frame->bytes != bytes) return;
-    memcpy(snapshot_room(c->snapshot, part->unit, part->begin), frame->data, bytes);
+    bool wanted = c && !c->answered[h->key] &&
+                  frame->bytes == (size_t)(part->end - part->begin) * dtype_size(p->o.dtype);
+    return wanted ? c : NULL;
+}
+
+void *snapshot_pulls_target(const struct snapshot_pulls *p, const struct wire_header *h,
+                            const struct ps_frame *frame) {
+    const struct collection *c = collection_of(p, h, frame);
+    const struct partition *part = &p->o.map->parts[c ? h->key : 0];
+    return c ? snapshot_room(c->snapshot, part->unit, part->begin) : NULL;
+}
+
+void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h,
+                           const struct ps_frame *frame) {
+    struct collection *c = collection_of(p, h, frame);
+    if (!c) return;
     c->answered[h->key] = true;
     if (h->version < c->least) c->least = h->version;
     if (h->version > c->most) c->most = h->version;

@@ -11,7 +11,7 @@
 // A synchronous worker asks for the update that it has just finished, before it can push to the next one: all weights
 // are of one version. Where pushes are applied on arrival each key is answered at its own time.
 //
-// Pure, like the worker's core; the communication thread owns it.
+// Pure: a part of the worker's core.
 #ifndef STARRING_PS_WORKER_SNAPSHOT_PULLS_H
 #define STARRING_PS_WORKER_SNAPSHOT_PULLS_H
 
@@ -30,7 +30,10 @@ struct snapshot_pulls *snapshot_pulls_create(const struct snapshot_pulls_options
 void snapshot_pulls_destroy(struct snapshot_pulls **p);
 
 void snapshot_pulls_open(struct snapshot_pulls *p, int64_t version, struct snapshot *s);
-// Takes one answer. The caller keeps the frame.
+// Returns where the answer's frame belongs, or NULL if it is not wanted.
+void *snapshot_pulls_target(const struct snapshot_pulls *p, const struct wire_header *h,
+                            const struct ps_frame *frame);
+// Takes one answer, whose frame has been copied there. The caller keeps the frame.
 void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h,
                            const struct ps_frame *frame);
 // Begins the next snapshot if the buffer is free.

@@ -24,7 +24,7 @@ struct unit_task {
     struct worker *worker;
     int unit;
     struct push_info push;
-    struct transfer_ids ids;
+    int64_t pushes;  // from this buffer so far
 };
 
 struct worker {
@@ -67,43 +67,51 @@ struct worker {
 static bool is_alone(const struct worker *w) { return w->rule.row->on_arrival; }
 
 // ---------------------------------------------------------------- together
+static struct worker_status status_of(const struct worker *w) {
+    struct worker_status s = *worker_core_status(comm_lock(w->comm));
+    comm_unlock(w->comm);
+    return s;
+}
+
+static struct step_outcome outcome_of(const struct worker *w, int64_t step) {
+    struct step_outcome o = *worker_core_outcome(comm_lock(w->comm), step);
+    comm_unlock(w->comm);
+    return o;
+}
+
 // Fields that the loop may read without a lock, after a wait.
-static struct published worker_refresh(struct worker *w) {
-    struct published p = comm_published(w->comm);
-    const struct ps_clock *clock = &p.status.clock;
-    int64_t error = ps_later(clock->worst_ns, ps_clock_error(clock, now_ns()));
-    timeline_set_clock(w->t.timeline, (struct timeline_clock){clock->offset_ns, error});
-    w->t.staleness = p.status.staleness;
-    return p;
+static void worker_refresh(struct worker *w) {
+    struct worker_status now = status_of(w);
+    int64_t error = ps_later(now.clock.worst_ns, ps_clock_error(&now.clock, now_ns()));
+    timeline_set_clock(w->t.timeline, (struct timeline_clock){now.clock.offset_ns, error});
+    w->t.staleness = now.staleness;
+}
+
+// Waits until the condition holds, for no unit, at the worker's step.
+static int await(struct worker *w, worker_condition *until, const char *late) {
+    return comm_wait(w->comm, &(struct comm_wait){until, -1, w->step, 0}, late);
 }
 
 // comm_wait that the timeline records: the host is blocked on transfer id (0: on none).
-static int await_step(struct worker *w, enum comm_event event, int u, int64_t step, uint64_t id,
-                      const char *what) {
+static int await_transfer(struct worker *w, const struct comm_wait *wait, uint64_t id, const char *late) {
     int64_t begin = now_ns();
-    int rc = comm_wait(w->comm, event, u, step, what);
+    int rc = comm_wait(w->comm, wait, late);
     int64_t end = now_ns();
     if (end - begin > NOTICED_NS) timeline_blocked(w->t.timeline, id, begin, end);
     return rc;
-}
-
-static int worker_await(struct worker *w, enum comm_event event, int u, uint64_t id, const char *what) {
-    return await_step(w, event, u, w->step, id, what);
 }
 
 // A worker that joins a running job computes the earlier sums by itself, as if every worker gave the same values.
 static bool is_before(const struct worker *w) { return w->t.under_way && w->step == w->t.start.step; }
 
 static int gather(struct worker *w, double *values, int count) {
-    struct command c = {.kind = COMMAND_GATHER, .count = count};
-    const char *late = "the other workers did not come to a barrier";
     for (int i = 0; i < count && is_before(w); i++) values[i] *= w->t.size;
     if (is_before(w)) return 0;
-    memcpy(c.gather, values, (size_t)count * sizeof *values);
-    comm_command(w->comm, &c);
-    if (comm_wait(w->comm, COMM_GATHERED, -1, w->step, late) != 0) return -1;
-    struct published p = worker_refresh(w);
-    memcpy(values, p.status.gathered, (size_t)count * sizeof *values);
+    worker_core_gather(comm_lock(w->comm), values, count);
+    comm_unlock_wake(w->comm);
+    if (await(w, worker_core_has_gathered, "the other workers did not come to a barrier") != 0) return -1;
+    worker_refresh(w);
+    memcpy(values, status_of(w).gathered, (size_t)count * sizeof *values);
     return 0;
 }
 
@@ -114,7 +122,8 @@ static int barrier(struct worker *w) {
 
 // All weights of the step have landed and none of the next, so their versions count the pushes of the whole job.
 static void count_samples(struct worker *w) {
-    int64_t pushes = comm_published(w->comm).version;
+    int64_t pushes = worker_core_version(comm_lock(w->comm));
+    comm_unlock(w->comm);
     w->t.plan.version = updates_of_pushes(w->c, pushes);
     w->t.plan.samples = pushes * batches_own(w->c);
 }
@@ -123,11 +132,12 @@ static void count_samples(struct worker *w) {
 // Runs on the compute stream, or after the copy from the device, when the unit's gradient is complete.
 static int hand_over(void *arg) {
     struct unit_task *task = arg;
-    struct command c = {.kind = COMMAND_PUSH, .unit = task->unit, .push = task->push, .ids = task->ids};
-    c.push.ready_ns = now_ns();
-    timeline_own_ready(c.ids.in, c.ids.gradients, c.push.ready_ns);
-    timeline_own_ready(c.ids.in, c.ids.weights, c.push.ready_ns);
-    comm_command(task->worker->comm, &c);
+    struct push_info *push = &task->push;
+    push->ready_ns = now_ns();
+    timeline_own_ready(push->ids.in, push->ids.gradients, push->ready_ns);
+    timeline_own_ready(push->ids.in, push->ids.weights, push->ready_ns);
+    worker_core_push_unit(comm_lock(task->worker->comm), task->unit, push);
+    comm_unlock_wake(task->worker->comm);
     return 0;
 }
 
@@ -141,14 +151,15 @@ static struct unit_task *task_of(const struct worker *w, int u, int64_t step) {
 }
 // The transfers of the step before the current one.
 static struct transfer_ids last_ids(const struct worker *w, int u) {
-    return task_of(w, u, w->step + w->rule.lead)->ids;
+    return task_of(w, u, w->step + w->rule.lead)->push.ids;
 }
 
 // Sends the unit's gradient once compute's work so far is done. phase: compute's phase after the hand-over.
 static void worker_push_unit(struct worker *w, int u, enum phase phase) {
     struct transfer x = {.unit = u, .bytes = w->buffers.push_bytes[u], .kind = TRANSFER_GRADIENTS};
     struct unit_task *task = task_of(w, u, w->step);
-    struct transfer_ids *ids = &task->ids;
+    struct transfer_ids *ids = &task->push.ids;
+    task->pushes++;
     ids->in = w->t.timeline;
     ids->gradients = timeline_ask(ids->in, &x);
     x.kind = TRANSFER_WEIGHTS;
@@ -182,15 +193,25 @@ static bool is_loaded(const struct worker *w, int u) {
     return w->loaded;
 }
 
+static int await_weights(struct worker *w, int u, const char *late) {
+    struct comm_wait wait = {worker_core_has_landed, u, w->step, 0};
+    return await_transfer(w, &wait, last_ids(w, u).weights, late);
+}
+
+// Waits until the buffer of the unit's gradient of `step` is free.
+static int await_buffer(struct worker *w, int u, int64_t step, const char *late) {
+    struct comm_wait wait = {worker_core_has_freed, u, step, task_of(w, u, step)->pushes};
+    return await_transfer(w, &wait, last_ids(w, u).gradients, late);
+}
+
 static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
     struct worker *w = (struct worker *)t;
     if (!is_loaded(w, u)) return -1;
-    struct transfer_ids ids = last_ids(w, u);
-    if (worker_await(w, COMM_LANDED, u, ids.weights, "new weights have not landed") != 0) return -1;
+    if (await_weights(w, u, "new weights have not landed") != 0) return -1;
     bool overwrites = pass == PASS_BACKWARD && w->micro == 0;
     const char *in_use = "the last step's gradient has not been taken";
-    if (overwrites && worker_await(w, COMM_FREE, u, ids.gradients, in_use) != 0) return -1;
-    staging_await_weights(w->staging, u, ids);
+    if (overwrites && await_buffer(w, u, w->step, in_use) != 0) return -1;
+    staging_await_weights(w->staging, u, last_ids(w, u));
     if (pass != PASS_EVAL && w->micro == 0 && is_alone(w) && u == t->layout->count - 1) count_samples(w);
     *view = (struct unit_view){
         .weights = w->buffers.weights[u],
@@ -227,8 +248,8 @@ static void worker_ask_batch(struct worker *w, int64_t step) {
     w->take.id = timeline_ask(w->t.timeline, &(struct transfer){.kind = TRANSFER_CONTROL, .unit = -1});
     w->take.asked_ns = now_ns();
     timeline_own_ready(w->t.timeline, w->take.id, w->take.asked_ns);
-    comm_command(w->comm,
-                 &(struct command){.kind = COMMAND_TAKE, .step = step, .done = first ? &w->take.done : NULL});
+    worker_core_take(comm_lock(w->comm), step, first ? &w->take.done : NULL);
+    comm_unlock_wake(w->comm);
 }
 
 // Returns 1 with the next batch of the budget, 0 if none is left, -1 after logging.
@@ -236,32 +257,39 @@ static int take_batch(struct worker *w, int64_t step) {
     struct step_plan *plan = &w->t.plan;
     worker_ask_batch(w, step);
     w->take.from_ns = now_ns();
-    if (comm_wait(w->comm, COMM_TAKEN, -1, step, "the scheduler did not say which batch comes next") != 0)
-        return -1;
+    const struct comm_wait wait = {worker_core_has_taken, -1, step, 0};
+    if (comm_wait(w->comm, &wait, "the scheduler did not say which batch comes next") != 0) return -1;
     w->take.to_ns = now_ns();
-    struct published p = comm_published(w->comm);
+    const struct worker_status now = status_of(w);
     timeline_peers_ready(w->t.timeline, w->take.id, w->take.asked_ns,
                          -1);  // it needs only the scheduler
-    timeline_done(w->t.timeline, w->take.id, p.status.taken_ns);
-    w->take.batch = p.status.taken;
-    int64_t dealt = p.status.handed_out * batches_own(w->c);
+    timeline_done(w->t.timeline, w->take.id, now.taken_ns);
+    w->take.batch = now.taken;
+    int64_t dealt = now.handed_out * batches_own(w->c);
     if (dealt > plan->dealt) plan->dealt = dealt;
     plan->first = w->take.batch * batches_own(w->c);
     plan->next = -1;
-    return p.status.taken >= 0;
+    return now.taken >= 0;
+}
+
+static void jump(struct worker *w, int64_t step) {
+    struct worker_core *core = comm_lock(w->comm);
+    worker_core_jump(core, step, now_seconds());
+    comm_unlock_wake(w->comm);
 }
 
 // For steps that close without stragglers. A worker that has missed a step pulls the weights of the open step. When
 // they have landed that step may be over as well.
 static int catch_up(struct worker *w, int64_t step) {
     bool *over = &w->t.plan.over;
-    *over = comm_published(w->comm).status.steps_closed > step;
+    *over = status_of(w).steps_closed > step;
     if (!*over && w->behind) {
-        comm_command(w->comm, &(struct command){.kind = COMMAND_JUMP, .step = step});
-        for (int u = 0; u < w->t.layout->count; u++)
-            if (comm_wait(w->comm, COMM_LANDED, u, step, "the weights of the open step have not landed") != 0)
-                return -1;
-        *over = comm_published(w->comm).status.steps_closed > step;
+        jump(w, step);
+        for (int u = 0; u < w->t.layout->count; u++) {
+            const struct comm_wait wait = {worker_core_has_landed, u, step, 0};
+            if (comm_wait(w->comm, &wait, "the weights of the open step have not landed") != 0) return -1;
+        }
+        *over = status_of(w).steps_closed > step;
     }
     w->behind = *over;
     return 0;
@@ -372,8 +400,9 @@ static int read_words(struct worker *w, const struct step_input *in, struct work
 static int worker_outcome(struct topology *t, int64_t step, struct step_stats *out) {
     struct worker *w = (struct worker *)t;
     uint64_t id = w->reports[worker_slot_of(step, w->rule.lag)];
-    if (await_step(w, COMM_STEP_DONE, -1, step, id, "the scheduler did not close the step") != 0) return -1;
-    struct step_outcome o = comm_outcome(w->comm, step);
+    const struct comm_wait wait = {worker_core_has_closed, -1, step, 0};
+    if (await_transfer(w, &wait, id, "the scheduler did not close the step") != 0) return -1;
+    struct step_outcome o = outcome_of(w, step);
     timeline_peers_ready(t->timeline, id, o.done_peers_ns, ps_moment_rank(o.done_peers_ns));
     timeline_done(t->timeline, id, o.done_ns);
     *out = o.stats;
@@ -386,27 +415,28 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     if (!over && read_words(w, in, &words) != 0) return -1;
     if (w->c->no_overlap && !over) push_all(w);
     uint64_t id = timeline_ask(w->t.timeline, &(struct transfer){.kind = TRANSFER_CONTROL, .unit = -1});
-    struct command c = {.kind = COMMAND_REPORT,
-                        .report = {.in = *in,
-                                   .loss = words.loss_sum / in->loss_tokens,
-                                   .ready_ns = now_ns(),
-                                   .tokens = w->t.plan.in_part ? w->t.plan.tokens : 0,
-                                   .mean_tokens = w->t.plan.in_part ? w->t.plan.mean_tokens : 0,
-                                   .opening = w->t.plan.in_part ? &w->opening : NULL}};
-    timeline_own_ready(w->t.timeline, id, c.report.ready_ns);
+    struct step_report report = {.in = *in,
+                                 .loss = words.loss_sum / in->loss_tokens,
+                                 .ready_ns = now_ns(),
+                                 .tokens = w->t.plan.in_part ? w->t.plan.tokens : 0,
+                                 .mean_tokens = w->t.plan.in_part ? w->t.plan.mean_tokens : 0,
+                                 .opening = w->t.plan.in_part ? &w->opening : NULL};
+    timeline_own_ready(w->t.timeline, id, report.ready_ns);
     w->reports[worker_slot_of(in->step, w->rule.lag)] = id;
-    comm_command(w->comm, &c);
+    worker_core_report(comm_lock(w->comm), &report);
+    comm_unlock_wake(w->comm);
     *out = (struct step_stats){0};
     if (w->t.plan.lag > 0) return 0;
     if (worker_outcome(&w->t, in->step, out) != 0) return -1;
     if (!w->t.plan.in_part) return 0;
-    w->opening = comm_outcome(w->comm, in->step).opening;
+    const struct step_outcome closed = outcome_of(w, in->step);
+    w->opening = closed.opening;
     w->t.plan.samples = w->opening.state.samples;
     w->t.plan.unapplied = w->opening.state.unapplied;
     w->t.plan.dealt = w->opening.state.dealt;
     w->t.plan.workers = w->opening.contributors;
     w->t.plan.counted = w->opening.tokens;
-    w->t.plan.late += comm_outcome(w->comm, in->step).late && !over;
+    w->t.plan.late += closed.late && !over;
     w->t.plan.missed += over;
     return 0;
 }
@@ -464,8 +494,10 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     if (is_alone(w)) {
         // No message ends the step: heartbeats carry the request to stop. TAKE is sent now, so that its answer travels
         // together with the weights.
-        if (in->stop) comm_command(w->comm, &(struct command){.kind = COMMAND_STOP});
-        out->stop = in->stop || comm_published(w->comm).status.stopped;
+        struct worker_core *core = comm_lock(w->comm);
+        if (in->stop) worker_core_stop(core);
+        out->stop = in->stop || worker_core_status(core)->stopped;
+        comm_unlock_wake(w->comm);
         if (!out->stop) worker_ask_batch(w, in->step + 1);
     }
     if (!out->skipped) push_errors_keep(&w->errors, w->t.compute, in->step, in->loss_scale);
@@ -476,11 +508,10 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     w->step++;
     // Without overlap the next step computes nothing before all its weights have landed.
     for (int u = 0; w->c->no_overlap && computed && u < t->layout->count; u++) {
-        struct transfer_ids ids = last_ids(w, u);
-        if (worker_await(w, COMM_LANDED, u, ids.weights, "new weights have not landed") != 0 ||
-            worker_await(w, COMM_FREE, u, ids.gradients, "the last step's gradient has not been taken") != 0)
+        if (await_weights(w, u, "new weights have not landed") != 0 ||
+            await_buffer(w, u, w->step, "the last step's gradient has not been taken") != 0)
             return -1;
-        staging_await_weights(w->staging, u, ids);
+        staging_await_weights(w->staging, u, last_ids(w, u));
     }
     return 0;
 }
@@ -495,15 +526,22 @@ static int worker_sum(struct topology *t, double *values, int count) {
     return 0;
 }
 
+// Pulls the weights of all units once more, which no push asks for. more: worker_core_pull_all's.
+static int pull_all(struct worker *w, uint32_t more, const char *late) {
+    struct worker_core *core = comm_lock(w->comm);
+    worker_core_pull_all(core, more, now_seconds());
+    comm_unlock_wake(w->comm);
+    return await(w, worker_core_has_pulled, late);
+}
+
 static int worker_finish(struct topology *t) {
     struct worker *w = (struct worker *)t;
-    if (w->behind) comm_command(w->comm, &(struct command){.kind = COMMAND_JUMP, .step = w->step});
+    if (w->behind) jump(w, w->step);
     if (w->resident && resident_quiet(w->resident, w->step) != 0) return -1;
     for (int u = 0; u < t->layout->count && !w->resident; u++) {
-        if (comm_wait(w->comm, COMM_LANDED, u, w->step, "the last weights have not landed") != 0) return -1;
+        if (await_weights(w, u, "the last weights have not landed") != 0) return -1;
         for (int64_t step = w->step; step <= w->step + w->rule.lead; step++)
-            if (comm_wait(w->comm, COMM_FREE, u, step, "the last gradient has not been taken") != 0)
-                return -1;
+            if (await_buffer(w, u, step, "the last gradient has not been taken") != 0) return -1;
     }
     if (barrier(w) != 0) return -1;
     if (is_alone(w) || w->rule.delay > 0) {
@@ -513,14 +551,13 @@ static int worker_finish(struct topology *t) {
         if (stream_sync(t->compute) != 0)
             return fail("step %lld: finishing: %s", (long long)w->step, dev_error(t->dev));
         uint32_t more = WIRE_STOP | (t->plan.keep ? (uint32_t)WIRE_KEEP : 0);
-        comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL, .more = more});
-        if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the final weights have not landed") != 0) return -1;
+        if (pull_all(w, more, "the final weights have not landed") != 0) return -1;
     }
-    comm_command(w->comm, &(struct command){.kind = COMMAND_TRACE});
     if (is_alone(w)) count_samples(w);
     // Every snapshot answer that counts has arrived before the last weights.
-    comm_command(w->comm, &(struct command){.kind = COMMAND_SNAPSHOTS_END});
-    if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the last snapshot was not ended") != 0) return -1;
+    worker_core_end_snapshots(comm_lock(w->comm));
+    comm_unlock(w->comm);
+    if (await(w, worker_core_has_pulled, "the last snapshot was not ended") != 0) return -1;
     int lacks_file = comm_write_trace(w->comm) != 0;  // a missing trace is no reason to give up the weights
     worker_refresh(w);
     return lacks_file;
@@ -530,9 +567,9 @@ static int worker_finish(struct topology *t) {
 // the wait fails, every later wait fails too.
 static void worker_snapshot(struct topology *t, int64_t version, struct snapshot *s) {
     struct worker *w = (struct worker *)t;
-    if (!t->plan.alone)
-        comm_wait(w->comm, COMM_SNAPSHOT, -1, w->step, "the snapshot before is not in its file");
-    comm_command(w->comm, &(struct command){.kind = COMMAND_SNAPSHOT, .version = version, .snapshot = s});
+    if (!t->plan.alone) await(w, worker_core_has_snapshotted, "the snapshot before is not in its file");
+    worker_core_snapshot(comm_lock(w->comm), version, s);
+    comm_unlock_wake(w->comm);
 }
 
 static int worker_load_unit(struct topology *t, int u, const float *values) {
@@ -546,10 +583,10 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
         return fail("unit %s: loading its weights: %s", t->layout->units[u].name, dev_error(t->dev));
     if (w->units_loaded == 0) w->load_round++;
     if (t->rank == 0) {
-        struct command c = {.kind = COMMAND_INIT, .unit = u, .values = values, .round = w->load_round};
-        const char *late = "a server did not take the initial weights";
-        comm_command(w->comm, &c);
-        if (comm_wait(w->comm, COMM_LOADED, u, w->step, late) != 0) {
+        const struct comm_wait taken = {worker_core_has_freed, u, 0, 0};
+        worker_core_init_unit(comm_lock(w->comm), u, values, w->load_round);
+        comm_unlock_wake(w->comm);
+        if (comm_wait(w->comm, &taken, "a server did not take the initial weights") != 0) {
             comm_hang_up(w->comm);  // the caller may free the values: nothing may send them any more
             return -1;
         }
@@ -625,7 +662,6 @@ static bool cut_otherwise(const struct worker *w, const struct checkpoint *c) {
 static int worker_load(struct topology *t, struct checkpoint *c) {
     struct worker *w = (struct worker *)t;
     struct key_rows rows = {0};
-    const char *late = "the weights of the checkpoint have not landed";
     if (!t->checkpoint)
         return fail("%s: the scheduler has not told the servers to go on from it: give it --resume too",
                     checkpoint_path(c));
@@ -658,8 +694,9 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
             "%s: topk chooses within a partition, and partitions were others there (parameter_server.servers, threads, "
             "partition_bytes); so the last bits will not be those of the run undisturbed",
             checkpoint_path(c));
-    comm_command(w->comm, &(struct command){.kind = COMMAND_BEGIN, .step = w->step});
-    if (comm_wait(w->comm, COMM_PULLED, -1, w->step, late) != 0) return -1;
+    worker_core_begin(comm_lock(w->comm), w->step);
+    comm_unlock(w->comm);
+    if (!w->resident && pull_all(w, 0, "the weights of the checkpoint have not landed") != 0) return -1;
     w->loaded = true;
     if (is_alone(w)) count_samples(w);
     return 0;
@@ -798,9 +835,7 @@ static int worker_enter(struct worker *w) {
     w->t.plan.dealt = j->opening.state.dealt;
     w->opening = j->opening;
     w->step = w->t.start.step;
-    comm_command(w->comm, &(struct command){.kind = COMMAND_PULL_ALL});
-    if (comm_wait(w->comm, COMM_PULLED, -1, w->step, "the weights of the running job have not landed") != 0)
-        return -1;
+    if (pull_all(w, 0, "the weights of the running job have not landed") != 0) return -1;
     w->loaded = true;
     return 0;
 }

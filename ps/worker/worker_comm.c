@@ -13,11 +13,17 @@
 #include "ps/job/unit_moves.h"
 #include "ps/net/link.h"
 #include "ps/net/net.h"
-#include "ps/worker/snapshot_pulls.h"
 #include "ps/worker/worker_times.h"
 #include "shared/core/error.h"
 
-#define DESCRIBE_S 0.02  // least time between two descriptions of the wait
+// Messages that the core has sent and the link does not have yet, in order.
+struct outbox {
+    struct outgoing {
+        int peer;
+        struct ps_message message;
+    } * list;
+    int count, capacity;
+};
 
 // The communication thread's state, and what it shares with the main thread.
 struct comm {
@@ -25,37 +31,21 @@ struct comm {
     const struct config *c;
     struct consistency_rule rule;
     struct entered in;
-    struct worker_core *core;
-    struct snapshot_pulls *snapshots;
-    struct worker_times *times;
     struct thread_time *spans;  // NULL: no trace
     pthread_t thread;
     bool thread_started;
-    int taken;  // commands obeyed since the last publish(); only the communication thread uses it
     int wake_fd;
+    struct outbox leaving;   // the communication thread passes it on to the link
     _Atomic uint64_t turns;  // loop iterations of the communication thread
     _Atomic pid_t tid;       // its thread id
 
     pthread_mutex_t mutex;
-    pthread_cond_t changed;    // published or failed
-    struct command *commands;  // guarded by mutex, as all below
-    int command_count, command_capacity;
-    struct published now;
-    int64_t *landed;                // (units)
-    int64_t *filled, *through;      // (units) by unit
-    int *busy;                      // (1 + lead, units)
-    struct step_outcome *outcomes;  // (1 + lag)
-    bool collecting;                // a snapshot is under way
-    int unobeyed;                   // commands whose effect is not published yet
-    uint64_t gathers_asked;
-    bool waiting;  // for:
-    enum comm_event waited_event;
-    int waited_unit;  // -1: none
-    int64_t waited_step, waited_count;
-    char waiting_for[192];  // what that unit waits for, as of described_s
-    double described_s;
+    pthread_cond_t changed;           // what the main thread waits for has happened
+    struct worker_core *core;         // guarded by mutex, as all below
+    struct outbox sent;               // by the core
+    const struct comm_wait *awaited;  // by the main thread; NULL: it does not wait
     bool quit, failed;
-    bool traced;               // spans is complete, and the main thread may write it (COMMAND_TRACE)
+    bool end_trace, traced;    // spans must end; spans is complete, and the main thread may write it
     char lost[WIRE_TEXT_MAX];  // a timeout to report to the scheduler while restarts are left; "": none
     char error[WIRE_TEXT_MAX];
     bool error_logged;
@@ -68,17 +58,26 @@ static void wake(struct comm *c) {
     (void)n;  // a full counter wakes just as well
 }
 
-void comm_command(struct comm *c, const struct command *command) {
+struct worker_core *comm_lock(struct comm *c) {
     pthread_mutex_lock(&c->mutex);
-    if (c->command_count == c->command_capacity) {
-        c->command_capacity = c->command_capacity ? 2 * c->command_capacity : 64;
-        c->commands = xrealloc(c->commands, (unsigned long)c->command_capacity * sizeof *c->commands);
-    }
-    c->commands[c->command_count++] = *command;
-    c->unobeyed++;
-    c->gathers_asked += command->kind == COMMAND_GATHER;
+    return c->core;
+}
+
+void comm_unlock(struct comm *c) { pthread_mutex_unlock(&c->mutex); }
+
+void comm_unlock_wake(struct comm *c) {
     pthread_mutex_unlock(&c->mutex);
     wake(c);
+}
+
+// The core's port. The caller holds the lock.
+static void comm_send(void *ctx, int peer, const struct ps_message *m) {
+    struct outbox *b = &((struct comm *)ctx)->sent;
+    if (b->count == b->capacity) {
+        b->capacity = b->capacity ? 2 * b->capacity : 16;
+        b->list = xrealloc(b->list, (unsigned long)b->capacity * sizeof *b->list);
+    }
+    b->list[b->count++] = (struct outgoing){peer, *m};
 }
 
 static void give_up(struct comm *c, const char *why, bool said) {
@@ -89,118 +88,57 @@ static void give_up(struct comm *c, const char *why, bool said) {
         snprintf(c->error, sizeof c->error, "%s", why && why[0] ? why : "aborted without a reason");
     }
     pthread_cond_broadcast(&c->changed);
-    pthread_mutex_unlock(&c->mutex);
-    wake(c);
+    comm_unlock_wake(c);
 }
-
-pid_t comm_thread(struct comm *c) { return atomic_load(&c->tid); }
 
 void comm_give_up(struct comm *c, const char *why) { give_up(c, why, false); }
 
-struct published comm_published(struct comm *c) {
-    pthread_mutex_lock(&c->mutex);
-    struct published p = c->now;
-    pthread_mutex_unlock(&c->mutex);
-    return p;
-}
-
-struct step_outcome comm_outcome(struct comm *c, int64_t step) {
-    pthread_mutex_lock(&c->mutex);
-    struct step_outcome o = c->outcomes[worker_slot_of(step, c->rule.lag)];
-    pthread_mutex_unlock(&c->mutex);
-    return o;
-}
-
-int comm_write_trace(struct comm *c) {
-    pthread_mutex_lock(&c->mutex);
-    bool traced = c->traced;
-    const struct ps_clock clock = c->now.status.clock;
-    pthread_mutex_unlock(&c->mutex);
-    const struct worker_trace t = {&c->o.role, c->o.map, c->in.id.rank, &clock, c->spans};
-    return traced && c->spans ? worker_trace_write(&t) : 0;
-}
+pid_t comm_thread(struct comm *c) { return atomic_load(&c->tid); }
 
 // ---------------------------------------------------------------- waiting (main thread)
-static bool is_free(const struct comm *c, int u, int64_t step) {
-    return c->busy[worker_slot_of(step, c->rule.lead) * c->o.role.layout->count + u] == 0;
+static bool has_happened(const struct comm *c, const struct comm_wait *w) {
+    return w->until(c->core, w->unit, w->step, w->count);
 }
 
-static bool has_happened(const struct comm *c, enum comm_event event, int u, int64_t step, int64_t count) {
-    const struct worker_status *now = &c->now.status;
-    switch (event) {
-        case COMM_LANDED:
-            return c->landed[u] >= step;
-        case COMM_FILLED:
-            return c->filled[u] >= count;
-        case COMM_THROUGH:
-            return c->through[u] >= count;
-        case COMM_FREE:
-            return is_free(c, u, step);
-        case COMM_LOADED:
-            return c->unobeyed == 0 && is_free(c, u, step);
-        case COMM_PULLED:
-            return c->unobeyed == 0 && now->pulling == 0;
-        case COMM_GATHERED:
-            return now->gathers_done == c->gathers_asked;
-        case COMM_SNAPSHOT:
-            return c->unobeyed == 0 && !c->collecting;
-        case COMM_TAKEN:
-            return now->taken_step == step;
-        case COMM_STEP_DONE:
-            return now->steps_done > step;
-    }
-    return false;
-}
-
-static void say_late(const struct comm *c, int unit, int64_t step, const char *what,
+static void say_late(const struct comm *c, const struct comm_wait *w, const char *what,
                      char text[WIRE_TEXT_MAX]) {
-    snprintf(text, WIRE_TEXT_MAX, "step %lld: %s within %lld ms%s%s", (long long)step, what,
-             (long long)c->c->ps.deadline_ms, unit >= 0 ? ": " : "", unit >= 0 ? c->waiting_for : "");
+    char unit[192] = "";
+    if (w->unit >= 0) worker_core_describe(c->core, w->unit, unit, sizeof unit);
+    snprintf(text, WIRE_TEXT_MAX, "step %lld: %s within %lld ms%s%s", (long long)w->step, what,
+             (long long)c->c->ps.deadline_ms, unit[0] ? ": " : "", unit);
 }
 
-int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, const char *what) {
-    return comm_wait_unit(c, event, unit, 0, step, what);
-}
-
-int comm_wait_unit(struct comm *c, enum comm_event event, int unit, int64_t count, int64_t step,
-                   const char *what) {
-    double start = now_seconds();
+int comm_wait(struct comm *c, const struct comm_wait *w, const char *late_text) {
     struct timespec end = moment_in(ps_deadline_s(c->c));
     char text[WIRE_TEXT_MAX];
-    int late = 0;
+    bool late = false;
     pthread_mutex_lock(&c->mutex);
-    c->waiting = true;
-    c->waited_event = event;
-    c->waited_unit = unit;
-    c->waited_step = step;
-    c->waited_count = count;
-    while (!c->failed && !has_happened(c, event, unit, step, count) && !late) {
+    c->awaited = w;
+    while (!c->failed && !has_happened(c, w) && !late) {
         late = pthread_cond_timedwait(&c->changed, &c->mutex, &end) == ETIMEDOUT;
         // A peer that answers is alive, so the wait continues: the scheduler names stragglers and notices lost peers.
         // If the scheduler is silent as well, the rendezvous soon reports that.
-        if (late && (c->now.status.silent_s <= ps_lost_s(c->c) ||
+        if (late && (worker_core_status(c->core)->silent_s <= ps_lost_s(c->c) ||
                      rendezvous_silent_s(c->o.role.meet) > 0.5 * ps_lost_s(c->c))) {
             end = moment_in(ps_repeat_most_s(c->c));
-            late = 0;
+            late = false;
         }
         // The scheduler learns of it and begins an epoch without that peer, or already does so, however long its files
         // take.
         if (late && c->c->recovery.restart > 0) {
-            say_late(c, unit, step, what, c->lost);
+            say_late(c, w, late_text, c->lost);
             end = moment_in(ps_repeat_most_s(c->c));
-            late = 0;
+            late = false;
             wake(c);
         }
     }
-    c->waiting = false;
-    c->waited_unit = -1;
-    bool failed = c->failed, ready = has_happened(c, event, unit, step, count), log = !c->error_logged;
+    c->awaited = NULL;
+    bool failed = c->failed, ready = has_happened(c, w), log = !c->error_logged;
     if (failed || !ready) c->error_logged = true;
     if (failed)
         snprintf(text, sizeof text, "%s", c->error);
     else if (!ready)
-        say_late(c, unit, step, what, text);
-    c->now.waited_s += now_seconds() - start;
+        say_late(c, w, late_text, text);
     pthread_mutex_unlock(&c->mutex);
     if (!failed && ready) return 0;
     if (!failed) comm_give_up(c, text);
@@ -209,77 +147,56 @@ int comm_wait_unit(struct comm *c, enum comm_event event, int unit, int64_t coun
     return -1;
 }
 
+int comm_write_trace(struct comm *c) {
+    if (!c->spans) return 0;
+    pthread_mutex_lock(&c->mutex);
+    c->end_trace = true;
+    wake(c);
+    while (!c->traced && !c->failed) pthread_cond_wait(&c->changed, &c->mutex);
+    bool traced = c->traced;
+    const struct ps_clock clock = *worker_core_clock(c->core);
+    pthread_mutex_unlock(&c->mutex);
+    const struct worker_trace t = {&c->o.role, c->o.map, c->in.id.rank, &clock, c->spans};
+    return traced ? worker_trace_write(&t) : 0;
+}
+
 // ---------------------------------------------------------------- the communication thread
 static bool comm_renew(void *ctx, int peer, struct ps_message *m) {
+    struct comm *c = ctx;
     (void)peer;
-    return worker_core_renew(((struct comm *)ctx)->core, &m->header);
+    bool needed = worker_core_renew(comm_lock(c), &m->header);
+    comm_unlock(c);
+    return needed;
 }
 
-static void obey(struct comm *c, const struct command *x, double now) {
-    struct worker_core *core = c->core;
-    switch (x->kind) {
-        case COMMAND_PUSH:
-            worker_times_open(c->times, x->unit, x->push.step, x->ids);
-            worker_core_push_unit(core, x->unit, &x->push);
-            return;
-        case COMMAND_PULL:
-            worker_times_open(c->times, x->unit, x->step - 1, x->ids);
-            worker_core_pull_unit(core, x->unit, x->step, x->aside, now);
-            return;
-        case COMMAND_INIT:
-            worker_core_init_unit(core, x->unit, x->values, x->round);
-            return;
-        case COMMAND_BEGIN:
-            worker_core_begin(core, x->step);
-            if (!ps_by_units(c->c)) worker_core_pull_all(core, 0, now);
-            return;
-        case COMMAND_REPORT:
-            worker_core_report(core, &x->report);
-            return;
-        case COMMAND_JUMP:
-            worker_core_jump(core, x->step, now);
-            return;
-        case COMMAND_GATHER:
-            worker_core_gather(core, x->gather, x->count);
-            return;
-        case COMMAND_TAKE:
-            worker_core_take(core, x->step, x->done);
-            return;
-        case COMMAND_PULL_ALL:
-            worker_core_pull_all(core, x->more, now);
-            return;
-        case COMMAND_SNAPSHOT:
-            snapshot_pulls_open(c->snapshots, x->version, x->snapshot);
-            return;
-        case COMMAND_SNAPSHOTS_END:
-            snapshot_pulls_end(c->snapshots);
-            return;
-        case COMMAND_STOP:
-            worker_core_stop(core);
-            return;
-        case COMMAND_TRACE:
-            // The main thread writes the file: this thread answers messages and touches no file.
-            thread_time_end(c->spans);
-            pthread_mutex_lock(&c->mutex);
-            c->traced = true;
-            pthread_mutex_unlock(&c->mutex);
-            return;
+// After a change of the core, with the lock: passes on what the hooks may see now. A hook that sees a transfer's end may
+// close the timeline, so the times come first. The main thread wakes only for what it waits for: other wake-ups take a
+// processor core from compute.
+static void comm_changed(struct comm *c) {
+    worker_times_record(c->core, c->o.staging != NULL);
+    if (c->awaited && has_happened(c, c->awaited)) pthread_cond_broadcast(&c->changed);
+}
+
+// Takes ownership of the frame.
+static int take_message(struct comm *c, int peer, struct net_message *m) {
+    const struct wire_header *h = &m->header;
+    bool trains = h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL);
+    if (trains) thread_time_enter(c->spans, WORKER_PULL, span_for(h->step - 1, h->key, c->in.id.rank, 1));
+    void *to = worker_core_target(comm_lock(c), peer, h, m->frame);
+    comm_unlock(c);
+    if (to) memcpy(to, m->frame->data, m->frame->bytes);
+    struct worker_core *core = comm_lock(c);
+    int rc = worker_core_message(core, peer, h, m->frame, now_seconds());
+    // A hook that sees weights landed finds their copy to the device enqueued.
+    if (h->kind == WIRE_PULL_REPLY && h->key < c->o.map->count) {
+        int u = c->o.map->parts[h->key].unit;
+        staging_put_weights(c->o.staging, u, worker_core_fills(core, u),
+                            worker_core_times(core, u, worker_core_landed(core, u) - 1)->ids);
     }
-}
-
-static void take_commands(struct comm *c) {
-    uint64_t count;
-    ssize_t n = read(c->wake_fd, &count, sizeof count);
-    (void)n;  // non-blocking: nothing there is fine
-    pthread_mutex_lock(&c->mutex);
-    struct command *commands = c->commands;
-    int taken = c->command_count;
-    c->commands = NULL;
-    c->command_count = c->command_capacity = 0;
-    pthread_mutex_unlock(&c->mutex);
-    for (int i = 0; i < taken; i++) obey(c, &commands[i], now_seconds());
-    c->taken += taken;
-    free(commands);
+    comm_changed(c);
+    comm_unlock(c);
+    if (trains) thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
+    return rc;
 }
 
 static int drain(struct comm *c, struct net_socket *s, int peer) {
@@ -296,87 +213,76 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
             continue;
         }
         link_receive(c->in.link, peer, &m.header, now_seconds());
-        if (m.header.kind == WIRE_SNAPSHOT_REPLY) {
-            snapshot_pulls_answer(c->snapshots, &m.header, m.frame);
-            ps_frame_release(m.frame);
-            continue;
-        }
-        if (worker_core_message(c->core, peer, &m.header, m.frame, now_seconds()) != 0) return -1;
+        if (take_message(c, peer, &m) != 0) return -1;
     }
     return rc < 0 ? -1 : 0;
 }
 
-// Publishes what the hooks wait for. Returns whether to poll again soon: only the transport still reads a buffer, or
-// the main thread waits for a snapshot.
-static bool publish(struct comm *c, double busy_s, double now_s) {
-    bool busy = false;
-    // This is done first: a hook that sees the transfers' end may close the timeline.
-    worker_times_tell(c->times, c->core, c->o.staging != NULL);
-    pthread_mutex_lock(&c->mutex);
-    c->now.version = INT64_MAX;
-    int units = c->o.role.layout->count;
-    for (int u = 0; u < units; u++) {
-        int64_t version = worker_core_version(c->core, u);
-        if (version < c->now.version) c->now.version = version;
-        c->landed[u] = worker_core_landed(c->core, u);
-        c->filled[u] = (int64_t)worker_core_fills(c->core, u);
-        c->through[u] = worker_core_through(c->core, u);
-        for (int slot = 0; slot <= c->rule.lead; slot++) {
-            c->busy[slot * units + u] = worker_core_busy(c->core, u, slot);
-            busy = busy || c->busy[slot * units + u];
-        }
+// Passes on what the core has sent.
+static void send_all(struct comm *c) {
+    const struct ps_port port = link_port(c->in.link);
+    for (int i = 0; i < c->leaving.count; i++) {
+        const struct outgoing *out = &c->leaving.list[i];
+        const struct wire_header *h = &out->message.header;
+        bool push = h->kind == WIRE_PUSH;
+        if (push) thread_time_enter(c->spans, WORKER_PUSH, span_for(h->step, h->key, c->in.id.rank, 1));
+        port.send(port.ctx, out->peer, &out->message);
+        if (push) thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
     }
-    for (int i = 0; i <= c->rule.lag; i++) c->outcomes[i] = *worker_core_outcome(c->core, i);
-    c->unobeyed -= c->taken;
-    c->taken = 0;
-    c->now.status = *worker_core_status(c->core);
-    c->now.busy_s += busy_s;
-    c->collecting = snapshot_pulls_busy(c->snapshots);
-    // This scans each key of the unit, for the message of a missed deadline.
-    if (c->waited_unit >= 0 && now_s - c->described_s >= DESCRIBE_S) {
-        worker_core_describe(c->core, c->waited_unit, c->waiting_for, sizeof c->waiting_for);
-        c->described_s = now_s;
-    }
-    // Wakes the main thread only for the event that it waits for: other wake-ups take a core from compute.
-    if (c->waiting && has_happened(c, c->waited_event, c->waited_unit, c->waited_step, c->waited_count))
-        pthread_cond_broadcast(&c->changed);
-    // No event wakes this thread when the snapshot's buffer becomes free.
-    bool hurry = c->collecting && c->waiting && c->waited_event == COMM_SNAPSHOT;
-    pthread_mutex_unlock(&c->mutex);
-    return hurry || (busy && !worker_core_transferring(c->core));
+    c->leaving.count = 0;
 }
 
-static int poll_once(struct comm *c, struct net_poll_item *items, bool hurry) {
+// Whether it must poll again soon. No event wakes this thread when the transport no longer reads a buffer, or when the
+// buffer of the snapshot that the main thread waits for becomes free.
+static bool must_hurry(const struct comm *c) {
+    bool snapshot = c->awaited && c->awaited->until == worker_core_has_snapshotted;
+    return worker_core_lingers(c->core) || snapshot;
+}
+
+// The core's tick and what follows from it. *hurry receives must_hurry.
+static int tick(struct comm *c, bool *hurry) {
+    char lost[WIRE_TEXT_MAX];
+    struct worker_core *core = comm_lock(c);
+    double now = now_seconds();
+    for (int g = 0; g < c->o.map->shards; g++) link_await(c->in.link, g, worker_core_owes(core, g));
+    int rc = worker_core_tick(core, now);
+    comm_changed(c);
+    *hurry = must_hurry(c);
+    struct outbox empty = c->leaving;
+    c->leaving = c->sent;
+    c->sent = empty;
+    if (c->end_trace && !c->traced) {
+        thread_time_end(c->spans);
+        c->traced = true;
+        pthread_cond_broadcast(&c->changed);
+    }
+    memcpy(lost, c->lost, sizeof lost);
+    c->lost[0] = 0;
+    comm_unlock(c);
+    // Reports a silent shard that owes an answer: the scheduler may not know yet.
+    if (lost[0]) member_failed(&c->o.role, &c->in.id, true, lost);
+    link_tick(c->in.link, now);
+    send_all(c);
+    return rc;
+}
+
+static int poll_once(struct comm *c, struct net_poll_item *items, bool *hurry) {
     int shards = c->o.map->shards;
     items[0] = (struct net_poll_item){.fd = c->wake_fd};
     items[1] = (struct net_poll_item){.socket = c->in.lines.scheduler};
     for (int g = 0; g < shards; g++) items[2 + g] = (struct net_poll_item){.socket = c->in.lines.dealers[g]};
     thread_time_enter(c->spans, WORKER_IDLE, SPAN_OF_NOTHING);
-    if (net_poll(items, 2 + shards, hurry ? HURRY_MS : POLL_MS) != 0) return -1;
+    if (net_poll(items, 2 + shards, *hurry ? HURRY_MS : POLL_MS) != 0) return -1;
     thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
-    if (items[0].ready) take_commands(c);
-    // Reports a silent shard that owes an answer: the scheduler may not know yet.
-    char lost[WIRE_TEXT_MAX];
-    pthread_mutex_lock(&c->mutex);
-    memcpy(lost, c->lost, sizeof lost);
-    c->lost[0] = 0;
-    pthread_mutex_unlock(&c->mutex);
-    if (lost[0]) member_failed(&c->o.role, &c->in.id, true, lost);
+    uint64_t count;
+    ssize_t n = items[0].ready ? read(c->wake_fd, &count, sizeof count) : 0;
+    (void)n;  // non-blocking: nothing there is fine
     // Ends even if the main thread is busy: its results no longer count.
     if (member_goes_on(&c->o.role, &c->in.id) != 0) return -1;
     if (items[1].ready && drain(c, c->in.lines.scheduler, PEER_SCHEDULER) != 0) return -1;
     for (int g = 0; g < shards; g++)
         if (items[2 + g].ready && drain(c, c->in.lines.dealers[g], g) != 0) return -1;
-    snapshot_pulls_tick(c->snapshots);
-    double now = now_seconds();
-    for (int g = 0; g < shards; g++) link_await(c->in.link, g, worker_core_owes(c->core, g));
-    link_tick(c->in.link, now);
-    if (worker_core_tick(c->core, now) != 0) return -1;
-    // Enqueues the copy of landed weights to the device before publish(): a hook that sees them landed finds their copy
-    // enqueued.
-    for (int u = 0; c->o.staging && u < c->o.role.layout->count; u++)
-        staging_put_weights(c->o.staging, u, worker_core_fills(c->core, u),
-                            worker_times_ids(c->times, u, worker_core_landed(c->core, u) - 1));
+    if (tick(c, hurry) != 0) return -1;
     const char *why = staging_error(c->o.staging);
     return *why ? fail("the device has failed: %s", why) : 0;
 }
@@ -397,16 +303,11 @@ static void *comm_main(void *arg) {
     error_set_label("worker %d", c->in.id.rank);
     error_quiet(1);  // the main thread logs for the worker
     atomic_store(&c->tid, gettid());
-    double before = now_seconds();
     while (!asked_to_end(c, &failed)) {
-        bool transferring = worker_core_transferring(c->core);
         atomic_fetch_add(&c->turns, 1);
-        int rc = poll_once(c, items, hurry);
+        if (poll_once(c, items, &hurry) == 0) continue;
         const char *why = worker_core_error(c->core);
-        if (rc != 0) give_up(c, why[0] ? why : error_last(), !why[0] && member_quoted(&c->o.role));
-        double after = now_seconds();
-        hurry = publish(c, transferring ? after - before : 0.0, after);
-        before = after;
+        give_up(c, why[0] ? why : error_last(), !why[0] && member_quoted(&c->o.role));
     }
     // Reports the reason to the job. The error no longer changes.
     if (failed && !rendezvous_end_reason(c->o.role.meet))
@@ -439,16 +340,12 @@ static int start_thread(struct comm *c) {
                                     .heartbeat_s = ps_heartbeat_s(c->c),
                                     .lost_s = ps_lost_s(c->c),
                                     .clock = c->in.id.clock,
-                                    .spans = c->spans,
-                                    .port = link_port(c->in.link)};
+                                    .port = {c, comm_send}};
     c->core = worker_core_create(&o);
     if (c->in.id.joins) {
         worker_core_begin(c->core, c->in.joined.opening.state.step);
         worker_core_gathers(c->core, c->in.joined.gathers);
-        c->gathers_asked = c->in.joined.gathers;
     }
-    c->snapshots = snapshot_pulls_create(
-        &(struct snapshot_pulls_options){.map = o.map, .dtype = o.dtype, .port = o.port});
     if (pthread_create(&c->thread, NULL, comm_main, c) != 0)
         return fail("cannot start the communication thread: " ERROR_RAISE_THREADS);
     c->thread_started = true;
@@ -458,18 +355,10 @@ static int start_thread(struct comm *c) {
 
 struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, struct meeting_start *start) {
     struct comm *c = xcalloc(1, sizeof *c);
-    unsigned long units = (unsigned long)o->role.layout->count;
     c->o = *o;
     c->c = o->role.config;
     c->rule = consistency_of(c->c);
-    c->times = worker_times_create(o->role.layout->count, c->rule.lead);
     c->spans = worker_thread_time(&o->role);
-    c->landed = xcalloc(units, sizeof *c->landed);
-    c->filled = xcalloc(units, sizeof *c->filled);
-    c->through = xcalloc(units, sizeof *c->through);
-    c->busy = xcalloc(units * (1 + (unsigned long)c->rule.lead), sizeof *c->busy);
-    c->outcomes = xcalloc(1 + (unsigned long)c->rule.lag, sizeof *c->outcomes);
-    c->waited_unit = -1;
     c->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&c->mutex, NULL);
     cond_init(&c->changed);
@@ -507,18 +396,12 @@ void comm_destroy(struct comm **at) {
     comm_hang_up(c);
     entered_free(&c->in);
     worker_core_destroy(&c->core);
-    snapshot_pulls_destroy(&c->snapshots);
     if (c->wake_fd >= 0) close(c->wake_fd);
     pthread_mutex_destroy(&c->mutex);
     pthread_cond_destroy(&c->changed);
-    worker_times_destroy(&c->times);
     thread_time_destroy(&c->spans);
-    free(c->commands);
-    free(c->landed);
-    free(c->filled);
-    free(c->through);
-    free(c->busy);
-    free(c->outcomes);
+    free(c->sent.list);
+    free(c->leaving.list);
     free(c);
     *at = NULL;
 }

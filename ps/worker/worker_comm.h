@@ -1,15 +1,20 @@
-// A worker's communication thread. It owns the sockets and the protocol's core from the start to the end of its epoch.
-// The hooks of the topology (worker.c) send it commands and wait for what it publishes.
+// A worker's communication thread, and the lock of the protocol's core. The thread owns the sockets from the start to the
+// end of its epoch. The hooks of the topology (worker.c) call the core (worker_core.h) themselves:
 //
-//     main (hooks) and compute (host functions)        communication thread
-//         comm_command ---- mutex, eventfd ------>     worker_core, sockets
-//         comm_wait <------ mutex, condition -----     (published: copied out after every poll)
+//     main (hooks) and compute (host functions)             communication thread
+//         comm_lock                                         poll: a message, the eventfd, or the tick
+//         worker_core_push_unit, ..                         copy the message's frame            without the lock
+//         comm_unlock_wake ------------- eventfd ------->   worker_core_message, .._tick        with the lock
+//         comm_wait <------------------- condition ------   send what the core has sent         without the lock
 //
-// Between a unit's push and its landing, only this thread, or in shared memory the server, writes the unit's weights.
-// At all other times only compute reads them. A device with memory of its own has twins of the buffers: staging.h says
-// which side owns them when.
+// The lock is held for microseconds: no socket call, no copy of a payload and no file comes under it. The core's port
+// therefore appends to a list, which the communication thread passes on to the link (ps/net/link.h).
 //
-// Blocking   comm_create (until all ranks are ready), and comm_wait.
+// Between a unit's push and its landing, only the communication thread, or in shared memory the server, writes the unit's
+// weights. At all other times only compute reads them. A device with memory of its own has twins of the buffers:
+// staging.h says which side owns them when.
+//
+// Blocking   comm_create (until all ranks are ready), comm_wait and comm_write_trace.
 // Errors     The first error is kept: every wait then fails with it, and is reported to the job. It is logged once.
 #ifndef STARRING_PS_WORKER_WORKER_COMM_H
 #define STARRING_PS_WORKER_WORKER_COMM_H
@@ -20,7 +25,6 @@
 #include "ps/worker/sharing.h"
 #include "ps/worker/staging.h"
 #include "ps/worker/worker_core.h"
-#include "ps/worker/worker_times.h"
 
 struct comm_options {
     struct ps_role_options role;
@@ -37,7 +41,7 @@ struct comm;
 struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, struct meeting_start *start);
 // The job's state when this worker joined it; NULL if the worker started with the job.
 const struct joined *comm_joined(const struct comm *c);
-// Ends the thread: later commands are ignored.
+// Ends the thread: later requests are not sent.
 void comm_part(struct comm *c);
 // Does the same and closes its sockets: nothing is sent any more.
 void comm_hang_up(struct comm *c);
@@ -46,78 +50,27 @@ void comm_hang_up(struct comm *c);
 struct comm *ps_worker_comm(struct topology *t);
 void comm_destroy(struct comm **c);  // after comm_part; waits until the transport no longer reads any buffer
 
-// ---------------------------------------------------------------- commands
-enum command_kind {
-    COMMAND_PUSH,
-    COMMAND_PULL,  // by unit
-    COMMAND_INIT,
-    COMMAND_BEGIN,  // resumes after so many steps, and pulls the weights
-    COMMAND_REPORT,
-    COMMAND_JUMP,  // continues at a step, after steps that closed without this worker
-    COMMAND_GATHER,
-    COMMAND_TAKE,
-    COMMAND_PULL_ALL,
-    COMMAND_SNAPSHOT,
-    COMMAND_SNAPSHOTS_END,
-    COMMAND_STOP,
-    COMMAND_TRACE  // ends this thread's trace, if any, for comm_write_trace
-};
-
-struct command {
-    enum command_kind kind;
-    int unit;
-    struct push_info push;
-    struct transfer_ids ids;         // PUSH PULL
-    const float *values;             // INIT: (n_pad), unchanged until the unit is no longer busy
-    uint64_t round;                  // INIT
-    int64_t step;                    // BEGIN TAKE PULL JUMP
-    bool aside;                      // PULL: not for a training pass
-    const struct wire_header *done;  // TAKE: as worker_core_take's, unchanged until it is answered
-    uint32_t more;                   // PULL_ALL: of worker_core_pull_all
-    struct step_report report;
-    double gather[WIRE_VALUES_MAX];
-    int count;        // GATHER
-    int64_t version;  // SNAPSHOT: this or a later one
-    struct snapshot *snapshot;
-};
-void comm_command(struct comm *c, const struct command *command);  // any thread; never blocks
-// Makes every wait fail with this text, which is reported to the job. Any thread may call it.
+// ---------------------------------------------------------------- the core (any thread)
+// Returns the core, which no other thread uses until one of the two functions below is called.
+struct worker_core *comm_lock(struct comm *c);
+void comm_unlock(struct comm *c);
+void comm_unlock_wake(struct comm *c);  // after a request: the communication thread sends it
+// Makes every wait fail with this text, which is reported to the job.
 void comm_give_up(struct comm *c, const char *why);
 
 // ---------------------------------------------------------------- waiting (main thread)
-enum comm_event {
-    COMM_LANDED,    // the unit's weights of this step
-    COMM_FREE,      // the gradient buffer of the unit in this step's slot is free
-    COMM_FILLED,    // by unit: that many pulls of the unit
-    COMM_THROUGH,   // by unit: that many pushes of the unit, whose buffer is free
-    COMM_LOADED,    // the servers have what was last sent of the unit: initial values, or the step's gradient
-    COMM_PULLED,    // every pull has been answered
-    COMM_GATHERED,  // the last gather
-    COMM_SNAPSHOT,  // no snapshot is being collected
-    COMM_TAKEN,     // the answer to TAKE of the step
-    COMM_STEP_DONE,  // the scheduler has closed the step
+struct comm_wait {
+    worker_condition *until;
+    int unit;             // -1: none is meant
+    int64_t step, count;  // of the condition; errors name the step
 };
-// Blocks until the event has happened, and for longer than deadline_ms only while every server that owes an answer
-// sends messages. unit: -1 if none is meant. what: the missing event in words: "weights have not landed". Returns 0, or
-// -1 after logging.
-int comm_wait(struct comm *c, enum comm_event event, int unit, int64_t step, const char *what);
+// Blocks until the condition holds, and for longer than deadline_ms only while every server that owes an answer sends
+// messages. late: the missing event in words, "weights have not landed". Returns 0, or -1 after logging.
+int comm_wait(struct comm *c, const struct comm_wait *w, const char *late);
 
-// The same for the unit's pull or push number `count` (COMM_FILLED, COMM_THROUGH).
-int comm_wait_unit(struct comm *c, enum comm_event event, int unit, int64_t count, int64_t step,
-                   const char *what);
-
-// The state after a wait.
-struct published {
-    struct worker_status status;
-    int64_t version;  // updates that the weights of every unit hold
-    double busy_s;    // any transfer outstanding
-    double waited_s;  // time blocked in comm_wait
-};
-struct published comm_published(struct comm *c);
-struct step_outcome comm_outcome(struct comm *c, int64_t step);  // worker_core_outcome's
-pid_t comm_thread(struct comm *c);                               // the id of its thread; 0: not yet
-// Writes the communication thread's part of the trace, after COMMAND_TRACE was obeyed. It runs on the caller's thread,
-// which may wait for a disk while the communication thread answers messages. Returns 0, or -1 after logging.
+pid_t comm_thread(struct comm *c);  // the id of its thread; 0: not yet
+// Ends the communication thread's part of the trace, if the run leaves one, and writes it. It runs on the caller's
+// thread, which may wait for a disk while the communication thread answers messages. Returns 0, or -1 after logging.
 int comm_write_trace(struct comm *c);
 
 #endif

@@ -9,7 +9,6 @@
 #include "ps/job/push_code.h"
 #include "ps/job/timing.h"
 #include "shared/core/error.h"
-#include "shared/time/thread_time.h"
 
 // ---------------------------------------------------------------- slots
 static int slots(const struct worker_core *c) { return 1 + c->o.lead; }
@@ -126,9 +125,7 @@ static void send(struct worker_core *c, int key, struct worker_slot *s, double n
         m.header.place_bytes = k->push_bytes;
         m = (struct ps_message){.header = m.header};
     }
-    if (!s->init) thread_time_enter(c->o.spans, WORKER_PUSH, span_for(s->push.step, key, c->o.rank, 1));
     c->o.port.send(c->o.port.ctx, k->part->shard, &m);
-    thread_time_enter(c->o.spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
 }
 
 static void send_pull(struct worker_core *c, int key, const struct worker_slot *s) {
@@ -188,6 +185,12 @@ static int64_t own_moment(const struct worker_core *c, int64_t own_ns) {
     return ps_moment_of(ps_clock_to_scheduler(&c->clock, own_ns), c->o.rank);
 }
 
+static void keep_ids(struct unit_times *t, const struct transfer_ids *ids) {
+    t->ids.in = ids->in;
+    if (ids->gradients) t->ids.gradients = ids->gradients;
+    if (ids->weights) t->ids.weights = ids->weights;
+}
+
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info) {
     struct staleness *stale = &c->status.staleness;
     // The first push of a step: after each push weights are replaced.
@@ -208,7 +211,9 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
                                    .ready_ns = info->ready_ns,
                                    .landed_first_ns = c->o.by_unit ? x->times.landed_first_ns : 0,
                                    .landed_ns = c->o.by_unit ? x->times.landed_ns : 0,
-                                   .landed_peers_ns = c->o.by_unit ? x->times.landed_peers_ns : 0};
+                                   .landed_peers_ns = c->o.by_unit ? x->times.landed_peers_ns : 0,
+                                   .ids = x->times.ids};
+    keep_ids(&x->times, &info->ids);
     x->unacknowledged = first[u + 1] - first[u];
     if (!c->o.by_unit) x->unlanded = first[u + 1] - first[u];  // by unit, pulls are independent of pushes
     x->handed++;
@@ -223,14 +228,15 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
     }
 }
 
-void worker_core_pull_unit(struct worker_core *c, int u, int64_t step, bool aside, double now) {
+void worker_core_pull_unit(struct worker_core *c, int u, const struct pull_info *info, double now) {
     const int *first = c->o.map->first;
-    struct worker_unit *x = unit_at(c, u, step - 1);
+    struct worker_unit *x = unit_at(c, u, info->step - 1);
+    keep_ids(&x->times, &info->ids);
     x->unlanded = first[u + 1] - first[u];
     x->times.landed_first_ns = x->times.landed_ns = x->times.landed_peers_ns = 0;
     for (int key = first[u]; key < first[u + 1]; key++) {
-        struct worker_slot *s = slot_at(c, key, step - 1);
-        open_pull(c, key, s, step, aside, now);
+        struct worker_slot *s = slot_at(c, key, info->step - 1);
+        open_pull(c, key, s, info->step, info->aside, now);
         send_pull(c, key, s);
     }
 }
@@ -303,6 +309,12 @@ void worker_core_report(struct worker_core *c, const struct step_report *r) {
     tell_scheduler(c, &h);
     count_steps(c);
 }
+
+void worker_core_snapshot(struct worker_core *c, int64_t version, struct snapshot *s) {
+    snapshot_pulls_open(c->snapshots, version, s);
+}
+
+void worker_core_end_snapshots(struct worker_core *c) { snapshot_pulls_end(c->snapshots); }
 
 void worker_core_stop(struct worker_core *c) {
     if (!c->stop) c->beat_s = 0;
@@ -426,7 +438,9 @@ static void pull_jump(struct worker_core *c, int key, double now) {
     send_pull(c, key, s);
 }
 
+// Pushes that credits allow leave first, as predicted: no tick may have come since they were requested.
 void worker_core_jump(struct worker_core *c, int64_t step, double now) {
+    pump(c, now);
     c->jump = step;
     if (c->step < step - 1) c->step = step - 1;
     for (int key = 0; key < c->o.map->count; key++) {
@@ -452,6 +466,29 @@ static void on_push_ack(struct worker_core *c, int key, const struct wire_header
     }
 }
 
+// The open pull that this message answers; NULL: none.
+static const struct worker_slot *pull_answered(const struct worker_core *c, int peer,
+                                               const struct wire_header *h) {
+    if (h->kind != WIRE_PULL_REPLY || h->key >= c->o.map->count || c->o.map->parts[h->key].shard != peer)
+        return NULL;
+    const struct worker_slot *asked = slot_at(c, h->key, h->step - 1);
+    if (!asked->pulling || h->seq != asked->pull_seq) return NULL;
+    return h->step < asked->pull_want || (h->step > asked->pull_want && !c->o.drops) ? NULL : asked;
+}
+
+void *worker_core_target(struct worker_core *c, int peer, const struct wire_header *h,
+                         const struct ps_frame *frame) {
+    void *to = NULL;
+    if (frame && peer != PEER_SCHEDULER && h->kind == WIRE_SNAPSHOT_REPLY) {
+        to = snapshot_pulls_target(c->snapshots, h, frame);
+    } else if (frame && pull_answered(c, peer, h) && frame->bytes == c->keys[h->key].bytes) {
+        const struct partition *p = c->keys[h->key].part;
+        to = (char *)c->o.weights[p->unit] + (size_t)p->begin * dtype_size(c->o.dtype);
+    }
+    c->copying = to != NULL;
+    return to;
+}
+
 // Weights of a step answer the pulls of earlier steps too, which the shard may have dropped for it. They also
 // acknowledge the pushes before them, which may get no other answer. Where steps close without stragglers, a pull may
 // be answered with weights of a later step than it asked for. Elsewhere such an answer belongs to no request and is
@@ -459,16 +496,11 @@ static void on_push_ack(struct worker_core *c, int key, const struct wire_header
 static int on_pull_reply(struct worker_core *c, int key, const struct wire_header *h,
                          const struct ps_frame *frame, double now) {
     struct worker_key *k = &c->keys[key];
-    const struct worker_slot *asked = slot_at(c, key, h->step - 1);
-    if (!asked->pulling || h->seq != asked->pull_seq) return 0;
-    if (h->step < asked->pull_want || (h->step > asked->pull_want && !c->o.drops)) return 0;
     size_t bytes = frame ? frame->bytes : k->shared ? h->place_bytes : 0;
     if (bytes != k->bytes)
         return core_fail(c->error,
                          "key %d, step %lld: server %d answered with %zu bytes of weights instead of %zu",
                          key, (long long)h->step, k->part->shard / c->o.map->threads, bytes, k->bytes);
-    char *unit = c->o.weights[k->part->unit];
-    if (frame) memcpy(unit + (size_t)k->part->begin * dtype_size(c->o.dtype), frame->data, bytes);
     set_mark(c, key, MARK_LANDED, h->step);
     set_mark(c, key, MARK_VERSION, h->version);
     set_mark(c, key, MARK_FILLS, k->fills + 1);
@@ -500,13 +532,8 @@ static int on_shard(struct worker_core *c, int shard, const struct wire_header *
     if (h->kind == WIRE_REFUSED)
         return core_fail(c->error, "server %d refused: %.400s", shard / c->o.map->threads, h->text);
     if (h->key >= c->o.map->count || c->o.map->parts[h->key].shard != shard) return 0;
-    if (h->kind == WIRE_PULL_REPLY) {
-        bool trains = !(h->flags & WIRE_FINAL);
-        if (trains) thread_time_enter(c->o.spans, WORKER_PULL, span_for(h->step - 1, h->key, c->o.rank, 1));
-        int rc = on_pull_reply(c, h->key, h, frame, now);
-        thread_time_enter(c->o.spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
-        return rc;
-    }
+    if (h->kind == WIRE_SNAPSHOT_REPLY) snapshot_pulls_answer(c->snapshots, h, frame);
+    if (pull_answered(c, shard, h)) return on_pull_reply(c, h->key, h, frame, now);
     if (h->kind == WIRE_PUSH_ACK) (c->o.by_unit ? on_unit_ack : on_push_ack)(c, h->key, h, now);
     struct worker_slot *init = slot_at(c, h->key, 0);
     if (h->kind == WIRE_INIT_ACK && init->init && init->sending == SEND_SENT && h->seq == init->init_round)
@@ -572,6 +599,7 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
 int worker_core_message(struct worker_core *c, int peer, const struct wire_header *h, struct ps_frame *frame,
                         double now) {
     int rc = c->error[0] ? -1 : 0;
+    c->copying = false;
     if (!rc && peer == PEER_SCHEDULER)
         rc = on_scheduler(c, h, now);
     else if (!rc) {
@@ -605,6 +633,7 @@ static void note_free(struct worker_core *c) {
 int worker_core_tick(struct worker_core *c, double now) {
     if (c->error[0]) return -1;
     double turn_s = turn_clock_turn(&c->turns, now);
+    snapshot_pulls_tick(c->snapshots);
     pump(c, now);
     note_free(c);
     note_silence(c, turn_s);
@@ -625,8 +654,12 @@ int worker_core_tick(struct worker_core *c, double now) {
 int64_t worker_core_landed(const struct worker_core *c, int u) {
     return c->least[u * MARKS + MARK_LANDED].value;
 }
-int64_t worker_core_version(const struct worker_core *c, int u) {
-    return c->least[u * MARKS + MARK_VERSION].value;
+int64_t worker_core_version(const struct worker_core *c) {
+    int64_t least = INT64_MAX;
+    for (int u = 0; u < c->o.layout->count; u++)
+        if (c->least[u * MARKS + MARK_VERSION].value < least)
+            least = c->least[u * MARKS + MARK_VERSION].value;
+    return least;
 }
 uint64_t worker_core_fills(const struct worker_core *c, int u) {
     return (uint64_t)c->least[u * MARKS + MARK_FILLS].value;
@@ -642,15 +675,12 @@ int worker_core_busy(const struct worker_core *c, int u, int64_t step) {
     return x->sending + x->lingering;
 }
 
-int64_t worker_core_through(const struct worker_core *c, int u) {
-    return unit_at(c, u, 0)->handed - (worker_core_busy(c, u, 0) > 0);
-}
-
 const struct worker_status *worker_core_status(const struct worker_core *c) { return &c->status; }
 const struct step_outcome *worker_core_outcome(const struct worker_core *c, int64_t step) {
     return &report_of(c, step)->out;
 }
 bool worker_core_transferring(const struct worker_core *c) { return c->sending > 0 || c->status.pulling > 0; }
+bool worker_core_lingers(const struct worker_core *c) { return c->lingering && !worker_core_transferring(c); }
 
 bool worker_core_owes(const struct worker_core *c, int shard) { return c->shards[shard].owes > 0; }
 
@@ -661,6 +691,35 @@ bool worker_core_renew(const struct worker_core *c, const struct wire_header *h)
     return init ? s->init_round == h->seq : s->push.step == h->step;
 }
 
+// ---------------------------------------------------------------- conditions
+bool worker_core_has_landed(const struct worker_core *c, int u, int64_t step, int64_t count) {
+    return worker_core_landed(c, u) >= step && (int64_t)worker_core_fills(c, u) >= count;
+}
+bool worker_core_has_freed(const struct worker_core *c, int u, int64_t step, int64_t count) {
+    return unit_at(c, u, step)->handed >= count && worker_core_busy(c, u, step) == 0;
+}
+bool worker_core_has_pulled(const struct worker_core *c, int u, int64_t step, int64_t count) {
+    (void)u, (void)step, (void)count;
+    return c->status.pulling == 0 && !c->copying;
+}
+bool worker_core_has_gathered(const struct worker_core *c, int u, int64_t step, int64_t count) {
+    (void)u, (void)step, (void)count;
+    return !c->gathering;
+}
+bool worker_core_has_taken(const struct worker_core *c, int u, int64_t step, int64_t count) {
+    (void)u, (void)count;
+    return c->status.taken_step == step;
+}
+bool worker_core_has_closed(const struct worker_core *c, int u, int64_t step, int64_t count) {
+    (void)u, (void)count;
+    return c->status.steps_done > step;
+}
+bool worker_core_has_snapshotted(const struct worker_core *c, int u, int64_t step, int64_t count) {
+    (void)u, (void)step, (void)count;
+    return !snapshot_pulls_busy(c->snapshots);
+}
+
+// ---------------------------------------------------------------- errors
 const char *worker_core_error(const struct worker_core *c) { return c->error; }
 void worker_core_describe(const struct worker_core *c, int u, char *out, size_t size) {
     const int *first = c->o.map->first;
@@ -710,6 +769,8 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
         if (largest < k->push_bytes) largest = k->push_bytes;
         if (k->shared && o->weight_at) k->weight_at = o->weight_at[p->unit] + (size_t)p->begin * size;
     }
+    c->snapshots = snapshot_pulls_create(
+        &(struct snapshot_pulls_options){.map = o->map, .dtype = o->dtype, .port = o->port});
     c->credits.window = CREDITS_WINDOW_MOST;
     c->credits.least = 2 * largest;
     c->credits.all = c->credits.most >= opened && !o->by_unit;
@@ -718,6 +779,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
 
 void worker_core_destroy(struct worker_core **c) {
     if (!*c) return;
+    snapshot_pulls_destroy(&(*c)->snapshots);
     free((*c)->keys);
     free((*c)->slots);
     free((*c)->shards);

@@ -1,5 +1,5 @@
 // A worker's side of the protocol as a pure state machine: what to push and pull, and what has
-// landed. No sockets, no clock but `now` (seconds). The communication thread owns it.
+// landed. No sockets, no clock but `now` (seconds). One thread at a time: worker_comm.h has the lock.
 //
 // A worker may run ahead: lead + 1 of its steps are open at once, each in a slot of every key (step % (1 + lead)). The
 // slot holds the key's push of the step and the pull after it, with a gradient buffer of its own. A unit's times and
@@ -30,6 +30,8 @@
 // 5. A step's REPORT, GATHER and TAKE have one answer each. At most one GATHER and one TAKE are open. Reports are
 //    answered in any order, and count in the order of their steps.
 // 6. A shard that owes an answer and whose link is silent for lost_s is lost.
+//
+// Worker 0's core also collects snapshots (snapshot_pulls.h).
 #ifndef STARRING_PS_WORKER_WORKER_CORE_H
 #define STARRING_PS_WORKER_WORKER_CORE_H
 
@@ -39,9 +41,14 @@
 #include "ps/net/port.h"
 #include "shared/core/topology.h"
 
-// How the trace divides the communication thread's time: WORKER_PUSH hands gradients to the transport, WORKER_PULL
-// takes weights.
-enum worker_part { WORKER_IDLE, WORKER_PROTOCOL, WORKER_PUSH, WORKER_PULL, WORKER_PARTS };
+struct snapshot;
+struct timeline;
+
+// The timeline's ids of a unit's push and of the pull after it. The core keeps them for worker_times.h.
+struct transfer_ids {
+    struct timeline *in;  // NULL: nothing is recorded
+    uint64_t gradients, weights;
+};
 
 struct worker_core_options {
     int rank;
@@ -63,8 +70,7 @@ struct worker_core_options {
     double heartbeat_s;
     double lost_s;  // a shard that owes answers and is silent for so long is lost
     struct ps_clock clock;
-    struct thread_time *spans;  // of the calling thread; NULL: none. They decide nothing
-    struct ps_port port;        // peers: shard indices, PEER_SCHEDULER
+    struct ps_port port;  // peers: shard indices, PEER_SCHEDULER. Requests, answers and ticks send through it
 };
 
 // The data that a unit's push carries with its gradient.
@@ -78,6 +84,14 @@ struct push_info {
     int64_t batch;     // applied on arrival: the batch of the job's budget; by unit: the step's micro-batch
     int64_t ready_ns;  // when it was handed over, by this host's clock
     int64_t tokens, mean_tokens;  // struct step_plan's, where workers join and leave; else 0
+    struct transfer_ids ids;
+};
+
+// A pull that follows no push.
+struct pull_info {
+    int64_t step;  // the weights after so many steps are wanted
+    bool aside;    // not for a training pass: their bytes count as control
+    struct transfer_ids ids;
 };
 
 // Times of a unit's push and of the pull after it, nanoseconds of this host's clock. The two times of peers name the
@@ -89,6 +103,7 @@ struct unit_times {
     int64_t acknowledged_peers_ns;       // the latest hand-over that an acknowledgement waited for
     int64_t landed_first_ns, landed_ns;  // weights of the first and the last key; 0: not yet
     int64_t landed_peers_ns;             // the latest hand-over that the weights waited for
+    struct transfer_ids ids;             // of transfers whose times the timeline does not have yet
 };
 
 // The scheduler's answer to the report of a step.
@@ -131,9 +146,8 @@ void worker_core_destroy(struct worker_core **c);
 // ---- requests. Each is answered by a change of the state below.
 // The unit must not be busy with the step that had the slot before.
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info);
-// By unit: pulls the unit's weights after `step` steps; aside: their bytes count as control. No pull of the unit may be
-// open.
-void worker_core_pull_unit(struct worker_core *c, int u, int64_t step, bool aside, double now);
+// By unit: pulls the unit's weights. No pull of the unit may be open.
+void worker_core_pull_unit(struct worker_core *c, int u, const struct pull_info *info, double now);
 // values (n_pad) must not change until the unit is no longer busy. round: 1, 2, .. counts loadings.
 void worker_core_init_unit(struct worker_core *c, int u, const float *values, uint64_t round);
 // The report of a worker that has computed its step.
@@ -155,8 +169,16 @@ void worker_core_pull_all(struct worker_core *c, uint32_t more, double now);
 // what a checkpoint records of the budget (ps/agree/budget.h); NULL: nothing.
 void worker_core_take(struct worker_core *c, int64_t step, const struct wire_header *done);
 void worker_core_stop(struct worker_core *c);  // heartbeats carry it from now on, the next one at once
+void worker_core_snapshot(struct worker_core *c, int64_t version, struct snapshot *s);
+// Once worker_core_has_pulled is true after it, no snapshot is touched any more.
+void worker_core_end_snapshots(struct worker_core *c);
 
-// ---- messages. peer: shard index or PEER_SCHEDULER. Takes ownership of frame. Returns 0, or -1 with an error.
+// ---- messages. peer: shard index or PEER_SCHEDULER. Each message is passed to both functions.
+// Returns where the frame's bytes belong, or NULL if they are not wanted. The caller copies them, and then calls
+// worker_core_message. Requests in between do no harm: what they change makes the message unwanted at most.
+void *worker_core_target(struct worker_core *c, int peer, const struct wire_header *h,
+                         const struct ps_frame *frame);
+// Takes ownership of frame. Returns 0, or -1 with an error.
 int worker_core_message(struct worker_core *c, int peer, const struct wire_header *h, struct ps_frame *frame,
                         double now);
 // Sends what credits allow, and heartbeats. Returns 0, or -1 with an error.
@@ -168,21 +190,34 @@ const struct worker_status *worker_core_status(const struct worker_core *c);
 const struct step_outcome *worker_core_outcome(const struct worker_core *c, int64_t step);
 int64_t worker_core_landed(const struct worker_core *c, int u);  // step whose weights every key has
 uint64_t worker_core_fills(const struct worker_core *c, int u);  // pulls that every key has had answered
-// By unit: the unit's pushes so far whose gradient buffer is free again.
-int64_t worker_core_through(const struct worker_core *c, int u);
-int64_t worker_core_version(const struct worker_core *c, int u);  // updates that every key's weights hold
+int64_t worker_core_version(const struct worker_core *c);        // updates that the weights of every key hold
 // Times of u's push of `step`, or of the push that had the slot before: see times.step.
 const struct unit_times *worker_core_times(const struct worker_core *c, int u, int64_t step);
 const struct ps_clock *worker_core_clock(const struct worker_core *c);
 // Keys whose gradient (or initial values) in the slot of `step` the transport or a server still needs.
 int worker_core_busy(const struct worker_core *c, int u, int64_t step);
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
+bool worker_core_lingers(
+    const struct worker_core *c);  // only the transport's own threads still hold something up
 // Whether the shard owes an answer, as of the last tick.
 bool worker_core_owes(const struct worker_core *c, int shard);
 // Whether the link still has to resend the message of this header (link_options.renew). Gradients and initial values do
 // not change as long as it does.
 bool worker_core_renew(const struct worker_core *c, const struct wire_header *h);
 const char *worker_core_error(const struct worker_core *c);
+
+// ---- what a worker waits for (comm_wait). A condition ignores the arguments that it does not name.
+typedef bool worker_condition(const struct worker_core *c, int u, int64_t step, int64_t count);
+// The unit's weights after `step` steps, or later ones, and the answers to `count` pulls of it.
+worker_condition worker_core_has_landed;
+// `count` pushes of the unit in the slot of `step` were requested, and its gradient buffer is free: the servers need
+// neither gradient nor initial values.
+worker_condition worker_core_has_freed;
+worker_condition worker_core_has_pulled;       // every pull is answered, and no frame is being copied
+worker_condition worker_core_has_gathered;     // the last gather is answered
+worker_condition worker_core_has_taken;        // the TAKE of `step` is answered
+worker_condition worker_core_has_closed;       // the scheduler has closed the reported `step`
+worker_condition worker_core_has_snapshotted;  // no snapshot is being collected
 // Describes what the worker waits for on unit u, for the message of a missed deadline.
 void worker_core_describe(const struct worker_core *c, int u, char *out, size_t size);
 

@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "ps/job/timing.h"
+#include "ps/worker/snapshot_pulls.h"
 #include "ps/worker/worker_core.h"
 #include "shared/time/turn_clock.h"
 
@@ -114,7 +115,7 @@ struct shard_side {
 struct worker_unit {
     struct unit_times times;
     int unacknowledged, unlanded;    // keys
-    int64_t handed;                  // by unit: pushes so far
+    int64_t handed;                  // pushes so far
     int queued, sending, lingering;  // slots; lingering: idle, but the transport still reads their payload
     int next;                        // no key before it is queued
     bool visited;  // all keys were checked since they were queued: those that need no credit are sent
@@ -148,6 +149,8 @@ struct worker_core {
     bool taking, gathering;  // TAKE, GATHER have no answer yet
     int gather_count;
     struct worker_status status;
+    struct snapshot_pulls *snapshots;
+    bool copying;  // between worker_core_target and worker_core_message a frame is copied
     int64_t begin, step;
     bool stop;          // this worker was asked to leave
     uint64_t progress;  // pushes and initial values acknowledged: a stuck worker makes none

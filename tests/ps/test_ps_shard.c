@@ -557,6 +557,53 @@ static void test_credits_and_urgency(void **state) {
     sim_destroy(b.sim);
 }
 
+// The weights of key 0 land only from the frame that answers the open pull, and only where they belong. A gradient's
+// buffer is free when its push has been requested and is acknowledged.
+static void test_frames_and_conditions(void **state) {
+    (void)state;
+    struct fixture b = fixture_create("sync");
+    int keys = b.sim->map->first[1];
+    void *weights = b.sim->workers[0].weights[0], *data = xcalloc(1, b.bytes);
+    struct worker_core_options o = {.layout = b.sim->l,
+                                    .map = b.sim->map,
+                                    .dtype = DT_BF16,
+                                    .weights = b.sim->workers[0].weights,
+                                    .grads = (const void *const *)b.sim->workers[0].grads,
+                                    .credit_bytes = 1 << 30,
+                                    .heartbeat_s = 1e6,
+                                    .lost_s = 5.0,
+                                    .port = {&b.log, log_send}};
+    struct worker_core *w = worker_core_create(&o);
+    assert_true(worker_core_has_freed(w, 0, 0, 0) && !worker_core_has_freed(w, 0, 0, 1));
+    worker_core_push_unit(w, 0, &(struct push_info){.grad_scale = 1.0f});
+    assert_false(worker_core_has_freed(w, 0, 0, 0) || worker_core_has_landed(w, 0, 1, 0));
+    worker_core_tick(w, 0);
+    for (int key = 0; key < keys; key++) {
+        const struct partition *part = &b.sim->map->parts[key];
+        struct ps_frame *f = sim_frame(b.sim, xcalloc(1, b.bytes), (size_t)(part->end - part->begin) * 2);
+        struct ps_frame less = {data, f->bytes - 1, NULL};
+        struct wire_header h = {.kind = WIRE_PULL_REPLY, .key = key, .step = 1, .seq = b.log.sent[key].h.seq},
+                           other = h;
+        other.seq++;
+        assert_null(worker_core_target(w, 0, &other, f));
+        assert_null(worker_core_target(w, 0, &h, &less));
+        assert_null(worker_core_target(w, PEER_SCHEDULER, &h, f));
+        assert_ptr_equal(worker_core_target(w, 0, &h, f), (char *)weights + 2 * part->begin);
+        assert_false(worker_core_has_landed(w, 0, 1, 0));
+        assert_int_equal(worker_core_message(w, 0, &h, f, 0), 0);
+        f = sim_frame(b.sim, xcalloc(1, b.bytes), (size_t)(part->end - part->begin) * 2);
+        assert_null(worker_core_target(w, 0, &h, f));  // the pull is answered
+        ps_frame_release(f);
+    }
+    // The weights of step 1 acknowledge the push of step 0.
+    assert_true(worker_core_has_freed(w, 0, 0, 1) && worker_core_has_landed(w, 0, 1, 1) &&
+                worker_core_has_pulled(w, 0, 0, 0));
+    assert_false(worker_core_has_landed(w, 0, 2, 1) || worker_core_has_landed(w, 0, 1, 2));
+    free(data);
+    worker_core_destroy(&w);
+    sim_destroy(b.sim);
+}
+
 // The last push that a worker has sent, or -1.
 static int last_push(const struct log *l) {
     for (int i = l->count - 1; i >= 0; i--)
@@ -698,6 +745,7 @@ int main(void) {
                                        cmocka_unit_test(test_sets_ahead),
                                        cmocka_unit_test(test_batches),
                                        cmocka_unit_test(test_credits_and_urgency),
+                                       cmocka_unit_test(test_frames_and_conditions),
                                        cmocka_unit_test(test_credits),
                                        cmocka_unit_test(test_window),
                                        cmocka_unit_test(test_slow_worker_holds_nothing_back),

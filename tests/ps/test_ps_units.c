@@ -71,7 +71,7 @@ static void plain_step(const struct sim *s) {
 
 // ---------------------------------------------------------------- a worker
 static bool has_landed(const struct sim_worker *x, const struct loop *p, int u) {
-    return u < 0 || (int64_t)worker_core_fills(x->core, u) == p->pulls[u];
+    return u < 0 || worker_core_has_landed(x->core, u, 0, p->pulls[u]);
 }
 
 // Pulls u unless its slot has it; false: the slot waits for another one.
@@ -79,7 +79,7 @@ static bool pull(struct sim *s, struct sim_worker *x, struct loop *p, int u) {
     enum pass pass = p->backward ? PASS_BACKWARD : PASS_FORWARD;
     if (unit_schedule_there(&p->schedule, u, pass)) return true;
     if (!has_landed(x, p, p->in_slot[u & 1])) return false;
-    worker_core_pull_unit(x->core, u, x->step, false, sim_clock(s, x));
+    worker_core_pull_unit(x->core, u, &(struct pull_info){.step = x->step}, sim_clock(s, x));
     p->pulls[u]++;
     p->in_slot[u & 1] = u;
     unit_schedule_gathered(&p->schedule, u, pass);
@@ -87,7 +87,7 @@ static bool pull(struct sim *s, struct sim_worker *x, struct loop *p, int u) {
 }
 
 static bool is_through(const struct sim_worker *x, const struct loop *p, int u) {
-    return u < 0 || worker_core_through(x->core, u) == p->pushes[u];
+    return u < 0 || worker_core_has_freed(x->core, u, 0, p->pushes[u]);
 }
 
 static void push(struct sim *s, struct sim_worker *x, struct loop *p, int u) {

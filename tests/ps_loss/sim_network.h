@@ -351,6 +351,8 @@ static inline int sim_deliver(struct sim *s) {
     int peer = p.from.role == PS_SCHEDULER ? PEER_SCHEDULER : p.from.index;
     struct sim_worker *x = &s->workers[p.to.index];
     link_receive(x->link, peer, &h, sim_clock(s, x));
+    void *to = worker_core_target(x->core, peer, &h, f);
+    if (to) memcpy(to, f->data, f->bytes);
     return worker_core_message(x->core, peer, &h, f, sim_clock(s, x));
 }
 

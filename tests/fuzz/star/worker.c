@@ -83,6 +83,8 @@ static void take(struct life *l, int peer, const struct wire_header *h, struct p
                   l->asked[h->key].open && h->seq == l->asked[h->key].seq && h->step == l->asked[h->key].want;
     uint64_t rest = hash_rest(l, answer ? h->key : -1);
     hash_weights(l, before);
+    void *to = worker_core_target(l->x->core, peer, h, f);
+    if (to) memcpy(to, f->data, f->bytes);
     worker_core_message(l->x->core, peer, h, f, l->s->now);
     hash_weights(l, after);
     FUZZ_CHECK(rest == hash_rest(l, answer ? h->key : -1), "a %s of key %d changes something else",

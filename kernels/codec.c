@@ -20,22 +20,16 @@ static const char *fault_of_topk(const struct code_format *f, const void *code, 
     return NULL;
 }
 
-#define CODE_ROW(id, name, bytes, fault) [CODE_##id] = {name, fault},
-static const struct codec rows[CODE_KINDS] = {CODE_LIST(CODE_ROW)};
-
 const struct codec *codec_of(enum code_kind kind) {
+#define BLOCK_ROW(id, name, bits, statistic) [CODE_##id] = {#name, fault_of_blocks},
+    static const struct codec rows[CODE_KINDS] = {
+        BLOCK_CODES(BLOCK_ROW)[CODE_TOPK] = {"topk", fault_of_topk}};
     return kind > CODE_NONE && kind < CODE_KINDS ? &rows[kind] : NULL;
 }
 
 size_t code_bytes(const struct code_format *f, int64_t n) {
-    switch (f->kind) {
-#define CODE_BYTES(id, name, bytes, fault) \
-    case CODE_##id:                        \
-        return bytes;
-        CODE_LIST(CODE_BYTES)
-        case CODE_NONE:
-        case CODE_KINDS:
-            break;
-    }
-    return 0;
+#define BLOCK_BYTES(id, name, bits, statistic) [CODE_##id] = BLOCK_CODE_BYTES(bits),
+    static const size_t block_bytes[CODE_KINDS] = {BLOCK_CODES(BLOCK_BYTES)};
+    if (f->kind == CODE_TOPK) return (size_t)code_kept(f->share, n) * (sizeof(uint32_t) + sizeof(float));
+    return (size_t)(n / CODE_BLOCK) * block_bytes[f->kind];
 }

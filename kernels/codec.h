@@ -17,6 +17,10 @@
 //                                                          scale = the block's largest |x| / 127
 //     topk    kept x uint32, then kept x fp32: 8 each      the `kept` largest |x| unchanged, by rising index;
 //                                                          of equal ones the first; 0 elsewhere
+//
+// To add one   In blocks of a scale and a few bits per element: its row in BLOCK_CODES and its three formulas here.
+//              Every backend's loops, the bytes and the names follow. Another kind of code, as topk: its row in
+//              CODE_LIST, its check in codec.c, and its functions in codec.c of ref and cpu/ops, and in codec.cu.
 #ifndef STARRING_KERNELS_CODEC_H
 #define STARRING_KERNELS_CODEC_H
 
@@ -24,6 +28,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "kernels/formula.h"
 
 // The 1-bit code of 1-bit Adam (Tang et al. 2021, section 4; DeepSpeed's runtime/comm/nccl.py): one sign bit
 // per number and one fp32 scale per block of 256 numbers. A number decodes to +scale or -scale. 36 bytes per
@@ -53,18 +59,45 @@ static inline size_t onebit_bytes(int64_t n) {
 // ---------------------------------------------------------------- all codes
 #define CODE_BLOCK ONEBIT_BLOCK
 
-struct int8_block {
-    float scale;
-    int8_t q[CODE_BLOCK];
-};
+// The codes in blocks: {fp32 scale, CODE_BLOCK numbers of `bits` bits, the first in the lowest bits of 32-bit words}.
+// The scale follows from a statistic of the block's x: squares, their sum in the order above, in double; or largest,
+// the largest |x| (a number that is not finite if there is one).
+//      id      name    bits  statistic
+#define BLOCK_CODES(ROW)            \
+    ROW(ONEBIT, onebit, 1, squares) \
+    ROW(INT8, int8, 8, largest)
+// Their formulas: code_scale_NAME of the statistic, infinite if that is not finite; the number of an element, its low
+// `bits` bits count; and the value of a number.
 
-// The codes, one row each: name, bytes of n elements in the format f, and the check of a received code. Blocks
-// may hold any bits, so only their number is checked; topk's indices must rise.
-#define CODE_LIST(X)                                                                       \
-    X(ONEBIT, "onebit", onebit_bytes(n), fault_of_blocks)                                  \
-    X(INT8, "int8", (size_t)(n / CODE_BLOCK) * sizeof(struct int8_block), fault_of_blocks) \
-    X(TOPK, "topk", (size_t)code_kept(f->share, n) * (sizeof(uint32_t) + sizeof(float)), fault_of_topk)
-#define CODE_KIND(id, ...) CODE_##id,
+// counted: elements that are not masked (1-bit Adam); a masked one is 0.
+FORMULA float onebit_root(double squares, int counted) {
+    return counted ? (float)sqrt(squares / counted) : 0.0f;
+}
+FORMULA float code_scale_onebit(double squares) {
+    float scale = onebit_root(squares, CODE_BLOCK);
+    return scale < INFINITY ? scale : INFINITY;  // also where it is NaN
+}
+FORMULA uint32_t code_number_onebit(float x, float scale) {
+    (void)scale;
+    return x >= 0;
+}
+FORMULA float code_value_onebit(uint32_t number, float scale) { return number ? scale : -scale; }
+
+FORMULA float code_scale_int8(double largest) {
+    return largest < (double)INFINITY ? (float)largest / 127.0f : INFINITY;
+}
+// A subnormal scale may have been rounded down by up to a half, so x / scale can exceed 127.
+FORMULA uint32_t code_number_int8(float x, float scale) {
+    float q = scale > 0 && scale < INFINITY ? rintf(x / scale) : 0;
+    return (uint32_t)(int32_t)(q > 127 ? 127 : q < -127 ? -127 : q);
+}
+FORMULA float code_value_int8(uint32_t number, float scale) { return scale * (float)(int8_t)number; }
+
+// All codes: id and name. A received block may hold any bits, so only the number of blocks is checked; topk's indices
+// must rise.
+#define BLOCK_CODE_BYTES(bits) (sizeof(float) + CODE_BLOCK / 8 * (bits))
+#define CODE_LIST(ROW)         BLOCK_CODES(ROW) ROW(TOPK, topk, , )
+#define CODE_KIND(id, ...)     CODE_##id,
 enum code_kind { CODE_NONE, CODE_LIST(CODE_KIND) CODE_KINDS };
 
 struct code_format {

@@ -51,7 +51,8 @@ static double embed_bwd_bytes(const struct embed_bwd_args *a) {
         const struct args_t *a = args;                \
         return (struct op_work){.flops = (flops_of)}; \
     }
-#define N(count) ((double)(count)*size_of(a->dt))
+#define UPDATE_BYTES(first, OP, name, states, variant) BYTES(OP, update_args, update_bytes(a, states))
+#define N(count)                                       ((double)(count)*size_of(a->dt))
 
 struct op_work op_work_of(enum op op, const void *args) {
     switch (op) {
@@ -72,9 +73,7 @@ struct op_work op_work_of(enum op op, const void *args) {
         BYTES(OP_XENT, xent_args, N((a->want_grad ? 2 : 1) * a->rows * a->vocab))
         BYTES(OP_LOSS_SUM, loss_sum_args, (double)a->rows * 4)
         BYTES(OP_SUMSQ, sumsq_args, N(a->n))
-        BYTES(OP_ADAMW, update_args, update_bytes(a, 2))
-        BYTES(OP_SGD, update_args, update_bytes(a, a->m ? 1 : 0))
-        BYTES(OP_LION, update_args, update_bytes(a, 1))
+        UPDATES(UPDATE_BYTES, )
         BYTES(OP_ONEBIT_ENCODE, onebit_encode_args, N(a->n) + (double)a->n * 16 + (double)onebit_bytes(a->n))
         BYTES(OP_ONEBIT_SUM, onebit_sum_args, (double)a->n * 12 + (double)onebit_bytes(a->n) * (a->ranks + 1))
         BYTES(OP_ADAM_FROZEN, update_args, frozen_bytes(a))

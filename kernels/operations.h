@@ -4,7 +4,8 @@
 // To add one   Add its line and its arguments here; ref_NAME in kernels/ref, the definition in the simplest
 //              loops; cpu_NAME in kernels/cpu/ops; cuda_op_NAME in kernels/cuda/ops; the bytes it moves in
 //              op_work.c; a row of `bench kernels` in shared/bench/bench_operations.c.
-//              tests/kernels/test_operations.py demands tests.
+//              tests/kernels/test_operations.py demands tests. An optimizer's update is a row of kernels/update.h
+//              instead.
 #ifndef STARRING_KERNELS_OPERATIONS_H
 #define STARRING_KERNELS_OPERATIONS_H
 
@@ -16,6 +17,7 @@
 #include "kernels/codec.h"
 #include "kernels/dtype.h"
 #include "kernels/exact_sum.h"
+#include "kernels/update.h"
 
 // Two operations are in lists of their own: each backend selects the function of the matrix product in another
 // way, and attention contains matrix products.
@@ -49,9 +51,7 @@
     OPERATION(OP_LOSS_SUM,   loss_sum,   loss_sum_args)  \
     OPERATION(OP_SUMSQ,      sumsq,      sumsq_args)     \
     OPERATION(OP_DECIDE,     decide,     decide_args)    \
-    OPERATION(OP_ADAMW,      adamw,      update_args)     \
-    OPERATION(OP_SGD,        sgd,        update_args)       \
-    OPERATION(OP_LION,       lion,       update_args)      \
+    UPDATES(UPDATE_OPERATION, OPERATION) \
     OPERATION(OP_ONEBIT_ENCODE, onebit_encode, onebit_encode_args) \
     OPERATION(OP_ONEBIT_SUM, onebit_sum, onebit_sum_args) \
     OPERATION(OP_ADAM_FROZEN, adam_frozen, update_args) \
@@ -63,6 +63,7 @@
     OPERATION(OP_FILL_ZERO,  fill_zero,  fill_zero_args) \
     OPERATION(OP_BUSY,       busy,       busy_args)
 // clang-format on
+#define UPDATE_OPERATION(OPERATION, OP, name, states, variant) OPERATION(OP, name, update_args)
 
 #define OP_ENUMERATOR(OP, name, args_t) OP,
 enum op { OPERATIONS(OP_ENUMERATOR) OP_COUNT };
@@ -296,13 +297,6 @@ struct sumsq_args {
     enum dtype dt;
 };
 
-// The decision for one step's update; made once, the same on every rank (docs/numerics.md).
-struct update_scalars {
-    float grad_scale;  // multiply gradients by this: clip / loss_scale
-    int32_t skip;      // 1: a gradient was not finite; change nothing
-    double norm;       // of the unscaled gradient, before clipping; not finite if skip
-};
-
 // scalars = update_decide(*sum, loss_scale, clip).
 struct decide_args {
     struct update_scalars *scalars;
@@ -313,50 +307,6 @@ struct decide_args {
 // = clip > 0 && norm > clip ? clip/(norm + 1e-6) : 1, as torch.nn.utils.clip_grad_norm_ and DeepSpeed;
 // grad_scale = (float)(factor/loss_scale).
 struct update_scalars update_decide(const struct exact_sum *sum, float loss_scale, float clip);
-
-// AdamW (Loshchilov & Hutter 2019, algorithm 2) over n elements, elementwise, in this order, with
-// explicit fma and correctly rounded / and sqrt, the same bits on every device:
-//     g = (float)grad * grad_scale
-//     l2_mode: g = fma(weight_decay, p, g)                     ("Adam" with adam_w_mode false)
-//     m = fma(beta1, m, (1-beta1)*g)            v = fma(beta2, v, ((1-beta2)*g)*g)
-//     denom = sqrt(v) * inv_sqrt_bc2 + eps      (a product, then a sum: two roundings)
-//     u = (m * inv_bc1) / denom
-//     !l2_mode: u = fma(weight_decay, p, u)
-//     p = fma(-lr, u, p)                        weight = round(p)
-// 1-beta is computed in fp32; inv_bc1 = 1/(1-beta1^t) and inv_sqrt_bc2 = 1/sqrt(1-beta2^t) are computed in
-// double, then rounded. scalars->skip: nothing is written. Parameter groups are ranges of elements: group g is
-// [ends[g-1], ends[g]), the first begins at 0. One launch covers all groups.
-#define UPDATE_GROUPS_MAX 24
-struct update_args {                   // for all elementwise updates; each reads what its formulas name
-    float *master, *m, *v;             // (n); sgd's m NULL: no momentum
-    void *weight;                      // (n) of type dt; may equal master in fp32; NULL: not written
-    const void *grad;                  // (n) of type dt; not read by adam_frozen with codes
-    const struct onebit_block *codes;  // adam_frozen: (n / ONEBIT_BLOCK) or NULL
-    const struct update_scalars *scalars;
-    int64_t n;
-    int64_t ends[UPDATE_GROUPS_MAX];        // (groups) rising; the last is n
-    float weight_decay[UPDATE_GROUPS_MAX];  // (groups)
-    int32_t groups;                         // at least 1
-    float lr, beta1, beta2, eps, inv_bc1, inv_sqrt_bc2, momentum, rest;
-    bool l2_mode, nesterov;
-    enum dtype dt;
-};
-
-// Stochastic gradient descent as torch.optim.SGD computes it (Sutskever et al. 2013 for the two kinds of momentum),
-// over n elements, in this order:
-//     g = (float)grad * grad_scale              g = fma(weight_decay, p, g)
-//     with m: m = fma(momentum, m, rest * g)    nesterov: g = fma(momentum, m, g); else g = m
-//     p = fma(-lr, g, p)                        weight = round(p)
-// rest is 1 - dampening; at the first update, where m holds zeros, it is 1, because torch's momentum begins as
-// the gradient. scalars->skip, groups: as in adamw.
-
-// Lion (Chen et al. 2023, algorithm 2) over n elements, in this order:
-//     g = (float)grad * grad_scale
-//     c = fma(beta1, m, (1-beta1)*g)            u = 1, 0 or -1 as c is above, at or below 0
-//     p = fma(-lr, fma(weight_decay, p, u), p)  weight = round(p)
-//     m = fma(beta2, m, (1-beta2)*g)
-// The sign of 0 is 0, as in the paper, so elements that are zero (gaps, padding) stay zero. scalars->skip,
-// groups: as in adamw.
 
 // ---- 1-bit Adam (Tang et al. 2021, algorithm 1) after its warm-up; kernels/codec.h defines the code.
 // n is a multiple of ONEBIT_BLOCK. scalars->skip: nothing is written. An element whose frozen variance v is 0
@@ -390,7 +340,7 @@ struct onebit_sum_args {
     int64_t n;
     int32_t ranks;
 };
-// Adam with a frozen variance:
+// adam_frozen, Adam with a frozen variance, on update_args:
 //     m = codes ? their values : fma(beta1, m, (1-beta1) * (grad * scalars->grad_scale))        masked: 0
 //     u = m / (sqrt(v) + eps)        u = fma(weight_decay, p, u)
 //     p = fma(-lr, u, p)             weight = round(p)

@@ -7,35 +7,46 @@
 
 #include "kernels/ref/ref.h"
 
-// The value of element i of a block.
+// The value of element i of a block of 1-bit Adam.
 static float onebit_said(const struct onebit_block *b, int64_t i) {
-    return b->sign[i / 32] >> (i % 32) & 1 ? b->scale : -b->scale;
+    return code_value_onebit(b->sign[i / 32] >> (i % 32) & 1, b->scale);
 }
 
-// The scale of a block with `counted` unmasked elements; masked elements are 0.
-static float onebit_scale(const float *x, int counted) {
+static double squares(const float *x) {
     double lane[ONEBIT_LANES] = {0};
     for (int i = 0; i < ONEBIT_BLOCK; i++) lane[i % ONEBIT_LANES] += (double)x[i] * (double)x[i];
     for (int d = ONEBIT_LANES / 2; d > 0; d /= 2)
         for (int l = 0; l < d; l++) lane[l] += lane[l + d];
-    return counted ? (float)sqrt(lane[0] / counted) : 0.0f;
+    return lane[0];
 }
 
 static uint32_t size_bits(float x) { return f32_to_bits(x) & 0x7fffffffu; }
 
-static void encode_onebit(struct onebit_block *out, const float *x) {
-    float scale = onebit_scale(x, CODE_BLOCK);
-    *out = (struct onebit_block){.scale = isfinite(scale) ? scale : INFINITY};
-    for (int i = 0; i < CODE_BLOCK; i++) out->sign[i / 32] |= (uint32_t)(x[i] >= 0) << (i % 32);
-}
-
-static void encode_int8(struct int8_block *out, const float *x) {
+static double largest(const float *x) {
     uint32_t most = 0;
     for (int i = 0; i < CODE_BLOCK; i++) most = size_bits(x[i]) > most ? size_bits(x[i]) : most;
-    bool finite = most < 0x7f800000u;
-    out->scale = finite ? bits_to_f32(most) / 127.0f : INFINITY;
+    return (double)bits_to_f32(most);
+}
+
+// The rows of BLOCK_CODES.
+static const struct block_code {
+    int bits;
+    double (*statistic)(const float *x);
+    float (*scale)(double statistic);
+    uint32_t (*number)(float x, float scale);
+    float (*value)(uint32_t number, float scale);
+} block_codes[CODE_KINDS] = {
+#define REF_CODE(id, name, bits, statistic) \
+    [CODE_##id] = {bits, statistic, code_scale_##name, code_number_##name, code_value_##name},
+    BLOCK_CODES(REF_CODE)};
+
+static void encode_block(const struct block_code *c, char *out, const float *x) {
+    uint32_t word[CODE_BLOCK] = {0}, mask = (uint32_t)((UINT64_C(1) << c->bits) - 1);
+    float scale = c->scale(c->statistic(x));
     for (int i = 0; i < CODE_BLOCK; i++)
-        out->q[i] = finite && out->scale > 0 ? (int8_t)fminf(fmaxf(rintf(x[i] / out->scale), -127), 127) : 0;
+        word[i * c->bits / 32] |= (c->number(x[i], scale) & mask) << (i * c->bits % 32);
+    memcpy(out, &scale, sizeof scale);
+    memcpy(out + sizeof scale, word, (size_t)(CODE_BLOCK / 8 * c->bits));
 }
 
 struct element {
@@ -71,11 +82,9 @@ void ref_code_encode(const struct code_encode_args *a) {
     assert(x && a->n % CODE_BLOCK == 0);
     for (int64_t i = 0; i < a->n; i++)
         x[i] = fmaf(a->error[i], a->factor, dtype_load(a->dt, a->grad, (size_t)i));
-    for (int64_t b = 0; b < a->n / CODE_BLOCK; b++) {
-        if (a->format.kind == CODE_ONEBIT)
-            encode_onebit((struct onebit_block *)a->out + b, x + b * CODE_BLOCK);
-        if (a->format.kind == CODE_INT8) encode_int8((struct int8_block *)a->out + b, x + b * CODE_BLOCK);
-    }
+    const struct block_code *c = &block_codes[a->format.kind];
+    for (int64_t b = 0; b < a->n / CODE_BLOCK && c->bits; b++)
+        encode_block(c, (char *)a->out + (size_t)b * BLOCK_CODE_BYTES(c->bits), x + b * CODE_BLOCK);
     if (a->format.kind == CODE_TOPK) encode_topk(a->out, x, a->n, code_kept(a->format.share, a->n));
     free(x);
 }
@@ -90,19 +99,17 @@ static void use(float *out, enum code_use how, float said) {
 }
 
 void ref_code_add(const struct code_add_args *a) {
+    const struct block_code *c = &block_codes[a->format.kind];
     int64_t kept = code_kept(a->format.share, a->n);
     assert(a->n % CODE_BLOCK == 0);
-    for (int64_t i = 0; i < a->n && a->format.kind != CODE_TOPK; i++) {
-        int64_t at = i % CODE_BLOCK;
-        struct onebit_block sign;
-        struct int8_block number;
-        if (a->format.kind == CODE_ONEBIT) {
-            memcpy(&sign, (const char *)a->code + (size_t)(i / CODE_BLOCK) * sizeof sign, sizeof sign);
-            use(&a->out[i], a->use, onebit_said(&sign, at));
-        } else {
-            memcpy(&number, (const char *)a->code + (size_t)(i / CODE_BLOCK) * sizeof number, sizeof number);
-            use(&a->out[i], a->use, number.scale * (float)number.q[at]);
-        }
+    for (int64_t i = 0; i < a->n && c->bits; i++) {
+        const char *block = (const char *)a->code + (size_t)(i / CODE_BLOCK) * BLOCK_CODE_BYTES(c->bits);
+        int64_t bit = i % CODE_BLOCK * c->bits;
+        float scale;
+        uint32_t word;
+        memcpy(&scale, block, sizeof scale);
+        memcpy(&word, block + sizeof scale + bit / 32 * 4, sizeof word);
+        use(&a->out[i], a->use, c->value(word >> bit % 32 & (uint32_t)((UINT64_C(1) << c->bits) - 1), scale));
     }
     for (int64_t i = 0; i < a->n && a->format.kind == CODE_TOPK && a->use == CODE_SET; i++) a->out[i] = 0;
     for (int64_t i = 0; i < kept && a->format.kind == CODE_TOPK; i++) {
@@ -122,7 +129,7 @@ static void encode_rest(struct onebit_block *out, float *x, const float *v) {
         if (v[i] == 0) x[i] = 0;
         counted += v[i] != 0;
     }
-    *out = (struct onebit_block){.scale = onebit_scale(x, counted)};
+    *out = (struct onebit_block){.scale = onebit_root(squares(x), counted)};
     for (int i = 0; i < ONEBIT_BLOCK; i++) {
         if (v[i] == 0) continue;
         out->sign[i / 32] |= (uint32_t)(x[i] >= 0) << (i % 32);

@@ -22,37 +22,7 @@ void ref_sumsq(const struct sumsq_args *a) {
 
 void ref_decide(const struct decide_args *a) { *a->scalars = update_decide(a->sum, a->loss_scale, a->clip); }
 
-// ---------------------------------------------------------------- updates of one element; each returns the new
-// p
-static float adamw(const struct update_args *a, int64_t i, float decay) {
-    float p = a->master[i], g = dtype_load(a->dt, a->grad, i) * a->scalars->grad_scale;
-    if (a->l2_mode) g = fmaf(decay, p, g);
-    float m = a->m[i] = fmaf(a->beta1, a->m[i], (1.0f - a->beta1) * g);
-    float v = a->v[i] = fmaf(a->beta2, a->v[i], ((1.0f - a->beta2) * g) * g);
-    float denom = sqrtf(v) * a->inv_sqrt_bc2 + a->eps;
-    float u = (m * a->inv_bc1) / denom;
-    if (!a->l2_mode) u = fmaf(decay, p, u);
-    return fmaf(-a->lr, u, p);
-}
-
-static float sgd(const struct update_args *a, int64_t i, float decay) {
-    float p = a->master[i], g = dtype_load(a->dt, a->grad, i) * a->scalars->grad_scale;
-    g = fmaf(decay, p, g);
-    if (a->m) {
-        float m = a->m[i] = fmaf(a->momentum, a->m[i], a->rest * g);
-        g = a->nesterov ? fmaf(a->momentum, m, g) : m;
-    }
-    return fmaf(-a->lr, g, p);
-}
-
-static float lion(const struct update_args *a, int64_t i, float decay) {
-    float p = a->master[i], m = a->m[i], g = dtype_load(a->dt, a->grad, i) * a->scalars->grad_scale;
-    float c = fmaf(a->beta1, m, (1.0f - a->beta1) * g);
-    float u = c > 0 ? 1.0f : c < 0 ? -1.0f : 0.0f;
-    a->m[i] = fmaf(a->beta2, m, (1.0f - a->beta2) * g);
-    return fmaf(-a->lr, fmaf(decay, p, u), p);
-}
-
+// ---------------------------------------------------------------- updates
 void ref_update(const struct update_args *a, ref_update_fn *element) {
     assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
     for (int64_t i = 0, group = 0; i < a->n && !a->scalars->skip; i++) {
@@ -62,6 +32,17 @@ void ref_update(const struct update_args *a, ref_update_fn *element) {
     }
 }
 
-void ref_adamw(const struct update_args *a) { ref_update(a, adamw); }
-void ref_sgd(const struct update_args *a) { ref_update(a, sgd); }
-void ref_lion(const struct update_args *a) { ref_update(a, lion); }
+#define REF_UPDATE(first, OP, name, states, variant)                          \
+    static float name(const struct update_args *a, int64_t i, float decay) {  \
+        const int count = states;                                             \
+        struct update_element e = {.p = a->master[i], .decay = decay};        \
+        e.g = dtype_load(a->dt, a->grad, (size_t)i) * a->scalars->grad_scale; \
+        if (count > 0) e.m = a->m[i];                                         \
+        if (count > 1) e.v = a->v[i];                                         \
+        update_##name(a, &e, count, variant);                                 \
+        if (count > 0) a->m[i] = e.m;                                         \
+        if (count > 1) a->v[i] = e.v;                                         \
+        return e.p;                                                           \
+    }                                                                         \
+    void ref_##name(const struct update_args *a) { ref_update(a, name); }
+UPDATES(REF_UPDATE, )

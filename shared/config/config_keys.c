@@ -16,7 +16,8 @@ const struct outer_row outer_rows[OUTER_KINDS] = {OUTER_LIST(ROW_OF)};
 static const char *const launch_names[] = {LAUNCH_LIST(NAME_OF) NULL};
 static const char *const engine_names[] = {ENGINE_LIST(NAME_OF) NULL};
 static const char *const device_names[] = {DEVICE_LIST(NAME_OF) NULL};
-static const char *const code_names[] = {"none", CODE_LIST(NAME_OF) NULL};
+#define CODE_NAME(id, name, ...) #name,
+static const char *const code_names[] = {"none", CODE_LIST(CODE_NAME) NULL};
 const char *const medium_names[] = {"auto", "shm", "tcp", NULL};
 static const char *const dtype_names[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const documents_names[] = {"packed", "whole", NULL};

@@ -151,7 +151,7 @@ static enum op set_args(struct update_args *a, const struct optimizer_config *c,
     a->groups = find_groups(c, r, a->ends, a->weight_decay);
     if (c->freeze_step && step->t > c->freeze_step) return OP_ADAM_FROZEN;
     // DeepSpeed's 1-bit Adam corrects no bias.
-    if (c->row->op == OP_ADAMW && !c->row->onebit && !c->no_bias_correction) {
+    if (!c->row->onebit && !c->no_bias_correction) {
         a->inv_bc1 = (float)(1 / (1 - exact_pow(a->beta1, (double)step->t)));
         a->inv_sqrt_bc2 = (float)(1 / sqrt(1 - exact_pow(a->beta2, (double)step->t)));
     }

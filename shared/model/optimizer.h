@@ -7,8 +7,9 @@
 //     optimizer_bytes      their bytes per parameter, for predictions
 //     optimizer_launch     the update on a stream; optimizer_apply: now, on the host
 //
-// A new optimizer needs its operation (kernels/), its row here, a member of optimizer_config for each setting
-// that no other optimizer has, and that setting's row in shared/config/config_keys.c.
+// A new optimizer needs its row here, its update in kernels/update.h unless one that exists will do, a member of
+// optimizer_config for each setting that no other optimizer has, and that setting's row in
+// shared/config/config_keys.c.
 #ifndef STARRING_SHARED_MODEL_OPTIMIZER_H
 #define STARRING_SHARED_MODEL_OPTIMIZER_H
 

@@ -1,6 +1,7 @@
 // Prints a hash of what every operation of the cpu backend computes, "NAME TYPE HASH" per line, on inputs
 // that are the same everywhere: test_bits.py runs it as built for several vector widths and processors.
 // Each operation runs on one thread and on three; unlike results end the program with 1.
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,27 +225,18 @@ static void updates(struct buffers *t, const struct how *h) {
     a.master = floats(t, N, 1);
     a.m = floats(t, N, 1);
     a.v = floats(t, N, 1);
-    for (int i = 0; i < N; i++) a.v[i] = a.v[i] < 0 ? -a.v[i] : a.v[i];
-    a.lr = 1e-3f;
-    a.beta1 = 0.9f;
-    a.beta2 = 0.95f;
-    a.eps = 1e-8f;
-    a.ends[0] = N;
-    a.weight_decay[0] = 0.1f;
-    a.groups = 1;
-    a.inv_bc1 = 2.5f;
-    a.inv_sqrt_bc2 = 1.7f;
-    call(h, OP_ADAMW, &a);
-    struct update_args g = {.grad = grad, .weight = weight, .scalars = scalars, .n = N, .dt = t->dt};
-    g.master = a.master, g.m = a.m;
-    g.ends[0] = N, g.weight_decay[0] = 0.1f, g.groups = 1;
-    g.lr = 1e-3f, g.momentum = 0.9f, g.rest = 0.75f, g.nesterov = true;
-    call(h, OP_SGD, &g);
-    struct update_args l = {.grad = grad, .weight = weight, .scalars = scalars, .n = N, .dt = t->dt};
-    l.master = a.master, l.m = a.m;
-    l.ends[0] = N, l.weight_decay[0] = 0.1f, l.groups = 1;
-    l.lr = 1e-3f, l.beta1 = 0.9f, l.beta2 = 0.99f;
-    call(h, OP_LION, &l);
+    a.lr = 1e-3f, a.beta1 = 0.9f, a.beta2 = 0.95f, a.eps = 1e-8f;
+    a.ends[0] = N, a.weight_decay[0] = 0.1f, a.groups = 1;
+    a.inv_bc1 = 2.5f, a.inv_sqrt_bc2 = 1.7f, a.momentum = 0.9f, a.rest = 0.75f;
+#define CALL_UPDATE(first, OP, name, states, variant)       \
+    for (int form = 0; form < 2; form++) {                  \
+        for (int i = 0; i < N; i++) a.v[i] = fabsf(a.v[i]); \
+        a.l2_mode = a.nesterov = form;                      \
+        call(h, OP, &a);                                    \
+    }
+    UPDATES(CALL_UPDATE, )
+    a.m = NULL;
+    call(h, OP_SGD, &a);
     call(h, OP_CAST, &(struct cast_args){.out = weight, .in = a.master, .n = N, .to = t->dt});
     call(h, OP_FILL_ZERO, &(struct fill_zero_args){.out = grad, .bytes = N});
     int64_t clock[2] = {0};  // not hashed: what time it is
@@ -286,8 +278,9 @@ static void onebit(struct buffers *t, const struct how *h) {
 
 static void codes(struct buffers *t, const struct how *h) {
     enum { N = 20 * CODE_BLOCK };
-    static const struct code_format formats[] = {{CODE_ONEBIT, 0}, {CODE_INT8, 0}, {CODE_TOPK, 0.03}};
-    for (int f = 0; f < 3; f++) {
+#define BLOCK_FORMAT(id, name, bits, statistic) {CODE_##id, 0},
+    static const struct code_format formats[] = {BLOCK_CODES(BLOCK_FORMAT){CODE_TOPK, 0.03}};
+    for (size_t f = 0; f < sizeof formats / sizeof *formats; f++) {
         float *error = floats(t, N, 1);
         void *grad = mine(t, N, 1), *code = take(t, code_bytes(&formats[f], N));
         call(h, OP_CODE_ENCODE, &(struct code_encode_args){code, error, grad, N, formats[f], 0.5f, t->dt});

@@ -2,8 +2,9 @@
 #include "tests/kernels/kernel_test.h"
 
 static const int64_t sizes[] = {0, 1, 7, 9, 41};  // blocks
+#define BLOCK_FORMAT(id, name, bits, statistic) {CODE_##id, 0},
 static const struct code_format formats[] = {
-    {CODE_ONEBIT, 0}, {CODE_INT8, 0}, {CODE_TOPK, 0.01}, {CODE_TOPK, 0.37}, {CODE_TOPK, 1}};
+    BLOCK_CODES(BLOCK_FORMAT){CODE_TOPK, 0.01}, {CODE_TOPK, 0.37}, {CODE_TOPK, 1}};
 #define FORMATS ((int)(sizeof formats / sizeof *formats))
 
 struct code_case {
@@ -162,7 +163,7 @@ static void hostile_codes(void **state) {
     index[23] = last;
     index[0] = index[1];
     assert_non_null(row->fault(&f, t.out, (size_t)t.bytes, t.n));
-    const struct code_format blocks[] = {{CODE_ONEBIT, 0}, {CODE_INT8, 0}};
+    const struct code_format blocks[] = {BLOCK_CODES(BLOCK_FORMAT)};
     for (int i = 0; i < 2; i++) {
         size_t bytes = code_bytes(&blocks[i], t.n);
         assert_int_equal(bytes, 9 * (i ? 260 : 36));

@@ -7,6 +7,7 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/spans.h"
+
 #include "kernels/dtype.h"
 
 // out[i] = value of element i of b.
@@ -19,14 +20,13 @@ static inline void onebit_decode(const struct onebit_block *b, float *restrict o
     }
 }
 
-// The scale of a block with `counted` unmasked elements; masked elements are 0.
-static inline float onebit_scale(const float *restrict x, int counted) {
+static inline double squares(const float *restrict x) {
     double lane[ONEBIT_LANES] = {0};
     for (int i = 0; i < ONEBIT_BLOCK; i += ONEBIT_LANES)
         for (int l = 0; l < ONEBIT_LANES; l++) lane[l] += (double)x[i + l] * (double)x[i + l];
     for (int d = ONEBIT_LANES / 2; d > 0; d /= 2)
         for (int l = 0; l < d; l++) lane[l] += lane[l + d];
-    return counted ? (float)sqrt(lane[0] / counted) : 0.0f;
+    return lane[0];
 }
 
 #define GRAIN (SPAN_ELEMENTS / CODE_BLOCK)  // blocks
@@ -40,40 +40,64 @@ static void block_of(const struct code_encode_args *a, int64_t at, float *restri
     for (int i = 0; i < CODE_BLOCK; i++) x[i] = __builtin_fmaf(error[i], a->factor, x[i]);
 }
 
-static void encode_onebit(struct onebit_block *out, const float *restrict x) {
-    float scale = onebit_scale(x, CODE_BLOCK);
-    out->scale = isfinite(scale) ? scale : INFINITY;
-    for (int w = 0; w < ONEBIT_WORDS; w++) {
-        uint32_t word = 0;
-        for (uint32_t l = 0; l < 32; l++) word |= (uint32_t)(x[32 * (uint32_t)w + l] >= 0) << l;
-        out->sign[w] = word;
-    }
-}
-
-static void encode_int8(struct int8_block *out, const float *restrict x) {
+static inline double largest(const float *restrict x) {
     uint32_t most = 0;
     for (int i = 0; i < CODE_BLOCK; i++) most = size_bits(x[i]) > most ? size_bits(x[i]) : most;
-    float scale = most < 0x7f800000u ? bits_to_f32(most) / 127.0f : INFINITY;
-    bool some = scale > 0 && scale < INFINITY;
-    out->scale = scale;
-    // A subnormal scale may have been rounded down by up to a half, so x / scale can exceed 127.
-    for (int i = 0; i < CODE_BLOCK; i++) {
-        float q = some ? rintf(x[i] / scale) : 0;
-        out->q[i] = (int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
-    }
+    return (double)bits_to_f32(most);
 }
 
-static void encode_span(const void *args, int64_t begin, int64_t end) {
-    const struct code_encode_args *a = args;
-    float x[CODE_BLOCK];
-    for (int64_t b = begin; b < end; b++) {
-        block_of(a, b * CODE_BLOCK, x);
-        if (a->format.kind == CODE_ONEBIT)
-            encode_onebit((struct onebit_block *)a->out + b, x);
-        else
-            encode_int8((struct int8_block *)a->out + b, x);
-    }
+// out op= value, as code_use says.
+static void use(float *restrict out, const float *restrict value, enum code_use how) {
+    for (int i = 0; i < CODE_BLOCK; i++)
+        out[i] = how == CODE_SET ? value[i] : how == CODE_PLUS ? out[i] + value[i] : out[i] - value[i];
 }
+
+// Each row's loops over blocks [begin, end): encode_NAME, and add_NAME, which decodes. Numbers of eight bits are bytes,
+// which compilers vectorise.
+#define CPU_CODE(id, name, bits, statistic)                                                                 \
+    static void encode_##name(const void *args, int64_t begin, int64_t end) {                               \
+        const struct code_encode_args *a = args;                                                            \
+        float x[CODE_BLOCK];                                                                                \
+        for (int64_t b = begin; b < end; b++) {                                                             \
+            block_of(a, b *CODE_BLOCK, x);                                                                  \
+            const float scale = code_scale_##name(statistic(x));                                            \
+            uint8_t *restrict byte = (uint8_t *)a->out + (size_t)b * BLOCK_CODE_BYTES(bits) + sizeof scale; \
+            memcpy(byte - sizeof scale, &scale, sizeof scale);                                              \
+            for (int i = 0; bits == 8 && i < CODE_BLOCK; i++)                                               \
+                byte[i] = (uint8_t)code_number_##name(x[i], scale);                                         \
+            for (uint32_t w = 0; bits < 8 && w < CODE_BLOCK / 32 * bits; w++) {                             \
+                uint32_t word = 0;                                                                          \
+                for (uint32_t l = 0; l < 32 / bits; l++)                                                    \
+                    word |= (code_number_##name(x[32 / bits * w + l], scale) & ((1u << bits) - 1))          \
+                            << l * bits;                                                                    \
+                memcpy(byte + w * sizeof word, &word, sizeof word);                                         \
+            }                                                                                               \
+        }                                                                                                   \
+    }                                                                                                       \
+    static void add_##name(const void *args, int64_t begin, int64_t end) {                                  \
+        const struct code_add_args *a = args;                                                               \
+        float value[CODE_BLOCK], scale;                                                                     \
+        for (int64_t b = begin; b < end; b++) {                                                             \
+            const uint8_t *byte =                                                                           \
+                (const uint8_t *)a->code + (size_t)b * BLOCK_CODE_BYTES(bits) + sizeof scale;               \
+            memcpy(&scale, byte - sizeof scale, sizeof scale);                                              \
+            for (int i = 0; bits == 8 && i < CODE_BLOCK; i++) value[i] = code_value_##name(byte[i], scale); \
+            for (uint32_t w = 0; bits < 8 && w < CODE_BLOCK / 32 * bits; w++) {                             \
+                uint32_t word;                                                                              \
+                memcpy(&word, byte + w * sizeof word, sizeof word);                                         \
+                for (uint32_t l = 0; l < 32 / bits; l++)                                                    \
+                    value[32 / bits * w + l] =                                                              \
+                        code_value_##name(word >> l * bits & ((1u << bits) - 1), scale);                    \
+            }                                                                                               \
+            use(a->out + b * CODE_BLOCK, value, a->use);                                                    \
+        }                                                                                                   \
+    }
+BLOCK_CODES(CPU_CODE)
+static const struct {
+    span_fn encode, add;
+} block_codes[CODE_KINDS] = {
+#define CPU_CODE_ROW(id, name, bits, statistic) [CODE_##id] = {encode_##name, add_##name},
+    BLOCK_CODES(CPU_CODE_ROW)};
 
 // Returns the kept-th largest magnitude. *equal receives how many elements of exactly that magnitude are kept.
 static uint32_t least_kept(const struct code_encode_args *a, int64_t kept, int64_t *equal) {
@@ -122,7 +146,7 @@ const char *cpu_code_encode(int threads, const struct code_encode_args *a) {
     if (a->format.kind == CODE_TOPK)
         encode_topk(a);
     else
-        for_spans(threads, a->n / CODE_BLOCK, GRAIN, encode_span, a);
+        for_spans(threads, a->n / CODE_BLOCK, GRAIN, block_codes[a->format.kind].encode, a);
     return NULL;
 }
 
@@ -143,28 +167,6 @@ const char *cpu_code_error(int threads, const struct code_error_args *a) {
 }
 
 // ---------------------------------------------------------------- decoding
-static void use(float *restrict out, const float *restrict said, enum code_use how) {
-    for (int i = 0; i < CODE_BLOCK; i++)
-        out[i] = how == CODE_SET ? said[i] : how == CODE_PLUS ? out[i] + said[i] : out[i] - said[i];
-}
-
-static void add_span(const void *args, int64_t begin, int64_t end) {
-    const struct code_add_args *a = args;
-    float said[CODE_BLOCK];
-    for (int64_t b = begin; b < end; b++) {
-        if (a->format.kind == CODE_ONEBIT) {
-            struct onebit_block block;
-            memcpy(&block, (const char *)a->code + (size_t)b * sizeof block, sizeof block);
-            onebit_decode(&block, said);
-        } else {
-            struct int8_block block;
-            memcpy(&block, (const char *)a->code + (size_t)b * sizeof block, sizeof block);
-            for (int i = 0; i < CODE_BLOCK; i++) said[i] = block.scale * (float)block.q[i];
-        }
-        use(a->out + b * CODE_BLOCK, said, a->use);
-    }
-}
-
 static void add_topk(const struct code_add_args *a) {
     int64_t kept = code_kept(a->format.share, a->n);
     const char *indices = a->code, *values = indices + (size_t)kept * sizeof(uint32_t);
@@ -185,7 +187,7 @@ const char *cpu_code_add(int threads, const struct code_add_args *a) {
     if (a->format.kind == CODE_TOPK)
         add_topk(a);
     else
-        for_spans(threads, a->n / CODE_BLOCK, GRAIN, add_span, a);
+        for_spans(threads, a->n / CODE_BLOCK, GRAIN, block_codes[a->format.kind].add, a);
     return NULL;
 }
 
@@ -197,7 +199,7 @@ static void encode_rest(struct onebit_block *out, float *restrict x, const float
         x[i] = v[i] != 0 ? x[i] : 0;
         counted += v[i] != 0;
     }
-    out->scale = onebit_scale(x, counted);
+    out->scale = onebit_root(squares(x), counted);
     for (int w = 0; w < ONEBIT_WORDS; w++) {
         uint32_t word = 0;
         for (uint32_t l = 0; l < 32; l++) {

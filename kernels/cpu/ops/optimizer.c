@@ -1,4 +1,4 @@
-// The optimizer's operations: exact sum of squares, the step's decision, AdamW, SGD, Lion.
+// The optimizer's operations: exact sum of squares, the step's decision, and the updates of kernels/update.h.
 #include <math.h>
 
 #include "kernels/cpu/convert.h"
@@ -159,78 +159,38 @@ const char *cpu_update(int threads, const struct update_args *a, cpu_update_fn *
     return NULL;
 }
 
-// The order of operations is exactly that of operations.h. Always inlined with a constant l2, because GCC 12
-// does not vectorise a loop that tests an invariant flag.
-static inline __attribute__((always_inline)) void adamw(const struct update_args *a, const float *grad,
-                                                        int64_t at, int64_t n, float decay, const bool l2) {
-    const float scale = a->scalars->grad_scale, eps = a->eps;
-    const float beta1 = a->beta1, rest1 = 1.0f - a->beta1, beta2 = a->beta2, rest2 = 1.0f - a->beta2;
-    const float inv_bc1 = a->inv_bc1, inv_sqrt_bc2 = a->inv_sqrt_bc2, minus_lr = -a->lr;
-    float *restrict p = a->master + at, *restrict m = a->m + at, *restrict v = a->v + at;
-    for (int64_t i = 0; i < n; i++) {
-        float x = grad[i] * scale;
-        if (l2) x = __builtin_fmaf(decay, p[i], x);
-        m[i] = __builtin_fmaf(beta1, m[i], rest1 * x);
-        v[i] = __builtin_fmaf(beta2, v[i], (rest2 * x) * x);
-        float denom = __builtin_sqrtf(v[i]) * inv_sqrt_bc2 + eps;
-        float u = (m[i] * inv_bc1) / denom;
-        if (!l2) u = __builtin_fmaf(decay, p[i], u);
-        p[i] = __builtin_fmaf(minus_lr, u, p[i]);
-    }
-}
-
-static void adamw_l2(const struct update_args *a, const float *grad, int64_t at, int64_t n, float decay) {
-    adamw(a, grad, at, n, decay, true);
-}
-
-static void adamw_decoupled(const struct update_args *a, const float *grad, int64_t at, int64_t n,
-                            float decay) {
-    adamw(a, grad, at, n, decay, false);
-}
-
-const char *cpu_adamw(int threads, const struct update_args *a) {
-    return cpu_update(threads, a, a->l2_mode ? adamw_l2 : adamw_decoupled);
-}
-
-enum sgd_kind { SGD_PLAIN, SGD_MOMENTUM, SGD_NESTEROV };
-
-// Inlined with a constant kind, as adamw.
-static inline __attribute__((always_inline)) void sgd(const struct update_args *a, const float *grad,
-                                                      int64_t at, int64_t n, float decay,
-                                                      const enum sgd_kind kind) {
-    const float scale = a->scalars->grad_scale, minus_lr = -a->lr, momentum = a->momentum, rest = a->rest;
-    float *restrict p = a->master + at, *restrict m = kind == SGD_PLAIN ? NULL : a->m + at;
-    for (int64_t i = 0; i < n; i++) {
-        float x = __builtin_fmaf(decay, p[i], grad[i] * scale);
-        if (kind != SGD_PLAIN) {
-            m[i] = __builtin_fmaf(momentum, m[i], rest * x);
-            x = kind == SGD_NESTEROV ? __builtin_fmaf(momentum, m[i], x) : m[i];
-        }
-        p[i] = __builtin_fmaf(minus_lr, x, p[i]);
-    }
-}
-
-static void sgd_any(const struct update_args *a, const float *grad, int64_t at, int64_t n, float decay) {
-    if (!a->m)
-        sgd(a, grad, at, n, decay, SGD_PLAIN);
-    else if (a->nesterov)
-        sgd(a, grad, at, n, decay, SGD_NESTEROV);
-    else
-        sgd(a, grad, at, n, decay, SGD_MOMENTUM);
-}
-
-const char *cpu_sgd(int threads, const struct update_args *a) { return cpu_update(threads, a, sgd_any); }
-
-static void lion(const struct update_args *a, const float *grad, int64_t at, int64_t n, float decay) {
-    const float scale = a->scalars->grad_scale, minus_lr = -a->lr;
-    const float beta1 = a->beta1, rest1 = 1.0f - a->beta1, beta2 = a->beta2, rest2 = 1.0f - a->beta2;
-    float *restrict p = a->master + at, *restrict m = a->m + at;
-    for (int64_t i = 0; i < n; i++) {
-        float x = grad[i] * scale, c = __builtin_fmaf(beta1, m[i], rest1 * x);
-        float u = (float)(c > 0) - (float)(c < 0);
-        p[i] = __builtin_fmaf(minus_lr, __builtin_fmaf(decay, p[i], u), p[i]);
-        m[i] = __builtin_fmaf(beta2, m[i], rest2 * x);
-    }
-}
-
-const char *cpu_lion(int threads, const struct update_args *a) { return cpu_update(threads, a, lion); }
+// A row's loop over elements [at, at + n) of one group. states and variant are constants, because GCC 12 does not
+// vectorise a loop that tests an invariant flag; the arguments are copied, so that no store can change them.
+#define UPDATE_LOOP(first, OP, name, states_of, variant_of)                                                \
+    VEC_INLINE void name##_loop(const struct update_args *args, const float *grad, int64_t at, int64_t n,  \
+                                float decay, const int states, const bool variant) {                       \
+        const struct update_args a = *args;                                                                \
+        const float scale = a.scalars->grad_scale;                                                         \
+        float *restrict p = a.master + at;                                                                 \
+        float *restrict m = states > 0 ? a.m + at : NULL, *restrict v = states > 1 ? a.v + at : NULL;      \
+        for (int64_t i = 0; i < n; i++) {                                                                  \
+            struct update_element e = {.p = p[i], .g = grad[i] * scale, .decay = decay};                   \
+            if (states > 0) e.m = m[i];                                                                    \
+            if (states > 1) e.v = v[i];                                                                    \
+            update_##name(&a, &e, states, variant);                                                        \
+            p[i] = e.p;                                                                                    \
+            if (states > 0) m[i] = e.m;                                                                    \
+            if (states > 1) v[i] = e.v;                                                                    \
+        }                                                                                                  \
+    }                                                                                                      \
+    static void name(const struct update_args *a, const float *grad, int64_t at, int64_t n, float decay) { \
+        const int states = states_of;                                                                      \
+        const bool variant = variant_of;                                                                   \
+        if (states == 0)                                                                                   \
+            name##_loop(a, grad, at, n, decay, 0, false);                                                  \
+        else if (states == 1 && !variant)                                                                  \
+            name##_loop(a, grad, at, n, decay, 1, false);                                                  \
+        else if (states == 1)                                                                              \
+            name##_loop(a, grad, at, n, decay, 1, true);                                                   \
+        else if (!variant)                                                                                 \
+            name##_loop(a, grad, at, n, decay, 2, false);                                                  \
+        else                                                                                               \
+            name##_loop(a, grad, at, n, decay, 2, true);                                                   \
+    }                                                                                                      \
+    const char *cpu_##name(int threads, const struct update_args *a) { return cpu_update(threads, a, name); }
+UPDATES(UPDATE_LOOP, )

@@ -13,7 +13,7 @@
 
 // The value of the lane's element of word w of a block.
 __device__ static inline float said(const struct onebit_block *b, int w, int lane) {
-    return b->sign[w] >> lane & 1 ? b->scale : -b->scale;
+    return code_value_onebit(b->sign[w] >> lane & 1, b->scale);
 }
 
 // Lane 0's sum is in the order that codec.h demands; every lane gets it.
@@ -30,38 +30,47 @@ __device__ static inline float element_of(const struct code_encode_args &a, int6
     return __fmaf_rn(a.error[i], a.factor, to_f32(static_cast<const T *>(a.grad)[i]));
 }
 
-__device__ static inline void encode_onebit(struct onebit_block *out, const float x[PER_LANE], int lane) {
+// The statistics of a block's x; every lane gets them.
+__device__ static inline double squares(const float x[PER_LANE]) {
     double sum = 0.0;
 #pragma unroll
     for (int w = 0; w < PER_LANE; w++) sum = __fma_rn((double)x[w], (double)x[w], sum);
-    float scale = (float)__dsqrt_rn(__ddiv_rn(lanes_sum(sum), (double)CODE_BLOCK));
-    if (lane == 0) out->scale = is_finite(scale) ? scale : __uint_as_float(0x7f800000u);
-#pragma unroll
-    for (int w = 0; w < PER_LANE; w++) {
-        uint32_t word = __ballot_sync(FULL_WARP, x[w] >= 0.0f);
-        if (lane == 0) out->sign[w] = word;
-    }
+    return lanes_sum(sum);
 }
-
-__device__ static inline void encode_int8(struct int8_block *out, const float x[PER_LANE], int lane) {
+__device__ static inline double largest(const float x[PER_LANE]) {
     uint32_t most = 0;
 #pragma unroll
     for (int w = 0; w < PER_LANE; w++) most = greater(most, size_bits(x[w]));
 #pragma unroll
     for (int d = WARP / 2; d > 0; d /= 2) most = greater(most, __shfl_down_sync(FULL_WARP, most, d));
-    most = __shfl_sync(FULL_WARP, most, 0);
-    bool finite = most < 0x7f800000u;
-    float scale = finite ? __fdiv_rn(__uint_as_float(most), 127.0f) : __uint_as_float(0x7f800000u);
-    bool some = finite && scale > 0.0f;
-    if (lane == 0) out->scale = scale;
-#pragma unroll
-    for (int w = 0; w < PER_LANE; w++) {
-        float q = some ? rintf(__fdiv_rn(x[w], scale)) : 0.0f;
-        out->q[w * WARP + lane] = (int8_t)(q > 127.0f ? 127.0f : q < -127.0f ? -127.0f : q);
+    return (double)__uint_as_float(__shfl_sync(FULL_WARP, most, 0));
+}
+
+#define CUDA_CODE(id, name, bits, statistic)                                                            \
+    struct name##_code {                                                                                \
+        static constexpr int BITS = bits;                                                               \
+        __device__ static inline float scale(const float x[PER_LANE]) {                                 \
+            return code_scale_##name(statistic(x));                                                     \
+        }                                                                                               \
+        __device__ static inline uint32_t number(float x, float s) { return code_number_##name(x, s); } \
+        __device__ static inline float value(uint32_t n, float s) { return code_value_##name(n, s); }   \
+    };
+BLOCK_CODES(CUDA_CODE)
+
+// Calls f with the row of a code in blocks.
+template <typename F>
+static int with_code(struct cuda_ctx *ctx, enum code_kind kind, F f) {
+    switch (kind) {
+#define CODE_CASE(id, name, bits, statistic) \
+    case CODE_##id:                          \
+        return f(name##_code());
+        BLOCK_CODES(CODE_CASE)
+        default:
+            return cuda_refused(ctx, "codes: no such code");
     }
 }
 
-template <typename T>
+template <typename C, typename T>
 __global__ void __launch_bounds__(CODE_THREADS) code_blocks_kernel(struct code_encode_args a) {
     int lane = (int)threadIdx.x % WARP;
     int64_t block = (int64_t)blockIdx.x * CODE_WARPS + (int)threadIdx.x / WARP;
@@ -69,10 +78,22 @@ __global__ void __launch_bounds__(CODE_THREADS) code_blocks_kernel(struct code_e
     float x[PER_LANE];
 #pragma unroll
     for (int w = 0; w < PER_LANE; w++) x[w] = element_of<T>(a, block * CODE_BLOCK + w * WARP + lane);
-    if (a.format.kind == CODE_ONEBIT)
-        encode_onebit(static_cast<struct onebit_block *>(a.out) + block, x, lane);
-    else
-        encode_int8(static_cast<struct int8_block *>(a.out) + block, x, lane);
+    // A word holds the numbers of SHARERS lanes, each shifted to its bits.
+    constexpr int BITS = C::BITS, SHARERS = WARP / BITS;
+    uint32_t *out = static_cast<uint32_t *>(a.out) + block * (1 + CODE_BLOCK / 32 * BITS);
+    float scale = C::scale(x);
+    if (lane == 0) out[0] = __float_as_uint(scale);
+#pragma unroll
+    for (int w = 0; w < PER_LANE; w++) {
+        uint32_t number = C::number(x[w], scale), word = (number & ((1u << BITS) - 1u))
+                                                         << lane % SHARERS * BITS;
+        if (BITS == 1)
+            word = __ballot_sync(FULL_WARP, number);
+        else
+#pragma unroll
+            for (int d = SHARERS / 2; d > 0; d /= 2) word |= __shfl_xor_sync(FULL_WARP, word, d);
+        if (lane % SHARERS == 0) out[1 + w * BITS + lane / SHARERS] = word;
+    }
 }
 
 // ---------------------------------------------------------------- top-k
@@ -252,8 +273,12 @@ static int64_t threads_of(int64_t n) { return n / CODE_BLOCK * WARP; }
 int cuda_op_code_encode(struct cuda_ctx *ctx, const struct code_encode_args *a) {
     if (a->n % CODE_BLOCK) return refuse_ragged(ctx);
     return with_type(ctx, a->dt, [&](auto type) {
-        if (a->format.kind == CODE_TOPK) return a->n ? encode_topk<decltype(type)>(ctx, a) : 0;
-        return launch_over<code_blocks_kernel<decltype(type)>>(ctx, threads_of(a->n), CODE_THREADS, *a);
+        using T = decltype(type);
+        if (a->format.kind == CODE_TOPK) return a->n ? encode_topk<T>(ctx, a) : 0;
+        return with_code(ctx, a->format.kind, [&](auto code) {
+            return launch_over<code_blocks_kernel<decltype(code), T>>(ctx, threads_of(a->n), CODE_THREADS,
+                                                                      *a);
+        });
     });
 }
 
@@ -274,26 +299,21 @@ __device__ static inline void use(float *out, float said, enum code_use how) {
     *out = how == CODE_SET ? said : how == CODE_PLUS ? __fadd_rn(*out, said) : __fadd_rn(*out, -said);
 }
 
-// A thread decodes V adjacent elements of a block: 4 if out is aligned to 16 bytes, else 1.
-template <int V>
+// A thread decodes V adjacent elements of a block, whose numbers share a word: 4 if out is aligned to 16 bytes, else 1.
+template <typename C, int V>
 __global__ void __launch_bounds__(CODE_THREADS) code_add_kernel(struct code_add_args a) {
-    int64_t i = ((int64_t)blockIdx.x * CODE_THREADS + threadIdx.x) * V, block = i / CODE_BLOCK;
-    int at = (int)(i % CODE_BLOCK);
+    int64_t i = ((int64_t)blockIdx.x * CODE_THREADS + threadIdx.x) * V;
     if (i >= a.n) return;
+    constexpr int BITS = C::BITS;
+    const uint32_t *block =
+        static_cast<const uint32_t *>(a.code) + i / CODE_BLOCK * (1 + CODE_BLOCK / 32 * BITS);
+    int bit = (int)(i % CODE_BLOCK) * BITS;
+    uint32_t numbers = block[1 + bit / 32] >> bit % 32;
+    float scale = __uint_as_float(block[0]);
     vec<float, V> out = a.use == CODE_SET ? vec<float, V>() : load_vec<float, V>(a.out + i);
-    if (a.format.kind == CODE_ONEBIT) {
-        const struct onebit_block *b = static_cast<const struct onebit_block *>(a.code) + block;
-        uint32_t signs = b->sign[at / 32] >> at % 32;
-        float scale = b->scale;
 #pragma unroll
-        for (int v = 0; v < V; v++) use(&out.v[v], signs >> v & 1 ? scale : -scale, a.use);
-    } else {
-        const struct int8_block *b = static_cast<const struct int8_block *>(a.code) + block;
-        vec<int8_t, V> q = load_vec<int8_t, V>(b->q + at);
-        float scale = b->scale;
-#pragma unroll
-        for (int v = 0; v < V; v++) use(&out.v[v], __fmul_rn(scale, (float)q.v[v]), a.use);
-    }
+    for (int v = 0; v < V; v++)
+        use(&out.v[v], C::value(numbers >> v * BITS & ((1u << BITS) - 1u), scale), a.use);
     store_vec<float, V>(a.out + i, out);
 }
 
@@ -313,9 +333,12 @@ __global__ void __launch_bounds__(CODE_THREADS) topk_add_kernel(struct code_add_
 int cuda_op_code_add(struct cuda_ctx *ctx, const struct code_add_args *a) {
     int64_t kept = code_kept(a->format.share, a->n);
     if (a->n % CODE_BLOCK) return refuse_ragged(ctx);
-    if (a->format.kind != CODE_TOPK && aligned16(a->out))
-        return launch_over<code_add_kernel<4>>(ctx, a->n / 4, CODE_THREADS, *a);
-    if (a->format.kind != CODE_TOPK) return launch_over<code_add_kernel<1>>(ctx, a->n, CODE_THREADS, *a);
+    if (a->format.kind != CODE_TOPK)
+        return with_code(ctx, a->format.kind, [&](auto code) {
+            using C = decltype(code);
+            return aligned16(a->out) ? launch_over<code_add_kernel<C, 4>>(ctx, a->n / 4, CODE_THREADS, *a)
+                                     : launch_over<code_add_kernel<C, 1>>(ctx, a->n, CODE_THREADS, *a);
+        });
     if (a->use == CODE_SET && launch_over<code_clear_kernel>(ctx, a->n, CODE_THREADS, *a) != 0) return -1;
     return launch_over<topk_add_kernel>(ctx, kept, CODE_THREADS, *a, kept);
 }
@@ -332,8 +355,7 @@ __device__ static inline void encode_rest(struct onebit_block *out, float x[ONEB
         counted += __popc(__ballot_sync(FULL_WARP, v[w] != 0.0f));
         sum = __fma_rn((double)x[w], (double)x[w], sum);
     }
-    sum = lanes_sum(sum);
-    float scale = counted ? (float)__dsqrt_rn(__ddiv_rn(sum, (double)counted)) : 0.0f;
+    float scale = onebit_root(lanes_sum(sum), counted);
     if (lane == 0) out->scale = scale;
 #pragma unroll
     for (int w = 0; w < ONEBIT_WORDS; w++) {

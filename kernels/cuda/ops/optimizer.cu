@@ -1,6 +1,6 @@
-// The optimizer's operations: exact sum of squares, the step's decision, AdamW, SGD, Lion. Every operation is
-// written with its rounding, so that the bits are those of kernels/cpu/ops/optimizer.c and kernels/operations.c
-// (update_decide).
+// The optimizer's operations: exact sum of squares, the step's decision, and the updates of kernels/update.h. Every
+// operation is written with its rounding, so that the bits are those of kernels/cpu/ops/optimizer.c and
+// kernels/operations.c (update_decide).
 #include "kernels/cuda/common/platform.h"
 
 // ---------------------------------------------------------------- sum of squares
@@ -176,11 +176,6 @@ int cuda_op_decide(struct cuda_ctx *ctx, const struct decide_args *a) {
 #define UPDATE_THREADS 256
 #define UPDATE_VECTOR  4
 
-// Values that differ between elements: the group's decay. And the gradient's scale.
-struct update_factors {
-    float decay, scale;
-};
-
 // Groups are few, and their ends are kernel parameters, which a warp reads together. A search costs a fraction
 // of the latency of the warp's loads, which are issued before it.
 __device__ static inline float group_decay(const struct update_args &a, int64_t i) {
@@ -189,78 +184,44 @@ __device__ static inline float group_decay(const struct update_args &a, int64_t 
     return a.weight_decay[g];
 }
 
-// An update is a rule: the number of its states, and the update of one element in the order of operations.h.
-template <bool L2>
-struct adamw_rule {
-    static constexpr int STATES = 2;
-    __device__ static inline void element(const struct update_args &a, struct update_factors f, float grad,
-                                          float *p, float *m, float *v) {
-        float g = __fmul_rn(grad, f.scale);
-        if (L2) g = __fmaf_rn(f.decay, *p, g);
-        *m = __fmaf_rn(a.beta1, *m, __fmul_rn(__fadd_rn(1.0f, -a.beta1), g));
-        *v = __fmaf_rn(a.beta2, *v, __fmul_rn(__fmul_rn(__fadd_rn(1.0f, -a.beta2), g), g));
-        float denom = __fadd_rn(__fmul_rn(__fsqrt_rn(*v), a.inv_sqrt_bc2), a.eps);
-        float u = __fdiv_rn(__fmul_rn(*m, a.inv_bc1), denom);
-        if (!L2) u = __fmaf_rn(f.decay, *p, u);
-        *p = __fmaf_rn(-a.lr, u, *p);
-    }
-};
-
-template <bool MOMENTUM>
-struct sgd_rule {
-    static constexpr int STATES = MOMENTUM ? 1 : 0;
-    __device__ static inline void element(const struct update_args &a, struct update_factors f, float grad,
-                                          float *p, float *m, float *) {
-        float g = __fmaf_rn(f.decay, *p, __fmul_rn(grad, f.scale));
-        if (MOMENTUM) {
-            *m = __fmaf_rn(a.momentum, *m, __fmul_rn(a.rest, g));
-            g = a.nesterov ? __fmaf_rn(a.momentum, *m, g) : *m;
-        }
-        *p = __fmaf_rn(-a.lr, g, *p);
-    }
-};
-
-struct lion_rule {
-    static constexpr int STATES = 1;
-    __device__ static inline void element(const struct update_args &a, struct update_factors f, float grad,
-                                          float *p, float *m, float *) {
-        float g = __fmul_rn(grad, f.scale);
-        float c = __fmaf_rn(a.beta1, *m, __fmul_rn(__fadd_rn(1.0f, -a.beta1), g));
-        float u = c > 0.0f ? 1.0f : c < 0.0f ? -1.0f : 0.0f;
-        *p = __fmaf_rn(-a.lr, __fmaf_rn(f.decay, *p, u), *p);
-        *m = __fmaf_rn(a.beta2, *m, __fmul_rn(__fadd_rn(1.0f, -a.beta2), g));
-    }
-};
-
-// A thread updates V elements of one group: 16 bytes of each fp32 array.
+// A thread updates V elements of one group: 16 bytes of each fp32 array. states and variant are the same for all
+// threads, so their branches cost nothing beside the loads.
 template <typename R, typename T, int V>
-__global__ void __launch_bounds__(UPDATE_THREADS) update_kernel(struct update_args a) {
+__global__ void __launch_bounds__(UPDATE_THREADS)
+    update_kernel(struct update_args a, int states, bool variant) {
     if (a.scalars->skip) return;
-    struct update_factors f = {0.0f, a.scalars->grad_scale};
+    const float scale = a.scalars->grad_scale;
     const T *grad = static_cast<const T *>(a.grad);
     T *weight = static_cast<T *>(a.weight);
     bool store_weight = weight && a.weight != a.master;
     int64_t i = ((int64_t)blockIdx.x * UPDATE_THREADS + threadIdx.x) * V;
     if (i + V <= a.n) {
-        float g[V], p[V], m[V], v[V];
+        float g[V], p[V], m[V] = {}, v[V] = {};
         load_f32<T, V>(grad + i, g);
         load_f32<float, V>(a.master + i, p);
-        if (R::STATES > 0) load_f32<float, V>(a.m + i, m);
-        if (R::STATES > 1) load_f32<float, V>(a.v + i, v);
-        f.decay = group_decay(a, i);
+        if (states > 0) load_f32<float, V>(a.m + i, m);
+        if (states > 1) load_f32<float, V>(a.v + i, v);
+        float decay = group_decay(a, i);
 #pragma unroll
-        for (int j = 0; j < V; j++) R::element(a, f, g[j], &p[j], &m[j], &v[j]);
+        for (int j = 0; j < V; j++) {
+            struct update_element e = {p[j], g[j] * scale, decay, m[j], v[j]};
+            R::element(a, &e, states, variant);
+            p[j] = e.p, m[j] = e.m, v[j] = e.v;
+        }
         store_f32<float, V>(a.master + i, p);
-        if (R::STATES > 0) store_f32<float, V>(a.m + i, m);
-        if (R::STATES > 1) store_f32<float, V>(a.v + i, v);
+        if (states > 0) store_f32<float, V>(a.m + i, m);
+        if (states > 1) store_f32<float, V>(a.v + i, v);
         if (store_weight) store_f32<T, V>(weight + i, p);
         return;
     }
     for (; i < a.n; i++) {
-        f.decay = group_decay(a, i);
-        R::element(a, f, to_f32(grad[i]), &a.master[i], R::STATES > 0 ? &a.m[i] : nullptr,
-                   R::STATES > 1 ? &a.v[i] : nullptr);
-        if (store_weight) from_f32(a.master[i], &weight[i]);
+        struct update_element e = {a.master[i], to_f32(grad[i]) * scale, group_decay(a, i),
+                                   states > 0 ? a.m[i] : 0.0f, states > 1 ? a.v[i] : 0.0f};
+        R::element(a, &e, states, variant);
+        a.master[i] = e.p;
+        if (states > 0) a.m[i] = e.m;
+        if (states > 1) a.v[i] = e.v;
+        if (store_weight) from_f32(e.p, &weight[i]);
     }
 }
 
@@ -272,28 +233,30 @@ int cuda_update_refused(struct cuda_ctx *ctx, const struct update_args *a) {
 // Wide vectors need groups that do not end within a vector. A model's tensors begin at multiples of 128
 // elements, so its groups do not.
 template <typename R>
-static int update(struct cuda_ctx *ctx, const struct update_args *a) {
+static int update(struct cuda_ctx *ctx, const struct update_args *a, int states, bool variant) {
     bool wide = aligned16(a->master) && aligned16(a->m) && aligned16(a->v) && aligned16(a->weight) &&
                 aligned16(a->grad);
     for (int g = 0; g + 1 < a->groups; g++) wide = wide && a->ends[g] % UPDATE_VECTOR == 0;
     int64_t threads = divide_up(a->n, (int64_t)(wide ? UPDATE_VECTOR : 1));
     if (cuda_update_refused(ctx, a)) return -1;
+    if ((states > 0 && !a->m) || (states > 1 && !a->v))
+        return cuda_refused(ctx, "an update: a state is missing");
     return with_type(ctx, a->dt, [&](auto type) {
         using T = decltype(type);
-        return wide ? launch_over<update_kernel<R, T, UPDATE_VECTOR>>(ctx, threads, UPDATE_THREADS, *a)
-                    : launch_over<update_kernel<R, T, 1>>(ctx, threads, UPDATE_THREADS, *a);
+        return wide ? launch_over<update_kernel<R, T, UPDATE_VECTOR>>(ctx, threads, UPDATE_THREADS, *a,
+                                                                      states, variant)
+                    : launch_over<update_kernel<R, T, 1>>(ctx, threads, UPDATE_THREADS, *a, states, variant);
     });
 }
 
-int cuda_op_adamw(struct cuda_ctx *ctx, const struct update_args *a) {
-    return a->l2_mode ? update<adamw_rule<true>>(ctx, a) : update<adamw_rule<false>>(ctx, a);
-}
-
-int cuda_op_sgd(struct cuda_ctx *ctx, const struct update_args *a) {
-    return a->m ? update<sgd_rule<true>>(ctx, a) : update<sgd_rule<false>>(ctx, a);
-}
-
-int cuda_op_lion(struct cuda_ctx *ctx, const struct update_args *a) {
-    if (!a->m) return cuda_refused(ctx, "lion: its momentum is missing");
-    return update<lion_rule>(ctx, a);
-}
+#define CUDA_UPDATE(first, OP, name, states, variant)                                                   \
+    struct name##_row {                                                                                 \
+        __device__ static inline void element(const struct update_args &args, struct update_element *e, \
+                                              int count, bool form) {                                   \
+            update_##name(&args, e, count, form);                                                       \
+        }                                                                                               \
+    };                                                                                                  \
+    int cuda_op_##name(struct cuda_ctx *ctx, const struct update_args *a) {                             \
+        return update<name##_row>(ctx, a, states, variant);                                             \
+    }
+UPDATES(CUDA_UPDATE, )

@@ -243,46 +243,25 @@ static int update(struct run *r, const struct shape *s, const op_fn *ops, int th
                             .eps = 1e-8f,
                             .inv_bc1 = 2,
                             .inv_sqrt_bc2 = 3,
+                            .momentum = 0.9f,
+                            .rest = 0.8f,
                             .l2_mode = s->flags & 4,
+                            .nesterov = s->flags & 8,
                             .dt = r->dt,
                             .scalars = &scalars};
     a.master = floats(r, n), a.m = floats(r, n), a.v = floats(r, n), a.weight = some(r, n);
     for (int64_t i = 0; i < n; i++) a.v[i] = fabsf(a.v[i]);
     a.grad = inputs[0];
-    struct update_args g = {.master = floats(r, n),
-                            .m = floats(r, n),
-                            .weight = some(r, n),
-                            .grad = inputs[0],
-                            .scalars = &scalars,
-                            .n = a.n,
-                            .ends = {a.n},
-                            .weight_decay = {0.1f},
-                            .groups = 1,
-                            .lr = 0.01f,
-                            .momentum = 0.9f,
-                            .rest = 0.8f,
-                            .nesterov = s->flags & 8,
-                            .dt = r->dt};
-    struct update_args l = {.master = floats(r, n),
-                            .m = floats(r, n),
-                            .weight = some(r, n),
-                            .grad = inputs[0],
-                            .scalars = &scalars,
-                            .n = a.n,
-                            .ends = {a.n},
-                            .weight_decay = {0.1f},
-                            .groups = 1,
-                            .lr = 0.01f,
-                            .beta1 = 0.9f,
-                            .beta2 = 0.99f,
-                            .dt = r->dt};
-    if (s->flags & 16) g.m = NULL, g.nesterov = false;
+    struct update_args sgd = a;
+    if (s->flags & 16) sgd.m = NULL;
     struct exact_sum *sum = (struct exact_sum *)fill(r, DT_I64, EXACT_SUM_WORDS, 0);
     struct sumsq_args q = {.out = sum, .x = inputs[0], .n = n, .zero_out = true, .dt = r->dt};
     r->slack = 0;
-    return ops[OP_REDUCE](threads, &e, &why) || ops[OP_ADAMW](threads, &a, &why) ||
-           ops[OP_SGD](threads, &g, &why) || ops[OP_LION](threads, &l, &why) ||
-           ops[OP_SUMSQ](threads, &q, &why);
+    int rc = ops[OP_REDUCE](threads, &e, &why) || ops[OP_SUMSQ](threads, &q, &why);
+#define RUN_UPDATE(first, OP, name, states, variant) \
+    rc = rc || ops[OP](threads, OP == OP_SGD ? &sgd : &a, &why);
+    UPDATES(RUN_UPDATE, )
+    return rc;
 }
 
 // ---------------------------------------------------------------- both, compared

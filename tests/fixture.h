@@ -1,4 +1,4 @@
-// What the C tests share: a temporary folder and files in it.
+// Shared by the C tests: a temporary folder and files in it.
 #ifndef STARRING_TESTS_FIXTURE_H
 #define STARRING_TESTS_FIXTURE_H
 

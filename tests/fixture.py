@@ -1,8 +1,8 @@
-"""What the tests of the built program share: where it is, a folder with a text, runs that end and runs under way, their processes
-by role, and what they leave.
+"""Shared by the tests of the built program: its path, a folder with a text, runs that end and runs in progress, their processes by role,
+and their files.
 
-A test finds this file with: sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")). Behind it the
-modules of experiments/ are found too.
+A test finds this file with: sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")). After it the modules of
+experiments/ are found too.
 """
 import contextlib
 import importlib
@@ -59,14 +59,14 @@ def free_port(address="127.0.0.1"):
 
 
 def of_hand(words):
-    """What the environment of PROGRAM words... has besides, where it is a role that people start."""
+    """The environment of PROGRAM words... has besides, where it is a role that people start."""
     role = words and words[0] in ("scheduler", "server", "worker")
     return {"STARRING_JOB_KEY": JOB_KEY} if role and "--insecure" not in words else {}
 
 
 class Started(subprocess.Popen):
-    """A program under way. Its processes are found by a mark in their environment; those that are left end with the test. What it
-    prints goes to files, so that it waits for no reader: printed() of standard output, said() of standard error."""
+    """A program under way. Its processes are found by a mark in their environment; those that are left end with the test. Its output
+    goes to files, so that it waits for no reader: printed() of standard output, said() of standard error."""
     numbers = itertools.count()
 
     def __init__(self, case, argv, env=None, **how):
@@ -101,7 +101,7 @@ class Started(subprocess.Popen):
 
     # ---------------------------------------------------------------- how far it is
     def until(self, happened, what):
-        """What happened() returns once that is true, while the program goes on."""
+        """Returns what happened() returns once that is true, while the program continues."""
         end = time.monotonic() + LIMIT_S
         while True:
             ended = self.poll() is not None
@@ -148,7 +148,7 @@ class Started(subprocess.Popen):
 
     # ---------------------------------------------------------------- its end
     def ends(self, status=0, limit_s=LIMIT_S, settle_s=0):
-        """What it said, when it has ended with that status (None: with any) and, so many seconds later, no process of it is left.
+        """Returns its output, when it has ended with that status (None: any) and, after so many seconds, no process of it is left.
 
         One that a signal ended has waited for nobody: the kernel ends its children, which takes them a moment."""
         try:
@@ -250,7 +250,7 @@ class Runs(unittest.TestCase):
         return types.SimpleNamespace(returncode=found, stdout=said.getvalue(), stderr=errors.getvalue())
 
     def refused(self, *words, said, status=2, **how):
-        """What is said by PROGRAM words..., which is refused with each of these."""
+        """Returns the output of PROGRAM words..., which is refused with each of these."""
         err = self.run_it(*words, status=status, **how).stderr
         for part in [said] if isinstance(said, str) else said:
             self.assertIn(part, err)

@@ -280,7 +280,7 @@ def compare_with_transformers(directory, tokens, targets, logits, gradients):
 
 
 def greedy_case(model, prompt, count):
-    """What generate() appends to prompt, and by how much the least clear of its choices won."""
+    """The continuation that generate() appends to prompt, and the margin of the least clear of its choices."""
     out = model.generate(
         torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),

@@ -25,7 +25,7 @@ LEFT_OUT = {"": (".git", "runs"), "build": ("address", "thread", "undefined", "f
 
 Rule = collections.namedtuple("Rule", "rule file text instead test")
 
-# The oracles of the star's consistencies and of the decentral exchanges. What a test of the program needs is named behind it.
+# The oracles of the star's consistencies and of the decentral exchanges. The programs that a test needs follow its name.
 ARRIVALS, LATE, SET = "test_ps_arrivals", "test_ps_late", "test_ps_step_set"
 LEAD, UNITS, MANY = "test_ps_lead", "test_ps_units", "test_ps_many"
 GOSSIP, LOCAL, REDUCE = "test_decentral_gossip", "test_decentral_local_steps", "test_kernels_reduce"
@@ -231,7 +231,7 @@ class Copy:
 
     def make(self, test):
         """None, or the end of what the compiler said."""
-        # What a make that has started this one says to its own children is of that tree.
+        # The variables that a make sets for its own children belong to its own tree.
         env = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
         target = "build/starring" if test.split()[0].endswith(".py") else "build/tests/" + test
         p = subprocess.run(["make", f"-j{os.cpu_count()}", target], cwd=self.top, env=env, stdin=subprocess.DEVNULL,
@@ -258,7 +258,7 @@ class Copy:
         return status == 0, time.monotonic() - began
 
     def broken(self, row):
-        """What became of one row."""
+        """The outcome of one row."""
         path = os.path.join(self.top, row.file)
         with open(path, encoding="utf-8") as f:
             whole = f.read()

@@ -3,7 +3,7 @@
 
     tests/run.py [--tests all|short|long] [--list] [--limit SECONDS] [--jobs N] [--san address|undefined|thread] PROGRAM...
 
-A PROGRAM is a cmocka binary or a Python file of unittest cases. What is counted are single tests.
+A PROGRAM is a cmocka binary or a Python file of unittest cases. Single tests are counted.
 A program that crashes, hangs beyond the limit (it is killed with its children), or runs no test at all
 counts as one failed test more. Exit status 1 when anything failed.
 
@@ -31,7 +31,7 @@ COMPUTE = ("test_job_cuda_ring", "test_job_cuda_star", "test_device.py", "test_j
            "test_job_cuda_waits", "test_emulation_norm", "test_decentral_cuda", "test_job_equal",
            "test_job_cuda_choices", "test_bundle.py", "test_compare_statistics.py", "test_emulation_*", "test_emulated_*",
            "test_kernels_*", "test_shared_*", "test_fuzz_replay")
-# Whatever else is not ALONE: a deadline that nothing but a hang may miss is many seconds there, and a kill waits for a step.
+# All tests that are not ALONE: a deadline that only a hang may miss is many seconds there, and a kill waits for a step.
 WAIT = ("test_job_launch", "test_drill.py", "test_restart.py", "test_compare_command.py", "test_frozen.py",
         "test_compare.py", "test_resume.py", "test_star_resume.py", "test_ps_fault", "test_interrupt.py", "test_gpu_check.py",
         "test_job_trouble", "test_recipes.py", "test_ps_loss", "test_evaluation.py", "*")
@@ -40,7 +40,7 @@ ALONE = ("test_decentral_mpi", "test_decentral_tcp", "test_kernels_*stream", "te
          "test_job_bench_*", "test_decentral_bench", "test_netlab.py", "test_medium.py", "test_soak.py",
          "test_job_arrivals", "test_ps_net", "test_ps_bench")
 # These wait for deadlines, second lives, loads, and for the commands around the program, or train each consistency in many ways: they
-# take three quarters of the time of all. What they are about has short tests too: its state machines, and a run of each topology.
+# take three quarters of the time of all. Their subjects have short tests too: the state machines, and a run of each topology.
 LONG = ("test_standing_files.py", "test_slow_files.py", "test_restart.py", "test_stopped.py", "test_frozen.py",
         "test_frozen_time.py", "test_everybody.py", "test_hostile.py", "test_drill.py", "test_soak.py",
         "test_costs.py", "test_job_trouble", "test_decentral_mpi", "test_decentral_tcp", "test_job_bench", "test_job_bench_ps", "test_compare_statistics.py", "test_device.py",
@@ -55,7 +55,7 @@ STEP_BACK = "5"  # `nice` of what computes
 
 
 class Running:
-    """The process groups of the programs under way. Behind end() none begins."""
+    """The process groups of the programs under way. After end() none begins."""
 
     def __init__(self):
         self._lock, self._groups, self._over = threading.Lock(), set(), False
@@ -120,7 +120,7 @@ def command(program, san, steps_back):
 
 
 def seconds_given(elapsed):
-    """What `elapsed` seconds were worth to a program: where more want to run than there are cores, each has its share."""
+    """The value of `elapsed` seconds for a program: if more want to run than there are cores, each has its share."""
     return elapsed * min(1, len(os.sched_getaffinity(0)) / max(1, os.getloadavg()[0]))
 
 
@@ -169,7 +169,7 @@ def closing_lines(output):
 
 
 class Outcome:
-    """What a program's run came to: the counts, and the lines to print."""
+    """The result of a program's run: the counts, and the lines to print."""
 
     def __init__(self, program, args, env, steps_back=False):
         self.program, self.name = program, os.path.basename(program)
@@ -209,7 +209,7 @@ class Outcome:
 
 
 def place(program, patterns):
-    """Of the first pattern that the program's name matches; None: of none."""
+    """The first pattern that the program's name matches; None: no pattern."""
     name = os.path.basename(program)
     return next((i for i, p in enumerate(patterns) if fnmatch.fnmatch(name, p)), None)
 
@@ -223,7 +223,8 @@ def sorted_by_kind(programs):
 
 
 def outcomes(args, env):
-    """Of every program, as they end. All run on other threads: Ctrl-C comes to this one, never between a program's start and its place among
+    """The results of every program, as they end. All run on other threads: Ctrl-C comes to this one, never between a program's start and its
+    place among
     those that are ended."""
     compute, wait, alone = sorted_by_kind(args.programs) if args.jobs > 1 else ([], [], args.programs)
     pools = [concurrent.futures.ThreadPoolExecutor(n) for n in (args.jobs, args.jobs + args.jobs // 2, 1)]

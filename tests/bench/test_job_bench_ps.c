@@ -46,7 +46,7 @@ static void expect_latency(const cJSON *star, const char *key, double least_samp
     assert_true(job_number(l, "samples") >= least_samples);
 }
 
-// What the wire's own counters say on both sides.
+// The counters of the wire on both sides.
 static void expect_wire(const cJSON *star, double bytes, double rounds, const double ranks[3]) {
     const cJSON *w = job_item(star, "wire");
     // A whole one, one whose weights the pull reads, the pull's, over tcp the acknowledgements'; and the round for

@@ -1,4 +1,4 @@
-// What `starring bench ps` computes and what it measures with: figures of made-up times, and the plan of a row.
+// The computations and measurements of `starring bench ps`: figures of made-up times, and the plan of a row.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -158,7 +158,7 @@ static void memory_grows_with_what_runs(void **state) {
     struct bench_plan p = {
         .dtype = DT_BF16, .bytes = 64 << 20, .servers = 1, .workers = 1, .threads = 1, .partition = 1 << 20};
     double one = bench_memory(&p, 1), both = bench_memory(&p, 2);
-    // Of each element a server holds 16 bytes of fp32 and 2 of weights, in two stars a medium.
+    // Per element a server holds 16 bytes of fp32 and 2 of weights, in two stars per medium.
     double elements = 32.0 * (1 << 20);
     assert_true(one > elements * 18 * 3 && both > one + elements * 18 * 3);
     p.workers = 4;

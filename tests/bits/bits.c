@@ -11,7 +11,7 @@
 
 #define BUFFERS 40
 
-// What one case allocates; everything is freed after it.
+// Memory of one case; everything is freed after it.
 struct buffers {
     enum dtype dt;
     void *p[BUFFERS];

@@ -14,7 +14,7 @@ from fixture import PROGRAM, TOP, Runs
 BITS = os.path.join(os.path.dirname(PROGRAM), "tests", "bits")
 # glibc then takes the variants of its functions that a processor without these has; unknown names are passed over.
 OLDER = {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-FMA,-FMA4,-AVX2,-AVX2_Usable,-FMA_Usable,-AVX512F"}
-# What calls libm's transcendental functions: their last bits differ between processors and releases.
+# Objects that call libm's transcendental functions, whose last bits differ between processors and releases.
 LIBM = re.compile(r"(?<![\w.>])(?:exp|exp2|expm1|log|log2|log10|log1p|pow|sin|cos|tan|tanh|sinh|cosh|erf|cbrt|hypot)f?\s*\(")
 WAYS = ("fma", "avx512_bf16", "amx")
 COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)

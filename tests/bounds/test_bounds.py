@@ -17,7 +17,7 @@ STARS = (["--topology", "zero:1", "--workers", "2"], ["--topology", "ps:sync", "
 
 class Bounds(Runs):
     def config(self, name):
-        """What --print-config says of this file, and the CPU seconds that it took."""
+        """Returns what --print-config prints for this file, and the CPU seconds that it took."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         said = self.run_it("train", "-c", name, "--print-config").stderr
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

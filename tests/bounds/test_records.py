@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What grows with keys, ranks, steps or a file's contents is counted before the run, bounded, or refused in words."""
+"""Memory that grows with keys, ranks, steps or a file's contents is predicted before the run, bounded, or refused with a sentence."""
 import json
 import os
 import re
@@ -119,7 +119,7 @@ class Records(Runs):
         self.assertGreater(last["samples"], 2 * lost)
 
     def test_logs_stay_until_they_are_merged(self):
-        """What the servers wrote line by line is there until it is in the one file, whatever ends the merging."""
+        """The servers' own lines exist until they are in the one file, whatever ends the merging."""
         os.makedirs(self.at("run", "updates.jsonl.part"))
         said = self.run_it("train", *TINY, "--topology", "ps:async", "--workers", "2", "--steps", "3", "--log-updates", "--trace", "--force",
                            "--out", self.at("run"), status=1).stderr

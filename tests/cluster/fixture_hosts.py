@@ -97,7 +97,7 @@ class Host:
         self.daemons = []
 
     def wait(self):
-        """Until it has begun."""
+        """Waits until it has begun."""
         end = time.monotonic() + LIMIT_S
         while self.process.poll() is None and time.monotonic() < end:
             with contextlib.suppress(OSError, ValueError):

@@ -20,7 +20,7 @@ PORT = 29511  # of the meeting point; each test's hosts have a network of their 
 
 
 def torch_environment(rank, world, local, locals_, host="h1", port=PORT):
-    """What torchrun gives a rank."""
+    """The variables that torchrun gives a rank."""
     return {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(locals_),
             "GROUP_RANK": str(rank // locals_), "MASTER_ADDR": host, "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "none"}
 
@@ -53,7 +53,7 @@ def srun(case, cluster, each, words, env):
 
 
 def sbatch(case, cluster, each, words, env):
-    """A script as people write them, whose one line of work is srun. What it prints lies on h1."""
+    """A script as people write them, whose one line of work is srun. Its output is on h1."""
     script = "\n".join(["#!/bin/sh", f"#SBATCH -N {len(cluster.hosts)}", f"#SBATCH --ntasks-per-node {each}", f"srun {PROGRAM} {' '.join(words)}", ""])
     with open(cluster.hosts[0].path("job.sh"), "w", encoding="utf-8") as f:
         f.write(script)
@@ -96,12 +96,12 @@ STARTERS = {row.name: row for row in (
 
 
 def said(processes):
-    """What all of them printed and said."""
+    """Everything that they printed."""
     return "".join(p.printed() + p.said() for p in processes)
 
 
 def all_end(processes, status=0, **how):
-    """What they said, when all have ended with that status (None: with any) and nothing of them is left."""
+    """Returns their output when all have ended with that status (None: any) and no process of them is left."""
     for p in processes:
         p.ends(status, **how)
     return said(processes)

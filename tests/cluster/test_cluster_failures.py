@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What goes wrong between hosts: one that never comes, comes twice, has another version or configuration, a port in use, a name that
-does not resolve, packets that are lost, a host that vanishes in mid-run. Each ends within its deadline with a sentence that names
+"""Failures between hosts: one that never joins, joins twice, has another version or configuration, a port in use, a name that does not
+resolve, lost packets, a host that vanishes during the run. Each ends within its deadline with a sentence that names
 it, on every host, with nothing left; or, where that is what was asked for, the job goes on. In both topologies."""
 import contextlib
 import json
@@ -57,7 +57,7 @@ class Case(Runs):
         return ranks
 
     def each(self, what):
-        """Of both topologies, what(kind)."""
+        """Calls what(kind) for both topologies."""
         for kind in TOPOLOGIES:
             with self.subTest(kind):
                 what(kind)

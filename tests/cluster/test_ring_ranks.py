@@ -93,7 +93,7 @@ class Refused(Ring):
 
 class Ends(Ring):
     def test_a_killed_rank_is_named_at_once(self):
-        """Nobody waits for a deadline, which is longer than a test may take."""
+        """No rank waits for a deadline, which is longer than a test may take."""
         ranks = self.ranks(3, "--steps", "100000", "--set", f"parameter_server.deadline_ms={4000 * LIMIT_S}")
         self.steps_of(ranks, 3)
         ranks[2].send_signal(signal.SIGKILL)

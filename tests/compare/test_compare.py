@@ -50,7 +50,7 @@ make_run(value("--out"), value("--topology"), losses, seed=int(value("--seed", 1
 """
 
 
-# What a second run is made with so that it may not be compared with the first.
+# The settings of a second run that must not be compared with the first.
 UNLIKE = {"tokens_per_step": {"tokens_per_step": 2048}, "model": {"model": "tiny"}, "params": {"params": 7}, "seed": {"seed": 2},
           "data": {"data": "other.txt"}, "dtype": {"dtype": "fp32"}, "steps": {"steps": 5}, "device": {"device": "cuda"},
           "medium": {"medium": "threads"}, "host": {"machine": {"host": "there"}}, "revision": {"revision": "def0"},

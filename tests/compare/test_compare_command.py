@@ -165,7 +165,7 @@ class RefusedByTheProgram(FakeProgram):
 
 
 class Refused(Case):
-    """What is no comparison: one sentence, a status that tells the command line from the runs, no traceback."""
+    """Refused comparisons: one sentence, a status that distinguishes the command line from the runs, no traceback."""
 
     def refused(self, status, words, *argv):
         p = subprocess.run([sys.executable, COMPARE, *argv], capture_output=True, text=True, check=False, timeout=PATIENCE_S,

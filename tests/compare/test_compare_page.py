@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a reader of a comparison meets first: the lines that it ends with, how the report begins, and what may be done with it."""
+"""The first things that a reader of a comparison sees: its last lines, the beginning of the report, and which conclusions are allowed."""
 import html
 import os
 import re
@@ -38,7 +38,7 @@ def keyed(case, page):
 
 
 class Closing(Case):
-    """What a comparison ends with, unless --full."""
+    """The end of a comparison, unless --full."""
     DEMO = ("local", "ps:sync", "ps:async", "zero:0", "zero:1", "zero:2", "zero:3")
 
     def end(self, *topologies, repeats=1, **summary):

@@ -25,7 +25,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def worker(rank, at, step=3, length=100, transfers=True):
-    """What a worker's trace has of a step of 100 ms: forward 10-40, stands still 40-60 (a peer is ready at 50), backward 60-90, idle to 100."""
+    """A worker's trace of a step of 100 ms: forward 10-40, stands still 40-60 (a peer is ready at 50), backward 60-90, idle to 100."""
     def span(tid, name, cat, begin, end, **args):
         return {"ph": "X", "pid": rank, "tid": tid, "name": name, "cat": cat, "ts": at * 1e3 + begin * 1e3, "dur": (end - begin) * 1e3,
                 **({"args": args} if args else {})}
@@ -387,7 +387,7 @@ class StepPlot(Case):
 
 class Times(Case):
     def test_printed_parts_add_up_to_the_printed_mean(self):
-        """Of repeats too, and of servers: each part's own median would not."""
+        """The same for repeats, and for servers: the median of each phase by itself would not."""
         repeats = []
         for i, (forward, wait) in enumerate([(0.5, 0.9), (0.9, 0.1), (0.7, 2.5)]):
             time = {"data": 0.1, "forward": forward, "backward": 1.0, "comm_exposed": 0.1, "comm_overlapped": 0.2, "optimizer": 0.1,

@@ -91,7 +91,7 @@ class Box(Runs):
                 "--steps", str(steps), "--out", out, "--limit", "120", "--", *SMALL]
 
     def left(self, pid):
-        """What a lab of that process has left."""
+        """Files that a lab of that process has left."""
         mine = f"{lab.PREFIX}-{pid}-"
         return [n for n in lab.namespaces() + [os.path.basename(d) for d in lab.directories()] if n.startswith(mine)]
 

@@ -1,4 +1,4 @@
-// What the tests of the configuration share: loading with everything said captured.
+// Shared by the tests of the configuration: loading, with all messages captured.
 #ifndef STARRING_TESTS_CONFIG_CONFIG_HELPER_H
 #define STARRING_TESTS_CONFIG_CONFIG_HELPER_H
 

@@ -25,7 +25,7 @@ RUNS = {
     "08-llama-practice": (2, "fp16", 32, []),
     "09-zero3-bf16-auto": (3, "bf16", 8, []),
 }
-# What is then not on the device, by the ledger.
+# Bytes that are then not on the device, by the ledger.
 OFFLOADED = {
     "02-zero2-fp16-auto-offload": ("master", "optimizer"),
     "05-zero3-offload-optimizer-cpu": ("master", "optimizer"),

@@ -73,7 +73,7 @@ class Optimizers(Runs):
             self.assertEqual(rest["weights_hash"], whole["weights_hash"], name)
 
     def test_each_setting_counts(self):
-        """What is left out changes the result: no key is read in vain."""
+        """A key that is left out changes the result: no key is read for nothing."""
         base = {name: self.train(name, ring(1))["weights_hash"] for name in ("momentum", "lion", "cycle")}
         self.assertEqual(len(set(base.values())), 3)
         for name, change in (("momentum", "optimizer.params.dampening=0"), ("momentum", "optimizer.params.momentum=0.8"),

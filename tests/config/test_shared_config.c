@@ -143,7 +143,7 @@ static void test_nearest(void **state) {
         }
 }
 
-// What every row promises, whatever its topology is.
+// Promises of every row, whatever its topology is.
 static void test_rows(void **state) {
     (void)state;
     for (int i = 0; topologies.row[i]; i++) {
@@ -404,7 +404,7 @@ static void test_unknown_keys(void **state) {
         assert_words(said, far[i][1], far[i][0]);
         config_destroy(&c);
     }
-    // Of what is ignored under its own name a misspelt one is, too; and the file may ask for it.
+    // A misspelt name of an ignored key is ignored too, and the file may ask for that.
     const char *const fine[] = {"{\"wall_clock_breakdwn\": true}", "{\"flops_profilr\": {\"enabled\": true}}",
                                 "{\"modelling\": 1, \"dates\": 2, \"fp8\": {\"enabled\": true}}",
                                 "{\"zero_optimisation\": {\"stage\": 3}, \"unknown_keys\": \"ignore\"}"};
@@ -434,7 +434,7 @@ static void test_unknown_keys(void **state) {
     assert_words(error_last(), "--set: unknown key compression|nearest known name is", "--set of a section");
 }
 
-// What ranks talk through is a ring's matter: written for rings, and a flag that does nothing is said so.
+// The engine is a ring's matter: it is written for rings, and a flag without effect is reported.
 static void test_collectives(void **state) {
     (void)state;
     static const struct config_override flag = {"ring.collective", "mpi", "--collective"};
@@ -451,7 +451,7 @@ static void test_collectives(void **state) {
     assert_null(strstr(text, "collective"));
     free(text);
     config_destroy(&c);
-    // What only this run's command line says is meant for this run.
+    // A value of this run's command line is meant for this run.
     static const struct config_override servers = {"parameter_server.servers", "2", "--servers"};
     assert_null(load("{\"topology\": \"ps:sync\"}", &flag, 1));
     assert_words(said, "--collective|ps:sync has no collectives|leave it out", "");

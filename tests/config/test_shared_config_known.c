@@ -38,7 +38,8 @@ static void test_known_keys(void **state) {
     config_destroy(&c);
 }
 
-// What travels is of the run's dtype: naming it is fine, and fp32, whose sums are those that are taken; another is not.
+// The type on the wire is the run's dtype: naming it is allowed, and fp32, in which sums are computed; another type is
+// not.
 static void test_what_travels(void **state) {
     (void)state;
     struct config *c = accept("{\"bf16\": {\"enabled\": true}, \"communication_data_type\": \"bf16\"}");

@@ -226,7 +226,8 @@ static void test_every_form_of_every_key(void **state) {
     assert_true(keys > 130 && forms > 1200);
 }
 
-// What an earlier version had: where it asks for something it is refused with what to do instead; off, it is noted.
+// Keys of an earlier version: a value that asks for something is refused with a replacement; a value that means off
+// is noted.
 static void test_what_has_gone(void **state) {
     (void)state;
     int gone = 0;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a run says of its configuration before it begins: each remark once, however many processes read it; what was taken for
-what nobody gave; all that is wrong with its files at once; what many ranks on few cores cost."""
+"""The messages about a run's configuration before it begins: each remark once, however many processes read it; which value replaced a
+missing one; all errors of its files at once; the cost of many ranks on few cores."""
 import json
 import os
 import re
@@ -119,7 +119,7 @@ class Told(Runs):
             self.assertRegex(p.stderr, r"^starring: error: (\S+ )?closed: Permission denied\n$|--resume: closed: Permission denied\n$")
         self.assertEqual(self.run_it("evaluate", "none", status=2).stderr, "starring: error: evaluate none: No such file or directory\n")
 
-    # What an earlier version had, and words of the sentence that says what to use instead.
+    # A key of an earlier version, and words of the sentence that names the replacement.
     GONE = {"train --print-config --set parameter_server.distinct_workers=true": "distinct_workers: .*have gone: leave it out.* or use ps:backup:B",
             "train --print-config --set cuda.products=table.json": "cuda.products: tables of measured matrix products have gone: leave it out",
             "train --hosts h1:2,h2": "--hosts: experiments/over_ssh.py --hosts H:N,.. starring train .. starts ranks on other hosts over ssh",

@@ -22,13 +22,13 @@ static struct {
     cublasStatus_t refusal;  // .. and says so: an empty answer, or this
     bool no_workspace, no_products;
     int live, heuristics, products;
-    // Of the last product:
+    // The last product:
     struct description how;
     int64_t lda, ldb, ldd;
     const void *a, *b;
     void *d;
     float beta;
-    // Of our own kernels' last calls:
+    // The last calls of our own kernels:
     int forwards, backwards, bias_grads, bias_rows;
     struct gelu_args gelu;
     struct bias_grad_args sums;

@@ -29,7 +29,8 @@ struct fake_descriptor {
 
 static int fake_descriptors;  // live
 
-// What a test turns, and what it finds. Engines are numbered from 0 in the order in which they are offered.
+// Switches that a test sets, and results that it reads. Engines are numbered from 0 in the order in which they
+// are offered.
 static struct {
     cudnnStatus_t create, set_stream, execute;  // what these calls answer
     cudnnBackendDescriptorType_t refused_type;  // whose finalizing answers ..
@@ -109,7 +110,7 @@ static cudnnStatus_t fake_stream(cudnnHandle_t h, cudaStream_t s) {
 
 static const int64_t *fake_get(const struct fake_descriptor *d, cudnnBackendAttributeName_t name);
 
-// What planning asks. An engine's number travels from a configuration to the engine in its value.
+// The questions of planning. An engine's number travels from a configuration to the engine in its value.
 static cudnnStatus_t fake_read(cudnnBackendDescriptor_t const p, cudnnBackendAttributeName_t name,
                                cudnnBackendAttributeType_t type, int64_t room, int64_t *count,
                                void *elements) {

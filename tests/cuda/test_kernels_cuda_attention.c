@@ -1,4 +1,4 @@
-// The graphs given to cuDNN for attention. What they compute: interpreted on the host, against the reference.
+// The graphs given to cuDNN for attention. Their results: interpreted on the host, against the reference.
 // That cuDNN has a repeatable engine for each shape: cuDNN answers that for a device described to it, so no
 // GPU is needed; where cuDNN is not installed these cases are skipped.
 #include <stdio.h>
@@ -28,7 +28,7 @@ static int open_cudnn(struct cudnn_api *api) {
     return cudnn_api_open(api, &why);
 }
 
-// What cuDNN asks of a device, with the values of an H200 (deviceVer 900) and an A100 (800).
+// The attributes that cuDNN reads of a device, with the values of an H200 (deviceVer 900) and an A100 (800).
 static cudnnBackendDescriptor_t describe_device(const struct cudnn_api *api, int version, int processors,
                                                 int shared_bytes) {
     char text[2048];

@@ -1,5 +1,5 @@
-// Who computes attention on a GPU, cuDNN or our own kernels, how large cuDNN's slices are, and what people
-// are told of it: on a cuDNN that refuses in each way there is.
+// The choice between cuDNN's attention and our own kernels, the size of cuDNN's slices, and the messages about
+// it, on a cuDNN that refuses in each possible way.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

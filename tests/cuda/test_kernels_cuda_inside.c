@@ -1,5 +1,5 @@
-// What functions may do on the stream that runs them, in the CUDA backend's host side on a faked runtime; and
-// which devices reach each other; page-locked memory of others.
+// The permitted actions of functions on the stream that runs them, in the CUDA backend's host side on a faked
+// runtime; which devices reach each other; page-locked memory of others.
 #include <stdio.h>
 
 #include "tests/cuda/cuda_fake.h"
@@ -25,7 +25,7 @@ static void inside_close(struct device **d) {
     assert_int_equal(atomic_load(&fake.waits_on_nothing), 0);
 }
 
-// What stream_submit runs does not wait for the device; what stream_host runs does.
+// A function of stream_submit does not wait for the device; a function of stream_host does.
 static int note(void *arg) {
     atomic_store((atomic_int *)arg, 1);
     return 0;

@@ -1,4 +1,5 @@
-// What a stream of the CUDA backend notes of itself, on a faked runtime, dated by the host's clock; and who is at work.
+// The notes that a stream of the CUDA backend takes, on a faked runtime, dated by the host's clock; and which thread is
+// at work.
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>

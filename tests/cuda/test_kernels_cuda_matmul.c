@@ -1,5 +1,5 @@
-// What the CUDA backend asks of cuBLASLt - leading dimensions, epilogues, the pointers of each call - and
-// when it takes our own kernels instead and says so, on a library that only takes notes. (Numbers are
+// The requests of the CUDA backend to cuBLASLt - leading dimensions, epilogues, the pointers of each call - and
+// when it uses our own kernels instead and reports it, on a library that only takes notes. (Numbers are
 // tests/emulation's to check.)
 #include <setjmp.h>
 #include <stdarg.h>

@@ -108,7 +108,7 @@ static void test_facts_and_memory(void **state) {
     close_fake(&d);
 }
 
-// What a stream needs it has from its creation on: nothing is created while collectives run.
+// A stream has everything that it needs from its creation on: nothing is created while collectives run.
 static void test_created_once(void **state) {
     (void)state;
     struct device *d = open_fake(false);
@@ -348,7 +348,8 @@ static void test_errors_name_the_operation(void **state) {
     close_fake(&d);
 }
 
-// What an aborted communicator does: work that is on the device already, and what waits for it, has failed.
+// The effect of an aborted communicator: work that is already on the device, and everything that waits for it,
+// has failed.
 static void test_failed_from_outside(void **state) {
     (void)state;
     struct device *d = open_fake(false);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is tested on a faked CUDA runtime compiles on a machine without CUDA's headers too.
+"""Code that is tested on a faked CUDA runtime compiles on a machine without CUDA's headers too.
 
 There the declarations of tests/emulation/headers stand in for them; they include less than CUDA's own headers do, so
 a file that forgets an include of its own compiles where CUDA is installed and nowhere else.

@@ -55,7 +55,7 @@ static inline void case_store(enum dtype dt, void *p, size_t i, uint64_t bits, b
         dtype_store(dt, p, i, (float)d);
 }
 
-// What rank `rank` sends in this operation, n elements.
+// The n elements that rank `rank` sends in this operation.
 static inline void case_input(const struct case_env *e, int rank, void *p, size_t n, enum dtype dt) {
     for (size_t i = 0; i < n; i++) {
         struct philox_out r = philox(e->salt, (uint64_t)rank, i);
@@ -279,7 +279,8 @@ static inline int case_reduce_scatter(struct case_env *e, size_t n, enum dtype d
     return case_end(e, "reduce_scatter", n, dt, w, (N - 1) * b, (N - 1) * b);
 }
 
-// Sums of all, and the other reductions of small buffers. What NCCL has none of wants the staging that its native channels lack.
+// Sums of all, and the other reductions of small buffers. An operation that NCCL lacks wants the staging that its native
+// channels do not have.
 static inline int cases_sums(struct case_env *e, size_t n, enum dtype dt) {
     int rc = 0, N = e->c->size, most = n > 256 ? 1 : REDUCTIONS;
     if (e->native && !strcmp(e->c->ops->name, "nccl")) most = n > 256 ? 1 : REDUCTION_LOR;

@@ -20,7 +20,7 @@ struct fake_mail {
     char data[];
 };
 
-// What the ranks of one communicator share; its address travels in the unique id. It lives until every rank
+// State shared by the ranks of one communicator; its address travels in the unique id. It lives until every rank
 // has come and gone: one that aborts early must not take it from one that is still on its way.
 struct fake_group {
     pthread_mutex_t lock;

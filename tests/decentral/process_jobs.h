@@ -1,4 +1,5 @@
-// What ranks that are processes do, over whatever engine connects them (Open MPI, tcp), and how it fails. Each job is run by
+// The behaviour of ranks that are processes, over whatever engine connects them (Open MPI, tcp), and their failures. Each
+// job is run by
 // every rank; 0, or -1 after printing what differed.
 #ifndef STARRING_TESTS_DECENTRAL_PROCESS_JOBS_H
 #define STARRING_TESTS_DECENTRAL_PROCESS_JOBS_H
@@ -14,7 +15,7 @@
 
 #define DONE "rank outcome as expected"
 
-// What a rank of a job has.
+// The state of a job's rank.
 struct process_rank {
     const struct collective_kind *kind;
     bool library;      // that has sums of its own, which the engine can be told to take
@@ -88,7 +89,7 @@ static inline int job_staged(struct process_rank *r) {
     return rc;
 }
 
-// What is refused is refused on each rank alone: the world stays whole.
+// A refused call is refused on each rank separately: the world stays whole.
 static inline int refused(struct process_rank *r, struct collective_options o, const char *why) {
     uint16_t x[8] = {0};
     o.deadline_s = 60;
@@ -107,8 +108,8 @@ static inline int job_native_16bit_is_refused(struct process_rank *r) {
     return refused(r, o, "no bf16 natively");
 }
 
-// What the norm needs: an ordered channel without staging sums int64, counted by the formula of a ring, also where the
-// sum wraps around.
+// The needs of the norm: an ordered channel without staging sums int64, counted by the formula of a ring, also when
+// the sum wraps around.
 static inline int job_exact(struct process_rank *r) {
     int64_t x[EXACT_SUM_WORDS], size = r->size;
     struct collective *c = open_channel(r, 0, (struct collective_options){.deadline_s = 60, .control = true});
@@ -248,7 +249,7 @@ static inline int job_stopped(struct process_rank *r) {
     return why && strstr(why, "rank 1 did not come") ? 0 : -1;
 }
 
-// Nobody computes: calls that differ, each waiting for the other, end at the deadline.
+// No rank computes: calls that differ, each waiting for the other, end at the deadline.
 static inline int job_differ(struct process_rank *r) {
     float x[3] = {0}, y[3];
     struct collective *c =

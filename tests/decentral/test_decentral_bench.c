@@ -1,5 +1,5 @@
-// What `starring bench collective` measures with: shapes and bandwidth factors as nccl-tests', inputs that
-// tell one order of adding from another, and a check that finds every wrong element and no other.
+// The tools of `starring bench collective`: shapes and bandwidth factors as nccl-tests', inputs that distinguish
+// one order of adding from another, and a check that finds every wrong element and no other.
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>

@@ -34,7 +34,7 @@ static bool forbidden;  // to read the memory of other processes
 struct rank_thread {
     int rank, size;
     struct hub *hub;
-    // Of processes: each has a hub of its own upon the memory.
+    // For processes: each has a hub of its own on the memory.
     void *memory;
     _Atomic int *port;
     struct rank_lives *lives;
@@ -383,7 +383,7 @@ static void test_who_worked_a_moment_ago_is_waited_for(void **state) {
     for (int i = 0; i < 2; i++) assert_int_equal(t[i].rc, 0);
 }
 
-// On its way to its first collective a rank reads files, too. Who ends without one is missing.
+// On its way to its first collective a rank reads files, too. A rank that ends without one is missing.
 static int work_late(void *ctx, struct hub *hub, int rank) {
     struct rank_thread *t = (struct rank_thread *)ctx + rank;
     struct collective_options o = {.deadline_s = 1};
@@ -577,8 +577,8 @@ static bool is_rank_2(const void *ctx, int rank) {
     return rank == 2;
 }
 
-// Rank 1 shares no memory with rank 2, and waits for it. Who says that he works is waited for, and while the meeting, rank 0's,
-// itself stands still nobody else is silent. Who has left it is.
+// Rank 1 shares no memory with rank 2, and waits for it. A rank that reports work is waited for, and while the rendezvous, rank
+// 0's, itself is stopped no other rank counts as silent. A rank that has left counts as missing.
 static void test_a_meeting_that_stands_still_makes_nobody_silent(void **state) {
     (void)state;
     _Atomic int *port = mmap(NULL, sizeof *port, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

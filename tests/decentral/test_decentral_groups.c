@@ -38,7 +38,8 @@ static struct collective_call call_of(struct world *w, enum collective_primitive
                                     .dt = DT_BF16};
 }
 
-// What the call's legs do, a leg of all ranks after the other: pieces go from senders' buffers to receivers'.
+// The effects of the call's legs, one leg of all ranks after the other: pieces move from senders' buffers to
+// receivers'.
 static void carry_out(struct world *w, enum collective_primitive what) {
     struct collective_call first = call_of(w, what, 0);
     static uint16_t before[2][MOST][MOST * COUNT];
@@ -135,7 +136,7 @@ static void test_gathers_bring_every_block(void **state) {
     }
 }
 
-// Who exchanges with whom, and what that makes: a rank still sends N-1 blocks, of which N/g-1 leave the group.
+// The pairs of an exchange, and its bytes: a rank still sends N-1 blocks, of which N/g-1 leave the group.
 static void test_traffic(void **state) {
     (void)state;
     static const enum collective_primitive what[] = {COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_ALL_GATHER};

@@ -68,7 +68,7 @@ static void test_chunks_cover(void **state) {
     assert_int_equal(collective_actions(&p), 0);
 }
 
-// What is small enough travels whole, through all of the staging; of the least staging there is one buffer.
+// A small operation travels whole, through all of the staging; the least staging has one buffer.
 static void test_small_pieces_are_not_cut(void **state) {
     (void)state;
     static char staging[3 * 512];
@@ -173,7 +173,7 @@ static void test_buffers_lie_apart(void **state) {
     }
 }
 
-// What staging_bytes gives is enough for one chunk, or for chunks of its maximum.
+// The result of staging_bytes is enough for one chunk, or for chunks of its maximum.
 static void test_staging(void **state) {
     (void)state;
     assert_true(collective_slot(collective_staging_bytes(5, 12345, DT_F32, 1 << 20), 5, DT_F32) >= 12345);

@@ -18,7 +18,7 @@
 #define RANKS     5
 #define BLOB_MOST 4096
 
-// What the ranks of a job share. A rank that gives up says so, for the others not to wait.
+// State shared by the ranks of the job. A rank that gives up says so, for the others not to wait.
 struct page {
     atomic_int come, away, port;
     char blobs[RANKS][BLOB_MOST];

@@ -1,4 +1,4 @@
-// Who is late shows as waiting for peers, and a slow link as exposed communication, in all stages: threads.
+// A late rank appears as waiting for peers, and a slow link as exposed communication, in all stages: threads.
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

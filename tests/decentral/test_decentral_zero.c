@@ -147,7 +147,7 @@ static void test_any_depth_of_prefetch(void **state) {
         }
 }
 
-// What has moved when unit 0 is in use and unit 1 was hinted at.
+// The bytes moved when unit 0 is in use and unit 1 was hinted at.
 static int body_ahead(struct ring_thread *t) {
     struct device *dev;
     struct stream *compute;

@@ -1,5 +1,5 @@
-// A ring that computes nothing: one of its ranks is late, or its link is slow, by as much as the case says. What its
-// timeline makes of that is compared with what was done to it. The same cases serve threads and processes.
+// A ring that computes nothing: one of its ranks is late, or its link is slow, by as much as the case says. Its
+// timeline is compared with what was done to it. The same cases serve threads and processes.
 #ifndef STARRING_TESTS_DECENTRAL_TIME_CASES_H
 #define STARRING_TESTS_DECENTRAL_TIME_CASES_H
 
@@ -167,13 +167,14 @@ static inline int time_check_transfers(struct time_rank *r) {
     return wrong;
 }
 
-// Seconds that the slow link was needed within the steps. What stages 1 and 2 gather behind the last one lies outside.
+// Seconds that the slow link was needed within the steps. The gathers of stages 1 and 2 after the last one are
+// outside.
 static inline double time_on_link(const struct time_rank *r) {
     double steps = r->c->stage == 1 || r->c->stage == 2 ? TIME_STEPS - 0.5 : TIME_STEPS;
     return TIME_LINK_S * steps;
 }
 
-// What was done to the ring shows as what it is, and as nothing else. 0, or 1 after saying what is off.
+// Each disturbance of the ring appears under its own name, and under no other. 0, or 1 after saying what is off.
 static inline int time_judge(const struct time_rank *r, const struct time_split *s, double wall) {
     double late = TIME_DELAY_S * TIME_STEPS, link = time_on_link(r);
     bool good = time_split_parts(s) < (1 + TIME_TOLERANCE) * wall;

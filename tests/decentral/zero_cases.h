@@ -15,7 +15,7 @@
 
 struct zero_rank;
 
-// What the "model" enqueues on the compute stream.
+// The "model"'s work on the compute stream.
 struct zero_job {
     struct zero_rank *z;
     struct unit_view view;
@@ -52,7 +52,7 @@ static inline int zero_job_read(void *arg) {
     return 0;
 }
 
-// What was gathered is valid up to the step, and belongs to nobody behind it.
+// A gathered unit is valid up to the step, and belongs to no rank after it.
 static inline int zero_job_poison(void *arg) {
     struct zero_job *j = arg;
     struct zero *z = (struct zero *)j->z->t;
@@ -161,7 +161,7 @@ static inline int zero_rank_check_memory(struct zero_rank *z, uint64_t allocatio
     return allocations && m.allocations != allocations ? -1 : 0;
 }
 
-// Of a step in which momenta travel: each shard's code to every other rank, twice. 36 bytes tell 256 elements.
+// For a step in which momenta travel: each shard's code to every other rank, twice. 36 bytes tell 256 elements.
 static inline uint64_t zero_case_code_bytes(const struct zero_rank *z) {
     uint64_t bytes = 0;
     for (int u = 0; u < z->ref->layout->count && z->c->freeze; u++)
@@ -195,7 +195,8 @@ static inline int zero_rank_check_wire(struct zero_rank *z) {
                   (uint64_t)c->world * zero_rank_passes(c, z->ref->layout, u);
     uint64_t later = (uint64_t)z->ref->compressed, code = zero_case_code_bytes(z);
     uint64_t want = volume * ((uint64_t)c->steps - later) + code * later;
-    // Of N-1 blocks a rank sends N/g-1 to other groups, whatever it sends; one group, or groups of one: no other way.
+    // A rank sends N/g-1 of its N-1 blocks to other groups, in every operation; with one group, or groups of one,
+    // there is no other way.
     uint64_t others = c->group ? (uint64_t)(c->world / c->group - 1) : 0,
              across = volume / (uint64_t)(c->world > 1 ? c->world - 1 : 1) * others;
     if (atomic_load(&z->t->wire.across_sent) != across * (uint64_t)c->steps ||

@@ -22,7 +22,7 @@
 // kernels/codec.h's definition, written out once more.
 #define ONEBIT_REFERENCE_RANKS 8
 
-// Of a unit of n elements.
+// The size of a unit of n elements.
 struct onebit_reference {
     int64_t n;
     float *worker[ONEBIT_REFERENCE_RANKS];  // (n) errors of what each rank says
@@ -183,7 +183,7 @@ static inline struct step_input zero_case_input(const struct zero_case *c, const
     };
 }
 
-// What the "model" does with a gradient buffer: writes tensors (or adds to them), never gaps. A tied
+// The "model" writes tensors into a gradient buffer (or adds to them), never gaps. A tied
 // embedding's first tensor is written by the head (part 1) and added to by the embedding (part 0).
 static inline void zero_case_write_grad(const struct zero_case *c, int rank, int step, int micro,
                                         const struct unit *unit, int u, int part, bool accumulate,
@@ -268,7 +268,7 @@ static inline void zero_reference_norm(const struct zero_case *c, const void *gr
     }
 }
 
-// What a step does with the gradient, and what unit u holds.
+// The effect of a step on the gradient, and the contents of unit u.
 struct zero_reference_unit {
     float *p, *m, *v;
     void *grad;  // reduced

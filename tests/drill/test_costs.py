@@ -50,7 +50,7 @@ class MadeUp(unittest.TestCase):
 
 class Whole(Runs):
     def measure(self, *words, status=0):
-        """What was said, and the document."""
+        """Returns the messages and the document."""
         p = self.run_script("checkpoint_costs.py", "--program", PROGRAM, "--model", "tiny", "--seq", "64", "--out", "runs", "--json", "costs.json",
                             *words, status=status)
         return p, self.json("costs.json") if status == 0 else None
@@ -65,7 +65,7 @@ class Whole(Runs):
         death, = got["deaths"]
         self.assertEqual((death["role"], death["deaths"]), ("run", 1))
         self.assertGreater(death["seconds"], 0)
-        # Behind the first checkpoint or a later one: never more than two intervals and what was under way.
+        # After the first checkpoint or a later one: never more than two intervals and the step in progress.
         self.assertLessEqual(death["steps_again"], 3 * 8)
         self.assertIn("| local | run ", p.stdout)
         self.assertEqual(os.listdir(self.at("runs")), [])

@@ -25,7 +25,7 @@ class Short(Runs):
         self.assertTrue(any(e["to_next_s"] is not None for e in hit), p.stdout)
 
     def test_beside_a_load(self):
-        """Nobody is killed, and the table says so."""
+        """No process is killed, and the table says so."""
         p = self.run_script("drill.py", "--program", PROGRAM, "--runs", "2", "--load", "3", "--deadline", "20", "--job", "ps:sync", "--out", "runs",
                             timeout=600)
         self.assertIn("[1] ps:sync: nobody, no moment, nobody: well", p.stdout)

@@ -1,4 +1,4 @@
-// What the tests of the emulated driver share: streams, memory, a stand-in for a kernel, and faults that run in a
+// Shared by the tests of the emulated driver: streams, memory, a stand-in for a kernel, and faults that run in a
 // process of their own.
 #ifndef STARRING_TESTS_EMULATION_DRIVER_CASES_H
 #define STARRING_TESTS_EMULATION_DRIVER_CASES_H
@@ -41,7 +41,7 @@ static inline char *new_pinned(size_t bytes) {
     return p;
 }
 
-// What lies in device memory, by way of a stream of its own.
+// Reads device memory, through a stream of its own.
 static inline unsigned char device_byte(const void *p) {
     unsigned char byte;
     cudaStream_t s = new_stream();
@@ -75,7 +75,8 @@ static inline int submit(cudaStream_t s, const struct kernel *k) {
         s, &(struct emu_work){.name = "a test's kernel", .run = run_kernel, .drop = free, .arg = kept});
 }
 
-// Runs a fault in a process of its own, without cmocka's handlers. What it says goes to said; the status of wait.
+// Runs a fault in a process of its own, without cmocka's handlers. Its output goes to said; returns the status of
+// wait.
 static inline int run_fault(const char *fault, char *said, size_t room) {
     int pipe_ends[2], status;
     size_t length = 0;

@@ -371,7 +371,7 @@ static const struct fact nccl[] = {
 
     {NULL, 0}};
 
-// What the initializer of ncclConfig_t sets: no constants.
+// The values that the initializer of ncclConfig_t sets: no constants.
 static size_t nccl_config(struct fact *out, size_t room) {
 #if HAS_NCCL
     const ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

@@ -347,7 +347,7 @@ static void with_devices(char **argv, const char *count) {
     abort();
 }
 
-// What a device does before its communicators is right, and late as long as it has some.
+// An action before the device has communicators is right, and late as long as it has some.
 static void what_comes_late_is_told(void **state) {
     (void)state;
     static const char kernels[8];

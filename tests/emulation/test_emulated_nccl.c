@@ -264,7 +264,7 @@ static void use_memory_of_the_host(struct rank *r) {
     must_be(ncclCommAbort(r->comm), ncclSuccess);
 }
 
-// What is said about them is not shown.
+// The messages about them are not shown.
 static void errors_are_told_and_aborts_let_go(void **state) {
     (void)state;
     struct rank r[RANKS];

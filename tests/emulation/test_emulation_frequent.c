@@ -12,7 +12,7 @@
 #define VOCAB    256
 #define CHANNELS 40
 
-// Of 100 positions `percent` hold one token, the others any of VOCAB.
+// In `percent` of 100 positions there is one token, in the others any of VOCAB.
 static int32_t *tokens_with(int percent) {
     int32_t *tokens = kt_tokens(ROWS, 3, VOCAB);
     for (int64_t i = 0; i < ROWS; i++)

@@ -172,7 +172,7 @@ static void asked_for_ahead_of_time(void **state) {
     remove_dir(dir);
 }
 
-// What a snapshot is answered with are copies over tcp: counted, and within what the check of memory allows.
+// A snapshot's answers are copies over tcp: counted, and within the limits of the check of memory.
 static void answers_are_copies(void **state) {
     (void)state;
     char *dir = make_dir();

@@ -31,7 +31,7 @@ struct net {
     struct client clients[PROCESSES];
     int processes;
     struct registry *registry;
-    // Of a process: nothing that it has said or is to hear arrives; or it stands still, and hears later.
+    // For a process: none of its messages arrives, sent or received; or it is stopped, and receives later.
     bool dead[PROCESSES], frozen[PROCESSES];
     struct sent flight[FLIGHT];
     int count;

@@ -159,7 +159,7 @@ static void test_it_is_let_in_or_told_why_not(void **state) {
     n->dead[1] = false;
     pass(n, 3);
     assert_non_null(n->clients[0].members);
-    // What is of another identity says so by itself: it is not compared, as it is with ranks.
+    // A value of another identity is recognized by itself: it is not compared, as it is with ranks.
     assert_int_equal(cast_news(n), 4);
     net_free(n);
 }
@@ -339,7 +339,7 @@ static void test_how_all_ends(void **state) {
     net_free(n);
 }
 
-// What is the ranks' alone, or member 0's, from one of the roles or from a rank: nothing comes of it.
+// A message that only ranks, or only member 0, may send has no effect from one of the roles or from a rank.
 static void test_what_only_others_may_say(void **state) {
     (void)state;
     struct net *n = cast_new(1, true);

@@ -88,7 +88,7 @@ static void test_the_window(void **state) {
     net_close(&n);
 }
 
-// What could not be queued is tried again: pieces, and credit.
+// Pieces and credit that could not be queued are tried again.
 static void test_a_full_queue(void **state) {
     (void)state;
     struct lanes_net n;
@@ -113,7 +113,8 @@ static void test_a_full_queue(void **state) {
     net_close(&n);
 }
 
-// Of another length: an error that says both. Of another tag: it is never received, and missing.
+// A message of another length is an error that names both lengths. A message of another tag is never received,
+// and is missing.
 static void test_mismatch(void **state) {
     (void)state;
     struct lanes_net n;
@@ -133,7 +134,7 @@ static void test_mismatch(void **state) {
     net_close(&n);
 }
 
-// What no peer of this program says.
+// Messages that no peer of this program sends.
 static void test_rules_that_are_broken(void **state) {
     static const struct {
         struct lane_head head;

@@ -85,7 +85,7 @@ static void test_a_late_put_wakes_who_waits_and_a_second_replaces_it(void **stat
     net_free(n);
 }
 
-// What a rank has put it reads, or what came later, though answers to other wants of the name are still on their way.
+// A rank reads its own value, or a later one, even if answers to other requests for the name are still in flight.
 static void test_a_want_reads_nothing_that_is_older(void **state) {
     (void)state;
     for (unsigned seed = 1; seed <= 20; seed++) {

@@ -1,4 +1,4 @@
-// What the rendezvous costs rank 0 as a job grows: its registry with 8 to 1,000 simulated ranks, eight to a machine, over a network that
+// The rendezvous' cost for rank 0 as a job grows: its registry with 8 to 1,000 simulated ranks, eight to a machine, over a network that
 // loses nothing. Bytes are exact and asserted; CPU seconds are printed. With sizes as arguments it prints their rows:
 // build/tests/test_shared_book_sizes 4096
 #include <math.h>

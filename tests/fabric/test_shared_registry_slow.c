@@ -210,8 +210,8 @@ static void soon(struct slow *n, struct client *s, double within_s) {
     free(w.data);
 }
 
-// While 3 MB of one name go up, then down, another name is asked for and read. Who asks for that name reads what it has put, also
-// where it has asked before, and is answered now.
+// While 3 MB of one name go up, then down, another name is asked for and read. A process that asks for that name reads its own
+// value, even if it has asked before, and is answered now.
 static void test_what_is_small_does_not_wait_for_what_is_long(void **state) {
     (void)state;
     char *data = numbers();

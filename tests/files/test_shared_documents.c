@@ -188,7 +188,7 @@ static void what_has_none_is_refused(void **state) {
     refused(p->path, 50257, "nothing says which token begins a document");
     put_side(p, "o.bin.json", 1, "BPE", SEVEN);
     refused(put_tokens(p, "o.bin", alone, 1), 300, "no document in it has two tokens");
-    // Of two files one has another token.
+    // One of two files has another token.
     fixture_remove(p->dir);
     mkdir(p->dir, 0777);
     put_tokens(p, "0.bin", gpt2, 5);
@@ -281,7 +281,7 @@ static void buckets(void **state) {
     assert_int_equal(data_bucket(33, 35), 35);
 }
 
-// What ranks and checkpoints compare: the same text with other documents is another one.
+// Ranks and checkpoints compare documents: the same text with other documents is another one.
 static void documents_are_part_of_the_identity(void **state) {
     static const char text[] = "abc\n\ndefgh\n\nij";
     const char *path = put(*state, "a.txt", text, sizeof text - 1);

@@ -49,8 +49,8 @@ static struct model_spec small_gpt2(bool tied) {
                                .eos_token = -1};
 }
 
-// Unit u filled with values that differ everywhere and are exact in dt; (n_pad) of dt. What is nobody's,
-// gaps, padding and the rows reserved behind the head's tensor, holds bytes of `nothing`.
+// Unit u filled with values that differ everywhere and are exact in dt; (n_pad) of dt. Bytes that belong to no
+// tensor - gaps, padding and the rows reserved after the head's tensor - are `nothing`.
 static void *fill_unit(const struct layout *l, int u, enum dtype dt, int nothing) {
     const struct unit *unit = &l->units[u];
     void *out = malloc((size_t)unit->n_pad * dtype_size(dt));

@@ -92,7 +92,7 @@ static void test_whole_files_have_a_limit(void **state) {
     assert_non_null(strstr(why, "at most 50 bytes"));
 }
 
-// What a reader of pipes would wait for.
+// A path for which a reader of pipes would wait.
 static void test_readers_refuse_pipes(void **state) {
     const struct folder *d = *state;
     struct data_options o = {.path = d->pipe, .vocab = 256};
@@ -137,7 +137,7 @@ static int read_cut(const char *path, bool mapped_by_us, char *said, size_t room
         error_set_label("worker 7");
         if (mapped_file_open(&m, "data ", path, why) || truncate(path, 0)) _exit(99);
         const volatile char *at = m.base;
-        // What is somebody else's is not for this handler: its entry is gone, the pages stay unreadable.
+        // A mapping of another owner is not for this handler: its entry is gone, the pages stay unreadable.
         if (!mapped_by_us) {
             struct mapped_file copy = m;
             copy.bytes = 0;  // keeps the mapping
@@ -171,7 +171,8 @@ static void test_cut_short(void **state) {
     assert_false(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_RUN_FAILED);
 }
 
-// What was there under the name stays until the new one is whole; what is not wanted, or does not fit, leaves nothing.
+// The previous file stays under the name until the new one is complete; a file that is not wanted, or does not fit,
+// leaves nothing.
 static void test_a_new_file_is_whole_or_not_there(void **state) {
     struct folder *d = *state;
     char *part = xasprintf("%s.part", d->file), text[8] = "";

@@ -1,4 +1,4 @@
-// What the targets of `make fuzz` share. A target is one file with one function over bytes:
+// Shared by the targets of `make fuzz`. A target is one file with one function over bytes:
 //
 //     FUZZ_TARGET(wire) {                      // data, size
 //         struct fuzz_bytes in = {data, size};
@@ -55,7 +55,7 @@ _Noreturn void fuzz_found(const char *file, int line, const char *fmt, ...)
         if (!(good)) fuzz_found(__FILE__, __LINE__, __VA_ARGS__); \
     } while (0)
 
-// ---- bytes as choices. Behind their end come zeros.
+// ---- bytes as choices. Zeros follow after its end.
 struct fuzz_bytes {
     const uint8_t *p;
     size_t left;

@@ -19,7 +19,7 @@
 
 static char current[1024];  // the file that runs
 
-// What a crash leaves behind is which input it was.
+// A crash leaves the number of the input behind.
 static void crashed(int signal_number) {
     static const char before[] = "test_fuzz_replay: died on ";
     ssize_t n = write(2, before, sizeof before - 1);
@@ -42,7 +42,7 @@ static void run_file(const struct fuzz_target *t, const char *path) {
         n += got;
     } while (got > 0);
     fclose(f);
-    // Of its own size: a reader that goes beyond it is seen.
+    // Copied to memory of its own size: a reader that goes beyond it is detected.
     uint8_t *input = xcalloc(n, 1);
     memcpy(input, bytes, n);
     free(bytes);

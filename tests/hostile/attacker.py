@@ -7,8 +7,8 @@ Attacks the ports that standard input names, a line of numbers whenever they cha
 the test names them, so that nobody else's job is hurt), in all ways at once:
 joins (HELLO in every role), forges (every kind of message), floods (a message whose parts never end, lengths without end),
 holds (connections that say nothing, or half a greeting), replays (--replay FILE: recorded bytes), squats (takes ports
-that become free), and looks for what this user may read of the victim's processes and files. What it was told and let
-do is printed as one JSON document at the end. It speaks ZMTP 3.0 (rfc.zeromq.org/spec/23) by itself: a library would
+that become free), and looks for what this user may read of the victim's processes and files. The answers, and everything that it was
+allowed to do, are printed as one JSON document at the end. It speaks ZMTP 3.0 (rfc.zeromq.org/spec/23) by itself: a library would
 refuse to say most of this.
 """
 import argparse
@@ -145,7 +145,8 @@ def say(s, messages):
 
 
 def listen(s, hello=False):
-    """What comes behind a greeting, which everybody gets; "ERROR" is no more than a refusal. hello: somebody else's HELLO was said,
+    """Reads the reply after the greeting, which everyone receives; "ERROR" is no more than a refusal. hello: somebody else's HELLO was
+    said,
     which CURVE answers by a WELCOME that nobody but its author can read (rfc.zeromq.org/spec/26); one that ends the connection at
     what follows has often left none of it to be read."""
     answer = read_some(s, 0.3)
@@ -282,7 +283,7 @@ def may_read(path, known):
 
 
 def sniffs(uid):
-    """What lies open of the victim's processes: environments, descriptors, shared memory."""
+    """Lists what is readable of the victim's processes: environments, descriptors, shared memory."""
     for name in os.listdir("/proc"):
         try:
             if not name.isdigit() or os.stat(f"/proc/{name}").st_uid != uid:

@@ -2,7 +2,7 @@
 """Jobs under attack by another user of the host: every bit stays, no job ends, nothing is told, no memory grows.
 
 The attacker is attacker.py, another user where these tests may become one (root), else this one: what is read of files
-is then left out. That it can do harm where it is let in is shown by a job with --insecure.
+is then left out. A job with --insecure shows that it can do harm once it is admitted.
 """
 import json
 import os
@@ -182,7 +182,7 @@ class Hostile(Runs):
         return self.start(words[0], "-c", "job.json", *FLAGS[:2], *STAR, "--out", "by-hand", *words[1:])
 
     def test_replays(self):
-        """What two members have said to the scheduler is said again, by others: while the job runs, and to the next one of
+        """Others repeat two members' messages to the scheduler: while the job runs, and to the next one of
         the same key at the same port."""
         status, said, alone, _ = self.train("alone", *STAR)
         self.assertEqual(status, 0, said)

@@ -43,12 +43,12 @@ void job_output_free(struct job_output *o);
 pid_t job_start(const struct job_place *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 struct job_output job_wait(const struct job_place *p, pid_t pid, double deadline_s);
 
-// What it has printed to "stdout" or "stderr" so far.
+// Its output to "stdout" or "stderr" so far.
 char *job_printed(const struct job_place *p, pid_t pid, const char *which);
 
 // The same for a command that prints one JSON document; fails the test when it does not. The caller deletes it.
 struct cJSON *job_json(const struct job_place *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-// What an object has under a key, as a finite number, as a text; each fails the test with the key's name.
+// An object's value under a key, as a finite number, as a text; each fails the test with the key's name.
 const struct cJSON *job_item(const struct cJSON *o, const char *key);
 double job_number(const struct cJSON *o, const char *key);
 const char *job_text(const struct cJSON *o, const char *key);

@@ -191,7 +191,7 @@ static void refused(const struct job_place *p, int status, const char *words, co
     struct job_output out = job_run(p, RUN "--out again %s", words);
     assert_int_equal(out.status, status);
     if (!strstr(out.err, text)) fail_msg("%s: \"%s\" is not in:\n%s", words, text, out.err);
-    // Of a job that its scheduler has ended a worker or a server has nothing to say.
+    // A worker or a server prints nothing about a job that its scheduler has ended.
     if (strstr(out.err, "[worker") || strstr(out.err, "[server")) fail_msg("%s:\n%s", words, out.err);
     job_output_free(&out);
 }

@@ -1,4 +1,4 @@
-// What a person types: wrong options and configurations, help, predictions, small commands.
+// The command line of a user: wrong options and configurations, help, predictions, small commands.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -133,7 +133,7 @@ static void every_command_has_help(void **state) {
         if (o.status || !strstr(o.out, "starring ") || *o.err)
             fail_msg("starring %s: status %d\n%s", lines[i], o.status, o.err);
         if (!strstr(o.out, "xample")) fail_msg("starring %s: no examples", lines[i]);
-        // What train alone passes to its roles.
+        // The options that only train passes to its roles.
         if (strstr(o.out, "--launched")) fail_msg("%s", o.out);
         job_output_free(&o);
     }

@@ -122,8 +122,8 @@ static void one_worker_is_local(void **state) {
     everybody_is_local(*state, &(struct setting){"gpt2.json", "bf16", 1}, "");
 }
 
-// What several micro-batches add to is one buffer in every topology: gpt2's tied embedding has two uses in each of them, and with
-// so few bytes for logits the head of llama adds several chunks.
+// Several micro-batches add to one buffer in every topology: gpt2's tied embedding has two uses in each of them, and with so few
+// bytes for logits the head of llama adds several chunks.
 static void one_worker_adds_up_as_local(void **state) {
 #define TWICE "--set gradient_accumulation_steps=2 --set memory.logits_bytes=8K "
     everybody_is_local(*state, &(struct setting){"gpt2.json", "fp32", 1}, TWICE);

@@ -37,7 +37,7 @@ static int open_trained(void **state) {
     return 0;
 }
 
-// What `starring generate --threads 1 ..` prints; the caller frees.
+// Returns the output of `starring generate --threads 1 ..`; the caller frees it.
 static char *text_of(const struct job_place *p, const char *words) {
     struct job_output o = job_run(p, "generate --threads 1 %s", words);
     if (o.status) fail_msg("generate %s: status %d\n%s", words, o.status, o.err);

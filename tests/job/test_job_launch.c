@@ -140,7 +140,7 @@ static void refused(const struct job_place *p, const char *how, const char *says
     job_output_free(&o);
 }
 
-// What the user tells Open MPI is kept where it says the same, and else refused by name.
+// A user's setting for Open MPI is kept if it says the same, and else refused by name.
 static void the_users_own_choice(void **state) {
     setenv("OMPI_MCA_btl", "tcp,self", 1);
     refused(*state, "--launch mpi --medium shm", "OMPI_MCA_btl=self,");

@@ -164,7 +164,7 @@ static void accumulation_in_bf16(void **state) {
                     "2 --set data_types.grad_accum_dtype=bf16");
 }
 
-// What stage 3 gathers ahead of use, and what its slots may hold.
+// The units that stage 3 gathers ahead of use, and the limit of its slots.
 static void prefetch(void **state) {
     check_micro(*state, "gpt2.json", "zero:3", 2, 1, "bf16",
                 "2 --set zero_optimization.stage3_prefetch_bucket_size=0");

@@ -51,7 +51,7 @@ static void what_is_larger_than_the_machine(void **state) {
     }
 }
 
-// What is proposed has been predicted: it is taken.
+// A proposal has been predicted: it is taken.
 static void the_proposal_fits(void **state) {
     struct job_output o = too_large(*state, "zero:2", "");
     const char *at = strstr(o.err, "--batch ");
@@ -131,7 +131,7 @@ static double allowed_in_dry_run(const struct job_place *p, const char *launch) 
 static void a_dry_run_counts_the_ranks_of_mpirun(void **state) {
     double more = allowed_in_dry_run(*state, "mpi") - allowed_in_dry_run(*state, "threads");
     assert_int_equal((long long)more >> 20, 2 * (16 + 96) - 16);
-    // Of this program's own too, beside the process that starts them: they share windows.
+    // The same for this program's own, next to the process that starts them: they share windows.
     more = allowed_in_dry_run(*state, "processes") - allowed_in_dry_run(*state, "threads");
     assert_int_equal((long long)more >> 20, 3 * (16 + 16) - 16);
 }
@@ -158,7 +158,7 @@ static void a_bench_is_compared_too(void **state) {
 #define LIMITED \
     "train --model gpt2.json --data data.txt --topology %s --workers 2 --seq 32 --steps 1 --device cpu "
 
-// Of the worker, as predicted.
+// For the worker, as predicted.
 static long long device_bytes(const struct job_place *p, const char *topology) {
     struct job_output o = job_run(p, LIMITED "--dry-run --json", topology);
     assert_int_equal(o.status, 0);
@@ -201,7 +201,7 @@ static void a_worker_keeps_to_its_device_memory(void **state) {
     }
 }
 
-// What costs time and changes no bit is proposed too, and holds.
+// A setting that costs time and changes no bit is proposed too, and holds.
 static void recomputation_and_offload_are_proposed(void **state) {
     static const char *const flags[] = {"--set activation_checkpointing.recompute=",
                                         "--set zero_optimization.offload_optimizer.device=cpu"};

@@ -57,7 +57,7 @@ SAME = {  # none of these may change a bit
     "overlap": {"on": [], "off": ["--set", "zero_optimization.overlap_comm=false"]},
 }
 FACTORS = {**BITS, **SAME}
-# What goes with codes of pushed gradients, which the star has.
+# The settings that go with codes of pushed gradients, which the star has.
 CODED = {"topology": "ps:sync", "group": "none", "offload": "none", "overlap": "on", "hpz": "1", "bucket": "auto"}
 
 
@@ -112,7 +112,7 @@ def covering():
 def plain(case):
     """The same arithmetic with nothing else."""
     out = {name: case[name] if name in BITS else next(iter(FACTORS[name])) for name in FACTORS}
-    # Of several micro-batches stages 2 and 3 add the ranks' gradients after each, the others once: other sums.
+    # With several micro-batches stages 2 and 3 add the ranks' gradients after each, the others once: other sums.
     if case["micro-batches"] != "1" and case["topology"] in ("zero:2", "zero:3"):
         out["topology"] = "zero:2"
     if case["code"] != "none":

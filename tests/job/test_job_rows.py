@@ -58,7 +58,7 @@ class Rows(Runs):
         schedule = [line["lr"] for line in self.lines("local", "metrics.jsonl")]
         self.assertEqual(len(set(schedule)), STEPS - 2)  # twice none, twice all
         for name, options in self.rows():
-            # Of workers that share a budget a line says where the run is; one alone does all of it.
+            # If workers share a budget a line reports where the run is; a single worker does all of it.
             for workers in [1] if name.startswith("local") else [1, 2] if "ps:async" in name else [3]:
                 slow = ["--straggle", f"{workers - 1}:3"] if workers > 1 else []
                 with self.subTest(name, workers=workers):

@@ -157,7 +157,7 @@ static void what_cannot_be_is_refused(void **state) {
     refused(p, "--set trouble.straggle=[1]", "expected an array of texts");
 }
 
-// What is printed can be read again, whether it came as flags, lists or arrays.
+// The printed values can be read again, whether they were given as flags, lists or arrays.
 static void the_configuration_shows_it(void **state) {
     const struct job_place *p = *state;
     const char *const words[] = {

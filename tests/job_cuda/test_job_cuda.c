@@ -139,7 +139,7 @@ static void write_deep(const struct job_place *p, const char *name, const char *
 }
 
 // Blocks computed again, and their inputs on their way to the host and back while streams are delayed: the bits of the
-// run that keeps everything. Of GPT-2's GELU the library's epilogue may round otherwise than the operation.
+// run that keeps everything. For GPT-2's GELU the library's epilogue may round differently from the operation.
 static void recomputed_runs_have_the_same_bits(void **state) {
     static const char *const ways[] = {"recompute=cheap", "recompute=block", "cpu_checkpointing=true"};
     write_deep(

@@ -251,7 +251,7 @@ static void benches_name_what_ran(void **state) {
     }
 }
 
-// Of the GPU: a dry run's second limit, beside the machine's.
+// For the GPU: a dry run's second limit, next to the machine's.
 static int64_t allowed_bytes(const struct job_place *p, const char *words) {
     struct job_output o = job_run(p,
                                   "train --model gpt2.json --device cuda --batch 4 --seq 16 --dry-run --json "

@@ -1,4 +1,5 @@
-// Who computes longer is waited for, on GPUs as on CPUs: over threads' collectives and NCCL's, in the emulation. There
+// A rank that computes longer is waited for, on GPUs as on CPUs: over threads' collectives and NCCL's, in the
+// emulation. There
 // the other rank's GPU takes longer for everything, so that the wait is compared with what it was busy for.
 #include <math.h>
 #include <setjmp.h>

@@ -38,7 +38,7 @@ static int close_place(void **state) {
     return 0;
 }
 
-// Of all processes of the run.
+// Counted over all processes of the run.
 static struct counts run(const struct job_place *p, const char *topology, int steps) {
     struct counts all = {0}, one;
     char *name = xasprintf("%s/counts", p->dir), *text = xasprintf("%d", steps);
@@ -85,7 +85,7 @@ static void rings(void **state) {
     check(*state, "--topology zero:3 --workers 2 --collective local", WORKERS, 1);
 }
 
-// Behind the copy of each unit's gradient the push stream's own thread waits, which hands it to the wire.
+// After the copy of each unit's gradient the push stream's own thread waits, which hands it to the wire.
 static void stars(void **state) {
     check(*state, "--topology ps:sync --workers 2 --servers 1", WORKERS, 1 + UNITS);
     check(*state, "--topology ps:async --workers 2 --servers 1", WORKERS, 1 + UNITS);

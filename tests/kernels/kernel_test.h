@@ -2,8 +2,8 @@
 // against its reference over thread counts, and gradients against finite differences.
 //
 // Buffers come from malloc with their exact size, so that the address sanitizer sees the first byte
-// written past an output. What an operation overwrites is poisoned first: every byte 0xff, which is
-// NaN in each float format, so that an element left out or read before it is written shows.
+// written past an output. An operation's output is poisoned first: every byte 0xff, which is NaN in each float
+// format, so that an element that is left out, or read before it is written, shows.
 //
 // Random numbers are the same in every run. STARRING_TEST_SEED=N gives others.
 #ifndef STARRING_TESTS_KERNELS_KERNEL_TEST_H

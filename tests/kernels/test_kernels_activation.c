@@ -279,8 +279,7 @@ static void rope_sums_what_it_writes(void **state) {
             if (a.accumulate) memcpy(dbias, old, (size_t)width * dtype_size(dt));
             kt_run(KT_OPS, OP_ROPE, threads, &a);
             assert_memory_equal(qkv, want, (size_t)(rows * width) * dtype_size(dt));
-            // What is added up on the way is as large as the root of the rows, whatever is left of it in the
-            // end.
+            // Partial sums are as large as the root of the rows, whatever the final result is.
             struct kt_out out = {dbias, width, dt, dt == DT_F32 ? 16 : 1.5,
                                  dt == DT_F32 ? fmax(4, sqrt((double)rows)) : 1e-1};
             kt_assert_close(&out, dbias, sums);

@@ -133,7 +133,7 @@ static void overflow_shows(void **state) {
         }
 }
 
-// What came from elsewhere: cut short, elements out of order, outside, twice. Nothing is read or written outside.
+// Codes from elsewhere: cut short, elements out of order, outside, twice. Nothing is read or written outside.
 static void hostile_codes(void **state) {
     (void)state;
     struct code_case t;

@@ -1,4 +1,4 @@
-// What functions may do on the stream that runs them, on the host backends.
+// The permitted actions of functions on the stream that runs them, on the host backends.
 #include "kernels/backend_impl.h"
 #include "tests/kernels/inside_cases.h"
 

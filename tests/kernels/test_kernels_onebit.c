@@ -74,7 +74,7 @@ static void encode_matches_ref(void **state) {
         }
 }
 
-// What is said and what is left make up what was to be said; the scale is the root of the mean square.
+// The code and the remaining error add up to the input; the scale is the root of the mean square.
 static void nothing_is_lost(void **state) {
     (void)state;
     struct code_case t;

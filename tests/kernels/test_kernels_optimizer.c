@@ -399,7 +399,7 @@ static void sgd_follows_torch(void **state) {
     }
 }
 
-// Algorithm 2 of Chen et al., in double; the signs of its updates are far from 0 here. What is 0 stays 0.
+// Algorithm 2 of Chen et al., in double; the signs of its updates are far from 0 here. A value of 0 stays 0.
 static void lion_follows_the_paper(void **state) {
     enum { N = 50 };
     (void)state;

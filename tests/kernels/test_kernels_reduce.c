@@ -1,4 +1,4 @@
-// Ordered sums, casts, zero fill: to the bit, at any alignment. What computes for a time.
+// Ordered sums, casts, zero fill: to the bit, at any alignment. Computes for a time.
 #include "tests/kernels/kernel_test.h"
 
 #define INPUTS 5
@@ -272,7 +272,7 @@ static void busy(const op_fn *ops, int threads, struct clock_words *w, int64_t n
     check_guards(w);
 }
 
-// Of the reference and of the operation under test alike.
+// The same for the reference and the operation under test.
 static void takes_the_time_asked_for(const op_fn *ops, int threads) {
     enum { MS = 1000000 };
     struct clock_words *w = words_new();

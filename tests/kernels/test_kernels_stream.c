@@ -498,7 +498,7 @@ static void test_neighbours_are_one_span(void **state) {
     assert_int_equal(stream_take_log(s, got, 9, &lost), sizeof kept / sizeof *kept);
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
         assert_true(got[i].begin == kept[i][0] && got[i].end == kept[i][1]);
-    // Of what was taken nothing goes on.
+    // No taken work continues.
     queue_span((struct queue *)s, &(struct span){.begin = 20000, .end = 21000, .phase = PHASE_BACKWARD});
     assert_int_equal(stream_take_log(s, got, 9, &lost), 1);
     stream_destroy(&s);

@@ -28,7 +28,7 @@ static void matches_ref(void **state) {
                                       .grad_scale = 0.25f,
                                       .want_grad = want_grad,
                                       .dt = dt};
-                // Of two classes one has a probability near 1, and its gradient is what rounding leaves.
+                // One of two classes has a probability near 1, and its gradient is the remainder of rounding.
                 double floor = v == 2 ? 0.25 : 1e-2 * 0.25;
                 const struct kt_out outs[] = {{loss, r, DT_F32, 8, 1.0},
                                               {logits, (r - 1) * stride + v, dt, want_grad ? 16 : 0, floor}};
@@ -44,9 +44,9 @@ static bool all_bytes_are(const char *p, size_t from, size_t to, char byte) {
     return true;
 }
 
-// Behind the vocabulary lie columns that are no classes. Whatever stands there, loss and gradient are the
-// bits of rows with nothing there; below `padded` a gradient row ends in zeros, beyond it and without a
-// gradient nothing is written.
+// After the vocabulary there are columns that are no classes. With any contents there, loss and gradient have the
+// bits of rows with nothing there; below `padded` a gradient row ends in zeros, beyond it and without a gradient
+// nothing is written.
 static void padded_case(enum dtype dt, const int64_t *shape, float garbage, bool want_grad) {
     int64_t r = 4, v = shape[0], padded = shape[1], stride = shape[2];
     size_t e = dtype_size(dt), bytes = (size_t)(r * stride) * e;

@@ -167,7 +167,7 @@ static void fail_keeps_the_text(void **state) {
     error_quiet(0);
 }
 
-// What is too long keeps whole words of its beginning and its end, where the reason stands.
+// A text that is too long keeps whole words of its beginning and its end, where the reason is.
 static void long_texts_keep_both_ends(void **state) {
     (void)state;
     char path[400], out[64];
@@ -182,7 +182,7 @@ static void long_texts_keep_both_ends(void **state) {
     free(text);
 }
 
-// What a stream has: messages, each behind an earlier one, and how many are said to be left out.
+// The messages in a stream, each after an earlier one, and how many are reported as left out.
 struct heard {
     FILE *from;
     long messages, last, left_out;

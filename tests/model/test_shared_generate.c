@@ -319,7 +319,7 @@ static void draws_follow_the_softmax(void **state) {
         double q = p[i] / sum;
         assert_true(fabs(count[i] - DRAWS * q) <= 4.0 * sqrt(DRAWS * q * (1.0 - q)));
     }
-    // Of the two highest alone, in the same proportion to each other.
+    // Only the two highest, in the same proportion to each other.
     o.top_k = 2;
     count_draws(logits, 5, &o, DRAWS, count);
     double q = p[2] / (p[2] + p[3]);

@@ -140,7 +140,7 @@ static void test_ranges(void **unused) {
     free(got);
 }
 
-// Whatever the optimizer: the same bits in one range and in pieces, and gaps stay zero.
+// For every optimizer: the same bits in one range and in pieces, and gaps stay zero.
 static void test_every_optimizer_over_ranges(void **unused) {
     (void)unused;
     struct unit u = make_unit();
@@ -224,7 +224,7 @@ static void test_cycled_betas(void **unused) {
     free(got);
 }
 
-// What is carved and what the formulas count follow from the row's number of states.
+// The carved memory and the counts of the formulas follow from the row's number of states.
 static void test_every_optimizer_in_memory(void **unused) {
     (void)unused;
     for (const struct optimizer *o = optimizers; o->name; o++) {

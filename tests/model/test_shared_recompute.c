@@ -186,7 +186,7 @@ static void predict(struct recompute_options again, bool gpt, bool gpu, size_t b
     layout_destroy(&layout);
 }
 
-// What is saved, from the sizes of the tensors. A GPU keeps GELU's output where it may have been fused.
+// The savings, from the sizes of the tensors. A GPU keeps GELU's output where it may have been fused.
 static void the_bytes_are_those_of_the_buffers(void **state) {
     (void)state;
     for (int i = 0; i < 4; i++) {

@@ -50,7 +50,7 @@ static int load(void **state, const char *text, struct model_spec *s) {
     return rc;
 }
 
-// What hf_config_json makes of s, as text.
+// The text that hf_config_json makes of s.
 static char *written(const struct model_spec *s, enum dtype dt) {
     cJSON *config = hf_config_json(s, dt);
     char *text = cJSON_Print(config);
@@ -316,7 +316,7 @@ static void test_full_configs(void **state) {
     assert_true(s.tied && s.traits.qkv_bias);
 }
 
-// What the writer writes, the reader reads back to the same description.
+// The writer's output is read back as the same description.
 static void test_written_configs(void **state) {
     for (int i = 0; model_preset_name(i); i++) {
         struct model_spec a, b;

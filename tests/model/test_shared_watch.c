@@ -106,7 +106,7 @@ static void test_every_tensor(void **unused) {
     }
 }
 
-// What an earlier micro-batch of the step held counts; what an earlier step held does not. The first tensor is named.
+// The values of an earlier micro-batch of the step count; those of an earlier step do not. The first tensor is named.
 static void test_micro_batches(void **unused) {
     (void)unused;
     struct rig r;

@@ -123,7 +123,7 @@ static void beside_fio(void **state) {
     free(to);
 }
 
-// What others write into the file between two looks is seen.
+// A change that others make to the file between two checks is detected.
 static void damage_is_seen(void **state) {
     const struct job_place *p = *state;
     prepare(p);

@@ -182,7 +182,7 @@ class Weights(Offload):
                     # The host's link is as before; each gather reads what goes up, rounded up to 4096 bytes.
                     self.assertEqual((offload["up_per_step"], offload["down_per_step"]), (was["offload"]["up_per_step"], was["offload"]["down_per_step"]))
                     self.assertGreaterEqual(offload["read_per_step"], offload["up_per_step"])
-                    # Of 16-bit weights one copy; in fp32 none beside the masters.
+                    # For 16-bit weights one copy; in fp32 none next to the masters.
                     state = 0 if device == "cpu" else self.run_of("state", *words, *self.offload(device="nvme", nvme_path=self.disk), *PARAM)["wire"][rank["rank"]]["offload"]["written_per_step"]
                     self.assertEqual(offload["written_per_step"] - state > 0, dtype != "fp32")
                 self.assertEqual(os.listdir(self.disk) + os.listdir(self.other), [])

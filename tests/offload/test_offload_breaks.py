@@ -123,7 +123,7 @@ class Breaks(Runs):
             self.skipTest("no file system can be mounted here")
         run = self.begin(*self.state(self.disk), before=mounted(*small))
         process, whole = min(self.files)[0], self.last()
-        # A disk that promised more than it has: the room of the files is taken back, and given to another. What was in it reads as
+        # A disk that promised more than it has: the room of the files is taken back, and given to another. Its former contents are read as
         # zeros now, which a real full disk does not do, and a checkpoint that was about to be written may have them.
         with open(f"/proc/{process}/root{self.disk}/other", "wb", buffering=0) as other:
             size = os.fstatvfs(other.fileno())

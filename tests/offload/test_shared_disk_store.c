@@ -413,7 +413,7 @@ static int child_with_less_and_less(const struct room *r) {
     return 0;
 }
 
-// What fails returns when nothing is under way any more.
+// A failed call returns when nothing is in flight any more.
 static void test_nothing_comes_behind_an_error(void **state) {
     const struct room *r = *state;
     int status;

@@ -88,7 +88,7 @@ static void test_drops(void **state) {
     }
 }
 
-// What holds for every row that runs, whatever its numbers.
+// Promises of every row that runs, whatever its numbers.
 static void test_every_row(void **state) {
     (void)state;
     const struct consistency_row *row;
@@ -113,7 +113,7 @@ static void test_sync_and_async(void **state) {
     assert_true(consistency_allows(&async, INT64_MAX));
 }
 
-// What a worker need not have heard of, by what is decided about a step and who belongs to it.
+// The messages that a worker need not have received, by what is decided about a step and who belongs to it.
 static void test_lag(void **state) {
     (void)state;
     static const struct {

@@ -48,7 +48,7 @@ static struct toy_case base_case(void) {
                              .seed = 1};
 }
 
-// What lies in segments is read at the time of the message: a push that is repeated after its buffer has got the
+// A gradient in a segment is read at the time of the message: a push that is repeated after its buffer has the
 // next gradient, or weights that change under a worker, give other bits.
 static void test_segments(void **state) {
     (void)state;
@@ -208,7 +208,7 @@ static void check_who(int64_t ns, const int64_t *handed, int workers) {
     assert_int_equal(ps_moment_rank(ns), last);
 }
 
-// What x's last step needed of others, whatever was repeated, lost or overtaken on the way.
+// The needs of x's last step from others, whatever was repeated, lost or overtaken on the way.
 static void check_moments(struct sim *s, struct sim_worker *x) {
     bool alone = consistency_of(&s->c).row->on_arrival, round = commit_round(&s->c);
     int64_t step = x->step - 1, all_ns = latest(s->reported[step], s->t.workers);

@@ -106,7 +106,8 @@ int zmq_msg_send(void *message, void *socket, int flags) {
     return rc;
 }
 
-// Of a job: the initial weights, some perhaps repeated, or the payloads of every step as well. The same bits each time.
+// Failures of a job: the initial weights, some perhaps repeated, or the payloads of every step as well. The same bits
+// each time.
 static void check_frames(struct toy_case *t, enum medium medium) {
     struct layout *l = toy_layout(t->workers, 80);
     uint64_t initial = (uint64_t)l->padded * sizeof(float),
@@ -230,7 +231,7 @@ static void test_servers_told_of_gpus(void **state) {
     }
 }
 
-// Nobody waits for the copies of gradients: the worker notices that one failed, and everyone is told.
+// No caller waits for the copies of gradients: the worker notices that one failed, and all are informed.
 static int break_device(void *ctx, int rank, int64_t step) {
     (void)ctx;
     if (rank == 1 && step == 3) atomic_store(&far_memory.fail_fetches, 1);

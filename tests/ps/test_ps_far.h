@@ -5,7 +5,7 @@
 //
 // Host memory that others map can be registered; it counts whether it is unregistered while it is mapped.
 //
-// Of the operations it knows those that the star's worker launches.
+// The operations that it knows are those that the star's worker launches.
 #ifndef STARRING_TESTS_PS_TEST_PS_FAR_H
 #define STARRING_TESTS_PS_TEST_PS_FAR_H
 
@@ -130,7 +130,7 @@ static inline void far_copy(struct stream *s, void *dst, const void *src, size_t
     queue_copy(s, far_seen(dst), far_seen(src), bytes);
 }
 
-// What a worker launches, with the device's addresses as the host sees them.
+// The operations that a worker launches, with the device's addresses as the host sees them.
 static inline void far_launch(struct stream *s, enum op op, const void *args, size_t args_bytes) {
     union {
         struct sumsq_args sumsq;

@@ -18,7 +18,7 @@
 #include "test_ps_toy.h"
 #include "tests/trust/trust_helper.h"
 
-// What a gradient is computed from, on the compute stream.
+// The input of a gradient's computation, on the compute stream.
 struct toy_compute {
     const struct toy_case *t;
     const struct layout *l;
@@ -51,7 +51,7 @@ struct toy_worker_result {
     const char *medium;
     int torn;  // evaluations whose weights changed while they were read
     char error[512];
-    // Of the last step: transfers whose times are in order, by kind; others; parts of all steps / their time.
+    // In the last step: transfers whose times are in order, by kind; others; parts of all steps / their time.
     int transfers[TRANSFER_KINDS], odd_transfers;
     double parts;
     struct toy_compute compute[TOY_UNITS];  // what the stream is given lives until the device is closed
@@ -204,7 +204,7 @@ static inline void toy_collect(const struct toy_case *c, struct topology *t, str
     r->predicted_received = t->wire_predicted.received_per_step;
 }
 
-// What was recorded of the last step is in order: handed over, then peers', then done; nothing is left open.
+// The records of the last step are in order: handed over, then peers', then done; nothing is left open.
 static inline void toy_check_times(struct timeline *tl, struct toy_worker_result *r) {
     struct timeline_view v;
     struct time_split sum = {0};

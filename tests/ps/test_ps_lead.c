@@ -1,7 +1,7 @@
 // Workers that run ahead: cores of workers and of the scheduler whose steps are open two or three at a time, before a server
 // in plain loops that adds the gradients of its keys' oldest step in worker order and answers pulls as early as bounded delay
-// lets it, and before the star's own. Whatever the network does to the messages, what the workers computed on is what they were given, and the weights
-// at the end are those of a plain trainer that is told these versions.
+// lets it, and before the star's own. Under any faults of the network the workers computed on the versions that they were given, and the
+// weights at the end are those of a plain trainer that uses these versions.
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -175,7 +175,7 @@ static bool takes(struct sim *s, const struct sim_packet *p, struct wire_header 
     return true;
 }
 
-// What nobody waits for any more is not said again: weights for which the worker has asked for newer ones.
+// A message that no worker waits for is not resent: weights for which the worker has asked for newer ones.
 static bool renews(struct sim *s, int g, int peer, struct ps_message *m) {
     (void)s, (void)g;
     return m->header.seq == plain->keys[m->header.key].pull[peer].seq;
@@ -557,7 +557,7 @@ static void test_ssp(void **state) {
                 assert_true(hash == *same);
             }
         }
-    // What is fresh differs from key to key.
+    // The freshest version differs from key to key.
     for (int i = 0; i < SLOTS_MAX; i++) assert_true(age[i] > 100);
 }
 

@@ -145,7 +145,7 @@ static void answers_that_are_copies(void **state) {
     }
 }
 
-// What encrypts payloads for other hosts is not one thread; on one host nobody moves them.
+// Payloads for other hosts are not encrypted by one thread; on one host no thread moves them.
 static void threads_for_other_hosts(void **state) {
     (void)state;
     struct toy_case t = base_case();

@@ -163,7 +163,7 @@ static struct membership members_of(struct member m[3]) {
     return (struct membership){.workers = 2, .servers = 1, .shards = 1, .threads = 1, .count = 4, .m = m};
 }
 
-// What members do together, on its own: nobody needs to have come.
+// Members' common actions, on their own: none needs to have joined.
 static void test_rounds_alone(void **state) {
     (void)state;
     struct fixture *f = fixture_create();

@@ -470,7 +470,7 @@ static void test_batches(void **state) {
     fixture_close(&b);
 }
 
-// What lies in segments is read and written there alone, and nowhere outside of them.
+// Segments are read and written only where they should be.
 static void test_segment_bounds(void **state) {
     (void)state;
     struct fixture b = fixture_create("sync");
@@ -543,7 +543,7 @@ static void test_credits_and_urgency(void **state) {
     worker_core_tick(w, 1.5);  // unanswered: that is the link's affair
     assert_int_equal(b.log.count, 0);
     assert_true(worker_core_owes(w, 0));
-    // What a shard leaves without a word counts; any word of it ends its silence, the link's too.
+    // A message that a shard does not answer counts; any message of the shard ends its silence, the link's too.
     assert_true(worker_core_status(w)->silent_s == 1.5);
     const double turn_s = 0.125;  // a longer one would be a stall
     double now = 1.5;
@@ -669,14 +669,15 @@ static void test_credits(void **state) {
     assert_false(credits_allow(&CREDITS(100, 20, 0, 1000, false), 31, 0));
     assert_true(credits_allow(&CREDITS(100, 70, 50, 1000, false), 30, 0));
     assert_false(credits_allow(&CREDITS(100, 80, 60, 1000, false), 30, 0));  // all together: all of them
-    // What is under way has bounds of its own, and where the credits are enough for everything no others.
+    // The bytes in flight have bounds of their own, and no others if the credits are enough for everything.
     assert_false(credits_allow(&CREDITS(100, 20, 0, 40, false), 21, 0));
     assert_true(credits_allow(&CREDITS(100, 20, 0, 40, true), 20, 500));
     assert_false(credits_allow(&CREDITS(100, 20, 0, 40, true), 21, 0));
     assert_true(credits_allow(&CREDITS(100, 90, 90, 40, true), 500, 90));
 }
 
-// What is under way follows what the links deliver, however it bunches, and never falls below two partitions.
+// The bytes in flight follow the links' rate of delivery, however it bunches, and never fall below two
+// partitions.
 static void test_window(void **state) {
     (void)state;
     const double rates[] = {1e5, 25e6, 125e6, 1e6, 1e12};  // bytes per second

@@ -6,7 +6,7 @@
 #include "ps/net/medium.h"
 #include "tests/ps_loss/sim_network.h"
 
-// Of scheduler member i, whose process is 100 * (role + 1) + its index.
+// The address of scheduler member i, whose process is 100 * (role + 1) + its index.
 static inline void sim_come(struct sim *s, enum ps_role role, int index) {
     bool server = role == PS_SERVER;
     met_joins_epoch(s->scheduler, index + (server ? s->t.workers : 0), sim_incarnation(role, index),
@@ -85,7 +85,8 @@ static inline void sim_add_worker(struct sim *s, int w) {
     sim_start_worker(s, x);
 }
 
-// What shards record and replay, (shards) each; NULL: nothing. Who keeps their keys; the step that the job begins with.
+// The recordings and replays of shards, (shards) each; NULL: nothing. The workers that keep their keys; the step
+// that the job begins with.
 struct sim_order {
     struct arrivals **record, **replay;
     int64_t (*recorded)(void *ctx, int worker, int64_t step);
@@ -187,7 +188,7 @@ static inline struct sim *sim_create_skewed(const struct toy_case *t, double ske
 }
 static inline struct sim *sim_create(const struct toy_case *t) { return sim_create_skewed(t, 0); }
 
-// What is under way is lost.
+// Messages in flight are lost.
 static inline void sim_forget(struct sim *s) {
     for (int i = 0; i < s->count; i++) free(s->packets[i].payload);
     s->count = 0;
@@ -347,7 +348,7 @@ static inline void sim_run_for(struct sim *s, int64_t turns) {
 }
 static inline void sim_run(struct sim *s) { sim_run_for(s, INT64_MAX); }
 
-// Nobody pushes any more, and all pull the last weights.
+// No worker pushes any more, and all pull the last weights.
 static inline void sim_end(struct sim *s) {
     for (int w = 0; w < s->t.workers; w++)
         worker_core_pull_all(s->workers[w].core, WIRE_STOP, sim_clock(s, &s->workers[w]));

@@ -1,4 +1,4 @@
-// What the scheduler costs as a job grows: its core, link and codec, with 8 to 512 simulated workers (a server for every eight)
+// The scheduler's cost as a job grows: its core, link and codec, with 8 to 512 simulated workers (a server for every eight)
 // over a network that loses nothing. Bytes are exact and asserted; CPU seconds are printed. With sizes as arguments it prints
 // their rows: build/tests/test_ps_sizes 4096
 #include <time.h>

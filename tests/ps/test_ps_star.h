@@ -51,7 +51,7 @@ static inline struct rendezvous *meeting_of_test(const struct config *c, char ad
     snprintf(address, 256, "tcp://127.0.0.1:%d", rendezvous_port(meet));
     return meet;
 }
-// A role's. What it has logged last stays.
+// A role's. Its last log message stays.
 static inline void leave_of_test(struct rendezvous **meet) {
     char *why = xstrdup(error_last());
     rendezvous_close(meet);
@@ -131,7 +131,7 @@ static inline void job_run(struct job *j, const struct config *odd, int workers)
     j->wall_s = now_seconds() - start;
 }
 
-// What worker w's payloads take.
+// The size of worker w's payloads.
 static inline const char *expected_medium(const struct job *j, int w, const struct config *odd) {
     const struct config *c = odd && w == j->t.workers - 1 ? odd : &j->c;
     bool tcp = c->medium == MEDIUM_TCP || (j->t.refused && w == j->t.workers - 1),
@@ -149,7 +149,7 @@ static inline void check_honest(const struct job *j) {
         for (int c = 0; c < MEM_CLASSES; c++)
             assert_int_equal(r->usage.current_bytes[c], 0);  // all given back
         assert_int_equal(r->torn, 0);
-        // Of the last step, and of the one before what was not over when it began.
+        // The times of the last step, and those of the one before that were not over when it began.
         assert_int_equal(r->odd_transfers, 0);
         if (r->steps) {
             assert_true(r->transfers[TRANSFER_GRADIENTS] >= TOY_UNITS &&

@@ -44,7 +44,8 @@ static inline struct layout *toy_layout(int workers, int64_t rows) {
     return l;
 }
 
-// What the simulation's workers and shards share. MIXED: worker 0 shares with shards of even number alone, the others
+// State shared by the simulation's workers and shards. MIXED: worker 0 shares with shards of even number alone, the
+// others
 // with all.
 enum toy_share { SHARE_NOTHING, SHARE_WRITTEN, SHARE_IN_PLACE, SHARE_MIXED };
 
@@ -73,7 +74,7 @@ struct toy_case {
     int micro;         // of workers that keep two units at a time: micro-batches of a step; 0: they keep all
     bool beside;       // the servers are beside the workers
     int credit_bytes;  // of the simulation; 0: 4096
-    // Of pushes that are applied on arrival:
+    // For pushes that are applied on arrival:
     int per_update, max_lead;
     int fresh;  // ages that count, from 0 on; 0: all
     bool damping;
@@ -249,7 +250,7 @@ static inline void toy_ref_step(const struct toy_case *t, const struct layout *l
             plain_sum(r->codes[u], t->workers, (int64_t)n, inputs, &t->code, r->map, u, t->dtype, total[u]);
         else
             toy_reduce(t, total[u], inputs, (int64_t)n);
-        // Who decides alone does so about its gradient, not about what is said of it.
+        // A worker that decides by itself decides about its gradient, not about what is reported of it.
         void *judged = consistency_of(c).row->on_arrival ? inputs[0] : total[u];
         struct sumsq_args s = {.out = &sum, .x = judged, .n = (int64_t)n, .dt = t->dtype};
         cpu_ops[OP_SUMSQ](1, &s, &why);

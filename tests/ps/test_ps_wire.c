@@ -57,7 +57,7 @@ static bool carries(enum wire_kind k) {
     return k == WIRE_INIT || k == WIRE_PUSH || k == WIRE_PULL_REPLY || k == WIRE_SNAPSHOT_REPLY;
 }
 
-// What each kind carries beside its sender and the link's word.
+// The fields of each kind, besides its sender and the link's fields.
 static const char *const carried[WIRE_KINDS] = {
     [WIRE_REFUSED] = "key step flags text",
     [WIRE_HEARTBEAT] = "step seq flags ready_ns",
@@ -271,8 +271,8 @@ static void test_fuzz(void **state) {
     assert_true(accepted > 100 && refused > 10000);
 }
 
-// A payload follows or lies in a segment, one of the two; only gradients and weights may lie there. What is said
-// again counts no byte twice.
+// A payload follows or lies in a segment, one of the two; only gradients and weights may lie there. A repeated
+// message counts no byte twice.
 static void test_places(void **state) {
     (void)state;
     for (int k = WIRE_REFUSED; k < WIRE_KINDS; k++) {

@@ -334,7 +334,7 @@ static void test_age(void **state) {
     assert_true(ages > 50);
 }
 
-// What the shards count as dropped is what the plain trainer leaves out.
+// The pushes that shards count as dropped are those that the plain trainer leaves out.
 static void test_freshness(void **state) {
     (void)state;
     int64_t fresh[2] = {0};

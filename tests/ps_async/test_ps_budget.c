@@ -119,7 +119,8 @@ static int64_t next_of(struct budget *b, int worker, const struct wire_header *h
     return out.flags & WIRE_FINAL ? -1 : out.batch;
 }
 
-// Behind a checkpoint those that some key lacks come first, then the rest; a batch far beyond is done again.
+// After a checkpoint the batches that some key lacks are first, then the rest; a batch far beyond is computed
+// again.
 static void test_goes_on(void **state) {
     (void)state;
     struct budget *b = budget_create(&(struct budget_options){.workers = 2, .total = 8000});

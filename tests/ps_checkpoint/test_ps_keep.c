@@ -68,7 +68,8 @@ static struct sim *run_kept(const struct toy_case *t, struct keeper *k, int ever
     return s;
 }
 
-// What was kept behind step `at`, where another job's key lies: its first element that an old key has, and the counts.
+// The state that was kept after step `at`, at the position of another job's key: its first element that an old key
+// has, and the counts.
 static const struct kept *find(const struct keeper *k, int at, const struct partition *p, float *out[3],
                                int64_t n) {
     const struct kept *first = NULL;
@@ -103,7 +104,7 @@ struct resumption {
 };
 
 static void load_shard(struct sim *s, struct resumption *r, int g) {
-    // What some keys have beyond the others they know by the batch.
+    // The pushes that some keys have beyond the others are known by the batch.
     int64_t pushed[SIM_WORKERS];
     for (int w = 0; w < s->t.workers; w++) pushed[w] = first_step(r->from, r->at, w);
     struct key_rows rows = {.count = s->map->count, .workers = s->t.workers};
@@ -128,7 +129,7 @@ static void load_some(struct sim *s) {
     if (g < s->map->shards && !r->loaded[g]) load_shard(s, r, g);
 }
 
-// What the workers say of the budget, as they read it.
+// The workers' reports of the budget, as they read it.
 static struct wire_header done_in(const struct keeper *k, int at, const struct toy_case *t) {
     struct wire_header h = {.kind = WIRE_NONE};
     int words = batches_words(&k->sim->c);
@@ -241,7 +242,7 @@ static void test_sync(void **state) {
 }
 
 // On arrival: the counts of each key say which pushes it holds, and a job that goes on from them gives each key every
-// push once. What is in a sum is none of them.
+// push once. A push in a sum is none of them.
 static void test_async(void **state) {
     (void)state;
     int apart = 0, summed = 0;

@@ -37,7 +37,7 @@ static void hand_over(struct job *j, struct keeper *k, int key, int64_t step) {
                                       .buf = &j->buf[key]});
 }
 
-// A shard hands over its keys in some order. What lies where a key was is something else then.
+// A shard hands over its keys in some order. The memory where a key was has other contents then.
 struct hands {
     struct job *j;
     struct keeper *k;
@@ -185,8 +185,8 @@ static int last_of(const struct shard_map *m, const struct partition *p) {
     return last;
 }
 
-// What each key has had goes with it: to the same keys, to keys cut otherwise, to another number of workers, and into an
-// asynchronous star from anything else.
+// The history of each key goes with it: to the same keys, to keys cut differently, to another number of workers, and
+// into an asynchronous star from anything else.
 static void test_rows(void **state) {
     (void)state;
     struct job j, same, cut, more, sync;
@@ -222,7 +222,7 @@ static void test_rows(void **state) {
         assert_true(key_rows_has(&rows, batch) == (batch != 7 && batch < 14));
     assert_int_equal(key_rows_version(&rows), 40);
     key_rows_free(&rows);
-    // Of the pieces of a key the one with the most updates.
+    // The piece of a key with the most updates counts.
     assert_int_equal(key_rows_read(&rows, c, &cut.c, cut.map), 0);
     for (int key = 0; key < cut.map->count; key++) {
         int last = last_of(j.map, &cut.map->parts[key]);

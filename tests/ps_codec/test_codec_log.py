@@ -11,7 +11,7 @@ from fixture import Runs
 
 class Log(Runs):
     def norms(self, *options):
-        """Of the first step's pushes, by worker and key."""
+        """The first step's pushes, by worker and key."""
         self.run_it("train", "--model", "tiny", "--data", "demo", "--steps", "2", "--seq", "24", "--batch", "1", "--workers", "2", "--threads",
                     "1", "--quiet", "--no-weights", "--force", "--out", "run", "--log-updates", "--set", "eval_batches=none", *options)
         lines = self.lines("run", "updates.jsonl")

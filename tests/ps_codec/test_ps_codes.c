@@ -1,6 +1,7 @@
 // Stars whose workers push codes of their gradients equal the plain trainer that does the same in plain loops
 // (plain_codes.h), to the last bit, over every medium, on a device with memory of its own, through lost and doubled
-// messages; their bytes and memory are as predicted. What a server refuses, and who does not come in.
+// messages; their bytes and memory are as predicted. The codes that a server refuses, and the roles that are not
+// admitted.
 #include "tests/ps/test_ps_log.h"
 #include "tests/ps/test_ps_star.h"
 

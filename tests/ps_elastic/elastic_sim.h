@@ -5,7 +5,7 @@
 
 #include "tests/ps/test_ps_sim.h"
 
-// What becomes of the workers, and what the scheduler made of it.
+// The outcome of the workers, and what the scheduler made of it.
 struct fate {
     struct sim *sim;
     uint64_t members[SIM_STEPS + 1], set[SIM_STEPS];  // of each step
@@ -32,7 +32,7 @@ struct fate {
 static struct fate *fate;  // one simulation at a time
 
 static inline int64_t tokens_of(int64_t sample) { return fate->uneven ? 1 + sample * 7919 % 97 : 0; }
-// Of the global batch that begins with sample `dealt`.
+// The samples of the global batch that begins with sample `dealt`.
 static inline int64_t mean_tokens_of(const struct sim *s, int64_t dealt) {
     int64_t sum = 0;
     for (int i = 0; i < s->t.workers; i++) sum += tokens_of(dealt + i);
@@ -78,7 +78,8 @@ static inline void replace_worker(struct sim *s, int w) {
     fate->reads_s[w] = s->now + 0.001 * (double)sim_draw(s, 200);
 }
 
-// What such a process does until it is in: it is ready, hears where to join, meets the servers and says JOIN, once.
+// Such a process does this until it has joined: it is ready, receives where to join, meets the servers and sends
+// JOIN, once.
 static inline bool meet(struct sim *s, int w);
 static inline void say(struct sim *s, int w) {
     struct sim_worker *x = &s->workers[w];

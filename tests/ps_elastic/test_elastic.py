@@ -62,7 +62,7 @@ class Interrupted(Case):
             self.assertEqual(self.summary("run")["state"], "interrupted")
 
     def test_while_it_is_started_again(self):
-        """Nobody waits until it counts as lost, half a deadline later: longer than a test may take."""
+        """No process waits until it counts as lost, half a deadline later: longer than a test may take."""
         p = self.train(FOREVER, "--checkpoint-every", "4", *STAR, "--set", f"parameter_server.deadline_ms={4000 * LIMIT_S}", "--elastic", "2:3",
                        "--restart", "2")
         p.behind(6)
@@ -129,7 +129,7 @@ class Away(Case):
         return away
 
     def returned(self, p):
-        """Behind so many steps everybody is there again."""
+        """After so many steps all have returned."""
         count = len(self.records())
         p.until(lambda: [line for line in self.records()[count:] if line["workers"] == 3], "the worker is back")
 

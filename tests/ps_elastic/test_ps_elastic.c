@@ -22,7 +22,7 @@ static struct toy_case case_of(uint64_t seed) {
     return t;
 }
 
-// Nobody dies: the bits of a run without --elastic.
+// No process dies: the bits of a run without --elastic.
 static void test_all_there(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 12; seed++) {

@@ -51,13 +51,13 @@ static int on_step(void *ctx, int rank, int64_t step) {
     // Neither side runs away from what the test waits for.
     bool victim = rank == VICTIM && step == VICTIM_STEP;
     while (victim && !atomic_load(&b->killed) && now_seconds() < end) usleep(1000);
-    // Who comes late is let in between two steps: the job walks on until then, and does not stand.
+    // A late worker is admitted between two steps: the job continues until then, and does not stop.
     while (rank != VICTIM && step >= STEPS / 2 && atomic_load(&b->left) && now_seconds() < begin + 1)
         usleep(1000);
     return 0;
 }
 
-// What the plain trainer is told.
+// The input of the plain trainer.
 static void look(void *ctx, const struct topology *t, int64_t step) {
     struct shared *b = ctx;
     if (t->under_way && b->joined_at < 0) {
@@ -255,7 +255,7 @@ static void elastic_case(enum medium medium, bool comes_back) {
     job_end(&j);
 }
 
-// Nobody says that it has died: it is silent.
+// No process reports that it has died: it is silent.
 static void test_stays_away(void **state) {
     (void)state;
     elastic_case(MEDIUM_AUTO, false);

@@ -108,7 +108,8 @@ static void test_late(void **state) {
     }
 }
 
-// What the check of memory allows a server for frames: N P b / S, whatever the credits, and answers that are copies.
+// The limit that the check of memory allows a server for frames: N P b / S, whatever the credits, and answers that
+// are copies.
 static void test_allowance(void **state) {
     (void)state;
     for (int drops = 0; drops < 2; drops++) {

@@ -1,4 +1,4 @@
-// Who belongs to a step: the scheduler's core of --elastic, without rounds and messages.
+// The members of a step: the scheduler's core of --elastic, without rounds and messages.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -153,7 +153,7 @@ static void test_lost_in_the_middle(void **state) {
     step_set_destroy(&s);
 }
 
-// What was complete counts, whatever becomes of its sender, before and after the set is fixed.
+// A complete contribution counts, whatever happens to its sender, before and after the set is fixed.
 static void test_complete_and_lost(void **state) {
     (void)state;
     struct step_set *s = set_of(3, 1, 1);
@@ -172,7 +172,7 @@ static void test_complete_and_lost(void **state) {
     step_set_destroy(&s);
 }
 
-// Who comes back belongs to the next step, not to the one in hand.
+// A returning worker belongs to the next step, not to the one in progress.
 static void test_join(void **state) {
     (void)state;
     struct step_set *s = set_of(3, 1, 1);

@@ -101,7 +101,7 @@ static inline void met_tell(struct scheduler_core *c, struct member_news n, doub
     free(n.data);
 }
 
-// Of a server with so many threads; 0: of a worker. Malloc'd.
+// The sender is a server with so many threads; 0: a worker. Malloc'd.
 static inline char *met_endpoints(int threads) {
     char *lines = xcalloc((size_t)threads * 16 + 1, 1);
     for (int t = 0; t < threads; t++) strcat(lines, "tcp://x:1\n");

@@ -122,7 +122,7 @@ struct sim {
                       struct sim_worker *x);  // x->step's weights have, its own next one begins
     int keep_every;                           // steps; 0: worker 0 marks none
     void (*on_turn)(struct sim *s);
-    // What a worker that decides alone says of its step: scale, skip.
+    // The report of a worker that decides by itself about its step: scale, skip.
     void (*decides)(const struct sim *s, const struct sim_worker *x, struct push_info *p);
     void *ctx;  // of on_turn
 };

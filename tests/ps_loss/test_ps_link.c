@@ -137,7 +137,7 @@ static bool settled(const struct net *n) {
     return link_is_acknowledged(n->a.link, 0) && link_is_acknowledged(n->b.link, 0);
 }
 
-// Whatever the network does, each message arrives once, and both come to know it.
+// Under every fault of the network each message arrives once, and both sides know it.
 static void test_each_once(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
@@ -203,7 +203,7 @@ static void test_clean(void **state) {
     assert_int_equal(words, MESSAGES);
     const struct link_totals t = link_totals(n->a.link);
     assert_true(t.questions == 0 && t.resent == 0);
-    // What goes back at once carries the word itself.
+    // An immediate answer carries the acknowledgement itself.
     struct ps_port back = link_port(n->b.link);
     for (int i = 0; i < 10; i++) {
         n->a.sent = n->b.got[1] = 0;
@@ -232,7 +232,8 @@ static void pass(struct net *n, double end, int at[64]) {
 }
 static bool about(int at, int ms) { return at >= ms && at <= ms + 3; }
 
-// Nobody answers: of a payload questions alone, of a header the message itself, at the timeout, twice that, .., the most.
+// No peer answers: for a payload only questions are sent, for a header the message itself, at the timeout, twice that,
+// .., the most.
 static void test_backs_off(void **state) {
     (void)state;
     for (int header = 0; header < 2; header++) {

@@ -121,7 +121,7 @@ static void frozen_for_any_time(void **state) {
         }
 }
 
-// What was long ago does not explain anything, nor does a process that never stood still claim it.
+// A stop of long ago does not explain anything, and neither does a process that was never stopped.
 static void an_old_one_is_no_reason(void **state) {
     (void)state;
     for (int frozen = 0; frozen < 2; frozen++) {
@@ -174,7 +174,7 @@ static void the_clock(void **state) {
     assert_true(turn_clock_turn(&c, 85.6875) == 53.375);
     assert_string_equal(turn_clock_words(&c, 53, text),
                         ", after this process had stood still for 30.0 s: the job may do without it");
-    // What the thread pauses itself counts.
+    // The thread's own pauses count.
     struct turn_clock slow = {.lost_s = LOST_S, .pause_s = 0.5};
     assert_true(turn_clock_turn(&slow, 10) == 10 && turn_clock_turn(&slow, 10.5) == 10.5);
     assert_true(turn_clock_turn(&slow, 20) == 11);

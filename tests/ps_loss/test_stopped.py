@@ -43,8 +43,8 @@ class Stopped(Runs):
         return self.steps(out) >= at_step
 
     def one(self, victims, at_step, more=()):
-        """Stops the roles once so many steps are done (0: as soon as they are there), or once a checkpoint is being written. What
-        became of it."""
+        """Stops the roles once so many steps are done (0: as soon as they are there), or once a checkpoint is being written. Returns
+        the outcome."""
         out = "-".join([*victims, str(at_step)]).replace(" ", "-")
         p, stopped = self.start("train", "-c", "job.json", "--out", out, *FLAGS, *more), set()
         while p.poll() is None and len(stopped) < len(victims):

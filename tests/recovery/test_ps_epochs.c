@@ -39,7 +39,7 @@ static void test_launcher_is_news(void **state) {
     struct fixture *f = fixture_create(RESTARTS);
     come_all(f, 0);
     assert_false(tell_dead(f->core, "server 9", 4711, "a process that nobody knows", 1).again);
-    // Of another machine, where a process had the server's number: the server is here.
+    // On another machine, where a process had the server's number: the server is here.
     tell_dead(f->core, "worker 1", f->p[SERVER].pid, "worker 1 (pid 72) was killed by signal 9 (Killed)", 1);
     assert_int_equal(epoch_of(f), 1);
     tell_dead(f->core, "server 0", f->p[SERVER].pid, "server 0 (pid 72) was killed by signal 9 (Killed)", 1);
@@ -59,7 +59,7 @@ static void test_launcher_is_news(void **state) {
     fixture_destroy(f);
 }
 
-// What the registry says of a process whose death a launcher has told of comes late: it is nobody's.
+// The registry's news of a process whose death a launcher has already reported is late: it concerns no member.
 static void test_the_dead_do_not_come(void **state) {
     (void)state;
     struct fixture *f = fixture_with(RESTARTS, 0, true);
@@ -76,7 +76,7 @@ static void test_the_dead_do_not_come(void **state) {
     fixture_destroy(f);
 }
 
-// Who dies again before all are there costs no step: what was decided is of the epoch that had begun.
+// A process that dies again before all are ready costs no step: the decision belongs to the epoch that had begun.
 static void test_reached_is_of_who_had_begun(void **state) {
     (void)state;
     struct fixture *f = fixture_create(RESTARTS);
@@ -214,7 +214,8 @@ static void test_restarts_are_used_up(void **state) {
     fixture_destroy(f);
 }
 
-// Deaths while all are coming to an epoch that a death has begun: one restart, one cause. Who dies again takes another.
+// Deaths while all are coming to an epoch that a death has begun: one restart, one cause. A process that dies again
+// takes another restart.
 static void test_a_start_takes_one_restart(void **state) {
     (void)state;
     struct fixture *f = fixture_create(RESTARTS);
@@ -317,7 +318,7 @@ static void test_one_budget(void **state) {
     fixture_destroy(f);
 }
 
-// Behind Ctrl-C nothing begins anew, and nobody is started again.
+// After Ctrl-C nothing begins anew, and no process is started again.
 static void test_a_death_while_all_end(void **state) {
     (void)state;
     for (int server = 0; server < 2; server++) {

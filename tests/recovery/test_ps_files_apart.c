@@ -51,7 +51,7 @@ static void test_asking_does_not_wait(void **state) {
     close(ends[1]);
 }
 
-// What is asked for is done, also at the end.
+// A requested action is done, also at the end.
 static void test_the_end_waits(void **state) {
     (void)state;
     int next = 0, order[100] = {0};

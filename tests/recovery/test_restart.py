@@ -162,7 +162,7 @@ class Restart(Runs):
         self.assertEqual(len(self.lives("run")), 1)
 
     def test_no_place_for_lives(self):
-        """What cannot be noted of a life is warned of, and the job goes on."""
+        """A row that cannot be written costs a warning, and the job continues."""
         for topology, dies in ((STAR, "worker 1"), (RING, "run")):
             with self.subTest(topology[1]):
                 self.setUp()

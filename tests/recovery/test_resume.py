@@ -113,7 +113,7 @@ class Equal(Resume):
         self.assertEqual(self.checkpoints("local"), ["step-3", "step-6", "step-8"])
 
     def test_scale_moves(self):
-        """Behind every step of a window of the scale."""
+        """After every step of a window of the scale."""
         argv = [*LOCAL, "--dtype", "fp16", "--set", "fp16.loss_scale_window=3", "--set", "fp16.hysteresis=2"]
         self.train("scale", *argv, "--checkpoint-every", "1", "--checkpoint-keep", "0", steps=9)
         for begin in (2, 4, 5, 7):

@@ -122,7 +122,7 @@ class StandingFiles(Runs):
             self.one("server 0", WHERE=self.at("run") + "/")
 
     def test_a_start_while_files_stand_still(self):
-        """What a role reads before it is ready may take longer than the deadline: it is waited for."""
+        """A role's reading before it is ready may take longer than the deadline: it is waited for."""
         self.write(text(12000), "text.txt")
         for role, where in (("worker", "/text.txt"), ("server", "/run/")):
             with self.subTest(role):
@@ -145,7 +145,7 @@ class StandingFiles(Runs):
         self.assertIn('"communication"', self.read("run", "trace.json"))
 
     def unread(self, victim=None):
-        """What is said of a job whose standard error takes nothing, while a worker stands in a file, or a role is killed."""
+        """The messages about a job whose standard error is blocked, while a worker is blocked by a file, or a role is killed."""
         ours, theirs = os.pipe()
         fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
         p = self.start("train", *FLAGS, "--set", "parameter_server.deadline_ms=6000", "--eval-every", "3", "--set", "eval_batches=1", "--restart",
@@ -234,7 +234,7 @@ class StandingFiles(Runs):
         self.assertEqual(status, [0] * 5, self.said())
 
     def test_a_scheduler_that_cannot_begin(self):
-        """What it finds only when roles have come they hear: their last word is its reason."""
+        """Findings made only after roles have joined are sent to them: their last message is the reason."""
         address = self.prepare_by_hand()
         self.stand()
         scheduler = self.role(self.shim | {"WHERE": "/nothing"}, "scheduler", "--bind", address, "--resume", self.at("nothing"))

@@ -159,7 +159,7 @@ class Async(test_resume.Resume):
                 applied = self.pushes("again")
                 for key, (_, _, held) in enumerate(rows):
                     self.assertEqual(sorted(applied.get(key, [])), sorted(set(range(60)) - held))
-                # What every key has had applied in this life: those that were furthest had the least to come.
+                # The updates that every key has had applied in this life: the keys with most of them had the fewest left.
                 self.assertEqual(self.summary("again")["updates_applied"], 60 - max(version for version, _, _ in rows))
                 self.assertTrue(all(len(held) == 60 for _, _, held in self.rows("again", self.last("again"))))
                 curve = self.curve("again")
@@ -206,7 +206,7 @@ class Async(test_resume.Resume):
         self.assertEqual(([e["step"] for e in before if e["step"] != 4], steps[-1]), ([2, 6], 8))
 
     def test_asked_to_leave(self):
-        """What is left is what nobody has done; who is asked in the last batch has nothing left."""
+        """The remaining batches are those that no worker has done; a worker that is asked in the last batch has nothing left."""
         def ask(lines, steps, *argv):
             p = self.start(*self.words("cut", *argv, steps=steps))
             p.behind(lines)
@@ -257,7 +257,7 @@ class Async(test_resume.Resume):
         # Batches of another size: as many samples are left.
         self.train("more", *star(1, 4, "async"), *lr, "--resume", "async", steps=12)
         self.assertEqual(self.summary("more")["updates_applied"], 4 * 12 - 36)
-        # Whatever worker 0's own count is: the run has done nine steps.
+        # With any count of worker 0's own, the run has done nine steps.
         for name, argv in (("back", ring(2)), ("star", star(2, 2))):
             self.train(name, *argv, *lr, "--resume", "async", steps=10)
             self.assertEqual([line["step"] for line in self.curve(name)], [10])
@@ -313,7 +313,7 @@ class Failures(test_resume.Resume):
         self.assertIn("seed", p.stderr)
 
     def test_ledger(self):
-        """What is kept is copied aside: the servers' masters and states once more, and nothing of the workers'."""
+        """A checkpoint is copied first: the servers' masters and states once more, and nothing of the workers'."""
         for more in ([], ["--checkpoint-background"], ["--medium", "tcp", "--dtype", "bf16"]):
             self.train("ledger", *star(), *KEEP_ALL, *more)
             self.assert_as_predicted(self.summary("ledger"))

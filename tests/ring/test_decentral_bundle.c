@@ -17,7 +17,7 @@ static struct layout layout_of(struct unit *units, const int64_t *n, int count) 
     return (struct layout){.count = count, .units = units, .world = RANKS};
 }
 
-// Whatever the bucket: each unit is in one bundle, bundles are neighbours in order, shards lie side by side, and several
+// With every bucket each unit is in one bundle, bundles are neighbours in order, shards are contiguous, and several
 // units are together only within the bucket.
 static void is_sound(const struct layout *l, int64_t bucket, enum zero_order way) {
     struct zero_bundles b;

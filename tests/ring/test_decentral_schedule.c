@@ -74,7 +74,7 @@ static void test_what_a_turn_leaves_is_not_gathered_again(void **state) {
     expect(&tied, all, 2, LIST(1, 1, 1, 1, 1, 1), LIST(0, 0, 0, 0, 0, 0));
 }
 
-// What hpZ keeps within a group: all gathers of a unit but its first after an update.
+// The gathers that hpZ keeps within a group: all gathers of a unit but its first after an update.
 static void test_which_gathers_are_not_the_first(void **state) {
     (void)state;
     struct unit_gathers g[UNITS];

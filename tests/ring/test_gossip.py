@@ -64,7 +64,7 @@ class Gossip(Runs):
                      said=["holds no weights of gossip's own for each of 2 ranks", "--resume-weights-only"], status=1)
         self.run_it(*SMALL, "--topology", "zero:0", "--workers", "2", "--out", "mean", "--dtype", "bf16",
                     "--resume", "whole/checkpoints/step-4", "--resume-weights-only")
-        # Behind the checkpoint of the last step nothing is left to do: its masters' mean is what the run's weights are.
+        # After the checkpoint of the last step nothing is left to do: its masters' mean is the run's weights.
         self.run_it(*SMALL, "--topology", "local", "--out", "last", "--dtype", "bf16", "--set", "workers=1",
                     "--resume", "whole/checkpoints/step-6")
         self.assertEqual(self.hash("last"), self.hash("whole"))

@@ -77,7 +77,7 @@ class SlowFiles(Runs):
     shared, corpus = True, 1200
 
     def run_ring(self, out, launch, file=None, rank=None, *more):
-        """What was said."""
+        """The output."""
         self.remove(out)
         env = {"TMPDIR": self.folder, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
         if file:

@@ -15,7 +15,7 @@ class Placement(Runs):
     corpus = 1200
 
     def bound(self, *words):
-        """What the run says that may use one processor."""
+        """The messages of a run that may use one processor."""
         one = sorted(os.sched_getaffinity(0))[:1]
         return self.run_it(*SHORT, "--out", "run", "--force", *words, preexec_fn=lambda: os.sched_setaffinity(0, one)).stderr
 

@@ -78,7 +78,7 @@ static int starts_of(const char *path, int worker) {
 
 // Worker 0 stays so many tenths of a second, or until it is asked to leave. The victim does nothing before it is there. A worker that
 // is started again fails: that is its own.
-// What the launcher says comes to lie in `said`.
+// The launcher's messages are collected in `said`.
 static int status_of_team(struct team *t, int restarts, int tenths, const char *victim, char said[4096]) {
     struct launch_options o = options_of(t);
     o.grace_s = 5;  // children obey, as soon as they have a core
@@ -160,7 +160,7 @@ static void who_has_ended_well_is_needed_again(void **state) {
 }
 
 // Ctrl-C, and in the same moment, or while it is told to leave, a child is killed that the others can do without: they
-// end in order. Of another child it is the end.
+// end in order. For another child it is the end.
 static void interrupted_without_it(void **state) {
     (void)state;
     static const struct {

@@ -98,7 +98,7 @@ static void version_two_nested(void **state) {
     assert_limit(*state, 2048, "MemAvailable");
 }
 
-// What is over its limit already has nothing left; no more cache is counted than is in use.
+// A group that is over its limit already has nothing left; no more cache is counted than is in use.
 static void version_two_full(void **state) {
     put(*state, "/proc/self/mountinfo", mounts_v2);
     put(*state, "/proc/self/cgroup", "0::/\n");

@@ -228,7 +228,8 @@ static void names_do_not_collide(void **state) {
     assert_int_equal(chdir(before), 0);
 }
 
-// What writers that were killed have left goes when a run takes the directory or goes on in it; other files stay.
+// The files of writers that were killed are removed when a run takes the directory or resumes in it; other files
+// stay.
 static void test_unfinished_files(void **state) {
     static const char *const ours[] = {"summary.json.part77",
                                        "metrics.jsonl.part",

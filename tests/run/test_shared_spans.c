@@ -26,7 +26,8 @@ static void add(struct spans *s, int64_t begin, int64_t length) {
     spans_add(s, &(struct span){.begin = begin, .end = begin + length});
 }
 
-// What finds no room: the newest, the oldest, or the shortest. It is counted, but where the last ones are all that is wanted.
+// The spans that find no room: the newest, the oldest, or the shortest. It is counted, but where the last ones are all that
+// is wanted.
 static void lists_are_bounded(void **state) {
     (void)state;
     for (int kept = SPANS_FIRST; kept <= SPANS_LONGEST; kept++) {
@@ -294,7 +295,8 @@ static int nothing(void *arg) {
 
 static const int64_t ms = 1000000;
 
-// What a worker leaves: its last step, and of a whole trace its streams; gaps as it saw them. at: where the gap begins.
+// The spans that a worker leaves: its last step, and, of a whole trace, its streams; gaps as it saw them. at: where the
+// gap begins.
 static void expect_part(const char *dir, int64_t at, int whole) {
     cJSON *o = read_back(dir, "ranks/trace-0.json", true), *s;
     int forwards = 0, waits = 0, exposed = 0, steps = 0, phases = 0, transfers = 0;
@@ -318,8 +320,8 @@ static void expect_part(const char *dir, int64_t at, int whole) {
     cJSON_Delete(o);
 }
 
-// What becomes of it where server 0 stood still from 20 to 30 ms of the gap: stalls that ended before the last step are in a whole
-// trace alone.
+// The gap's new split if server 0 was stopped from 20 to 30 ms of it: stalls that ended before the last step are only in a whole
+// trace.
 static void expect_trace(const char *dir, int64_t at, int whole) {
     static const struct {
         const char *name;

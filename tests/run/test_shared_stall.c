@@ -173,7 +173,8 @@ static void test_a_starved_thread_knows_when(void **state) {
     stall_part(w, &s, s.tid);
     int64_t begin = now_ns();
     pthread_create(&rich, NULL, want, &s);
-    // Until it has had to wait, and has run again behind it: an idle thread gets a share of some thousandths.
+    // Waits until it has had to wait, and has run again after it: an idle thread gets a share of some
+    // thousandths.
     size_t n = 0;
     while (can_tell && !(n = stall_list(w, STALL_PART, &s, begin, found, 64))) sleep_ms(5);
     for (size_t i = 0; i < n; i++) assert_true(found[i].end - found[i].begin >= STALL_LEAST_NS);

@@ -381,7 +381,7 @@ static void lines_fit_the_terminal(void **state) {
                             .seconds = 1,
                             .memory_bytes = 4370000};
     progress_step(p, &r);
-    // What was written may arrive in pieces: the line, which says what is left, too, and then the bar.
+    // Output may arrive in pieces: the line, which names the rest, too, and then the bar.
     struct pollfd arrives = {.fd = wide, .events = POLLIN};
     const char *begun;
     for (size_t have = 0;
@@ -427,7 +427,7 @@ static void the_header_tells_the_clipping(void **state) {
     }
 }
 
-// Who may join a star stands before its first step; of others nobody asks.
+// The members that may join a star are printed before its first step; for other topologies they are not asked.
 static void the_header_tells_who_may_join(void **state) {
     (void)state;
     static const struct {

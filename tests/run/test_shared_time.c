@@ -456,7 +456,7 @@ static void test_nothing_is_recorded_without_one(void **state) {
     assert_int_equal(timeline_split(NULL, &t), 0);
 }
 
-// What the other rank says: when its last step ended, and when it knew that there was no other one, in microseconds.
+// The other rank's report: when its last step ended, and when it knew that there was no other one, in microseconds.
 static double others[2];
 static int others_sum(struct topology *t, double *values, int count) {
     assert_true(t->rank == 0 && count == 2);

@@ -1,4 +1,4 @@
-// What a job took and did, all roles added up.
+// The memory, bytes and time of a job, all roles added up.
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -101,7 +101,7 @@ static void the_whole_job_is_resident(void **state) {
         cJSON *s = summary_merge(&topologies, dir);
         if (processes == 1) assert_true(cJSON_IsNull(json_item(json_item(s, "totals"), "pss_bytes")));
         if (processes > 1) assert_true(number(s, "totals", "pss_bytes") == 5000);
-        // Of one process there is no such figure: its peak, which may be more, stands in the table of ranks.
+        // For one process there is no such figure: its peak, which may be more, is in the table of ranks.
         char *text = printed(dir, s);
         const char *busiest = strstr(text, "\n  busiest ");
         assert_non_null(busiest);
@@ -167,7 +167,7 @@ static void no_step_is_divided_by(void **state) {
     cJSON_Delete(s);
 }
 
-// Of workers that share a budget each one says what it has skipped: the lines are worker 0's.
+// If workers share a budget each one reports its skipped steps: the lines are worker 0's.
 static void skipped_batches_are_of_all_workers(void **state) {
     write_run(*state, "ps:async");
     for (int r = 1; r >= 0; r--) {

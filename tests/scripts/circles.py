@@ -109,7 +109,7 @@ def source_of(object_path, paths):
 
 
 def add_calls(uses, symbols):
-    """symbols: {file: (defined, undefined)}. What several files define ties nobody: each program links one of them.
+    """symbols: {file: (defined, undefined)}. A symbol that several files define ties no file: each program links one of them.
     The program's own files never take what only a test defines in their place, nor does a test what a program of its own, with a
     main, defines in a library's place."""
     owners = {}

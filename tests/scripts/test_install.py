@@ -18,7 +18,7 @@ import pages
 
 BUILD = os.path.dirname(PROGRAM)
 SANITIZED = os.path.exists(PROGRAM) and any(n.startswith(("libasan", "libtsan", "libubsan")) for n in make_bundle.needed(PROGRAM))
-# Of the caller: what make passes on, and the program of the sources.
+# The caller's variables: what make passes on, and the program of the sources.
 AWAY = {k: v for k, v in ENVIRONMENT.items() if k not in ("STARRING", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHONPATH")}
 
 
@@ -160,7 +160,7 @@ class Pages(Runs):
     def test_zsh(self):
         path = os.path.join(self.made, "_starring")
         self.assertEqual(run("zsh", "-n", path).stderr, "")
-        # What _arguments takes is kept, in place of asking the user.
+        # The words that _arguments takes are kept, in place of asking the user.
         script = ('_arguments() { print -rl -- "$@" }; _describe() { print -rl -- "${(P)2[@]}" }; words=(${=1}); CURRENT=$2; . "$0"')
         told = run("zsh", "-fc", script, path, "starring train x", "3").stdout
         self.assertIn("*--device[cpu, cuda, ref (slow and simple), or auto\\: a GPU if there is one (auto)]:D:(auto cpu cuda ref)", told)

@@ -257,7 +257,7 @@ class Summary(Case):
         self.assertIn("steps       3", p.stdout)
 
     def cut(self, name, at):
-        """What `summary` says of the run with this file ended after so many bytes; the file is then whole again."""
+        """The output of `summary` for the run with this file cut after so many bytes; the file is then restored."""
         with open(self.at("r", name), "rb") as f:
             whole = f.read()
         os.truncate(self.at("r", name), at)
@@ -269,7 +269,7 @@ class Summary(Case):
         return shown[0], json.loads(shown[1].stdout)
 
     def test_cut_anywhere(self):
-        """What is missing is named, with status 1; what follows from other files is put together again. Errors never end well."""
+        """A missing file is named, with status 1; figures that follow from other files are computed again. Errors never end well."""
         self.run_it(*self.argv("r", steps="4"))
         whole, draw = self.summary("r"), random.Random(11)
         for name in ("config.json", "metrics.jsonl", "summary.json", "trace.json", "state.json", "ranks/worker-0.json"):
@@ -283,7 +283,7 @@ class Summary(Case):
                     self.assertIn(f"error: r/{name} is", p.stderr)
 
     def test_a_star_ended_at_once(self):
-        """Two Ctrl-C: its ranks leave no reports. What is there is told, nothing is made up from it, and nothing is written."""
+        """Two Ctrl-C: its ranks leave no reports. Existing files are described, nothing is made up from them, and nothing is written."""
         self.run_it(*self.argv("r", "--topology", "ps:sync", "--workers", "2", steps="4"))
         report = self.read("r", "ranks", "worker-0.json")
         os.remove(self.at("r", "summary.json"))
@@ -322,7 +322,7 @@ class Summary(Case):
         self.refused("summary", "r", said="metrics.jsonl: line 1 is no JSON object", status=1)
 
     def test_closed_streams(self):
-        """What is printed to a stream that the shell closed must not land in the next file that is opened."""
+        """Output to a stream that the shell closed must not go into the next file that is opened."""
         for i, topology in enumerate((["local"], ["zero:1", "--workers", "2"], ["ps:sync", "--workers", "2"])):
             out = f"r{i}"
             argv = [word for word in self.argv(out, "--topology", *topology, steps="2") if word != "--quiet"]

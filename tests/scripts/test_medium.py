@@ -52,7 +52,7 @@ class Medium(Case):
             self.assertRegex(said, r"--servers-on workers: worker 0 and server 0 are one pair and cannot share memory: .*with --rank 0 on the host")
 
     def test_a_job_s_memory_is_that_of_all_its_processes(self):
-        """Whatever starts and coordinates the ranks counts in both topologies; what they share counts once."""
+        """Every process that starts and coordinates the ranks counts in both topologies; shared pages count once."""
         ring = ["--topology", "zero:1", "--workers", "2", "--medium", "shm"]
         star = ["--topology", "ps:sync", "--workers", "2", "--servers", "1", "--medium", "shm"]
         for name, args, least in (("local", ["--topology", "local"], 1), ("star", star, 4), ("ring", ring, 3)):

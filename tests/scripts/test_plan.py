@@ -24,7 +24,8 @@ class Plan(Runs):
         return json.loads(done.stdout), done
 
     def dry(self, common, options):
-        """What a run's worker takes of its device, all roles of their host and of the disk, and what the busiest rank moves."""
+        """The memory that a run's worker takes of its device, that all roles take of their host and of the disk, and the bytes of the
+        busiest rank."""
         doc = json.loads(self.run_it("train", "--dry-run", "--json", *common, *shlex.split(options)).stdout)
         worker = [m for m in doc["memory"] if m["role"] == "worker"][0]
         wire = max(max(w["predicted_sent"], w["predicted_received"]) for w in doc["wire"])
@@ -115,7 +116,7 @@ class Plan(Runs):
         self.assertEqual(len(fast["plans"]), len(slow["plans"]))
 
     def test_offload_costs_time(self):
-        """Of the same batch and recomputation what stays on the device is faster, on a CPU too."""
+        """With the same batch and recomputation a state that stays on the device is faster, on a CPU too."""
         doc, _ = self.plan("--device-memory", "4G", "--batch", "1", *self.common)
         of = {}
         for p in doc["plans"]:

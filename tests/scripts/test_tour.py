@@ -56,7 +56,7 @@ def commands(text):
     return [m.group(1) for m in re.finditer(r"^(?: {4}|\$ |)((?:build/)?starring (?:[a-z]+) [^|;#\n]*)", text, re.M)]
 
 
-# Of the reader's own, or a variable of the shell.
+# Names of the reader's own, or a variable of the shell.
 READERS = ("ds_config.json", "job.json", "star.json", "./gpt2", "$", "...")
 
 
@@ -76,7 +76,7 @@ class Commands(unittest.TestCase):
             if page.startswith("docs/results/"):
                 continue
             text = read(page)
-            # Of several machines the page installs it first, and other programs start it.
+            # For several machines the page installs it first, and other programs start it.
             found = commands(text) if os.path.basename(page) != "cluster.md" else [
                 "build/" + c for c in re.findall(r"^(?: {4}|)(?:srun|mpirun|torchrun|docker|RANK|starring|experiments/over_ssh).*?(starring train [^|;#&\n]*)", text, re.M)]
             for command in found:

@@ -36,7 +36,7 @@ class WarmUp(Runs):
                 self.assertGreater(len({line["lr"] for line in self.curve("warm")}), STEPS // 2)
 
     def test_a_code_goes_on(self):
-        """What a code has left out of the first pushes is in the next ones, whichever consistency sends them."""
+        """The remainder that a code left out of the first pushes is in the next ones, whichever consistency sends them."""
         code = ["--dtype", "bf16", "--workers", "1", "--set", "gradient_clipping=0", "--set", "parameter_server.compression=int8"]
         self.remove("whole")
         self.run_it(*SMALL, *code, "--topology", "ps:async", "--steps", str(STEPS), "--out", "whole")

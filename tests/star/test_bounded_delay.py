@@ -114,7 +114,7 @@ class Equal(Case):
 
 class Fresh(Case):
     def test_how_old(self):
-        """What is read is counted: nobody is more than S updates behind, and somebody is ahead of a straggler."""
+        """Reads are counted: no worker is more than S updates behind, and one is ahead of a straggler."""
         for medium in ("shm", "tcp"):
             self.train("star", *star(2, 3, "--medium", medium, "--straggle", "1:4"), "--dtype", "bf16", *NO_CLIP, steps=12)
             stale = self.summary("star")["staleness"]
@@ -178,7 +178,7 @@ class GoingOn(Case):
             self.train("undisturbed", *star(2, 2, *OLDEST), *self.KEEP, "--set", "recovery.checkpoint_keep=0", steps=steps)
 
     def test_resumed(self):
-        """Behind a kept step the next one computes on its weights: there a run that goes on begins, in local too."""
+        """After a kept step the next one computes on its weights: a resumed run begins there, in local too."""
         self.undisturbed()
         self.assertEqual(self.train("local", *local(2, 2), *self.KEEP, steps=20), self.hash("undisturbed"))
         self.assertNotEqual(self.train("plain", *local(2, 2), "--dtype", "fp16", *CLIP, *SLOPE, steps=20), self.hash("undisturbed"))

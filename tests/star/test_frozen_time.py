@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A rank that is stopped and goes on, at moments that nobody knows beforehand: the others' lost time is waiting for that rank,
-by name, in stars and rings. What was lost is taken from the trace and from this test's own clock, not from the table."""
+by name, in stars and rings. The lost time is taken from the trace and from this test's own clock, not from the table."""
 import os
 import random
 import signal
@@ -117,8 +117,8 @@ class FrozenTime(Runs):
         # So does the trace.
         frozen_row = run.spans(rank if role == "worker" else workers + rank, "stood still", "stood_still")
         self.assertGreater(covered(frozen_row, windows), SHARE * frozen)
-        # What the watcher lost: all that its compute stream was not busy with, by this test's clock and that stream's spans alone,
-        # but for moments in which it, or another process that nobody stopped, was kept from running: a loaded machine.
+        # The watcher's lost time: all that its compute stream was not busy with, only by this test's clock and that stream's spans, except
+        # for times in which it, or another process that was not stopped, was kept from running: a loaded machine.
         others = [r for reports, name in ((run.reports, "worker"), (run.servers, "server")) for i, r in enumerate(reports)
                   if (name, i) != (role, rank)]
         kept = [(b * 1e-9, e * 1e-9) for r in others for kind in ("stalls", "without_core") for b, e in r["moments"][kind]]
@@ -135,7 +135,7 @@ class FrozenTime(Runs):
         self.assertAlmostEqual(sum(named.values()), mine["wait"], delta=0.02 * mine["wait"] + 0.01)
         self.assertAlmostEqual(sum(mine[p] for p in PARTS) / mine["total"], 1.0, delta=0.01)
         if before:
-            # Of the frozen rank itself it was neither communication nor computing, but its host's.
+            # For the frozen rank itself it was neither communication nor computing, but its host's.
             own_time = run.summary["time_per_rank"][rank]
             self.assertGreater(own_time["host"], 0.6 * frozen)
             self.assertAlmostEqual(sum(own_time[p] for p in PARTS), sum(before[p] for p in PARTS), places=6)

@@ -155,7 +155,8 @@ class Replay(Case):
 
 
 class Held(Case):
-    """What servers hold beside their ledger: --dry-run says how much it is at most; it is that much where the first worker is late, and nothing
+    """The memory that servers hold next to their ledger: --dry-run says how much it is at most; it is that much where the first worker is late,
+    and nothing
     where memory is shared."""
 
     def held(self, topology, *more):
@@ -179,7 +180,7 @@ class Held(Case):
         self.assertIn("\n  held ", self.run_it(*words[:words.index("--quiet")], *words[words.index("--quiet") + 1:]).stdout)
 
     def test_answers_too(self):
-        """Of steps that go on without the late, answers are copies: what is sent to a frozen one keeps nobody waiting."""
+        """In steps that continue without the late workers, answers are copies: a message to a frozen worker keeps no other waiting."""
         held, moved = self.held("ps:backup:1", "--medium", "tcp", "--delay", "1:constant:30")
         for (most, peak), (received, sent) in zip(held, moved):
             self.assertEqual(most, received + sent)

@@ -23,7 +23,7 @@ static const struct span *span_at(const struct spans *list, int64_t now) {
     return NULL;
 }
 
-// Of those that stood still the one that goes on last; -1: none.
+// The stopped rank that continues last; -1: none.
 static int last_to_go_on(struct moments *const *m, size_t count, size_t of, int64_t now) {
     int64_t last = 0;
     int peer = -1;
@@ -94,7 +94,7 @@ static struct moments *made_up_moments(unsigned *seed, int64_t odd, bool server)
     if (!server) spans_open(&m->exposed, 5, SPANS_FIRST);
     spans_open(&m->waits, 5, SPANS_FIRST);
     m->alone = rand_r(seed) % 3 == 0;
-    // Of either kind one behind the other; ends of two ranks differ.
+    // Stops of either kind follow each other; ends of two ranks differ.
     for (int left = rand_r(seed) % 5, at = 0; left > 0; left--) {
         int k = rand_r(seed) % STALL_KINDS;
         struct span one = {.begin = at + 1 + rand_r(seed) % 40};

@@ -20,7 +20,7 @@ def ps(*settings):
 DECAY = ps("delay_compensation=0.5", "delay_compensation_decay=0.9")
 CYCLE = key("scheduler.type=OneCycle", "scheduler.params.cycle_min_lr=1e-4", "scheduler.params.cycle_max_lr=1e-3",
             "scheduler.params.cycle_first_step_size=2", "optimizer.params.betas=[0.9, 0.99]")
-# What asks for a setting: its topology, where it needs one, and its words.
+# The requirements of a setting: its topology, if it needs one, and its words.
 ASKS = {
     "ON_ARRIVAL": ("async", []), "IN_STEPS": ("sync", []), "AHEAD": ("ssp:1", []), "OWN_PACE": ("async", []), "DROPS": ("backup:1", []),
     "CHANGES": ("async", []), "ONE_VERSION": ("sync", []), "ENOUGH_IS_ALL": ("backup:1", []), "ONE_RESULT": ("sync", []),

@@ -112,7 +112,7 @@ class StarTime(Runs):
 
     # ---------------------------------------------------------------- a straggler
     def test_a_fast_worker_takes_more(self):
-        """Of the job's batches, which asynchronous workers share; the slow one's last is the tail at most."""
+        """The job's batches, which asynchronous workers share; the slow one's last is the tail at most."""
         self.run_it("train", *COMMON, "--topology", "ps:async", "--steps", "40", "--workers", "2", "--no-weights", "--straggle", "1:8",
                     "--out", "run")
         summary = self.summary("run")
@@ -153,7 +153,7 @@ class StarTime(Runs):
                 self.straggler("--topology", *words, waits=words != ["ps:async"])
 
     def clock_ahead(self):
-        """What to start a role by for a monotonic clock of its own."""
+        """The command that starts a role with a monotonic clock of its own."""
         ahead = ["unshare", "--time", "--monotonic", str(AHEAD_S), "--fork"]
         if subprocess.run([*ahead, "true"], capture_output=True).returncode:
             self.skipTest("needs root, for a clock of its own")

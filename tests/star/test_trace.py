@@ -109,7 +109,7 @@ class Urgent(Runs):
                 sent = [(e["ts"], e["args"]["key"]) for e in own if e.get("cat") == "worker" and e["name"] == "push" and e["args"]["step"] == step + 1]
                 self.assertEqual(sorted(key for _, key in sent), sorted(unit))
                 for i in range(2, len(sent)):
-                    # What was complete two pushes ago is known to the thread that pushes: nothing of it that is more urgent is left.
+                    # A push that was complete two pushes ago is known to the thread that pushes: nothing of it that is more urgent is left.
                     known = [key for _, key in sent[i + 1:] if ready[unit[key]] < sent[i - 2][0]]
                     self.assertLessEqual(sent[i][1], min(known, default=sent[i][1]), f"worker {worker}, step {step + 1}, push {i}")
                     overtaken += any(ready[unit[key]] < ready[unit[sent[i][1]]] for key in known)

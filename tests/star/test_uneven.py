@@ -72,7 +72,7 @@ class Uneven(Runs):
         for topology, shape, kept in (("ps:sync", SHAPES[2], 3), ("ps:async", SHAPES[3], 1)):
             more = [*shape, "--checkpoint-every", "2"]
             with self.subTest(topology=topology, shape=shape):
-                # A run's last state is waited for; one that others overtake may be given up. Of ps:async it counts worker 0's own steps.
+                # A run's last state is waited for; one that others overtake may be given up. In ps:async it counts worker 0's own steps.
                 self.train("begun", topology, *more, steps=2)
                 last = max(os.listdir(self.at("begun", "checkpoints")), key=lambda name: int(name.removeprefix("step-")))
                 parts = [name for name in os.listdir(self.at("begun", "checkpoints", last)) if name.startswith("server-")]

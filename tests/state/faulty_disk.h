@@ -102,7 +102,7 @@ static void parent_dirty(const char *path) {
     parent_of(above, path);
     set_dirty(above, true);
 }
-// What lay below a directory lies below another.
+// Files below a directory are below another.
 static void move_marks(const char *from, const char *to) {
     size_t n = strlen(from);
     for (int i = 0; i < DIRTY_MAX; i++) {

@@ -50,7 +50,7 @@ static struct layout *toy_layout(int world) {
     return l;
 }
 
-// What element i of a unit is: zero outside of tensors.
+// The value of element i of a unit: zero outside of tensors.
 static inline float toy_value(const struct layout *l, int u, int kind, int64_t i, int64_t step) {
     for (int k = 0; k < l->units[u].count; k++) {
         const struct tensor *t = &l->units[u].tensors[k];

@@ -149,7 +149,7 @@ static char *first_file(const struct checkpoint_bench *b) {
     return xasprintf("%s/checkpoints/step-%lld/worker-0.safetensors", b->dir, (long long)b->step);
 }
 
-// What is written is a checkpoint with all files and values; a byte of it changed is seen.
+// The written files are a checkpoint with all files and values; a changed byte of it is detected.
 static void reads_what_it_wrote(void **state) {
     struct checkpoint_bench b;
     open_tiny(&b, *state, 2);

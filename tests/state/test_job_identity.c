@@ -49,7 +49,7 @@ static void put_text(const struct job_place *p, const char *name, const char *te
     free(path);
 }
 
-// Who is refused ends at once; the others wait on.
+// A refused member ends at once; the others continue to wait.
 static void roles_by_hand(void **state) {
     const struct job_place *p = *state;
     put_text(p, "here.txt", "the star and the ring ");

@@ -48,7 +48,7 @@ static void coming_destroy(struct coming *x) {
     free(x);
 }
 
-// What the scheduler has, with keys added or changed; NULL ends them.
+// The scheduler's identity, with keys added or changed; NULL ends them.
 static struct identity *with(const struct coming *x, const char *const *pairs) {
     struct identity *i = identity_parse(x->manifest.identity);
     for (; pairs && pairs[0]; pairs += 2) identity_put(i, pairs[0], pairs[1]);
@@ -108,7 +108,7 @@ static void test_every_key_is_named(void **state) {
     assert_true(named > 80);
 }
 
-// What moves nothing and is nobody's business passes.
+// A key that moves nothing and concerns no rank passes.
 static void test_what_may_differ(void **state) {
     (void)state;
     struct identity_key k;

@@ -67,7 +67,7 @@ struct change {
     int ranks;  // bits
 };
 
-// What every rank says, and how many sums that took.
+// Every rank's values, and how many sums that took.
 static void check(const struct change *changes, int count, const char *expected[RANKS], int most_sums) {
     struct rank ranks[RANKS] = {{0}};
     for (int r = 0; r < RANKS; r++) {
@@ -140,7 +140,7 @@ static void test_mixed_devices(void **state) {
     check((struct change[]){{"cuda.gelu", "fused", 4}}, 1, NULL, 9);
 }
 
-// What a checkpoint of an earlier version does not say, or says in other words, moves no bit for that.
+// A value that a checkpoint of an earlier version does not have, or has in other words, moves no bit for that.
 static void test_other_words(void **state) {
     (void)state;
     static const struct {

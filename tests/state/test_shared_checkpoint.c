@@ -241,7 +241,7 @@ static void test_resolve(void **state) {
     char *below = xasprintf("%s/checkpoints", run), *file = xasprintf("%s/step-9/manifest.json", below);
     resolves(below, "x", "/checkpoints/step-20", NULL);
     resolves(file, "x", NULL, "is no directory");
-    // What nobody has committed does not count, whatever it is called.
+    // A directory that was not committed does not count, whatever its name.
     char *torn = xasprintf("%s/step-30", below);
     assert_int_equal(mkdir(torn, 0777), 0);
     resolves("latest", run, "/checkpoints/step-20", NULL);

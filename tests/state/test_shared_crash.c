@@ -30,7 +30,7 @@ static void nothing_torn(const char *run, int call) {
     free(path);
 }
 
-// What the next life does.
+// The actions of the next life.
 static void goes_on(const char *run, int call) {
     checkpoint_sweep(run, CHECKPOINT_ALL, 1);
     nothing_torn(run, call);

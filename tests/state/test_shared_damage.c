@@ -1,5 +1,5 @@
-// What is torn, cut, tampered with, foreign or of another model is refused, with the file and the reason, before a value
-// of it is used.
+// A torn, cut, changed or foreign file, or one of another model, is refused, with the file and the reason, before a
+// value of it is used.
 #include "shared/hf/safetensors.h"
 #include "shared/state/manifest.h"
 #include "tests/state/state_helper.h"

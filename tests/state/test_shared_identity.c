@@ -1,4 +1,4 @@
-// What a run is: which keys are compared, by whom, and how a difference reads.
+// The identity of a run: which keys are compared, by whom, and how a difference reads.
 #include "tests/config/config_helper.h"
 
 #include <cjson/cJSON.h>
@@ -206,7 +206,7 @@ static void test_each_change_is_named(void **state) {
     unmake(&was);
 }
 
-// Whatever is compared counts in the hash and in the difference; whatever is not, does not.
+// Every compared value counts in the hash and in the difference; no other does.
 static void test_every_row_counts(void **state) {
     (void)state;
     struct identity_key k;

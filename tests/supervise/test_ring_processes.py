@@ -108,7 +108,7 @@ class Killed(Case):
         self.assertIn("all restarts are used up", p.ends(1))
 
     def test_the_command_beside_a_stopped_rank(self):
-        """Nobody is left who could be told: all are ended all the same, those that stand still too."""
+        """No rank is left to be informed: all are ended all the same, also the stopped ones."""
         p = self.train()
         send(signal.SIGSTOP, self.in_a_step(p)[1:])
         p.kill()
@@ -133,7 +133,8 @@ class StandsStill(Case):
         self.assertRegex(p.ends(), "rank 1 .* gave no sign of life .* starting it again")
 
     def test_that_another_one_gives_up(self):
-        """The launcher is stopped too and sees nothing of it. What rank 0 misses is a death, and what it says is why the run has failed."""
+        """The launcher is stopped too and sees nothing of it. A rank that rank 0 misses is a death, and its report is why the run has
+        failed."""
         p = self.train("--restart", "1", deadline_s=DEADLINE_S)
         first = self.both(p)
         send(signal.SIGKILL, first[:1])
@@ -147,7 +148,7 @@ class StandsStill(Case):
 
 class Interrupted(Case):
     def one_message(self, said, name):
-        """Behind the answer at once, if there were ranks to be asked."""
+        """At once after the answer, if there were ranks to be asked."""
         words = self.words(said)
         words = words[1:] if words[0].endswith(f"{name}: ending after this step; again ends now") else words
         self.assertEqual(len(words), 1, words)
@@ -220,7 +221,7 @@ class Fails(Case):
 
 
 class Output(Case):
-    """What becomes of what is printed is no reason to fail, whoever prints it."""
+    """Unwritable output is no reason to fail, whichever process prints it."""
 
     LAUNCHES = (("--launch", "processes"), ("--launch", "threads"), ("--launch", "threads", "--topology", "local", "--workers", "1"),
                 ("--launch", "processes", "--topology", "ps:sync"))

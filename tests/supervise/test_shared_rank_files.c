@@ -47,7 +47,7 @@ struct rank {
     int rank;
 };
 typedef int body(struct rank *r);
-// What the ranks are told besides: a key and its value; NULL: nothing.
+// Other values for the ranks: a key and its value; NULL: nothing.
 struct words {
     const char *key, *value;
 };
@@ -148,7 +148,7 @@ static bool holds(const char *dir, const char *name, char fill, size_t bytes) {
     return good;
 }
 
-// What a rank and its server leave where the run tells them, and what is nobody's business.
+// The files that a rank and its server leave where the run tells them, and files that belong to no role.
 static int leave_files(struct rank *r) {
     const char *dir = r->run.job.dir;
     char *report = xasprintf("ranks/worker-%d.json", r->rank),

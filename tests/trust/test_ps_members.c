@@ -1,4 +1,4 @@
-// Who is heard inside of a job: those whom the scheduler has named, and nobody because he spoke first. And what of a
+// Accepted senders inside of a job: those that the scheduler has named, and none because it was first. And what of a
 // scheduler is believed.
 #include "ps/net/meeting.h"
 #include "ps/net/net.h"

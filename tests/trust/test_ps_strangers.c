@@ -82,7 +82,7 @@ static void door_open(struct door *d, const struct job_key *key, const char *tok
 
 static void door_close(struct door *d) { net_destroy(&d->net, 0); }
 
-// What is heard within so many seconds; stops at the first message.
+// Returns the messages received within so many seconds; stops at the first message.
 static bool heard(struct door *d, double seconds, struct net_message *m) {
     for (double end = now_seconds() + seconds; now_seconds() < end;) {
         struct net_poll_item item = {.socket = d->socket};
@@ -308,7 +308,8 @@ static void test_silent_connections_end(void **state) {
 #define FRAME_BYTES    (1 << 20)
 #define FRAMES_AT_ONCE 64
 
-// Of each connection libzmq keeps one frame before it has asked for a key. A server of 1 MiB partitions kept 4 MiB of each:
+// For each connection libzmq keeps one frame before it has asked for a key. A server of 1 MiB partitions kept 4 MiB of
+// each:
 // 1.1 GiB were seen.
 static void test_frames_before_a_handshake(void **state) {
     (void)state;

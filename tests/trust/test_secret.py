@@ -23,7 +23,7 @@ def as_nobody():
 
 
 def as_stranger(threads):
-    """Nobody else's processes count against the limit of this user's."""
+    """Other users' processes do not count against the limit of this user's."""
     os.setgroups([])
     os.setgid(STRANGER)
     resource.setrlimit(resource.RLIMIT_NPROC, (threads, threads))

@@ -41,7 +41,7 @@ struct preference {
     uint32_t reductions, a_align, b_align, c_align, d_align;
 };
 
-// What goes from the heuristic to the product, in cublasLtMatmulAlgo_t's words.
+// Values that go from the heuristic to the product, in cublasLtMatmulAlgo_t's words.
 struct algorithm {
     uint32_t a_align, b_align, c_align, d_align;
     uint64_t workspace_bytes;

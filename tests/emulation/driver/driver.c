@@ -12,7 +12,7 @@
 //     driver_seal.c     what may be loaded and allocated when
 //     blas.c            cuBLASLt
 //
-// What it punishes, because a GPU would
+// It punishes, because a GPU would
 //     the host touches device memory      the process dies of it, with the address and the stack. Not while a
 //                                         kernel or a copy is running: then memory is open
 //     a kernel or a copy beyond its       likewise, at any time; also in memory that has been freed
@@ -30,7 +30,7 @@
 //     the thread's
 // A failure of a kernel sticks to its device: later calls return it.
 //
-// What it is not: a model of speed or of the hardware's limits. It has the unified address space, but no default
+// It models neither speed nor the hardware's limits. It has the unified address space, but no default
 // stream, no graphs and no page faults of managed memory.
 //
 // Environment

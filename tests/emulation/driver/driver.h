@@ -3,7 +3,7 @@
 // runtime. Test programs that run kernels without a driver link now.cc instead, which carries out everything
 // at once.
 //
-// Threads   Any. What is submitted runs on a thread of its stream.
+// Threads   Any. Submitted work runs on a thread of its stream.
 #ifndef STARRING_TESTS_EMULATION_DRIVER_H
 #define STARRING_TESTS_EMULATION_DRIVER_H
 
@@ -33,8 +33,8 @@ int emu_submit(struct CUstream_st *s, const struct emu_work *work);
 void emu_load(int device, const void *kernel, const char *name);
 // The device is used by a communicator that is complete (1), or no longer (-1). Meanwhile nothing may be
 // allocated, created or loaded on it: a GPU may then wait for all it is doing, and so for a collective that
-// waits for a peer who is about to do likewise. What does so all the same is noted on stderr (the first ones)
-// and counted. shared: several ranks compute on the device; what one of them frees is not looked at.
+// waits for a peer who is about to do likewise. Work that does so all the same is noted on stderr (the first
+// ones) and counted. shared: several ranks compute on the device; what one of them frees is not looked at.
 void emu_device_seal(int device, int change, bool shared);
 unsigned emu_late(void);
 // Says on stderr what was wrong with a call that is about to be refused.

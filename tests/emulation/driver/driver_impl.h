@@ -33,13 +33,13 @@ void *memory_alloc(int device, size_t bytes);  // NULL: beyond the limit
 int memory_free(void *p);                      // -1: not the begin of an allocation
 void *memory_pin(size_t bytes);
 int memory_unpin(void *p);
-// [p, p + bytes) counts as pinned until memory_unregister(p). What is not mapped then is refused, as is what is
-// pinned already, and what nobody has registered.
+// [p, p + bytes) counts as pinned until memory_unregister(p). Memory that is not mapped then is refused, and so
+// is memory that is already pinned, or was never registered.
 cudaError_t memory_register(void *p, size_t bytes);
 cudaError_t memory_unregister(void *p);
 size_t memory_registered(bool *mapped);  // bytes; whether all of them are still mapped
 size_t memory_used(int device);
-// What memory the thread is working with, for the text of a fault: a device's number, or -1, the host.
+// The memory that the thread is working with, for the text of a fault: a device's number, or -1, the host.
 void memory_set_worker(int device);
 
 // ---------------------------------------------------------------- driver.c

@@ -1,8 +1,8 @@
 // Memory of the emulated devices: who may touch which address, and when.
 //
-// Each device has an address range. What is live in it is accessible only while a kernel or a copy runs (on
-// any device: a counter, the first one in opens, the last one out closes); a host that touches it at another
-// time dies of it, with a text.
+// Each device has an address range. Live memory in it is accessible only while a kernel or a copy runs (on any
+// device: a counter, the first one in opens, the last one out closes); a host that touches it at another time
+// ends with a message.
 //
 //     | gap | allocation | gap | freed | gap | allocation | gap | .. never used ..
 //           ^ begins in its first page, ends with its last: a step beyond its end is a step into the gap
@@ -89,7 +89,8 @@ static void put_number(uintptr_t n, unsigned base) {
     put(text + at);
 }
 
-// Says who touched what, then lets the signal kill. What is not a device's goes to the handler of before.
+// Says who touched what, then lets the signal kill. A fault outside of device memory goes to the previous
+// handler.
 static void on_fault(int signal_number, siginfo_t *info, void *context) {
     (void)context;
     const char *at = info->si_addr;

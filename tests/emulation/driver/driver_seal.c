@@ -1,5 +1,5 @@
-// What has been loaded on the emulated devices, and what comes too late: allocations, creations and first
-// launches on a device that has communicators. A GPU may wait for all of its work then, so also for a
+// The modules loaded on the emulated devices, and late actions: allocations, creations and first launches on a
+// device that has communicators. A GPU may wait for all of its work then, so also for a
 // collective that waits for a peer, who may be about to wait likewise.
 #include "tests/emulation/driver/driver_impl.h"
 

@@ -76,7 +76,7 @@ static void run_work(const struct CUstream_st *s, struct operation *o, bool *ins
     pthread_mutex_unlock(&driver.lock);
 }
 
-// Without the lock. What was enqueued after a failure does not run, but it ends.
+// Without the lock. Work that was enqueued after a failure does not run, but it ends.
 static void run_operation(const struct CUstream_st *s, struct operation *o, bool *inside) {
     pthread_mutex_lock(&driver.lock);
     bool run = driver.device[s->device].error == cudaSuccess;

@@ -2,11 +2,11 @@
 // part of the language and of the runtime that they use, run by emulation.cc. One block after another;
 // a block's threads are fibers, so barriers and shuffles wait as they do on a GPU.
 //
-// What it finds   threads that wait at different barriers or have left while others wait; shuffles
+// It finds        threads that wait at different barriers or have left while others wait; shuffles
 //                 that not every lane of a warp reaches; shared memory read before it is written
 //                 (poisoned, and the order of threads can be changed); launches beyond the limits of
 //                 a device; with the address sanitizer, every access out of device or shared memory.
-// What it is not  a model of time, of memory ordering within a barrier interval, or of registers.
+// It is not       a model of time, of memory ordering within a barrier interval, or of registers.
 #ifndef STARRING_TESTS_EMULATION_CUDA_RUNTIME_H
 #define STARRING_TESTS_EMULATION_CUDA_RUNTIME_H
 

@@ -29,7 +29,7 @@ struct fiber {
 #else
     ucontext_t context, caller;
 #endif
-    // What the address sanitizer keeps of either side of a switch.
+    // The address sanitizer's state of either side of a switch.
     void *fake_stack, *caller_fake_stack;
     const void *caller_stack;
     size_t caller_stack_bytes;

@@ -7,7 +7,7 @@
 //
 // As the real one
 //     With config.blocking = 0 a call answers ncclInProgress, and so do the next questions; a call in the
-//     meantime is refused. What was called reaches the stream when the question is answered with success.
+//     meantime is refused. The calls reach the stream when the question is answered with success.
 //     A communicator is there when all its ranks have come. Batches of one communicator run in the order of
 //     their calls, whatever their streams. An abort lets its own rank's streams go on; other ranks wait until
 //     they abort as well. Two ranks on one device are refused, but from 2.30 on with
@@ -70,7 +70,7 @@ static bool share_a_device(const struct meeting *at) {
     return shared && !(nccl_version() >= MULTI_RANK_GPU && asked && strcmp(asked, "1") == 0);
 }
 
-// With the lock held. What a question about the communicator is answered with.
+// With the lock held. The answer to a question about the communicator.
 static ncclResult_t progress(struct ncclComm *c) {
     if (c->error == ncclSuccess && c->at->joined == c->size && c->called == 0 && share_a_device(c->at))
         c->error = comm_refuse(c, ncclInvalidUsage, "NCCL: Duplicate GPU detected");

@@ -1,4 +1,4 @@
-// What the emulated NCCL does on a stream: mails between the ranks of a communicator.
+// The emulated NCCL's work on a stream: mails between the ranks of a communicator.
 #include <stdlib.h>
 #include <string.h>
 

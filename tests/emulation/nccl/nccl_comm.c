@@ -1,4 +1,4 @@
-// What the emulated NCCL says: its version, and a communicator's errors.
+// The emulated NCCL's version, and a communicator's errors.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

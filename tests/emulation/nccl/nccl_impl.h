@@ -37,7 +37,7 @@ struct mail {
     char data[];
 };
 
-// What the ranks of a communicator share. All that there are stay in a list, so that an id is good for as
+// State shared by the ranks of a communicator. All that there are stay in a list, so that an id is good for as
 // long as the process lives.
 struct meeting {
     struct meeting *next;

@@ -1,6 +1,6 @@
 // Three processes' lanes over connections that the input drives: messages begin, are asked for and arrive, queues are full for a
-// while; and a stranger speaks in anybody's name. What has arrived is what was sent, no more is on its way than the window
-// allows, and whoever is found at fault is the stranger.
+// while; and a stranger speaks in anybody's name. Arrived messages are those that were sent, no more bytes are in flight
+// than the window allows, and a peer that is found at fault is the stranger.
 #include "tests/fabric/lanes_net.h"
 #include "tests/fuzz/fuzz.h"
 

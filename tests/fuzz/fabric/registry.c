@@ -123,7 +123,7 @@ static void deliver(struct meeting *x, bool lost, bool twice) {
     free(s.data);
 }
 
-// Of the sizes that the sockets let pass. A stranger does not know a member's incarnation; a process of the job that has gone wrong
+// For the sizes that the sockets accept. A stranger does not know a member's incarnation; a process of the job that has gone wrong
 // does, but not of another rank.
 static void stranger(struct meeting *x) {
     uint8_t how = fuzz_u8(&x->in);

@@ -1,6 +1,6 @@
 // A checkpoint's directory: its manifest, a participant's file, or the sidecar that says the file is complete; the first
-// byte says which one the rest is. Sizes and hashes are made to agree, which no fuzzer finds by itself. What opens and fits
-// a model can be read.
+// byte says which one the rest is. Sizes and hashes are made to agree, which no fuzzer finds by itself. A file that opens
+// and fits a model can be read.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-// A whole configuration: the file's text, then, each behind a zero, "path=value" as --set takes them. What is accepted is
-// written as JSON, and that is accepted and says the same.
+// A whole configuration: the file's text, then, each behind a zero, "path=value" as --set takes them. An accepted
+// configuration is written as JSON, which is accepted and has the same values.
 #include "shared/config/config.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// Hugging Face's config.json. What is accepted is a model whose layout can be made where it is small, and is accepted as
-// this program writes it, as the same model.
+// Hugging Face's config.json. An accepted description is a model whose layout can be made if it is small, and is
+// accepted as this program writes it, as the same model.
 #include "shared/hf/hf_config.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// A model's directory: an index and two shards, of which the first byte says which one the rest is. What opens can be read,
-// unit by unit.
+// A model's directory: an index and two shards, of which the first byte says which one the rest is. A file that opens can
+// be read, unit by unit.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

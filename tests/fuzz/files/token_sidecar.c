@@ -1,4 +1,4 @@
-// What lies beside a token file, and the tokenizer of a model's directory. The first byte says which of the two the rest
+// Files next to a token file, and the tokenizer of a model's directory. The first byte says which of the two the rest
 // is; the other is a good one.
 #include <stdlib.h>
 #include <string.h>

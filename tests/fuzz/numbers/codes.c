@@ -22,7 +22,7 @@ static int run(const op_fn *ops, int threads, enum op op, const void *args) {
     return ops[op](threads, args, &why);
 }
 
-// What it says, by the reference: (n).
+// The values of the code, by the reference: (n).
 static float *said(const struct code_format *f, const void *code, int64_t n) {
     float *out[2];
     for (int side = 0; side < 2; side++) {

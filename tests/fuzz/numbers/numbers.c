@@ -1,5 +1,5 @@
-// What is planned from numbers: how a model is cut into keys and dealt to shards, who belongs to a step and what it is
-// dealt, how many bytes a collective moves. The first byte says which.
+// Plans made from numbers: how a model is cut into keys that are assigned to shards, the members of a step and their
+// samples, the bytes of a collective. The first byte says which.
 #include <stdlib.h>
 #include <string.h>
 

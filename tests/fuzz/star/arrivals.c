@@ -3,8 +3,8 @@
 // accepted file holds each batch of each key once, pushed by whichever worker, on versions that follow each other; with
 // bounded delay each worker's steps are in their order, on versions that exist. The file that is written and read again
 // is the same. A shard repeats it (ps/server/push_replayed.c): workers push and pull as it says, and in the end all pushes
-// are in, or the shard has said why that cannot be. Nobody waits for ever, and no sum is of more pushes than it has room
-// for.
+// are in, or the shard has said why that cannot be. No worker waits for ever, and no sum has more pushes than it has
+// room for.
 #include "ps/record/arrivals.h"
 
 #include <stdlib.h>

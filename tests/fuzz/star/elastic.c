@@ -5,7 +5,7 @@
 
 static struct fuzz_bytes *choices;
 
-// Behind its end the case's own numbers, so that a job comes to its end.
+// After its end the case's own numbers follow, so that a job ends.
 static uint64_t draw(struct sim *s, uint64_t n) {
     return choices->left ? fuzz_below(choices, n) : rng_below(s->t.seed, s->draws++, 99, n);
 }

@@ -1,6 +1,6 @@
 // The scheduler's state machine under any history of processes: they come, are ready, speak, leave, are lost, come again, and
-// speak on after they have been replaced. Of what it says this is checked: a step has one decision, made after each worker has
-// reported it and each shard has sent its sum in this epoch; steps come one after the other; epochs do not go back. A message
+// speak on after they have been replaced. These of its messages are checked: a step has one decision, made after each worker
+// has reported it and each shard has sent its sum in this epoch; steps follow one another; epochs do not go back. A message
 // counts if its sender is the process that is ready for this epoch in its place, and only then; a word of the registry about a process
 // that has no place changes nothing.
 #include "tests/fuzz/star/star_case.h"
@@ -25,7 +25,7 @@ struct life {
     struct process p[PROCESSES];
     int count;
     uint64_t drawn;
-    // Of this epoch:
+    // In this epoch:
     uint32_t epoch;
     uint64_t of[16];    // (members) the process that is ready; 0: none
     uint64_t book[16];  // (members) that has the place; 0: it is free
@@ -159,7 +159,7 @@ static bool belongs(const struct life *x, const struct process *p) {
     return i >= 0 && i < 16 && x->of[i] == p->incarnation && p->job == scheduler_core_epochs(x->core)->job;
 }
 
-// What follows an accepted message is known before the scheduler speaks of it.
+// The consequences of an accepted message are known before the scheduler sends any.
 static void note(struct life *x, const struct process *p, const struct wire_header *h) {
     int i = number_of(x, p);
     if (!belongs(x, p)) return;
@@ -188,7 +188,7 @@ static int lacks(const struct life *x) {
     return scheduler_core_waits(x->core, &workers, &servers) ? workers + servers : 0;
 }
 
-// What the registry says; data: malloc'd. Of a life that has no place it is to change nothing.
+// Messages of the registry; data: malloc'd. A message of a process without a rank must change nothing.
 static void book_says(struct life *x, struct member_news n) {
     uint32_t epoch = scheduler_core_epochs(x->core)->epoch;
     bool failed = scheduler_core_error(x->core)[0] != 0;
@@ -232,7 +232,7 @@ static void come_ready(struct life *x, struct process *p) {
     is_ready(x, p);
 }
 
-// Of a process that has its place or had it: anything.
+// A process that has its rank, or had it, may send anything.
 static void any_news(struct life *x, const struct process *p, uint8_t what) {
     static const char *const how[] = {"silent", "gone", "replaced", ""};
     int i = place_of(x, p);

@@ -1,7 +1,7 @@
 // One shard's state machine under any history of messages: its workers push, pull and load in any order, more than once,
-// too early and too late; strangers and processes of earlier lives speak for them. Whatever happens, a key's masters are
-// those of a plain trainer after as many updates as its version says: each gradient was applied once, in its step, and
-// nobody else's was; what is still leaving stays as it is.
+// too early and too late; strangers and processes of earlier lives speak for them. In every case a key's masters are
+// those of a plain trainer after as many updates as its version: each gradient was applied once, in its step, and no
+// other was; outgoing messages stay as they are.
 #include <xxhash.h>
 
 #include "tests/fuzz/star/star_case.h"
@@ -10,7 +10,7 @@
 #define STEPS       3
 #define LEAVING_MAX 64
 
-// What the workers push, and what becomes of it.
+// The workers' pushes, and their outcome.
 struct truth {
     struct toy_case t;
     struct toy_ref at[STEPS + 1];  // before each step
@@ -203,7 +203,7 @@ static void load_all(struct life *x) {
     }
 }
 
-// What decides a step: the scheduler, once all have reported.
+// The scheduler decides a step once all have reported.
 static void decide(struct life *x) {
     int64_t step = (int64_t)fuzz_below(&x->in, STEPS);
     const struct update_scalars *u = &x->truth.at[step + 1].scalars;

@@ -84,7 +84,7 @@ static void tick(struct star *x) {
     assert_int_equal(sim_tick_scheduler(s), 0);
 }
 
-// What the input says happens next.
+// The next event that the input names.
 static void turn(struct star *x) {
     struct sim *s = x->s;
     uint8_t what = fuzz_u8(&x->in);
@@ -151,7 +151,7 @@ static void run(struct star *x) {
     for (int u = 0; u < s->l->count; u++)
         worker_core_init_unit(s->workers[0].core, u, s->workers[0].init[u], 1);
     while (x->in.left) turn(x), turns++;
-    // What is under way, and as much again: a job's memory does not grow with what is said.
+    // The messages in flight, and as many again: a job's memory does not grow with its messages.
     size_t under_way = 0, now = fuzz_allocated();
     for (int i = 0; i < s->count; i++) under_way += s->packets[i].bytes + 64;
     under_way += (size_t)s->capacity * sizeof *s->packets;

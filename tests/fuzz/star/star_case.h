@@ -1,4 +1,4 @@
-// What the targets of the star's state machines share: a small job, and any message, of few bytes.
+// Shared by the targets of the star's state machines: a small job, and any message, of few bytes.
 #ifndef STARRING_TESTS_FUZZ_STAR_STAR_CASE_H
 #define STARRING_TESTS_FUZZ_STAR_STAR_CASE_H
 
@@ -35,7 +35,7 @@ static inline struct toy_case star_case(struct fuzz_bytes *in) {
     return t;
 }
 
-// Any header, mostly of small numbers that occur. Of the sender nothing.
+// Any header, mostly of small numbers that occur. The sender's fields are not set.
 static inline struct wire_header star_header(struct fuzz_bytes *in, int keys) {
     struct wire_header h = {.kind = (enum wire_kind)(1 + fuzz_below(in, WIRE_KINDS - 1)),
                             .key = (int32_t)fuzz_below(in, (uint64_t)keys + 2),

@@ -1,6 +1,6 @@
 // What a checkpoint says of a star's keys beside their tensors (ps/agree/key_rows.h): arrays of any numbers, of any
 // length, in the files of one or two servers, for a job cut in another way. Sizes and hashes agree, as they do for whoever
-// writes such a file. What is accepted are counts; what is refused is refused before memory is taken for it.
+// writes such a file. Accepted values are counts; a refused value is refused before memory is taken for it.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

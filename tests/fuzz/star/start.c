@@ -1,6 +1,6 @@
 // The texts of a star's meeting: where an epoch is, how it starts, that a role is ready or has failed; in these the
-// roster, the lines of a server's shards, a role's identity. The first byte says which the rest is. What is accepted is written and
-// read again as the same.
+// roster, the lines of a server's shards, a role's identity. The first byte says which the rest is. An accepted message is written
+// and read again as the same.
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,7 +58,7 @@ static void read_shards(const char *text, size_t n) {
     free(all);
 }
 
-// Of two: the text that came and ours, each on either side.
+// For two of them: the text that arrived and ours, each on either side.
 static void compare(const char *text) {
     static const char ours[] =
         "{\"program\": \"starring\", \"model.layers\": \"2\", \"train.steps\": \"30\"}";

@@ -127,7 +127,7 @@ FUZZ_TARGET(wire) {
         uint8_t bytes[WIRE_HEADER_MAX];
         h = make_header(&in, payload);
         size_t n = wire_encode(&h, bytes);
-        // What its kind does not carry is gone; the rest stays.
+        // The fields that its kind does not carry are gone; the rest stays.
         struct wire_header carried;
         if (n && wire_decode(bytes, n, payload, &carried) == 0) pass(&carried, payload, "what was made");
         return;

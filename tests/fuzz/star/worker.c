@@ -13,7 +13,7 @@ struct life {
     struct sim_worker *x;
     struct fuzz_bytes in;
     int64_t landed[TOY_UNITS], done;
-    // Of each key: the weights that were asked for last, and not answered yet.
+    // For each key: the weights that were asked for last, and not answered yet.
     struct {
         uint64_t seq;
         int64_t want;
@@ -63,7 +63,7 @@ static void hash_weights(const struct life *l, uint64_t out[KEYS_MAX]) {
     }
 }
 
-// What it shares beside the weights of `key` (-1: beside nothing).
+// The memory that it shares next to the weights of `key` (-1: next to nothing).
 static uint64_t hash_rest(const struct life *l, int key) {
     const struct partition *p = key < 0 ? NULL : &l->s->map->parts[key];
     size_t size = dtype_size(l->s->t.dtype), all = l->x->segment_bytes, at = all, end = all;

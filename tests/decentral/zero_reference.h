@@ -75,7 +75,7 @@ struct zero_case {
     enum dtype dtype;
     bool tied;
     int steps, micro;  // steps <= ZERO_CASE_STEPS
-    bool no_overlap;      // without overlap
+    bool no_overlap;   // without overlap
     int group;         // ranks whose gradients are summed and rounded first; 0: none
     int64_t freeze;    // stage 0: 1-bit Adam whose variance is frozen behind so many updates; 0: AdamW
     struct unit_prefetch prefetch;

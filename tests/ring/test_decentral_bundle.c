@@ -53,7 +53,8 @@ static void test_every_bucket(void **unused) {
         for (int way = 0; way < 2; way++) is_sound(&l, bucket, (enum zero_order)way);
 }
 
-static void counts(const struct layout *l, int64_t bucket, enum zero_order way, const int *want, int bundles) {
+static void counts(const struct layout *l, int64_t bucket, enum zero_order way, const int *want,
+                   int bundles) {
     struct zero_bundles b;
     zero_bundles_open(&b, l, bucket, way);
     assert_int_equal(b.count, bundles);

@@ -363,8 +363,7 @@ static void server_report(struct server *s, struct rank_report *r) {
     r->wire = local_steps_wire(r->wire, config_round(s->c));
     const struct config *run = s->c->outside ? s->c->outside : s->c;
     const struct prediction p = {.memory = r->memory, .wire = r->wire};
-    if (run->row->allowance)
-        r->transport_bound_bytes = (size_t)run->row->allowance(run, "server", &p).held_bytes;
+    rank_report_predict(r, run, &p);
     rank_report_count(r, &s->wire, steps * (double)config_round(s->c));
     if (getrusage(RUSAGE_SELF, &self) == 0) r->rss_bytes = (size_t)self.ru_maxrss * 1024;
 }

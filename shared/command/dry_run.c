@@ -8,72 +8,18 @@
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/text.h"
+#include "shared/predict/forecast.h"
 #include "shared/predict/memory_check.h"
-#include "shared/report/summary.h"
+#include "shared/report/figures.h"
 
-static void print_offload(FILE *f, const cJSON *o) {
-    char a[24], b[24];
-    if (!o) return;
-    fprintf(f, "  host       %10s down, %s up per step\n", format_bytes(a, json_number(o, "predicted_down")),
-            format_bytes(b, json_number(o, "predicted_up")));
-    if (json_number(o, "predicted_read") > 0)
-        fprintf(f, "  disk       %10s read, %s written per step\n",
-                format_bytes(a, json_number(o, "predicted_read")),
-                format_bytes(b, json_number(o, "predicted_written")));
-}
-
-// last: the last of the ranks from `rank` on with the same prediction.
-static void put_rank(cJSON *doc, const struct config *c, const char *role, int rank, int last,
-                     const struct prediction *p) {
-    cJSON *m = cJSON_CreateObject(), *w = cJSON_CreateObject();
-    cJSON_AddNumberToObject(m, "rank", rank);
-    if (last > rank) cJSON_AddNumberToObject(m, "last", last);
-    cJSON_AddStringToObject(m, "role", role);
-    cJSON *classes = cJSON_AddObjectToObject(m, "predicted");
-    for (int k = 0; k < MEM_CLASSES; k++)
-        cJSON_AddNumberToObject(classes, mem_class_name((enum mem_class)k),
-                                (double)p->memory.predicted_bytes[k]);
-    cJSON_AddNumberToObject(m, "predicted_bytes", (double)mem_device_bytes(p->memory.predicted_bytes));
-    cJSON_AddNumberToObject(m, "pinned_bytes", (double)p->memory.predicted_bytes[MEM_HOST]);
-    cJSON_AddNumberToObject(m, "offload_bytes", (double)p->memory.predicted_bytes[MEM_OFFLOAD]);
-    if (c->row->allowance)
-        cJSON_AddNumberToObject(m, "transport_bound_bytes", floor(c->row->allowance(c, role, p).held_bytes));
-    cJSON_AddNumberToObject(m, "formula_bytes", (double)p->memory.formula_bytes);
-    cJSON_AddStringToObject(m, "formula", c->row->formula(c, role).memory);
-    cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "memory"), m);
-    cJSON_AddNumberToObject(w, "rank", rank);
-    cJSON_AddStringToObject(w, "role", role);
-    int64_t later = wire_later_steps(&p->wire, c->steps);
-    cJSON_AddNumberToObject(w, "predicted_sent",
-                            wire_mean(p->wire.sent_per_step, p->wire.later.sent_per_step, c->steps, later));
-    cJSON_AddNumberToObject(
-        w, "predicted_received",
-        wire_mean(p->wire.received_per_step, p->wire.later.received_per_step, c->steps, later));
-    cJSON_AddStringToObject(w, "formula", c->row->formula(c, role).wire);
-    if (p->wire.messages_per_step) cJSON_AddNumberToObject(w, "messages", (double)p->wire.messages_per_step);
-    if (p->wire.group) {
-        cJSON *across = cJSON_AddObjectToObject(w, "across");
-        cJSON_AddNumberToObject(across, "group", p->wire.group);
-        cJSON_AddNumberToObject(across, "predicted_sent", (double)p->wire.across_sent_per_step);
-        cJSON_AddNumberToObject(across, "predicted_received", (double)p->wire.across_received_per_step);
-        cJSON_AddNumberToObject(across, "predicted_sent_ungrouped",
-                                (double)p->wire.flat_across_sent_per_step);
-        cJSON_AddNumberToObject(across, "messages", (double)p->wire.messages_across_per_step);
-    }
-    if (p->wire.local_sent_per_step || p->wire.local_received_per_step) {
-        cJSON *local = cJSON_AddObjectToObject(w, "local");
-        cJSON_AddNumberToObject(local, "predicted_sent", (double)p->wire.local_sent_per_step);
-        cJSON_AddNumberToObject(local, "predicted_received", (double)p->wire.local_received_per_step);
-    }
-    const struct offload_traffic *t = &p->wire.offload;
-    if (t->down || t->up || t->read || t->written) {
-        cJSON *o = cJSON_AddObjectToObject(w, "offload");
-        cJSON_AddNumberToObject(o, "predicted_down", (double)t->down);
-        cJSON_AddNumberToObject(o, "predicted_up", (double)t->up);
-        cJSON_AddNumberToObject(o, "predicted_read", (double)t->read);
-        cJSON_AddNumberToObject(o, "predicted_written", (double)t->written);
-    }
-    cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "wire"), w);
+static void put_ranks(cJSON *doc, const struct config *c, const struct forecast_ranks *ranks) {
+    const int first = ranks->report.rank, last = first + ranks->count - 1;
+    cJSON *report = cJSON_CreateObject();
+    rank_figures_put_predicted(report, &ranks->report);
+    rank_figures_list(doc, c, report);
+    cJSON *newest = cJSON_GetObjectItem(doc, "memory")->child->prev;  // the first element's prev is the last
+    if (last > first) cJSON_AddNumberToObject(newest, "last", last);
+    cJSON_Delete(report);
 }
 
 // Adds a row of the textbook: the formula's result for another topology with the same P, N and dtype.
@@ -81,47 +27,34 @@ static int put_textbook(cJSON *doc, const struct job *j, const struct topology_r
                         const char *role) {
     struct config c = *j->config;  // the original owns the strings
     struct prediction p = {0};
+    struct rank_report report;
     struct topology_variant v;
     c.row = row;
     c.variant = variant;
     c.offload_optimizer = c.offload_param = (struct offload_config){0};  // not supported by every stage
     row->variant(variant, &v);
     if (row->predict(&c, j->layout, role, 0, &p)) return -1;
-    cJSON *line = cJSON_CreateObject();
+    forecast_report(&c, role, 0, &p, &report);
+    cJSON *line = cJSON_CreateObject(), *all = cJSON_CreateObject();
     cJSON_AddStringToObject(line, "topology", v.name);
-    cJSON_AddStringToObject(line, "role", role);
+    rank_figures_put_predicted(all, &report);
+    figures_take(line, rank_figures(), IN_TEXTBOOK, all);
     cJSON_AddStringToObject(line, "formula", row->formula(&c, role).memory);
-    cJSON_AddNumberToObject(line, "formula_bytes", (double)p.memory.formula_bytes);
-    cJSON_AddNumberToObject(line, "predicted_sent",
-                            wire_mean(p.wire.sent_per_step, p.wire.later.sent_per_step, c.steps,
-                                      wire_later_steps(&p.wire, c.steps)));
     cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "textbook"), line);
+    cJSON_Delete(all);
     return 0;
 }
 
 static int build(cJSON *doc, const struct job *j) {
     const struct config *c = j->config;
-    cJSON_AddStringToObject(doc, "topology", c->topology);
-    cJSON_AddStringToObject(doc, "model", c->model);
-    cJSON_AddStringToObject(doc, "dtype", dtype_name(c->dtype));
-    cJSON_AddStringToObject(doc, "device", config_device(c)->name);
-    cJSON_AddNumberToObject(doc, "params", (double)j->layout->params);
-    cJSON_AddNumberToObject(doc, "workers", c->workers);
-    cJSON_AddNumberToObject(doc, "servers", config_ranks(c, "server"));
-    cJSON_AddNumberToObject(doc, "micro_batch_size", (double)c->micro_batch);
-    cJSON_AddNumberToObject(doc, "seq_len", (double)c->seq);
-    cJSON_AddNumberToObject(doc, "tokens_per_step", (double)(c->train_batch * c->seq));
-    cJSON_AddArrayToObject(doc, "memory");
-    cJSON_AddArrayToObject(doc, "wire");
-    cJSON_AddArrayToObject(doc, "textbook");
-    for (const struct topology_role *role = c->row->roles; role->name; role++)
-        for (int r = 0, alike, count = config_ranks(c, role->name); r < count; r += alike) {
-            struct prediction p;
-            if (prediction_of_rank(j, role->name, r, &p)) return -1;
-            alike = prediction_alike(&p, count - r);
-            put_rank(doc, c, role->name, r, r + alike - 1, &p);
-        }
+    struct forecast f;
+    if (forecast_of(j, &f)) return -1;
+    figures_put_predicted(doc, summary_figures(), c);
+    figures_put_predicted(doc, run_figures(), &(struct run_facts){.params = j->layout->params});
+    for (int i = 0; i < f.count; i++) put_ranks(doc, c, &f.ranks[i]);
+    forecast_free(&f);
     // The textbook: every variant with a formula of its own, the last topology of the table first.
+    cJSON_AddArrayToObject(doc, "textbook");
     const struct topology_table *t = c->topologies;
     int rows = 0;
     while (t->row[rows]) rows++;
@@ -132,81 +65,49 @@ static int build(cJSON *doc, const struct job *j) {
     return 0;
 }
 
+// ---------------------------------------------------------------- as a table
 static const char *word(const cJSON *o, const char *key) { return json_text(o, key, ""); }
 
-// Ranks that differ only in their number share a row: "worker 0-63".
-static bool same_row(const cJSON *m1, const cJSON *w1, const cJSON *m2, const cJSON *w2) {
-    return !strcmp(word(m1, "role"), word(m2, "role")) &&
-           cJSON_Compare(cJSON_GetObjectItem(m1, "predicted"), cJSON_GetObjectItem(m2, "predicted"), 1) &&
-           json_number(w1, "predicted_sent") == json_number(w2, "predicted_sent") &&
-           json_number(w1, "predicted_received") == json_number(w2, "predicted_received");
-}
-
-// Pinned memory belongs to the host: it has its own line after the classes that add up to the total.
-static void print_classes(FILE *f, const cJSON *m) {
-    char text[24];
-    const cJSON *class;
-    cJSON_ArrayForEach(class, cJSON_GetObjectItem(m, "predicted")) {
-        bool beside = !strcmp(class->string, mem_class_name(MEM_HOST)) ||
-                      !strcmp(class->string, mem_class_name(MEM_OFFLOAD));
-        if (class->valuedouble <= 0 || beside) continue;
-        fprintf(f, "    %-13s%10s   %.0f bytes\n", class->string, format_bytes(text, class->valuedouble),
-                class->valuedouble);
-    }
-    if (json_number(m, "pinned_bytes") > 0)
-        fprintf(f, "  pinned     %10s   %.0f bytes of page-locked host memory, beside the device's\n",
-                format_bytes(text, json_number(m, "pinned_bytes")), json_number(m, "pinned_bytes"));
-    if (json_number(m, "transport_bound_bytes") > 0)
-        fprintf(
-            f,
-            "  held       %10s   at most, beside these: gradients until their turn, answers until they are sent\n",
-            format_bytes(text, json_number(m, "transport_bound_bytes")));
-    if (json_number(m, "offload_bytes") > 0)
-        fprintf(f, "  offload    %10s   %.0f bytes of host memory for what is kept out of the device's\n",
-                format_bytes(text, json_number(m, "offload_bytes")), json_number(m, "offload_bytes"));
-}
-
-static void print_traffic(FILE *f, const cJSON *w) {
-    char a[24], b[24];
-    const cJSON *across = json_item(w, "across");
-    if (json_item(w, "messages"))
-        fprintf(f, "  messages   %10.0f sent per step\n", json_number(w, "messages"));
-    if (across)
-        fprintf(f, "  across     %10s in %.0f messages out of a group of %.0f; %s without groups\n",
-                format_bytes(a, json_number(across, "predicted_sent")), json_number(across, "messages"),
-                json_number(across, "group"),
-                format_bytes(b, json_number(across, "predicted_sent_ungrouped")));
-}
-
-static void print_rows(FILE *f, const cJSON *doc) {
-    char a[24], b[24];
-    const cJSON *m = cJSON_GetObjectItem(doc, "memory")->child, *w = cJSON_GetObjectItem(doc, "wire")->child;
-    while (m) {
-        const cJSON *m2 = m->next, *w2 = w->next, *last = m;
-        while (m2 && same_row(m, w, m2, w2)) {
-            last = m2;
-            m2 = m2->next;
-            w2 = w2->next;
+// Prints a line for each row with a title that the lists `in` have and whose value is not 0, and after the memory of
+// the device its classes.
+static void print_figures(FILE *f, const cJSON *element, unsigned in) {
+    const struct figure_rows rows = rank_figures();
+    for (const struct figure *r = rows.rows, *parent; r < rows.rows + rows.count; r++) {
+        char cell[FIGURE_CELL], title[40];
+        double x = figure_number(element, r->key);
+        parent = figure_parent(rows, r);
+        if (!r->predicted || !r->title || !((parent ? parent : r)->in & in) || !(x > 0)) continue;
+        snprintf(title, sizeof title, "%s%s%s", parent ? parent->title : "", parent ? ": " : "", r->title);
+        fprintf(f, "  %-18s %10s", title, figure_cell(cell, r, x));
+        const char *formula = !strcmp(r->key, "predicted_sent") ? word(element, "formula") : NULL;
+        if (r->note) fprintf(f, " %s", r->note);
+        if (formula) fprintf(f, " (%s)", formula);
+        if (!strcmp(r->key, "predicted_bytes")) {
+            const cJSON *class;
+            fprintf(f, "   textbook %s = %s, without activations\n", word(element, "formula"),
+                    format_bytes(cell, json_number(element, "formula_bytes")));
+            cJSON_ArrayForEach(
+                class,
+                json_item(element, "predicted")) if (class->valuedouble > 0 &&
+                                                     strcmp(class->string, mem_class_name(MEM_HOST)) != 0 &&
+                                                     strcmp(class->string, mem_class_name(MEM_OFFLOAD)) != 0)
+                fprintf(f, "    %-16s %10s   %.0f bytes\n", class->string,
+                        format_bytes(cell, class->valuedouble), class->valuedouble);
+            continue;
         }
+        fputc('\n', f);
+    }
+}
+
+// Ranks that differ only in their number share a block: "worker 0-63, each".
+static void print_ranks(FILE *f, const cJSON *doc) {
+    const cJSON *m = json_item(doc, "memory")->child, *w = json_item(doc, "wire")->child;
+    for (; m; m = m->next, w = w->next) {
         fprintf(f, "\n%s %.0f", word(m, "role"), json_number(m, "rank"));
-        double end = json_item(last, "last") ? json_number(last, "last") : json_number(last, "rank");
-        if (end > json_number(m, "rank")) fprintf(f, "-%.0f, each", end);
-        fprintf(f, "\n  memory     %10s   textbook %s = %s, without activations\n",
-                format_bytes(a, json_number(m, "predicted_bytes")), word(m, "formula"),
-                format_bytes(b, json_number(m, "formula_bytes")));
-        print_classes(f, m);
-        fprintf(f, "  sent       %10s per step (%s)\n  received   %10s per step\n",
-                format_bytes(a, json_number(w, "predicted_sent")), word(w, "formula"),
-                format_bytes(b, json_number(w, "predicted_received")));
-        print_traffic(f, w);
-        print_offload(f, json_item(w, "offload"));
-        const cJSON *local = json_item(w, "local");
-        if (local)
-            fprintf(f, "  local      %10s out, %s in per step, in shared memory\n",
-                    format_bytes(a, json_number(local, "predicted_sent")),
-                    format_bytes(b, json_number(local, "predicted_received")));
-        m = m2;
-        w = w2;
+        if (json_item(m, "last")) fprintf(f, "-%.0f, each", json_number(m, "last"));
+        fputc('\n', f);
+        print_figures(f, m, IN_MEMORY);
+        print_figures(f, w, IN_WIRE);
     }
 }
 
@@ -221,7 +122,7 @@ static void print(FILE *f, const cJSON *doc, const struct config *c) {
     fprintf(f, ", micro-batch %.0f x %s%.0f tokens; nothing is trained\n",
             json_number(doc, "micro_batch_size"), c->documents == DOCUMENTS_WHOLE ? "up to " : "",
             json_number(doc, "seq_len"));
-    print_rows(f, doc);
+    print_ranks(f, doc);
     fputs("\nAll ranks on this machine:\n", f);
     memory_check_print(f, doc);
     if (config_device(c)->gpu)
@@ -272,10 +173,10 @@ static void print_json(FILE *f, cJSON *doc) {
     char *text = cJSON_Print(doc), *at = text;
     for (int i = 0; i < 2; i++) {
         char *mark = xasprintf("\"%s\":\t[", names[i]), *found = strstr(at, mark);
-        char *behind = found + strlen(mark);
-        fwrite(at, 1, (size_t)(behind - at), f);
+        char *after = found + strlen(mark);
+        fwrite(at, 1, (size_t)(after - at), f);
         print_each(f, rows[i], rows[0]);
-        at = behind + 1;
+        at = after + 1;
         free(mark);
     }
     fprintf(f, "%s\n", at);

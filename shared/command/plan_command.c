@@ -45,27 +45,7 @@ static int read_question(const struct cli_args *a, struct plan_question *q) {
 static cJSON *candidate_json(const struct plan_question *q, const struct plan_candidate *c) {
     cJSON *o = cJSON_CreateObject();
     char *flags = plan_flags(c), *line = plan_line(q, c);
-    cJSON_AddStringToObject(o, "topology", c->topology);
-    for (int k = 0; k < PLAN_KNOBS; k++) cJSON_AddStringToObject(o, plan_knobs[k].name, c->is[k]);
-    json_put(o, "micro_batch_size", (double)c->batch);
-    json_put(o, "tokens_per_step", (double)c->tokens);
-    json_put(o, "device_bytes", c->device_bytes);
-    json_put(o, "host_bytes", c->host_bytes);
-    json_put(o, "disk_bytes", c->disk_bytes);
-    json_put(o, "server_bytes", c->server_bytes);
-    json_put(o, "wire_bytes_per_step", c->wire_bytes);
-    cJSON *offload = cJSON_AddObjectToObject(o, "offload_per_step");
-    json_put(offload, "down", (double)c->offload.down);
-    json_put(offload, "up", (double)c->offload.up);
-    json_put(offload, "read", (double)c->offload.read);
-    json_put(offload, "written", (double)c->offload.written);
-    json_put(o, "step_seconds", c->step.total_s);
-    json_put(o, "compute_seconds", c->step.compute_s);
-    json_put(o, "recompute_seconds", c->step.again_s);
-    json_put(o, "wire_seconds", c->step.wire_s);
-    json_put(o, "update_seconds", c->step.update_s);
-    json_put_text(o, "bound", c->step.bound);
-    json_put(o, "tokens_per_second", c->tokens_per_s);
+    figures_put(o, plan_figures(), c);
     cJSON_AddStringToObject(o, "options", flags);
     cJSON_AddStringToObject(o, "command", line);
     free(flags);
@@ -114,31 +94,32 @@ static void print_head(const struct plan_question *q, const struct plan *p) {
                r[1].option ? "," : "\n\n");
 }
 
-static const char *or_dash(const char *is) { return strcmp(is, "none") ? is : "-"; }
-
-// "0.0123", "42.1", "1,643".
-static const char *figure(char text[32], double x) {
-    if (x >= 100) return format_count(text, llround(x));
-    snprintf(text, 32, "%.3g", x);
-    return text;
+// Prints one cell: numbers and bytes to the right, texts to the left; c NULL: its title.
+static void print_cell(const struct figure *f, const struct plan_candidate *c) {
+    char cell[FIGURE_CELL];
+    const char *text = f->title;
+    double x = c ? figure_value(f, c) : NAN;
+    bool is_text = f->kind == FIGURE_TEXT || f->kind == FIGURE_CHARS;
+    const void *at = (const char *)c + f->at;
+    if (c) text = f->kind == FIGURE_CHARS ? at : is_text ? *(const char *const *)at : figure_cell(cell, f, x);
+    if (c && (is_text ? !strcmp(text, "none") : !(x > 0))) text = "-";
+    printf(is_text ? "  %-9s" : " %10s", text);
 }
 
 static void print_table(const struct plan_question *q, const struct plan *p, bool all) {
-    int rows = all || p->count < ROWS ? p->count : ROWS;
+    const struct figure_rows rows = plan_figures();
+    int count = all || p->count < ROWS ? p->count : ROWS;
     print_head(q, p);
-    printf("%4s  %-9s %5s  %-9s %-9s %-7s %10s %10s %10s %10s %10s %12s  %s\n", "", "topology", "batch",
-           "recompute", "optimizer", "param", "device", "host, all", "disk, all", "wire/step", "step s",
-           "tokens/s", "bound by");
-    for (int i = 0; i < rows; i++) {
-        const struct plan_candidate *c = &p->all[i];
-        char device[24], host[24], disk[24], wire[24], seconds[32], tokens[32];
-        printf("%4d  %-9s %5lld  %-9s %-9s %-7s %10s %10s %10s %10s %10s %12s  %s\n", i + 1, c->topology,
-               (long long)c->batch, or_dash(c->is[0]), or_dash(c->is[1]), or_dash(c->is[2]),
-               format_bytes(device, c->device_bytes), format_bytes(host, c->host_bytes),
-               c->disk_bytes > 0 ? format_bytes(disk, c->disk_bytes) : "-", format_bytes(wire, c->wire_bytes),
-               figure(seconds, c->step.total_s), figure(tokens, c->tokens_per_s), c->step.bound);
+    for (int i = -1; i < count; i++) {
+        if (i < 0)
+            fputs("    ", stdout);
+        else
+            printf("%4d", i + 1);
+        for (const struct figure *f = rows.rows; f < rows.rows + rows.count; f++)
+            if (f->title) print_cell(f, i < 0 ? NULL : &p->all[i]);
+        putchar('\n');
     }
-    if (rows < p->count) printf("  and %d more that fit: --all\n", p->count - rows);
+    if (count < p->count) printf("  and %d more that fit: --all\n", p->count - count);
     char *line = plan_line(q, &p->all[0]);
     printf(
         "\nThe first: %s\n%s%s", line, p->count > 1 ? "The others': with --json\n" : "",
@@ -155,8 +136,9 @@ static void say_none(const struct plan_question *q, const struct plan *p) {
         "together; nearest, with %s, %s and %s, is %s. Take a shorter --seq, a smaller --model, more --workers with less "
         "each, or name what another machine has: --host-memory, --disk",
         format_bytes(limit[0], q->device_bytes), limit_of(limit[1], q->host_bytes),
-        limit_of(limit[2], q->disk_bytes), format_bytes(least[0], p->least.device_bytes),
-        format_bytes(least[1], p->least.host_bytes), format_bytes(least[2], p->least.disk_bytes), flags);
+        limit_of(limit[2], q->disk_bytes), format_bytes(least[0], p->least.forecast.device_bytes),
+        format_bytes(least[1], p->least.forecast.host_bytes),
+        format_bytes(least[2], p->least.forecast.disk_bytes), flags);
     free(flags);
 }
 

@@ -19,6 +19,7 @@
 #include "shared/core/file.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
+#include "shared/predict/plan_search.h"
 #include "shared/report/figures.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_state.h"
@@ -240,6 +241,11 @@ static int run(const struct topology_table *t, const struct cli_args *a) {
     bool json = cli_get(a, "json") != NULL;
     if (cli_get(a, "figures")) {
         cJSON *all = figures_document();
+        figures_describe(all, &(struct figure_document){PLAN_DOCUMENT, "", plan_head_figures(), .kind = 0});
+        figures_describe(
+            all, &(struct figure_document){PLAN_DOCUMENT, "plans[].", plan_figures(), .when = "a plan fits"});
+        figures_describe(
+            all, &(struct figure_document){PLAN_DOCUMENT, "least.", plan_figures(), .when = "none fits"});
         json_print(stdout, all);
         cJSON_Delete(all);
         return 0;

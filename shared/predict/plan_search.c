@@ -15,7 +15,6 @@
 #include "shared/model/recompute.h"
 #include "shared/model/spec.h"
 #include "shared/predict/memory_limits.h"
-#include "shared/predict/memory_need.h"
 
 // ---------------------------------------------------------------- rates
 #define RATE(name, text, unit_is, on_cpu, on_gpu, of)                                    \
@@ -82,84 +81,109 @@ static bool given(const struct plan_question *q, const char *path) {
     return false;
 }
 
-// ---------------------------------------------------------------- one candidate
-static double busiest(const struct job *j) {
-    double most = 0;
-    for (const struct topology_role *r = j->config->row->roles; r->name; r++) {
-        struct prediction p = {0};
-        if (config_ranks(j->config, r->name) < 1 || prediction_of_rank(j, r->name, 0, &p)) continue;
-        int64_t steps = j->config->steps, later = wire_later_steps(&p.wire, steps);
-        double sent = wire_mean(p.wire.sent_per_step, p.wire.later.sent_per_step, steps, later);
-        double received = wire_mean(p.wire.received_per_step, p.wire.later.received_per_step, steps, later);
-        if (sent > most) most = sent;
-        if (received > most) most = received;
-    }
-    return most;
+// ---------------------------------------------------------------- the figures of a candidate
+#define AT(m)      FIGURE_AT(plan_candidate, m)
+#define SUM(m)     FIGURE_AT(plan_candidate, forecast.m), .predicted = true
+#define OFFLOAD(m) SUM(offload.m)
+static const struct figure of_plans[] = {
+    {"topology", NULL, "as in `--topology`", AT(topology), .type = "string", .title = "topology"},
+    {"recompute", NULL, "what the backward computes again: `none`, `cheap`, `block`", AT(is[KNOB_RECOMPUTE]),
+     .type = "string", .title = "recompute"},
+    {"offload_optimizer", NULL, "where the optimizer's state is: `none` (the device), `cpu`, `nvme`",
+     AT(is[KNOB_OPTIMIZER]), .type = "string", .title = "optimizer"},
+    {"offload_param", NULL, "where the weights are: `none` (the device), `cpu`, `nvme`", AT(is[KNOB_PARAM]),
+     .type = "string", .title = "param"},
+    {"micro_batch_size", "sequences", "of one worker's micro-batch", AT(batch), .title = "batch"},
+    {"tokens_per_step", "tokens", "of the global batch", AT(forecast.tokens)},
+    {"device_bytes", "bytes",
+     "of a worker's device: the ledger, and on a GPU an upper bound of what the ledger does not count",
+     SUM(device_bytes), .type = "integer", .title = "device"},
+    {"host_bytes", "bytes",
+     "of the host, all roles together, with upper bounds of what the ledger does not count", SUM(host_bytes),
+     .type = "integer", .title = "host, all"},
+    {"disk_bytes", "bytes", "of all workers", SUM(disk_bytes), .type = "integer", .title = "disk, all"},
+    {"server_bytes", "bytes", "of the largest server's ledger; 0: there are no servers", SUM(server_bytes),
+     .type = "integer"},
+    {"wire_bytes_per_step", "bytes", "of the busiest rank, sent or received, the larger", SUM(wire_bytes),
+     .title = "wire/step"},
+    {"offload_per_step", NULL, "what a worker moves between device and host, and between host and disk",
+     .kind = FIGURE_OBJECT},
+    {"offload_per_step.down", "bytes", "from the device to the host", OFFLOAD(down)},
+    {"offload_per_step.up", "bytes", "from the host to the device", OFFLOAD(up)},
+    {"offload_per_step.read", "bytes", "from disk", OFFLOAD(read)},
+    {"offload_per_step.written", "bytes", "to disk", OFFLOAD(written)},
+    {"step_seconds", "s", "the larger of computing and the wire, and then the update", AT(step.total_s),
+     .title = "step s"},
+    {"compute_seconds", "s", "without what is computed again", AT(step.compute_s)},
+    {"recompute_seconds", "s", NULL, AT(step.again_s)},
+    {"wire_seconds", "s", NULL, AT(step.wire_s)},
+    {"update_seconds", "s", "after the last gradient: of memory, the host's link and the disk",
+     AT(step.update_s)},
+    {"bound", NULL, "what takes longest: `compute`, `wire`, `memory`, `host link` or `disk`", AT(step.bound),
+     .type = "string", .title = "bound by"},
+    {"tokens_per_second", "tokens/s", "`tokens_per_step` / `step_seconds`", AT(tokens_per_s),
+     .title = "tokens/s"},
+    {"options", NULL, "to type after those given", .type = "string"},
+    {"command", NULL, "the whole command that trains so", .type = "string"},
+};
+static const struct figure of_documents[] = {
+    {"model", NULL, "as in `--model`", .type = "string"},
+    {"params", NULL, "parameters, without padding", .type = "integer"},
+    {"dtype", NULL, "`fp32`, `bf16` or `fp16`", .type = "string"},
+    {"workers", NULL, "ranks that compute", .type = "integer"},
+    {"seq_len", "tokens", "of a sequence", .type = "integer"},
+    {"device_memory_bytes", "bytes", "limit of a worker's device memory", .type = "integer"},
+    {"host_memory_bytes", "bytes", "limit of all roles' memory of the host; null: none",
+     .type = "integer or null"},
+    {"disk_limit_bytes", "bytes", "limit of all workers' disk; null: none", .type = "number or null"},
+    {"rates", NULL, "what times are computed with", .type = "object"},
+    {"rates.*", "per s", "FLOP or bytes, as the option of the same name sets it", .type = "number"},
+    {"plans", NULL, "those that fit, fastest first", .type = "list"},
+    {"least", NULL, "the plan that exceeds its limits least", .type = "object", .when = "none fits"},
+    {"least.*", NULL, "as in `plans[]`", .type = "string, integer, number or object"},
+    {"least.offload_per_step.*", "bytes", "as in `plans[]`", .type = "integer"},
+};
+struct figure_rows plan_head_figures(void) {
+    return FIGURE_ROWS(of_documents);
+}
+struct figure_rows plan_figures(void) {
+    return FIGURE_ROWS(of_plans);
 }
 
-// Computes the time of a rank's step from the prediction of the same run.
-static struct plan_step step_of(const struct job *j, const struct plan_candidate *c,
+// ---------------------------------------------------------------- one candidate
+// Returns the time of a step: the forecast's FLOP and bytes, divided by rates.
+static struct plan_step step_of(const struct config *c, const struct forecast_sums *f,
                                 const struct plan_rates *r) {
-    const struct config *cfg = j->config;
-    const struct offload_traffic *o = &c->offload;
-    double tokens = (double)(cfg->micro_batch * cfg->accumulation * cfg->seq);
-    double again =
-        tokens * recompute_elements_per_token(&cfg->recompute, &j->spec) * (double)dtype_size(cfg->dtype);
-    bool whole = (cfg->variant == 0 && cfg->row->takes_stage) || cfg->row->takes_graph;  // on each rank
-    double ranks = whole ? 1 : cfg->workers;
-    double state = (double)j->layout->params * (double)optimizer_bytes(cfg->optimizer.row, true) / ranks;
-    bool on_host = cfg->offload_optimizer.device != OFFLOAD_NONE, one_memory = !config_device(cfg)->gpu;
+    const struct offload_traffic *o = &f->offload;
+    bool on_host = c->offload_optimizer.device != OFFLOAD_NONE, one_memory = !config_device(c)->gpu;
     // The update reads and writes the states in the memory that holds them.
-    double memory = 2 * state / (on_host ? r->host_memory : r->device_memory);
+    double memory = 2 * f->updated_bytes / (on_host ? r->host_memory : r->device_memory);
     double link = (double)(o->down > o->up ? o->down : o->up) / r->host_link;
     double disk = (double)(o->read + o->written) / r->disk;
-    struct plan_step s = {
-        .compute_s = tokens * model_flops_per_token(&j->spec, (double)cfg->seq).causal / r->flops,
-        .again_s = tokens * recompute_flops_per_token(&cfg->recompute, &j->spec, (double)cfg->seq).causal /
-                       r->flops +
-                   again / r->device_memory,
-        .wire_s = c->wire_bytes / r->wire,
-        .update_s = fmax(one_memory ? memory + link : fmax(memory, link), disk)};
-    double compute = s.compute_s + s.again_s, beside = fmax(compute, s.wire_s);
-    s.total_s = beside + s.update_s;
-    if (s.update_s > beside)
+    struct plan_step s = {.compute_s = f->flop / r->flops,
+                          .again_s = f->recomputed_flop / r->flops + f->recomputed_bytes / r->device_memory,
+                          .wire_s = f->wire_bytes / r->wire,
+                          .update_s = fmax(one_memory ? memory + link : fmax(memory, link), disk)};
+    double compute = s.compute_s + s.again_s, overlapped = fmax(compute, s.wire_s);
+    s.total_s = overlapped + s.update_s;
+    if (s.update_s > overlapped)
         s.bound = disk >= link && disk >= memory ? "disk" : link >= memory ? "host link" : "memory";
     else
         s.bound = s.wire_s > compute ? "wire" : "compute";
     return s;
 }
 
-// Returns the largest factor by which c exceeds a limit; at most 1: it fits.
-static double excess(const struct plan_question *q, const struct plan_candidate *c) {
-    double most = c->device_bytes / q->device_bytes;
-    most = fmax(most, c->host_bytes / q->host_bytes);
-    return c->disk_bytes > 0 ? fmax(most, c->disk_bytes / q->disk_bytes) : most;
-}
-
-static int measure(const struct plan_question *q, const struct job *j, struct plan_candidate *c) {
-    const struct config *cfg = j->config;
-    const struct memory_part one = {"worker", 0, 1, .processes = true, .gpus = 1},
-                             all = memory_part_of_run(cfg);
-    struct memory_need need, host;
-    struct prediction p = {0};
-    if (prediction_of_rank(j, "worker", 0, &p) || memory_need_of(j, &one, &need) ||
-        memory_need_of(j, &all, &host))
-        return -1;
-    read_knobs(cfg, c->is);
-    c->device_bytes = (double)mem_device_bytes(p.memory.predicted_bytes);
-    if (need.gpus) c->device_bytes += need.gpu[0].allowed_bytes;
-    c->host_bytes = ceil(host.host.predicted_bytes + host.host.allowed_bytes);
-    struct prediction server = {0};
-    bool servers = config_ranks(cfg, "server") >= 1 && !prediction_of_rank(j, "server", 0, &server);
-    c->server_bytes = servers ? (double)mem_device_bytes(server.memory.predicted_bytes) : 0;
-    c->wire_bytes = busiest(j);
-    c->offload = p.wire.offload;
-    // The bytes on disk are those that a step writes there: masters, states and 16-bit weights, each once.
-    c->disk_bytes = (double)c->offload.written * cfg->workers;
-    c->tokens = cfg->micro_batch * cfg->accumulation * cfg->workers * cfg->seq;
-    c->step = step_of(j, c, &q->rates);
-    c->tokens_per_s = (double)c->tokens / c->step.total_s;
-    c->excess = excess(q, c);
+static int predict(const struct plan_question *q, const struct job *j, struct plan_candidate *c) {
+    const struct forecast_sums *f = &c->forecast;
+    struct forecast all;
+    if (forecast_of(j, &all)) return -1;
+    c->forecast = all.sums;
+    forecast_free(&all);
+    read_knobs(j->config, c->is);
+    c->step = step_of(j->config, f, &q->rates);
+    c->tokens_per_s = (double)f->tokens / c->step.total_s;
+    c->excess = fmax(f->device_bytes / q->device_bytes, f->host_bytes / q->host_bytes);
+    if (f->disk_bytes > 0) c->excess = fmax(c->excess, f->disk_bytes / q->disk_bytes);
     return 0;
 }
 
@@ -195,8 +219,8 @@ static struct config *config_of(const struct plan_question *q, const struct plan
 
 // Sets the candidate's left-out knobs to "none" where a file sets them to something else, or where the configuration
 // was refused (config NULL). Returns whether it changed any.
-static bool say_none_of_file(const struct plan_question *q, const struct config *config,
-                             struct plan_candidate *c) {
+static bool override_file_knobs(const struct plan_question *q, const struct config *config,
+                                struct plan_candidate *c) {
     const char *is[PLAN_KNOBS] = {0};
     bool changed = false;
     if (config) read_knobs(config, is);
@@ -209,14 +233,14 @@ static bool say_none_of_file(const struct plan_question *q, const struct config 
 }
 
 // Predicts c. Returns whether such a run is possible.
-static bool try(const struct plan_question *q, struct plan_candidate *c) {
+static bool try_candidate(const struct plan_question *q, struct plan_candidate *c) {
     struct config *config = config_of(q, c);
-    if (cli_get(q->args, "config") && say_none_of_file(q, config, c)) {
+    if (cli_get(q->args, "config") && override_file_knobs(q, config, c)) {
         config_destroy(&config);
         config = config_of(q, c);
     }
     struct job j = {.ranks_here = c->workers};
-    bool ok = config && !job_open(&j, config, true) && !measure(q, &j, c);
+    bool ok = config && !job_open(&j, config, true) && !predict(q, &j, c);
     job_close(&j);
     config_destroy(&config);
     return ok;
@@ -224,8 +248,9 @@ static bool try(const struct plan_question *q, struct plan_candidate *c) {
 
 // ---------------------------------------------------------------- all of them
 static bool same_cost(const struct plan_candidate *a, const struct plan_candidate *b) {
-    return !strcmp(a->topology, b->topology) && a->batch == b->batch && a->device_bytes == b->device_bytes &&
-           a->host_bytes == b->host_bytes && a->disk_bytes == b->disk_bytes && a->wire_bytes == b->wire_bytes;
+    const struct forecast_sums *x = &a->forecast, *y = &b->forecast;
+    return !strcmp(a->topology, b->topology) && a->batch == b->batch && x->device_bytes == y->device_bytes &&
+           x->host_bytes == y->host_bytes && x->disk_bytes == y->disk_bytes && x->wire_bytes == y->wire_bytes;
 }
 
 // Adds the batch with the most tokens per second, for one topology and one setting of the knobs.
@@ -239,7 +264,7 @@ static void add_best(const struct plan_question *q, struct plan_candidate c, str
         for (next = 1; next <= batch; next *= 2) continue;
         if (batch < own && own < next) next = own;
         now.batch = batch;
-        if (!try(q, &now)) continue;
+        if (!try_candidate(q, &now)) continue;
         if (!out->tried || now.excess < out->least.excess) out->least = now;
         out->tried = true;
         if (now.excess > 1) break;
@@ -252,7 +277,7 @@ static void add_best(const struct plan_question *q, struct plan_candidate c, str
     out->all[out->count++] = best;
 }
 
-static void with_knobs(const struct plan_question *q, struct plan_candidate c, int knob, struct plan *out) {
+static void try_knobs(const struct plan_question *q, struct plan_candidate c, int knob, struct plan *out) {
     if (knob == PLAN_KNOBS) {
         add_best(q, c, out);
         return;
@@ -262,7 +287,7 @@ static void with_knobs(const struct plan_question *q, struct plan_candidate c, i
         bool disk = value && !strcmp(value, "nvme");
         c.knob[knob] = value;
         c.folder[knob] = disk && !folder_of(out->config, knob) ? HERE : NULL;
-        with_knobs(q, c, knob + 1, out);
+        try_knobs(q, c, knob + 1, out);
         if (given(q, plan_knobs[knob].path)) break;
     }
 }
@@ -270,11 +295,12 @@ static void with_knobs(const struct plan_question *q, struct plan_candidate c, i
 static int faster(const void *a, const void *b) {
     const struct plan_candidate *x = a, *y = b;
     if (x->tokens_per_s != y->tokens_per_s) return x->tokens_per_s < y->tokens_per_s ? 1 : -1;
-    return x->device_bytes < y->device_bytes ? -1 : x->device_bytes > y->device_bytes;
+    double of_x = x->forecast.device_bytes, of_y = y->forecast.device_bytes;
+    return of_x < of_y ? -1 : of_x > of_y;
 }
 
 // Returns the part of the free bytes that a plan may use: other programs take some of it before the plan runs.
-static double less_reserve(double free_bytes) {
+static double without_reserve(double free_bytes) {
     return fmax(0, free_bytes - fmax(free_bytes * PLAN_RESERVE_SHARE, PLAN_RESERVE_BYTES));
 }
 
@@ -283,7 +309,8 @@ static void limit_to_here(struct plan_question *q, const struct config *c) {
     bool here = !config_device(c)->gpu || device_gpus(c);
     struct memory_limit memory;
     if (q->host_bytes <= 0)
-        q->host_bytes = here && !memory_limit_read("", &memory) ? less_reserve(memory.free_bytes) : INFINITY;
+        q->host_bytes =
+            here && !memory_limit_read("", &memory) ? without_reserve(memory.free_bytes) : INFINITY;
     if (q->disk_bytes > 0) return;
     q->disk_bytes = INFINITY;
     for (int k = KNOB_OPTIMIZER; k <= KNOB_PARAM && here; k++) {
@@ -291,13 +318,13 @@ static void limit_to_here(struct plan_question *q, const struct config *c) {
         struct statvfs s;
         bool writable = !access(folder, W_OK) && !statvfs(folder, &s);
         double room = writable ? (double)s.f_bavail * (double)s.f_frsize : 0;
-        q->disk_bytes = fmin(q->disk_bytes, less_reserve(room));
+        q->disk_bytes = fmin(q->disk_bytes, without_reserve(room));
     }
 }
 
 // Chooses the data that the command would train on: the demo's text is read byte by byte if the model has other
 // tokens.
-static void settle_data(struct plan *out) {
+static void choose_data(struct plan *out) {
     struct config *c = out->config;
     bool readable = job_opens(c, NULL);
     if (!readable && !strcmp(c->data, "demo") && !strcmp(c->tokenizer, "auto")) {
@@ -310,11 +337,11 @@ static void settle_data(struct plan *out) {
 }
 
 // Tries the requested topology, or all variants with a formula of their own (they keep different state on a rank).
-static void with_topologies(const struct plan_question *q, struct plan *out) {
+static void try_topologies(const struct plan_question *q, struct plan *out) {
     if (q->topology) {
         struct plan_candidate c = {.workers = out->config->workers, .as_bytes = out->as_bytes};
         snprintf(c.topology, sizeof c.topology, "%s", q->topology);
-        with_knobs(q, c, 0, out);
+        try_knobs(q, c, 0, out);
         return;
     }
     for (int r = 0; q->topologies->row[r]; r++) {
@@ -325,7 +352,7 @@ static void with_topologies(const struct plan_question *q, struct plan *out) {
             row->variant(v, &name);
             if (row->max_workers && out->config->workers > row->max_workers) continue;
             snprintf(c.topology, sizeof c.topology, "%s", name.name);
-            with_knobs(q, c, 0, out);
+            try_knobs(q, c, 0, out);
         }
     }
 }
@@ -368,9 +395,9 @@ int plan_search(struct plan_question *q, struct plan *out) {
     job_close(&j);
     if (rc) return -1;
     limit_to_here(q, out->config);
-    settle_data(out);
+    choose_data(out);
     error_quiet(1);
-    with_topologies(q, out);
+    try_topologies(q, out);
     error_quiet(0);
     error_clear();
     if (out->count) qsort(out->all, (size_t)out->count, sizeof *out->all, faster);

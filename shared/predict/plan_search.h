@@ -1,6 +1,6 @@
 // Searches every way of training a model that the program supports and that fits in memory. It combines topologies,
-// knobs (what is offloaded, what is recomputed) and micro-batches, predicts each as --dry-run does, and sorts them,
-// fastest first.
+// knobs (what is offloaded, what is recomputed) and micro-batches, takes the forecast of each (shared/predict/forecast.h),
+// which is its --dry-run, and sorts them, fastest first.
 //
 // A candidate is the caller's options followed by a few configuration keys, so the printed command can be typed. A
 // setting that the configuration refuses is no candidate. A knob that changes neither memory nor bytes is left out.
@@ -12,6 +12,8 @@
 #include "shared/config/cli.h"
 #include "shared/config/config.h"
 #include "shared/core/topology.h"
+#include "shared/predict/forecast.h"
+#include "shared/report/figure.h"
 
 // ---------------------------------------------------------------- rates
 // The predicted time of a step: bytes and FLOP divided by rates. This estimate only orders the plans; a run measures
@@ -88,17 +90,15 @@ struct plan_candidate {
     const char *folder[PLAN_KNOBS];  // folder to write to, or NULL: the caller named one, or none is needed
     bool as_bytes;                   // train byte by byte: the demo's text has no tokens of this model
     int64_t batch;                   // sequences of a micro-batch
-    int64_t tokens;                  // per step, of all workers
-    double device_bytes;             // of a worker: the ledger; on a GPU plus the allowance of memory_need.h
-    double host_bytes;               // of all roles together, including their allowances
-    double disk_bytes;               // of all workers
-    double server_bytes;             // of the largest server; 0: no servers
-    double wire_bytes;               // per step: the busiest rank's larger direction
-    struct offload_traffic offload;  // of a worker's step
+    struct forecast_sums forecast;
     struct plan_step step;
     double tokens_per_s;
     double excess;  // largest factor by which it exceeds a limit; at most 1: it fits
 };
+#define PLAN_DOCUMENT "plan --json"
+struct figure_rows plan_head_figures(void);  // of the document, which the command writes
+struct figure_rows plan_figures(
+    void);  // of struct plan_candidate: an element of "plans", a line of the table
 
 struct plan {
     struct plan_candidate *all;  // those that fit, fastest first; owned

@@ -8,6 +8,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/json.h"
+#include "shared/core/text.h"
 
 // Returns the object that holds the last component of a path, or NULL if it does not exist. *word receives that
 // component.
@@ -58,7 +59,7 @@ bool figure_is_there(const struct figure *f, const void *from) {
     return number_at(f->if_kind, (const char *)from + f->if_at) != 0 && (!f->there || f->there(from));
 }
 
-void figures_put(cJSON *document, struct figure_rows rows, const void *from) {
+static void put_rows(cJSON *document, struct figure_rows rows, const void *from, bool only_predicted) {
     // Objects first: their members' rows may be anywhere.
     for (int objects = 1; objects >= 0; objects--)
         for (const struct figure *f = rows.rows; f < rows.rows + rows.count; f++) {
@@ -67,8 +68,9 @@ void figures_put(cJSON *document, struct figure_rows rows, const void *from) {
             const void *at = (const char *)from + f->at;
             double x = figure_value(f, from);
             if (objects != (f->kind == FIGURE_OBJECT) || !o || !figure_is_there(f, from)) continue;
+            if (only_predicted && !f->predicted) continue;
             switch (f->kind) {
-                case FIGURE_TOLD:
+                case FIGURE_DESCRIBED:
                     break;
                 case FIGURE_MADE:
                     f->put(o, key, from);
@@ -89,6 +91,12 @@ void figures_put(cJSON *document, struct figure_rows rows, const void *from) {
                     json_put(o, key, f->null_if_zero && x == 0 ? NAN : x);
             }
         }
+}
+
+void figures_put(cJSON *o, struct figure_rows rows, const void *from) { put_rows(o, rows, from, false); }
+
+void figures_put_predicted(cJSON *o, struct figure_rows rows, const void *from) {
+    put_rows(o, rows, from, true);
 }
 
 const char *figure_number_text(char text[FIGURE_NUMBER_MAX], double x) {
@@ -115,12 +123,27 @@ int figures_line(char line[FIGURE_LINE_MAX], struct figure_rows rows, const void
     return n + snprintf(line + n, (size_t)(FIGURE_LINE_MAX - n), "}\n");
 }
 
+const char *figure_cell(char text[FIGURE_CELL], const struct figure *f, double x) {
+    if (isnan(x)) return strcpy(text, "-");
+    if (f->unit && !strcmp(f->unit, "bytes")) return format_bytes(text, x);
+    if (x >= 100) return format_count(text, llround(x));
+    snprintf(text, FIGURE_CELL, "%.3g", x);
+    return text;
+}
+
 // ---------------------------------------------------------------- joining
-static void put_joined(cJSON *o, const char *path, double x) {
+static void put_joined(cJSON *o, const char *path, cJSON *value) {
     const char *key;
     cJSON *holder = holder_of(o, path, &key);
-    if (holder) json_put(holder, key, x);
+    if (!holder)
+        cJSON_Delete(value);
+    else if (json_item(holder, key))
+        cJSON_ReplaceItemInObjectCaseSensitive(holder, key, value);
+    else
+        cJSON_AddItemToObject(holder, key, value);
 }
+
+static cJSON *number_or_null(double x) { return isfinite(x) ? cJSON_CreateNumber(x) : cJSON_CreateNull(); }
 
 void figures_join(cJSON *document, struct figure_rows rows, const cJSON *ranks) {
     for (const struct figure *f = rows.rows; f < rows.rows + rows.count; f++) {
@@ -129,6 +152,7 @@ void figures_join(cJSON *document, struct figure_rows rows, const cJSON *ranks) 
         double sum = 0, most = -INFINITY, count = 0;
         const cJSON *r;
         if (!f->join) continue;
+        cJSON *each = cJSON_CreateArray();
         cJSON_ArrayForEach(r, ranks) {
             double x = figure_number(r, f->key);
             if (f->join == JOIN_FIRST && r->prev->next) break;  // the first element's prev is the last
@@ -136,13 +160,20 @@ void figures_join(cJSON *document, struct figure_rows rows, const cJSON *ranks) 
             sum += x;
             most = fmax(most, x);
             count++;
+            cJSON_AddItemToArray(each, cJSON_CreateNumber(x));
         }
         bool largest = f->join == JOIN_MOST || f->join == JOIN_MOST_OF_WORKERS;
         double x = largest ? most : f->join == JOIN_MEAN_OF_WORKERS ? sum / count : sum;
-        put_joined(document, to, count ? x : f->join == JOIN_MEAN_OF_WORKERS ? NAN : 0);
+        if (!count) x = f->join == JOIN_MEAN_OF_WORKERS ? NAN : 0;
+        bool left_out = !count && (f->join == JOIN_EACH || f->if_kind != FIGURE_DESCRIBED);
+        if (f->join == JOIN_EACH && !left_out)
+            put_joined(document, to, cJSON_Duplicate(each, 1));
+        else if (!left_out)
+            put_joined(document, to, number_or_null(x));
+        cJSON_Delete(each);
         if (f->join != JOIN_BOTH) continue;
         char *busiest = xasprintf("busiest.%s", strchr(to, '.') + 1);
-        put_joined(document, busiest, count ? most : 0);
+        put_joined(document, busiest, number_or_null(count ? most : 0));
         free(busiest);
     }
 }
@@ -158,47 +189,40 @@ void figures_take(cJSON *element, struct figure_rows rows, unsigned in, const cJ
 static const char *const type_words[] = {"number",  "object",  "object",  "number", "integer",
                                          "integer", "integer", "boolean", "string", "string or null"};
 
-static const struct figure *find(struct figure_rows rows, const char *key, size_t length) {
-    for (const struct figure *f = rows.rows; f < rows.rows + rows.count; f++)
-        if (strlen(f->key) == length && !strncmp(f->key, key, length)) return f;
-    return NULL;
-}
-
-// Returns the row of the object or list that contains f, or NULL if f is at the top or that object has no row.
-static const struct figure *above(struct figure_rows rows, const struct figure *f) {
+const struct figure *figure_parent(struct figure_rows rows, const struct figure *f) {
     for (size_t end = strlen(f->key); end-- > 0;) {
-        const struct figure *o =
-            f->key[end] == '.' || (end && f->key[end] == '[') ? find(rows, f->key, end) : NULL;
-        if (o) return o;
+        bool ends = f->key[end] == '.' || (end && f->key[end] == '[');
+        for (const struct figure *o = rows.rows; ends && o < rows.rows + rows.count; o++)
+            if (strlen(o->key) == end && !strncmp(o->key, f->key, end)) return o;
     }
     return NULL;
 }
 
-static void tell(const struct figure_told *t, const struct figure *f, cJSON *list) {
+static void describe(const struct figure_document *d, const struct figure *f, cJSON *list) {
     const char *when = f->when, *type = f->type ? f->type : type_words[f->kind];
-    for (const struct figure *o = f; !when && (o = above(t->rows, o));) when = o->when;
-    if (!when) when = t->when;
-    if (f->lack & t->lack) return;
+    for (const struct figure *o = f; !when && (o = figure_parent(d->rows, o));) when = o->when;
+    if (!when) when = d->when;
+    if (f->excluded_from & d->kind || (d->predicted && !f->predicted)) return;
     cJSON *o = cJSON_CreateObject();
-    char *key = xasprintf("%s%s", t->prefix, f->key);
+    char *key = xasprintf("%s%s", d->prefix, f->key);
     bool null = f->null_if_zero || f->kind == FIGURE_CHARS;
     char *types = xasprintf("%s%s", type, null && !f->type ? " or null" : "");
-    cJSON_AddStringToObject(o, "file", t->file);
+    cJSON_AddStringToObject(o, "file", d->file);
     cJSON_AddStringToObject(o, "key", key);
     cJSON_AddStringToObject(o, "type", types);
     json_put_text(o, "unit", f->unit);
     cJSON_AddStringToObject(o, "when", when ? when : "always");
     json_put_text(o, "meaning", f->meaning);
-    json_put_text(o, "words", f->words);
+    json_put_text(o, "words", f->compared_as);
     cJSON_AddItemToArray(list, o);
     free(types);
     free(key);
     // Its members follow it, wherever their rows are.
-    for (const struct figure *g = t->rows.rows; g < t->rows.rows + t->rows.count; g++)
-        if (above(t->rows, g) == f) tell(t, g, list);
+    for (const struct figure *g = d->rows.rows; g < d->rows.rows + d->rows.count; g++)
+        if (figure_parent(d->rows, g) == f) describe(d, g, list);
 }
 
-void figures_tell(cJSON *list, const struct figure_told *t) {
-    for (const struct figure *f = t->rows.rows; f < t->rows.rows + t->rows.count; f++)
-        if (!above(t->rows, f) && (!t->in || f->in & t->in)) tell(t, f, list);
+void figures_describe(cJSON *list, const struct figure_document *d) {
+    for (const struct figure *f = d->rows.rows; f < d->rows.rows + d->rows.count; f++)
+        if (!figure_parent(d->rows, f)) describe(d, f, list);
 }

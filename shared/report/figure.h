@@ -1,9 +1,13 @@
 // A figure is a table row: its key, unit and meaning, its offset in a struct, and how ranks' figures are combined for
 // the run.
 //
-//     a struct with measurements -------- figures_put --->  a JSON document: a rank's report, a line, a bench's result
-//     all ranks' reports ---------------- figures_join -->  summary.json
-//     the rows themselves --------------- figures_tell -->  docs/files.md (`make docs`)
+//     a struct with measurements -------- figures_put ---------->  a JSON document: a rank's report, a line, a bench's result
+//     a struct with predictions --------- figures_put_predicted ->  --dry-run --json: the same keys, of predicted rows
+//     all ranks' reports ---------------- figures_join --------->  summary.json
+//     the rows themselves --------------- figures_describe ----->  docs/files.md (`make docs`)
+//
+// Tables walk the rows as well: a predicted row with a title is a line of the dry run's table, and a column of the
+// closing table of a run, next to the measured figure that it names.
 //
 // A key is a path: "time.forward" is a member of the object "time", "wire[].repeated" a member of each element of the
 // list "wire". If an object is absent, its members are absent too.
@@ -16,8 +20,8 @@
 #include <stdint.h>
 
 enum figure_kind {
-    FIGURE_TOLD,  // the row only describes it; other code writes it
-    FIGURE_MADE,  // written by the row's function put
+    FIGURE_DESCRIBED,  // the row only describes it; other code writes it
+    FIGURE_MADE,       // written by the row's function put
     FIGURE_OBJECT,
     FIGURE_REAL,
     FIGURE_INT,
@@ -36,6 +40,7 @@ enum figure_join {
     JOIN_MEAN_OF_WORKERS,
     JOIN_MOST_OF_WORKERS,
     JOIN_FIRST,  // worker 0's
+    JOIN_EACH,   // a list: an element for each rank that has the figure
 };
 
 struct figure {
@@ -47,15 +52,19 @@ struct figure {
     const char *type;  // as printed in docs; NULL: follows from kind
     const char *when;  // the condition printed in docs; NULL: always, or as its object
     size_t if_at;
-    enum figure_kind if_kind;         // it is present if the value at if_at is not 0; FIGURE_TOLD: always
-    bool (*there)(const void *from);  // and only if this returns true; NULL: always
+    enum figure_kind if_kind;  // it is present if the value at if_at is not 0; FIGURE_DESCRIBED: always
+    bool (*there)(const void *from);                           // and only if this returns true; NULL: always
     void (*put)(cJSON *o, const char *key, const void *from);  // for FIGURE_MADE
     bool null_if_zero;
-    unsigned in;    // the lists of a larger document that copy it from this one
-    unsigned lack;  // the kinds of documents that do not have it
+    unsigned in;             // the lists of a larger document that copy it from this one
+    unsigned excluded_from;  // the kinds of documents that do not have it
     enum figure_join join;
-    const char *to;     // its path in the summary, if joined (NULL: its key) or written there by other code
-    const char *words;  // its row title in comparisons; NULL: none
+    const char *to;  // its path in the summary, if joined (NULL: its key) or written there by other code
+    const char *compared_as;  // its row title in comparisons; NULL: none
+    const char *title;        // in tables of this program; NULL: it is in none
+    const char *note;         // in the dry run's table, after the value; NULL: none
+    bool predicted;           // known before the run
+    const char *measured;  // of a predicted row: the key of the measured figure of the same thing; NULL: none
 };
 
 #define FIGURE_KIND(x) \
@@ -83,8 +92,10 @@ struct figure_rows {
 
 // Adds the values in `from` to o, row by row. Numbers that are not finite, and empty texts, become null.
 void figures_put(cJSON *o, struct figure_rows rows, const void *from);
-// Combines the ranks' figures and adds the results to o, for rows whose parent object exists in o. A rank without the
-// figure counts as none.
+void figures_put_predicted(cJSON *o, struct figure_rows rows, const void *from);  // only the predicted rows
+// Combines the ranks' figures and puts the results into o, for rows whose parent object exists in o. A rank without the
+// figure does not count. If no rank has it, the result is 0 (a mean: null); a list, or a figure that ranks have under a
+// condition of its own, is then left out.
 void figures_join(cJSON *o, struct figure_rows rows, const cJSON *ranks);
 // Writes {"key":value, ..} and a newline. Doubles have 17 digits, so equal text means equal bits. They always have a
 // point or an exponent, so readers that guess types treat every line's value as a float. Values that are not finite
@@ -102,14 +113,21 @@ void figures_take(cJSON *element, struct figure_rows rows, unsigned in, const cJ
 // Returns the number at a path; NAN: none.
 double figure_number(const cJSON *o, const char *path);
 
-// Input of figures_tell: the rows that the list `in` includes (0: all rows), except those that `lack` excludes.
-struct figure_told {
+// Returns the row of the object or list that contains f, or NULL if f is at the top or that object has no row.
+const struct figure *figure_parent(struct figure_rows rows, const struct figure *f);
+// Writes a number as tables show it: "247 KiB" if the unit is "bytes", else "0.0123", "42.1", "1,643"; NAN: "-". Returns text.
+#define FIGURE_CELL 32
+const char *figure_cell(char text[FIGURE_CELL], const struct figure *f, double x);
+
+// The rows of one kind of document, except those that are excluded from it.
+struct figure_document {
     const char *file, *prefix;  // prefix is put before the keys
     struct figure_rows rows;
-    unsigned in, lack;
+    unsigned kind;     // bit of figure.excluded_from
+    bool predicted;    // only predicted rows
     const char *when;  // condition of rows without their own; NULL: always
 };
 // Adds each of these rows to the list as {file, key, type, unit, when, meaning, words}.
-void figures_tell(cJSON *list, const struct figure_told *t);
+void figures_describe(cJSON *list, const struct figure_document *d);
 
 #endif

@@ -16,6 +16,8 @@
 #include "shared/report/metrics.h"
 #include "shared/time/moments.h"
 
+#define DRY_RUN "train --dry-run --json"  // its name among the documents
+
 // ---------------------------------------------------------------- a rank's report
 // The report, and values derived from it or read from the machine.
 struct rank_document {
@@ -23,7 +25,7 @@ struct rank_document {
     char job[REPORT_JOB_MAX];
     struct machine_facts machine;
     double predicted_sent, predicted_received, clock_error_s;
-    size_t device_bytes;
+    size_t predicted_bytes, device_bytes;
     bool pairs, offloads, keeps;
 };
 #define REPORT(from) (&((const struct rank_document *)(from))->r)
@@ -104,26 +106,38 @@ static void put_device(cJSON *o, const char *key, const void *from) {
 #define IF(m)       FIGURE_IF(rank_document, m)
 #define MADE(f)     .kind = FIGURE_MADE, .put = f
 #define OBJECT      .kind = FIGURE_OBJECT
-#define OF_A_BUDGET IF(r.shares), .when = "ps:async", .lack = NOT_OF_SERVERS
-#define OF_THE_LATE IF(r.waits_not), .when = "`ps:backup`, `ps:quorum`", .lack = NOT_OF_SERVERS
+#define OF_A_BUDGET IF(r.shares), .when = "ps:async", .excluded_from = NOT_OF_SERVERS
+#define OF_THE_LATE IF(r.waits_not), .when = "`ps:backup`, `ps:quorum`", .excluded_from = NOT_OF_SERVERS
 #define OF_THE_DROPPED \
-    IF(r.drops), .when = "`max_staleness`, `ps:backup`, `ps:quorum`", .lack = NOT_OF_WORKERS
-#define OF_PHASES(t) .type = #t, .when = "OneBitAdam", .lack = NOT_OF_SERVERS
+    IF(r.drops), .when = "`max_staleness`, `ps:backup`, `ps:quorum`", .excluded_from = NOT_OF_WORKERS
+#define PREDICTED(t) .predicted = true, .title = t
+#define PER_STEP     "per step"
+#define OF_PHASES(t) .type = #t, .when = "OneBitAdam", .excluded_from = NOT_OF_SERVERS
 #define MEAN(m)      AT(m), .join = JOIN_MEAN_OF_WORKERS
-#define CLASS(w)     .type = "integer", .words = w
-#define WORKER_ONLY  .lack = NOT_OF_SERVERS
-#define SERVER_ONLY  .lack = NOT_OF_WORKERS
+#define CLASS(w)     .type = "integer", .compared_as = w
+#define WORKER_ONLY  .excluded_from = NOT_OF_SERVERS
+#define SERVER_ONLY  .excluded_from = NOT_OF_WORKERS
 
 static const struct figure of_ranks[] = {
-    {"rank", NULL, "within its role", AT(rank), .in = IN_MEMORY | IN_WIRE},
-    {"role", NULL, "`worker` or `server`", AT(role), .type = "string", .in = IN_MEMORY | IN_WIRE},
+    {"rank", NULL, "within its role", AT(rank), .predicted = true, .in = IN_MEMORY | IN_WIRE},
+    {"role", NULL, "`worker` or `server`", AT(role), .type = "string", .predicted = true,
+     .in = IN_MEMORY | IN_WIRE | IN_TEXTBOOK},
     {"job", NULL,
      "of a star: 16 hexadecimal digits that the scheduler drew, in all reports of a job the same; else "
      "null",
      ALSO(job)},
-    {"predicted", NULL, "by class, computed before the run", MADE(put_predicted), .in = IN_MEMORY},
-    {"predicted.*", "bytes", "the classes of `peak`", .type = "integer"},
-    {"peak", NULL, "by class, as the ledger counted", MADE(put_peak), .in = IN_MEMORY},
+    {"predicted", NULL, "memory by class, computed before the run", MADE(put_predicted), .predicted = true,
+     .in = IN_MEMORY},
+    {"predicted.*", "bytes", "the classes of `peak`", .type = "integer", .predicted = true},
+    {"predicted_bytes", "bytes", "device memory, predicted: `predicted` without `pinned` and `offload`",
+     ALSO(predicted_bytes), PREDICTED("memory"), .measured = "device_bytes", .in = IN_MEMORY},
+    {"pinned_bytes", "bytes", "`predicted.pinned`", AT(memory.predicted_bytes[MEM_HOST]), PREDICTED("pinned"),
+     .measured = "peak.pinned", .note = "page-locked host memory, not in the memory above", .in = IN_MEMORY},
+    {"offload_bytes", "bytes", "`predicted.offload`", AT(memory.predicted_bytes[MEM_OFFLOAD]),
+     PREDICTED("offload"), .measured = "peak.offload",
+     .note = "host memory for state that is not on the device", .in = IN_MEMORY},
+    {"peak", NULL, "memory by class, the most at one time as the ledger counted it", MADE(put_peak),
+     .in = IN_MEMORY},
     {"peak.parameter", "bytes", "weights, in 16 bits or fp32", CLASS("weights")},
     {"peak.gradient", "bytes", "gradients; of a server the fp32 sums too", CLASS("gradients")},
     {"peak.master", "bytes", NULL, CLASS("fp32 masters")},
@@ -142,75 +156,99 @@ static const struct figure of_ranks[] = {
      .type = "integer", .join = JOIN_BOTH, .to = "totals.offload_bytes"},
     {"device_bytes", "bytes",
      "device memory, as the ledger counted at its peak: `peak` without `pinned` and `offload`",
-     ALSO(device_bytes), .join = JOIN_BOTH, .to = "totals.memory_bytes", .words = "device memory"},
-    {"formula_bytes", "bytes", "the textbook's figure", AT(memory.formula_bytes), .in = IN_MEMORY},
+     ALSO(device_bytes), .in = IN_MEMORY, .join = JOIN_BOTH, .to = "totals.memory_bytes",
+     .compared_as = "device memory", .title = "memory"},
+    {"formula_bytes", "bytes", "the textbook's figure, without activations", AT(memory.formula_bytes),
+     .predicted = true, .in = IN_MEMORY | IN_TEXTBOOK},
 #define RANK_ROW(type, member, ...) {__VA_ARGS__, AT(member)},
     RANK_FIGURES(RANK_ROW)
 #undef RANK_ROW
-        {"predicted_sent", "bytes", "payload, predicted", ALSO(predicted_sent), .in = IN_WIRE},
-    {"predicted_received", "bytes", "likewise", ALSO(predicted_received), .in = IN_WIRE},
+        {"predicted_sent", "bytes", "payload sent, predicted, mean over the steps", ALSO(predicted_sent),
+         PREDICTED("sent"), .measured = "sent_per_step", .note = PER_STEP, .in = IN_WIRE | IN_TEXTBOOK},
+    {"predicted_received", "bytes", "payload received, predicted, mean over the steps",
+     ALSO(predicted_received), PREDICTED("received"), .measured = "received_per_step", .note = PER_STEP,
+     .in = IN_WIRE},
+    {"messages", NULL, "messages with payload that are sent per step, predicted", AT(wire.messages_per_step),
+     IF(r.wire.messages_per_step), .when = "`zero:*`, `gossip`", PREDICTED("messages"),
+     .note = "sent " PER_STEP, .in = IN_WIRE, WORKER_ONLY},
     {"across", NULL,
      "the part of the payload that goes to ranks of other groups of a ring ([ring.md](ring.md#groups))",
-     OBJECT, IF(r.wire.group), .when = "with `reduce_group`", .in = IN_WIRE, WORKER_ONLY},
-    {"across.group", NULL, "ranks of a group", AT(wire.group)},
-    {"across.predicted_sent", "bytes", NULL, AT(wire.across_sent_per_step)},
-    {"across.predicted_received", "bytes", NULL, AT(wire.across_received_per_step)},
+     OBJECT, IF(r.wire.group), .when = "with `reduce_group`", PREDICTED("across"), .in = IN_WIRE,
+     WORKER_ONLY},
+    {"across.group", NULL, "ranks of a group", AT(wire.group), PREDICTED("group"), .note = "ranks"},
+    {"across.predicted_sent", "bytes", NULL, AT(wire.across_sent_per_step), PREDICTED("sent"),
+     .measured = "across.sent_per_step", .note = PER_STEP " out of a group"},
+    {"across.predicted_received", "bytes", NULL, AT(wire.across_received_per_step), PREDICTED("received"),
+     .measured = "across.received_per_step", .note = PER_STEP " from other groups"},
     {"across.predicted_sent_ungrouped", "bytes", "what would be sent there without exchanging in groups",
-     AT(wire.flat_across_sent_per_step)},
+     AT(wire.flat_across_sent_per_step), PREDICTED("ungrouped"), .note = "sent " PER_STEP " without groups"},
+    {"across.messages", NULL, "`messages` of those to other groups", AT(wire.messages_across_per_step),
+     PREDICTED("messages"), .note = "sent " PER_STEP},
     {"repeated", NULL,
-     "what was said again, over the whole run, because no answer came (`ps:*`); in `control_*` besides",
+     "messages that were sent again in the whole run because no answer came (`ps:*`). Their bytes are in "
+     "`control_*` too",
      OBJECT, .in = IN_WIRE},
     {"faults", NULL, "messages that arrived at this rank's sockets, and what was done to them",
      MADE(put_faults), .type = "object", IF(r.faults[FAULT_MESSAGES]), .when = "`--fault`", .in = IN_WIRE},
     {"faults.*", NULL, "`messages`, of which `lost`, `twice`, `overtaken`", .type = "integer"},
     {"local", NULL,
-     "gradients and weights that go to and come from the server beside a worker, through memory that the two share; in none of "
+     "gradients and weights that a worker and the server next to it exchange through shared memory; in none of "
      "the figures above",
-     OBJECT, IF(pairs), .when = "`--servers-on workers`", .in = IN_WIRE},
-    {"local.predicted_sent", "bytes", NULL, AT(wire.local_sent_per_step)},
-    {"local.predicted_received", "bytes", NULL, AT(wire.local_received_per_step)},
+     OBJECT, IF(pairs), .when = "`--servers-on workers`", PREDICTED("local"), .in = IN_WIRE},
+    {"local.predicted_sent", "bytes", NULL, AT(wire.local_sent_per_step), PREDICTED("sent"),
+     .measured = "local.sent_per_step", .note = PER_STEP " in shared memory"},
+    {"local.predicted_received", "bytes", NULL, AT(wire.local_received_per_step), PREDICTED("received"),
+     .measured = "local.received_per_step", .note = PER_STEP " in shared memory"},
     {"offload", NULL,
      "what a rank moves between device and host, and between host and disk "
      "([ring.md](ring.md#offload)), in none of the figures above",
-     OBJECT, IF(offloads), .when = "`offload_optimizer`, `offload_param`", .in = IN_WIRE, WORKER_ONLY},
-    {"offload.predicted_down", "bytes", "the same, predicted", AT(wire.offload.down)},
-    {"offload.predicted_up", "bytes", NULL, AT(wire.offload.up)},
-    {"offload.predicted_read", "bytes", NULL, AT(wire.offload.read)},
-    {"offload.predicted_written", "bytes", NULL, AT(wire.offload.written)},
-    {"phases", NULL, "OneBitAdam: before and behind `freeze_step`; else null", MADE(put_phases),
-     .type = "list or null", .in = IN_WIRE},
+     OBJECT, IF(offloads), .when = "`offload_optimizer`, `offload_param`", PREDICTED("offload"),
+     .in = IN_WIRE, WORKER_ONLY},
+    {"offload.predicted_down", "bytes", "per step, predicted", AT(wire.offload.down), PREDICTED("to host"),
+     .measured = "offload.down_per_step", .note = PER_STEP},
+    {"offload.predicted_up", "bytes", "per step, predicted", AT(wire.offload.up), PREDICTED("from host"),
+     .measured = "offload.up_per_step", .note = PER_STEP},
+    {"offload.predicted_read", "bytes", "per step, predicted", AT(wire.offload.read), PREDICTED("read"),
+     .measured = "offload.read_per_step", .note = PER_STEP " from disk"},
+    {"offload.predicted_written", "bytes", "per step, predicted", AT(wire.offload.written),
+     PREDICTED("written"), .measured = "offload.written_per_step", .note = PER_STEP " to disk"},
+    {"phases", NULL, "bytes of the steps before and after `freeze_step` of OneBitAdam; else null",
+     MADE(put_phases), .type = "list or null", .in = IN_WIRE},
     {"phases[].name", NULL, "`warm-up`, `compressed`", OF_PHASES(string)},
     {"phases[].steps", "steps", NULL, OF_PHASES(integer)},
-    {"phases[].predicted_*", "bytes", "`sent`, `received`: per step of the phase", OF_PHASES(integer)},
-    {"phases[].*_per_step", "bytes", "`sent`, `received`", OF_PHASES(number)},
+    {"phases[].predicted_*", "bytes", "`sent`, `received`: predicted, per step of the phase",
+     OF_PHASES(integer)},
+    {"phases[].*_per_step", "bytes", "`sent`, `received`: measured, per step of the phase",
+     OF_PHASES(number)},
     {"time", NULL,
      "as in summary.json, of this rank, before it is known who stood still meanwhile; zeros of a server, "
      "which has no steps of its own",
      OBJECT},
-    {"time.data", "s",
-     "making batches, while the compute stream stood idle. Batches read while it computes cost nothing",
-     MEAN(time.data)},
-    {"time.forward", "s", "the compute stream was busy with", MEAN(time.forward), .words = "forward"},
+    {"time.forward", "s", "the compute stream was busy with", MEAN(time.forward), .title = "forward",
+     .compared_as = "forward"},
     {"time.backward", "s", "with the logits and the loss, which the head computes in its backward",
-     MEAN(time.backward), .words = "backward"},
+     MEAN(time.backward), .title = "backward", .compared_as = "backward"},
     {"time.optimizer", "s", "with the norm and the decision; a star's servers have it", MEAN(time.optimizer),
-     .words = "optimizer"},
+     .title = "optimizer", .compared_as = "optimizer"},
     {"time.wait", "s",
      "computing stood still for a transfer for which some rank was not ready, or during which one stood"
      " still",
-     MEAN(time.wait), .words = "waiting for peers"},
+     MEAN(time.wait), .title = "wait", .compared_as = "waiting for peers"},
     {"time.comm_exposed", "s",
      "computing stood still for a transfer for which all ranks were ready and at work, or the compute "
      "stream handed a gradient over",
-     MEAN(time.comm_exposed), .words = "exposed communication"},
+     MEAN(time.comm_exposed), .title = "exposed", .compared_as = "exposed communication"},
     {"time.host", "s",
      "nothing was computed, but not because of a transfer: the host's work between operations, threads "
      "that wait for a core; or because of one, while this rank's process itself stood still",
-     MEAN(time.host), .words = "host"},
+     MEAN(time.host), .title = "host", .compared_as = "host"},
+    {"time.data", "s",
+     "making batches, while the compute stream stood idle. Batches read while it computes cost nothing",
+     MEAN(time.data), .title = "data"},
     {"time.total", "s", "the steps by the clock", MEAN(time.total)},
     {"time.comm_overlapped", "s",
      "transfers under way, all ranks being ready, while computing went on; beside the parts",
-     MEAN(time.comm_overlapped)},
+     MEAN(time.comm_overlapped), .title = "and overlapped"},
     {"time.check", NULL,
      "the parts, added / the steps as the loop counted them: what the split loses or counts twice; more"
      " than 1% off is warned about. summary.json: of the worker that is off most",
@@ -255,7 +293,9 @@ static const struct figure of_ranks[] = {
     {"clock.boot_id", NULL, "of the machine's boot: ranks of one share a clock", ALSO(machine.boot_id)},
     {"clock.begin_ns", "ns", "on the machine's monotonic clock", AT(span.begin_ns), .null_if_zero = true},
     {"clock.end_ns", "ns", NULL, AT(span.end_ns), .null_if_zero = true},
-    {"clock.aside_seconds", "s", "of it, in what is no training", AT(span.aside_s)},
+    {"clock.aside_seconds", "s",
+     "in that time, seconds in which the run was held, because another run had its turn",
+     AT(span.not_training_s)},
     {"process", NULL, NULL, OBJECT},
     {"process.pid", NULL, "ranks that are threads share one", ALSO(machine.pid)},
     {"process.cpu_begin_ns", "ns", "CPU time of the process at those moments", AT(span.cpu_begin_ns),
@@ -283,17 +323,18 @@ static const struct figure of_ranks[] = {
      OBJECT, IF(r.server_time.threads), .in = IN_SERVER_TIME, SERVER_ONLY},
     {"server_time.threads", NULL, NULL, AT(server_time.threads)},
     {"server_time.receive", "s", "taking messages off the sockets", AT(server_time.receive),
-     .words = "receive"},
+     .compared_as = "receive", .title = "receive"},
     {"server_time.sum", "s", "adding gradients, rounding, sums of squares", AT(server_time.sum),
-     .words = "sum"},
+     .compared_as = "sum", .title = "sum"},
     {"server_time.hold", "s",
      "idle, with gradients of a step that waits for more of them or for the scheduler's decision",
-     AT(server_time.hold), .words = "hold"},
-    {"server_time.wait", "s", "idle, with nothing", AT(server_time.wait), .words = "wait"},
+     AT(server_time.hold), .compared_as = "hold", .title = "hold"},
+    {"server_time.wait", "s", "idle, with nothing", AT(server_time.wait), .compared_as = "wait",
+     .title = "wait"},
     {"server_time.update", "s", "the optimizer; new weights in their place", AT(server_time.update),
-     .words = "update"},
+     .compared_as = "update", .title = "update"},
     {"server_time.reply", "s", "answers: acknowledgements, weights, sums", AT(server_time.reply),
-     .words = "reply"},
+     .compared_as = "reply", .title = "reply"},
     {"server_time.total", "s", NULL, AT(server_time.total)},
     {"scheduler", NULL,
      "what the scheduler has cost, from the start of the job; it leaves no report of its own", OBJECT,
@@ -319,24 +360,57 @@ struct figure_rows rank_figures(void) {
     return FIGURE_ROWS(of_ranks);
 }
 
-void rank_figures_put(cJSON *o, const struct rank_report *r) {
+static struct rank_document document_of(const struct rank_report *r) {
     const struct wire_prediction *w = &r->wire;
     const struct offload_traffic *p = &w->offload;
-    const int64_t steps = r->steps, later = r->wire_later.steps;
-    struct rank_document d = {
-        .r = *r,
-        // Without steps, nothing was sent.
-        .predicted_sent = steps > 0 ? wire_mean(w->sent_per_step, w->later.sent_per_step, steps, later) : 0,
-        .predicted_received =
-            steps > 0 ? wire_mean(w->received_per_step, w->later.received_per_step, steps, later) : 0,
-        .clock_error_s = (double)r->clock_error_ns * 1e-9,
-        .device_bytes = mem_device_bytes(r->peak_bytes),
-        .pairs = w->local_sent_per_step || w->local_received_per_step,
-        .offloads = p->down || p->up || p->read || p->written,
-        .keeps = r->checkpoints.written + r->checkpoints.failed > 0};
+    return (struct rank_document){.r = *r,
+                                  .predicted_sent = rank_predicted_sent(r),
+                                  .predicted_received = rank_predicted_received(r),
+                                  .clock_error_s = (double)r->clock_error_ns * 1e-9,
+                                  .predicted_bytes = mem_device_bytes(r->memory.predicted_bytes),
+                                  .device_bytes = mem_device_bytes(r->peak_bytes),
+                                  .pairs = w->local_sent_per_step || w->local_received_per_step,
+                                  .offloads = p->down || p->up || p->read || p->written,
+                                  .keeps = r->checkpoints.written + r->checkpoints.failed > 0};
+}
+
+void rank_figures_put(cJSON *o, const struct rank_report *r) {
+    struct rank_document d = document_of(r);
     machine_facts_read(&d.machine);
     if (r->job) report_job_name(r->job, d.job);
     figures_put(o, rank_figures(), &d);
+}
+
+void rank_figures_put_predicted(cJSON *o, const struct rank_report *r) {
+    const struct rank_document d = document_of(r);
+    figures_put_predicted(o, rank_figures(), &d);
+}
+
+void rank_report_predict(struct rank_report *r, const struct config *c, const struct prediction *p) {
+    r->memory = p->memory;
+    r->wire = p->wire;
+    r->transport_bound_bytes = c->row->allowance ? (size_t)c->row->allowance(c, r->role, p).held_bytes : 0;
+}
+
+void rank_figures_list(cJSON *doc, const struct config *c, const cJSON *report) {
+    const struct topology_formula formula = c->row->formula(c, json_text(report, "role", ""));
+    const struct {
+        const char *list, *formula;
+        unsigned in;
+    } lists[] = {{"memory", formula.memory, IN_MEMORY}, {"wire", formula.wire, IN_WIRE}};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        cJSON *list = cJSON_GetObjectItem(doc, lists[i].list), *element = cJSON_CreateObject();
+        if (!list) list = cJSON_AddArrayToObject(doc, lists[i].list);
+        figures_take(element, rank_figures(), lists[i].in, report);
+        cJSON_AddStringToObject(element, "formula", lists[i].formula);
+        cJSON_AddItemToArray(list, element);
+    }
+    const cJSON *time = json_item(report, "server_time");
+    if (!time) return;
+    cJSON *servers = cJSON_GetObjectItem(doc, "server_time"), *one = cJSON_Duplicate(time, 1);
+    if (!servers) servers = cJSON_AddArrayToObject(doc, "server_time");
+    json_put(one, "rank", json_number(report, "rank"));
+    cJSON_AddItemToArray(servers, one);
 }
 
 // ---------------------------------------------------------------- facts of worker 0
@@ -358,7 +432,7 @@ static void put_built_for(cJSON *o, const char *key, const void *from) {
 #define TOP   .in = IN_TOP
 
 static const struct figure of_runs[] = {
-    {"params", NULL, "parameters, without padding", AT(params), TOP},
+    {"params", NULL, "parameters, without padding", AT(params), .predicted = true, TOP},
     {"cpu_kernel", NULL, "null: not computed on a CPU", OBJECT, .type = "object or null",
      FIGURE_IF(run_facts, cpu_kernel), TOP},
     {"cpu_kernel.name", NULL,
@@ -425,7 +499,7 @@ struct figure_rows run_figures(void) {
 
 // ---------------------------------------------------------------- the summary, of a struct config
 #define CONFIG(m) FIGURE_AT(config, m)
-#define TOLD      .kind = FIGURE_TOLD
+#define DESCRIBED .kind = FIGURE_DESCRIBED
 static void put_dtype(cJSON *o, const char *key, const void *from) {
     cJSON_AddStringToObject(o, key, dtype_name(((const struct config *)from)->dtype));
 }
@@ -446,6 +520,10 @@ static void put_explained(cJSON *o, const char *key, const void *from) {
     json_put_text(words, "differs", w.differs);
     json_put_text(words, "loss_of", w.loss_of);
 }
+static void put_tokens_per_step(cJSON *o, const char *key, const void *from) {
+    const struct config *c = from;
+    json_put(o, key, (double)(c->train_batch * c->seq));
+}
 static bool is_stale(const void *from) { return ((const struct config *)from)->row->reports_staleness; }
 
 static const struct figure of_summaries[] = {
@@ -453,7 +531,7 @@ static const struct figure of_summaries[] = {
      "`complete`; `unkept`: all steps are done, and of the checkpoints that it was to keep none could "
      "be, with exit status 1; `interrupted`: ended by Ctrl-C or SIGTERM before its last step",
      .type = "string"},
-    {"topology", NULL, "as in `--topology`", CONFIG(topology), .type = "string"},
+    {"topology", NULL, "as in `--topology`", CONFIG(topology), .type = "string", .predicted = true},
     {"explained", NULL, "the topology in words, for reports", MADE(put_explained), .type = "object"},
     {"explained.picture", NULL, "`star`, `ring`, `gossip`; null: it is one process",
      .type = "string or null"},
@@ -477,16 +555,16 @@ static const struct figure of_summaries[] = {
      CONFIG(local_steps.steps), FIGURE_IF(config, local_steps.steps), .when = "`--local-steps`"},
     {"security", NULL, "`loopback`, `job` or `insecure`: who could join ([security.md](security.md))",
      .type = "string", .when = "`ps:*`"},
-    {"workers", NULL, "ranks that compute", CONFIG(workers)},
-    {"servers", NULL, "0 unless `ps:*`", .type = "integer", MADE(put_servers)},
-    {"dtype", NULL, "`fp32`, `bf16` or `fp16`", .type = "string", MADE(put_dtype)},
-    {"device", NULL, "`cpu`, `ref` or `cuda`", .type = "string", MADE(put_device_kind)},
-    {"model", NULL, "as in `--model`", CONFIG(model), .type = "string"},
+    {"workers", NULL, "ranks that compute", CONFIG(workers), .predicted = true},
+    {"servers", NULL, "0 unless `ps:*`", .type = "integer", MADE(put_servers), .predicted = true},
+    {"dtype", NULL, "`fp32`, `bf16` or `fp16`", .type = "string", MADE(put_dtype), .predicted = true},
+    {"device", NULL, "`cpu`, `ref` or `cuda`", .type = "string", MADE(put_device_kind), .predicted = true},
+    {"model", NULL, "as in `--model`", CONFIG(model), .type = "string", .predicted = true},
     {"seed", NULL, "of initial weights and batches", CONFIG(seed)},
     {"train_batch_size", "sequences", "of the global batch", CONFIG(train_batch)},
-    {"micro_batch_size", "sequences", "of one worker's micro-batch", CONFIG(micro_batch)},
+    {"micro_batch_size", "sequences", "of one worker's micro-batch", CONFIG(micro_batch), .predicted = true},
     {"gradient_accumulation_steps", NULL, "micro-batches per step and worker", CONFIG(accumulation)},
-    {"seq_len", "tokens", "of a sequence", CONFIG(seq)},
+    {"seq_len", "tokens", "of a sequence", CONFIG(seq), .predicted = true},
     {"steps", NULL,
      "that are done: lines of metrics.jsonl, and `resumed_from`. In `ps:async`: global batches of all "
      "workers",
@@ -524,39 +602,19 @@ static const struct figure of_summaries[] = {
      .type = "number or null"},
     {"tokens_per_step", "tokens",
      "of the global batch: `train_batch_size` x `seq_len`; with `data.documents` whole no more than these",
-     .type = "integer"},
+     .type = "integer", MADE(put_tokens_per_step), .predicted = true},
     {"updates_applied", NULL,
      "of the whole job, since `resumed_from`. `ps:*`: that every key of every server has had; a mean of "
      "`pushes_per_update` pushes is one",
      .type = "number or null"},
     {"samples_applied", "sequences",
      "of all workers, whose gradients were applied: not those of skipped steps", .type = "number or null"},
-    {"consensus_distance", NULL,
-     "of `gossip`, at the end: the mean over the ranks of ||x - mean||^2, x a rank's masters; `weights_hash` and what is "
-     "evaluated are of that mean",
-     .type = "number or null"},
     {"tokens_applied", "tokens", "of them, without padding: `samples_applied` x `tokens_per_sequence`",
      .type = "number or null"},
     {"seconds", "s",
      "from the beginning of the first worker's first step to the end of the last worker's last one, "
      "without what is no training; on several machines the longest training of a worker",
      .type = "number or null"},
-    {"batches", NULL, "that each worker has done of the budget that all share, since `resumed_from`",
-     .type = "list", .when = "ps:async"},
-    {"late_steps", NULL,
-     "that each worker computed in vain: its gradients came when the update was made without it",
-     .type = "list", .when = "ps:backup, ps:quorum"},
-    {"missed_steps", NULL, "that were over before each worker came to them, and that it did not compute",
-     .type = "list", .when = "ps:backup, ps:quorum"},
-    {"dropped_pushes", NULL,
-     "of single keys, by each server, of gradients that no update has, which `staleness` leaves out: older than "
-     "`parameter_server.max_staleness`, or too late for their step: a batch is one push of each key",
-     .type = "list", .when = "`max_staleness`, ps:backup, ps:quorum"},
-    {"tail_seconds", "s",
-     "from the moment at which the first worker had no batch left to the end of the last worker's last "
-     "one: not all are at work",
-     .when = "ps:async"},
-    {"tail_batches", NULL, "done in that time", .type = "integer", .when = "ps:async"},
     {"tokens_per_second", "tokens/s",
      "`tokens_applied` / `seconds`. In `ps:async` both without the tail: while all workers work",
      .type = "number or null"},
@@ -584,25 +642,26 @@ static const struct figure of_summaries[] = {
      "(p95 - p5) / median of the steps behind the first; above 0.25 a time of the run has a ~. "
      "null: fewer than 5",
      .type = "number or null"},
-    {"memory", NULL, "an element per rank", .type = "list"},
-    {"memory[].formula", NULL, "its formula: P parameters, N workers, S servers", .type = "string"},
-    {"wire", NULL, "an element per rank", .type = "list"},
-    {"wire[].formula", NULL, "of the payload", .type = "string"},
+    {"memory", NULL, "an element per rank", .type = "list", .predicted = true},
+    {"memory[].formula", NULL, "the formula of `formula_bytes`: P parameters, N workers, S servers",
+     .type = "string", .predicted = true},
+    {"wire", NULL, "an element per rank", .type = "list", .predicted = true},
+    {"wire[].formula", NULL, "the textbook's formula of the payload", .type = "string", .predicted = true},
     {"totals", NULL, "all roles added up: workers, servers and the scheduler", OBJECT},
     {"totals.rss_bytes", "bytes",
      "peaks of the processes' resident bytes, added; ranks that are threads share a process, which "
      "counts once. A page of shared memory counts in each process that has touched it",
-     TOLD},
+     DESCRIBED},
     {"totals.pss_bytes", "bytes",
      "resident bytes of all processes of the job behind the last step: ranks, and the program, which has a "
      "star's scheduler in it, or mpirun that started them. A page that several have touched is divided among them "
      "(the kernel's PSS), so that it counts once; compare.py shows this one. null: the job was on "
      "several hosts, its roles were started one by one, or the kernel does not tell",
-     .type = "number or null", .words = "resident memory"},
-    {"totals.cpu_seconds", "s", "CPU time of the training part; each process once", TOLD,
-     .words = "CPU seconds of training"},
+     .type = "number or null", .compared_as = "resident memory"},
+    {"totals.cpu_seconds", "s", "CPU time of the training part; each process once", DESCRIBED,
+     .compared_as = "CPU seconds of training"},
     {"busiest", NULL, "the largest figure of one rank (of one process: `rss_bytes`, `cpu_seconds`)", OBJECT},
-    {"busiest.*", NULL, "as in `totals`", TOLD},
+    {"busiest.*", NULL, "as in `totals`", DESCRIBED},
     {"machine", NULL, "of worker 0; null: it left no report", .type = "object or null"},
     {"placement", NULL,
      "`launch`, the number of machines, and each one's roles: `torchrun, on 2 machines: h1: scheduler, workers 0-1, server 0; "
@@ -629,21 +688,42 @@ struct figure_rows summary_figures(void) {
     return FIGURE_ROWS(of_summaries);
 }
 
+// ---------------------------------------------------------------- the dry run, apart from the figures above
+static const struct figure of_dry_runs[] = {
+    {"textbook", NULL, "a row per topology and role, for the same model, workers and servers",
+     .type = "list"},
+    {"textbook[].topology", NULL, NULL, .type = "string"},
+    {"textbook[].formula", NULL, "the formula of `formula_bytes`", .type = "string"},
+    {"here", NULL, "whether the run's ranks on this machine fit its memory", .type = "object"},
+    {"here.limits", NULL, "an element per limit of memory that is known", .type = "list"},
+    {"here.limits[].limit", NULL, "its name", .type = "string"},
+    {"here.limits[].predicted_bytes", "bytes", "what the ledger will count, of all ranks here",
+     .type = "integer"},
+    {"here.limits[].allowed_bytes", "bytes", "upper bound of what the ledger does not count",
+     .type = "number"},
+    {"here.limits[].available_bytes", "bytes", "what is left", .type = "number"},
+    {"here.limits[].fits", NULL, NULL, .type = "boolean"},
+    {"here.fits", NULL, "all of them", .type = "boolean"},
+    {"here.missing", NULL, "why the run would not start here; null: it would", .type = "string or null"},
+};
+
 // ---------------------------------------------------------------- all of them
-struct told_rows {
+struct row_list {
     struct figure *rows;
     size_t count;
 };
 
 // rest: f's key, or the end of it, to put after prefix.
-static void add_row(struct told_rows *t, const struct figure *f, const char *prefix, const char *rest) {
+static struct figure *add_row(struct row_list *t, const struct figure *f, const char *prefix,
+                              const char *rest) {
     t->rows = xrealloc(t->rows, (t->count + 1) * sizeof *t->rows);
     t->rows[t->count] = *f;
-    t->rows[t->count++].key = xasprintf("%s%s", prefix, rest);
+    t->rows[t->count].key = xasprintf("%s%s", prefix, rest);
+    return &t->rows[t->count++];
 }
 
 // Adds the rows that list `in` includes, with all their members; removes the first `cut` characters of their keys.
-static void add_taken(struct told_rows *t, struct figure_rows rows, unsigned in, const char *prefix,
+static void add_taken(struct row_list *t, struct figure_rows rows, unsigned in, const char *prefix,
                       size_t cut) {
     for (const struct figure *f = rows.rows, *o; f < rows.rows + rows.count; f++) {
         size_t top = strcspn(f->key, ".[");
@@ -652,53 +732,70 @@ static void add_taken(struct told_rows *t, struct figure_rows rows, unsigned in,
     }
 }
 
-// Returns summary.json's rows, including those that it copies or joins from ranks' reports.
-static struct told_rows rows_of_summary(void) {
+static bool has_row(struct figure_rows rows, const char *key) {
+    for (size_t i = 0; i < rows.count; i++)
+        if (!strcmp(rows.rows[i].key, key)) return true;
+    return false;
+}
+
+// Returns the rows of a document: its own, and after each of them those that it copies or joins from ranks' reports.
+static struct row_list rows_of(struct figure_rows own) {
     static const struct {
-        const char *behind, *prefix;
+        const char *after, *prefix;
         unsigned in;
         size_t cut;
     } lists[] = {{"memory", "memory[].", IN_MEMORY, 0},
                  {"wire", "wire[].", IN_WIRE, 0},
+                 {"textbook", "textbook[].", IN_TEXTBOOK, 0},
                  {"server_time", "server_time[]", IN_SERVER_TIME, sizeof "server_time" - 1}};
-    struct told_rows t = {0};
-    const struct figure_rows own = summary_figures(), ranks = rank_figures();
+    struct row_list t = {0};
+    const struct figure_rows ranks = rank_figures();
     for (size_t i = 0; i < own.count; i++) {
         const char *key = own.rows[i].key;
         add_row(&t, &own.rows[i], "", key);
         if (!strcmp(key, "skipped")) add_taken(&t, run_figures(), IN_TOP, "", 0);
         for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
-            if (!strcmp(key, lists[k].behind))
+            if (!strcmp(key, lists[k].after))
                 add_taken(&t, ranks, lists[k].in, lists[k].prefix, lists[k].cut);
         for (const struct figure *f = ranks.rows; f < ranks.rows + ranks.count; f++) {
             const char *to = f->to ? f->to : f->join ? f->key : "";
-            if (!strncmp(to, key, strlen(key)) && to[strlen(key)] == '.' &&
-                !strchr(to + strlen(key) + 1, '.'))
-                add_row(&t, f, "", to);
+            bool member = !strncmp(to, key, strlen(key)) && to[strlen(key)] == '.' &&
+                          !strchr(to + strlen(key) + 1, '.');
+            // Joined figures at the top follow the time in which they were counted.
+            bool top = !strcmp(key, "seconds") && *to && !strchr(to, '.') && !has_row(own, to);
+            if (!member && !top) continue;
+            struct figure *row = add_row(&t, f, "", to);
+            row->predicted = false;
+            if (f->join == JOIN_EACH) row->type = "list";
         }
     }
     return t;
 }
 
-cJSON *figures_of_summary(void) {
-    cJSON *list = cJSON_CreateArray();
-    struct told_rows t = rows_of_summary();
-    figures_tell(list,
-                 &(struct figure_told){.file = "summary.json", .prefix = "", .rows = {t.rows, t.count}});
+static void describe_rows(cJSON *list, struct figure_rows own, const char *file, bool predicted) {
+    struct row_list t = rows_of(own);
+    figures_describe(list, &(struct figure_document){file, "", {t.rows, t.count}, .predicted = predicted});
     for (size_t i = 0; i < t.count; i++) free((char *)t.rows[i].key);
     free(t.rows);
+}
+
+cJSON *figures_of_summary(void) {
+    cJSON *list = cJSON_CreateArray();
+    describe_rows(list, summary_figures(), "summary.json", false);
     return list;
 }
 
 cJSON *figures_document(void) {
     cJSON *list = figures_of_summary();
-    const struct figure_told told[] = {
-        {"ranks/worker-*.json", "", rank_figures(), .lack = NOT_OF_WORKERS},
+    const struct figure_document documents[] = {
+        {"ranks/worker-*.json", "", rank_figures(), .kind = NOT_OF_WORKERS},
         {"ranks/worker-*.json", "run.", run_figures(), .when = "worker 0"},
-        {"ranks/server-*.json", "", rank_figures(), .lack = NOT_OF_SERVERS},
-        {"metrics.jsonl", "", step_figures(), .in = 0},
-        {"evals.jsonl", "", eval_figures(), .in = 0},
+        {"ranks/server-*.json", "", rank_figures(), .kind = NOT_OF_SERVERS},
+        {"metrics.jsonl", "", step_figures(), .kind = 0},
+        {"evals.jsonl", "", eval_figures(), .kind = 0},
     };
-    for (size_t i = 0; i < sizeof told / sizeof *told; i++) figures_tell(list, &told[i]);
+    for (size_t i = 0; i < sizeof documents / sizeof *documents; i++) figures_describe(list, &documents[i]);
+    describe_rows(list, summary_figures(), DRY_RUN, true);
+    describe_rows(list, FIGURE_ROWS(of_dry_runs), DRY_RUN, false);
     return list;
 }

@@ -7,20 +7,25 @@
 #include "shared/report/rank_report.h"
 
 // Lists of summary.json that copy members of a rank's report: "memory[]", "wire[]", "server_time[]", and worker 0's
-// "run", which goes to the top level.
-enum { IN_MEMORY = 1, IN_WIRE = 2, IN_TOP = 4, IN_SERVER_TIME = 8 };
-// Roles whose reports do not have a row.
+// "run", which goes to the top level; and the dry run's list "textbook[]".
+enum { IN_MEMORY = 1, IN_WIRE = 2, IN_TOP = 4, IN_SERVER_TIME = 8, IN_TEXTBOOK = 16 };
+// Documents that do not have a row.
 enum { NOT_OF_WORKERS = 1, NOT_OF_SERVERS = 2 };
 
 struct figure_rows rank_figures(void);  // of a rank's report
 void rank_figures_put(cJSON *o, const struct rank_report *r);
+// Puts only what is known before the run: r has its role, rank, prediction and steps.
+void rank_figures_put_predicted(cJSON *o, const struct rank_report *r);
+// Adds a rank's elements to the lists memory, wire and server_time of doc, from its report, with the topology's formulas.
+void rank_figures_list(cJSON *doc, const struct config *c, const cJSON *report);
+
 struct figure_rows run_figures(void);   // of struct run_facts: "run" in worker 0's report
 struct figure_rows step_figures(void);  // of struct step_record: a line of metrics.jsonl
 struct figure_rows eval_figures(void);  // of struct eval_record: a line of evals.jsonl
-// From struct config, and the rest of summary.json: written by other code, or joined from the ranks' reports.
-struct figure_rows summary_figures(void);
+struct figure_rows summary_figures(
+    void);  // of struct config, and the rest of summary.json, which other code writes
 
-// All of them as one document: the list that figures_tell writes, file by file. The caller deletes it.
+// All rows of the files as one document: the list that figures_describe writes, file by file. The caller deletes it.
 cJSON *figures_document(void);
 cJSON *figures_of_summary(void);  // only those of summary.json
 

@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "kernels/spans.h"
-#include "shared/core/topology.h"
+#include "shared/core/topology_row.h"
 #include "shared/device/device_facts.h"
 #include "shared/model/model.h"
 #include "shared/report/job_resident.h"
@@ -19,7 +19,7 @@ struct rank_span {
     int64_t begin_ns,
         end_ns;  // CLOCK_MONOTONIC, shared by all processes of a machine; 0: no training
     int64_t cpu_begin_ns, cpu_end_ns;  // CLOCK_PROCESS_CPUTIME_ID at the same times
-    double aside_s;                    // of this time, seconds that are not training
+    double not_training_s;             // of this time, seconds that are not training
 };
 
 // A role without its own report: a star's scheduler. It sends its figures to the servers when the job ends.
@@ -49,65 +49,85 @@ struct checkpoint_report {
 
 // The figures stored in the report itself, as rows of shared/report/figures.c: type, member, and a row of struct
 // figure (shared/report/figure.h) without its offset. To measure one more figure, add a row here and set the member.
-#define RANK_FIGURES(F)                                                                                                           \
-    F(size_t, transport_peak_bytes, "transport_peak_bytes", "bytes",                                                              \
-      "frames held in flight (`ps:*`), apart from the ledger: a server's gradients that wait for their turn, and its answers "    \
-      "that are copies until they are sent (snapshots; over tcp also of `ps:async` and with `--elastic`)",                        \
-      .in = IN_MEMORY, .join = JOIN_BOTH, .to = "totals.transport_bytes")                                                         \
-    F(size_t, transport_bound_bytes, "transport_bound_bytes", "bytes",                                                            \
-      "what `transport_peak_bytes` can be at most, as `--dry-run` says it, if no message is repeated",                            \
-      .in = IN_MEMORY)                                                                                                            \
-    F(size_t, rss_bytes, "rss_bytes", "bytes",                                                                                    \
-      "peak resident set of the rank's process; ranks that are threads share one", .in = IN_MEMORY)                               \
-    F(uint64_t, late_allocations, "late_allocations", NULL, "device allocations after the first step",                            \
-      .in = IN_MEMORY)                                                                                                            \
-    F(double, sent_per_step, "sent_per_step", "bytes", "payload, mean over the steps", .in = IN_WIRE,                             \
-      .join = JOIN_BOTH, .to = "totals.sent_per_step", .words = "sent per step")                                                  \
-    F(double, received_per_step, "received_per_step", "bytes", "likewise, received", .in = IN_WIRE,                               \
-      .join = JOIN_BOTH, .to = "totals.received_per_step", .words = "received per step")                                          \
-    F(double, control_sent_per_step, "control_sent_per_step", "bytes",                                                            \
-      "everything else, mean over the steps: headers, scalars, barriers, and weights that move for a snapshot or for `weights/`", \
-      .in = IN_WIRE, .join = JOIN_BOTH, .to = "totals.control_sent_per_step")                                                     \
-    F(double, control_received_per_step, "control_received_per_step", "bytes", "likewise, received",                              \
-      .in = IN_WIRE, .join = JOIN_BOTH, .to = "totals.control_received_per_step")                                                 \
-    F(double, across_sent_per_step, "across.sent_per_step", "bytes", "mean over the steps")                                       \
-    F(double, across_received_per_step, "across.received_per_step", "bytes", "likewise")                                          \
-    F(uint64_t, repeats, "repeated.messages", NULL, NULL)                                                                         \
-    F(uint64_t, repeated_bytes, "repeated.bytes", "bytes", NULL)                                                                  \
-    F(double, local_sent_per_step, "local.sent_per_step", "bytes", "mean over the steps")                                         \
-    F(double, local_received_per_step, "local.received_per_step", "bytes", "likewise, received")                                  \
-    F(double, down_per_step, "offload.down_per_step", "bytes",                                                                    \
-      "mean over the steps: from the device to the host")                                                                         \
-    F(double, up_per_step, "offload.up_per_step", "bytes", "from the host to the device")                                         \
-    F(double, read_per_step, "offload.read_per_step", "bytes", "from disk")                                                       \
-    F(double, written_per_step, "offload.written_per_step", "bytes", "to disk")                                                   \
-    F(int64_t, updates, "updates", NULL,                                                                                          \
-      "applied since it started: by a worker's loop, or to every key of a server")                                                \
-    F(int64_t, samples_per_update, "samples_per_update", "sequences",                                                             \
-      "of the global batch; of `ps:async` of one worker's share")                                                                 \
-    F(int64_t, samples_counted, "samples_counted", "sequences",                                                                   \
-      "of a worker with `--elastic`, `ps:backup`, `ps:quorum`: those of the job whose gradients were applied since its first "    \
-      "step; of a server with `pushes_per_update` above 1: those in every key; else null",                                        \
-      .null_if_zero = true)                                                                                                       \
-    F(double, consensus_distance, "consensus_distance", NULL,                                                                     \
-      "of `gossip`: the squared differences between this rank's last masters and the mean of all ranks', added",                  \
-      .null_if_zero = true)                                                                                                       \
-    F(int64_t, late_steps, "late_steps", NULL,                                                                                    \
-      "that this worker computed in vain: its gradients came when the update had been made without it",                           \
-      OF_THE_LATE)                                                                                                                \
-    F(int64_t, missed_steps, "missed_steps", NULL,                                                                                \
-      "that were over before this worker came to them; its means over the steps are over the others",                             \
-      OF_THE_LATE)                                                                                                                \
-    F(int64_t, dropped_pushes, "dropped_pushes", NULL,                                                                            \
-      "of single keys, whose gradients no update has: older than `max_staleness`, or too late for their step",                    \
-      OF_THE_DROPPED)                                                                                                             \
-    F(int64_t, batches, "batches", NULL, "that this worker has done of the budget", OF_A_BUDGET)                                  \
-    F(int64_t, tokens, "tokens", "tokens", "of those that updated something, without padding", OF_A_BUDGET)                       \
-    F(int64_t, skipped, "skipped", NULL, "of these, those that updated nothing", OF_A_BUDGET)                                     \
-    F(int64_t, tail_batches, "tail_batches", NULL, "of these, those done when some worker had no work left",                      \
-      OF_A_BUDGET)                                                                                                                \
-    F(double, tail_seconds, "tail_seconds", "s", "for how long some workers, not all, were at work",                              \
-      OF_A_BUDGET)
+#define RANK_FIGURES(F)                                                                                      \
+    F(size_t, transport_peak_bytes, "transport_peak_bytes", "bytes",                                         \
+      "the most frames in flight at one time (`ps:*`), which the ledger does not count: "                    \
+      "gradients that a server holds until it adds them, and copies of its answers until they "              \
+      "are sent (snapshots; over tcp also of `ps:async` and with `--elastic`)",                              \
+      .in = IN_MEMORY, .join = JOIN_BOTH, .to = "totals.transport_bytes", .title = "frames held")            \
+    F(size_t, transport_bound_bytes, "transport_bound_bytes", "bytes",                                       \
+      "upper limit of `transport_peak_bytes` if no message is repeated; 0 unless `ps:*`", .in = IN_MEMORY,   \
+      PREDICTED("frames held"), .measured = "transport_peak_bytes",                                          \
+      .note =                                                                                                \
+          "at most, not in the memory above: gradients until they are added, answers until they "            \
+          "are sent")                                                                                        \
+    F(size_t, rss_bytes, "rss_bytes", "bytes",                                                               \
+      "peak resident set of the rank's process; ranks that are threads share one", .in = IN_MEMORY)          \
+    F(uint64_t, late_allocations, "late_allocations", NULL, "device allocations after the first step",       \
+      .in = IN_MEMORY)                                                                                       \
+    F(double, sent_per_step, "sent_per_step", "bytes", "payload sent, mean over the steps", .in = IN_WIRE,   \
+      .join = JOIN_BOTH, .to = "totals.sent_per_step", .compared_as = "sent per step", .title = "sent/step") \
+    F(double, received_per_step, "received_per_step", "bytes", "payload received, mean over the steps",      \
+      .in = IN_WIRE, .join = JOIN_BOTH, .to = "totals.received_per_step",                                    \
+      .compared_as = "received per step", .title = "recv/step")                                              \
+    F(double, control_sent_per_step, "control_sent_per_step", "bytes",                                       \
+      "sent besides payload, mean over the steps: headers, scalars, barriers, and weights for "              \
+      "a snapshot or for `weights/`",                                                                        \
+      .in = IN_WIRE, .join = JOIN_BOTH, .to = "totals.control_sent_per_step")                                \
+    F(double, control_received_per_step, "control_received_per_step", "bytes",                               \
+      "received besides payload, mean over the steps", .in = IN_WIRE, .join = JOIN_BOTH,                     \
+      .to = "totals.control_received_per_step")                                                              \
+    F(double, across_sent_per_step, "across.sent_per_step", "bytes", "mean over the steps")                  \
+    F(double, across_received_per_step, "across.received_per_step", "bytes", "mean over the steps")          \
+    F(uint64_t, repeats, "repeated.messages", NULL, NULL)                                                    \
+    F(uint64_t, repeated_bytes, "repeated.bytes", "bytes", NULL)                                             \
+    F(double, local_sent_per_step, "local.sent_per_step", "bytes", "mean over the steps")                    \
+    F(double, local_received_per_step, "local.received_per_step", "bytes", "mean over the steps")            \
+    F(double, down_per_step, "offload.down_per_step", "bytes",                                               \
+      "from the device to the host, mean over the steps")                                                    \
+    F(double, up_per_step, "offload.up_per_step", "bytes",                                                   \
+      "from the host to the device, mean over the steps")                                                    \
+    F(double, read_per_step, "offload.read_per_step", "bytes", "from disk, mean over the steps")             \
+    F(double, written_per_step, "offload.written_per_step", "bytes", "to disk, mean over the steps")         \
+    F(int64_t, updates, "updates", NULL,                                                                     \
+      "applied since the rank started: by a worker's loop, or to every key of a server")                     \
+    F(int64_t, samples_per_update, "samples_per_update", "sequences",                                        \
+      "in the global batch; under `ps:async` in one worker's share of it")                                   \
+    F(int64_t, samples_counted, "samples_counted", "sequences",                                              \
+      "whose gradients were applied, where they are counted. Of a worker with `--elastic`, "                 \
+      "`ps:backup` or `ps:quorum`: the job's, since its first step. Of a server with "                       \
+      "`pushes_per_update` above 1: those in every key. Else null",                                          \
+      .null_if_zero = true)                                                                                  \
+    F(double, consensus_distance, "consensus_distance", NULL,                                                \
+      "of `gossip`, at the end: ||x - mean||^2, x being a rank's masters and mean the mean of "              \
+      "all ranks'; in summary.json the mean over the ranks. `weights_hash` and evaluations are "             \
+      "those of the mean",                                                                                   \
+      .null_if_zero = true, .join = JOIN_MEAN_OF_WORKERS)                                                    \
+    F(int64_t, late_steps, "late_steps", NULL,                                                               \
+      "steps that the worker computed although their updates were made without it: its "                     \
+      "gradients came too late",                                                                             \
+      OF_THE_LATE, .join = JOIN_EACH)                                                                        \
+    F(int64_t, missed_steps, "missed_steps", NULL,                                                           \
+      "steps that the worker did not compute, because they had ended before it began them. Its "             \
+      "means over the steps leave them out",                                                                 \
+      OF_THE_LATE, .join = JOIN_EACH)                                                                        \
+    F(int64_t, dropped_pushes, "dropped_pushes", NULL,                                                       \
+      "gradients of single keys that a server applied to no update: older than "                             \
+      "`parameter_server.max_staleness`, or too late for their step. A batch is one push of "                \
+      "each key. `staleness` leaves them out",                                                               \
+      OF_THE_DROPPED, .join = JOIN_EACH)                                                                     \
+    F(int64_t, batches, "batches", NULL,                                                                     \
+      "of the budget that all workers share, done by the worker since `resumed_from`", OF_A_BUDGET,          \
+      .join = JOIN_EACH)                                                                                     \
+    F(int64_t, tokens, "tokens", "tokens", "in the batches that updated something, without padding",         \
+      OF_A_BUDGET)                                                                                           \
+    F(int64_t, skipped, "skipped", NULL, "batches that updated nothing", OF_A_BUDGET, .join = JOIN_SUM)      \
+    F(int64_t, tail_batches, "tail_batches", NULL,                                                           \
+      "batches done in the tail: after the first worker had no batch left", OF_A_BUDGET, .join = JOIN_SUM)   \
+    F(double, tail_seconds, "tail_seconds", "s",                                                             \
+      "length of the tail: from the time at which the first worker had no batch left to the "                \
+      "end of the last worker's last batch",                                                                 \
+      OF_A_BUDGET, .join = JOIN_MOST)
 
 struct moments;
 struct rank_report {
@@ -176,6 +196,21 @@ static inline void rank_span_begin(struct rank_span *s) {
 static inline void rank_span_end(struct rank_span *s) {
     s->end_ns = now_ns();
     s->cpu_end_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+}
+
+// Takes a rank's prediction. r->role is set. c: the configuration of the run, not of a topology inside another one.
+void rank_report_predict(struct rank_report *r, const struct config *c, const struct prediction *p);
+// Return the predicted payload per step, the mean over r->steps; 0 without steps: nothing was sent.
+static inline double rank_predicted_sent(const struct rank_report *r) {
+    const struct wire_prediction *w = &r->wire;
+    return r->steps > 0 ? wire_mean(w->sent_per_step, w->later.sent_per_step, r->steps, r->wire_later.steps)
+                        : 0;
+}
+static inline double rank_predicted_received(const struct rank_report *r) {
+    const struct wire_prediction *w = &r->wire;
+    return r->steps > 0
+               ? wire_mean(w->received_per_step, w->later.received_per_step, r->steps, r->wire_later.steps)
+               : 0;
 }
 
 // Takes a rank's counters after `steps` steps. For a server of an interrupted asynchronous job, steps may include a

@@ -86,7 +86,6 @@ static void put_description(cJSON *s, const struct config *c, const struct metri
     if (c->row->describe) c->row->describe(c, s);
     json_put(s, "steps", (double)m->last_step);
     json_put(s, "skipped", (double)m->skipped);
-    json_put(s, "tokens_per_step", (double)(c->train_batch * c->seq));
     put_trouble(s, c);
     cJSON *loss = cJSON_GetObjectItem(s, "loss");
     json_put(loss, "first", m->loss_first);
@@ -235,23 +234,10 @@ static double samples_counted(const cJSON *ranks) {
     return least;
 }
 
-// Returns the mean over the workers. NAN: they have no weights of their own.
-static double consensus_distance(const cJSON *ranks) {
-    double sum = 0;
-    int workers = 0;
-    const cJSON *r;
-    cJSON_ArrayForEach(r, ranks) {
-        if (!is(r, "worker")) continue;
-        sum += json_number(r, "consensus_distance");
-        workers++;
-    }
-    return workers ? sum / workers : NAN;
-}
-
 // From the start of the first worker's first step to the end of the last worker's last one if they share a clock; else
 // the longest training time of a worker.
 static double training_seconds(const cJSON *ranks) {
-    double begin = INFINITY, end = -INFINITY, aside = 0, longest = NAN;
+    double begin = INFINITY, end = -INFINITY, pause = 0, longest = NAN;
     const char *boot_id = NULL;
     bool one_clock = true;
     const cJSON *r;
@@ -259,54 +245,16 @@ static double training_seconds(const cJSON *ranks) {
         if (!is(r, "worker")) continue;
         const cJSON *clock = json_item(r, "clock");
         double from = json_number(clock, "begin_ns"), to = json_number(clock, "end_ns");
-        double own_aside = json_number(clock, "aside_seconds"), own = (to - from) * 1e-9 - own_aside;
+        double own_pause = json_number(clock, "aside_seconds"), own = (to - from) * 1e-9 - own_pause;
         const char *id = json_text(clock, "boot_id", "");
         one_clock = one_clock && *id && (!boot_id || !strcmp(boot_id, id));
         boot_id = id;
         begin = fmin(begin, from);
         end = fmax(end, to);
-        aside = fmax(aside, own_aside);
+        pause = fmax(pause, own_pause);
         if (!(own <= longest)) longest = own;
     }
-    return one_clock && end > begin ? (end - begin) * 1e-9 - aside : longest;
-}
-
-// One budget of batches for all workers: the batches of each worker, those that updated nothing (metrics.jsonl has
-// only worker 0's), and those of the tail. Returns the tail's batches; NAN: no such budget.
-static double put_tail(cJSON *summary, const cJSON *ranks, double *seconds) {
-    double batches = 0, skipped = 0;
-    cJSON *each = NULL;
-    const cJSON *r;
-    *seconds = 0;
-    cJSON_ArrayForEach(r, ranks) {
-        if (!json_item(r, "batches")) continue;
-        if (!each) each = cJSON_AddArrayToObject(summary, "batches");
-        cJSON_AddItemToArray(each, cJSON_CreateNumber(json_number(r, "batches")));
-        batches += json_number(r, "tail_batches");
-        skipped += json_number(r, "skipped");
-        *seconds = fmax(*seconds, json_number(r, "tail_seconds"));
-    }
-    if (!each) return NAN;
-    // NAN: reports of an earlier version, which do not have it.
-    if (isfinite(skipped))
-        cJSON_SetNumberValue(cJSON_GetObjectItemCaseSensitive(summary, "skipped"), skipped);
-    json_put(summary, "tail_batches", batches);
-    json_put(summary, "tail_seconds", *seconds);
-    return batches;
-}
-
-// For each worker, where steps may be closed without late ranks; for each server, where old gradients are dropped.
-static void put_late(cJSON *summary, const cJSON *ranks) {
-    static const char *const keys[] = {"late_steps", "missed_steps", "dropped_pushes"};
-    for (int i = 0; i < 3; i++) {
-        cJSON *each = NULL;
-        const cJSON *r;
-        cJSON_ArrayForEach(r, ranks) {
-            if (!json_item(r, keys[i])) continue;
-            if (!each) each = cJSON_AddArrayToObject(summary, keys[i]);
-            cJSON_AddItemToArray(each, cJSON_CreateNumber(json_number(r, keys[i])));
-        }
-    }
+    return one_clock && end > begin ? (end - begin) * 1e-9 - pause : longest;
 }
 
 // Returns the mean tokens of a sequence. Usually that is worker 0's figure. Where workers share a budget, it is the
@@ -392,10 +340,9 @@ static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
     json_put(s, "updates_applied", updates);
     json_put(s, "samples_applied", samples);
     json_put(s, "tokens_applied", tokens);
-    json_put(s, "consensus_distance", consensus_distance(ranks));
     json_put(s, "seconds", seconds);
-    put_late(s, ranks);
-    double tail_s, tail = put_tail(s, ranks, &tail_s) * of_batch * each;
+    // Where workers share a budget, rates leave out the tail, in which not all of them work.
+    double tail_s = json_number(s, "tail_seconds"), tail = json_number(s, "tail_batches") * of_batch * each;
     if (tail < tokens && tail_s < seconds) {
         tokens -= tail;
         seconds -= tail_s;
@@ -407,30 +354,6 @@ static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
 }
 
 // ---------------------------------------------------------------- per rank
-// Copies the members that the lists of memory and wire include from the ranks' reports, and adds the topology's
-// formulas.
-static void put_ranks(cJSON *s, const struct config *c, const cJSON *ranks) {
-    cJSON *memory = cJSON_AddArrayToObject(s, "memory"), *wire = cJSON_AddArrayToObject(s, "wire"),
-          *servers = NULL;
-    const cJSON *r;
-    cJSON_ArrayForEach(r, ranks) {
-        const char *role = json_text(r, "role", "");
-        cJSON *m = cJSON_CreateObject(), *w = cJSON_CreateObject();
-        figures_take(m, rank_figures(), IN_MEMORY, r);
-        cJSON_AddStringToObject(m, "formula", c->row->formula(c, role).memory);
-        cJSON_AddItemToArray(memory, m);
-        figures_take(w, rank_figures(), IN_WIRE, r);
-        cJSON_AddStringToObject(w, "formula", c->row->formula(c, role).wire);
-        cJSON_AddItemToArray(wire, w);
-        const cJSON *time = json_item(r, "server_time");
-        if (!time) continue;
-        if (!servers) servers = cJSON_AddArrayToObject(s, "server_time");
-        cJSON *one = cJSON_Duplicate(time, 1);
-        json_put(one, "rank", json_number(r, "rank"));
-        cJSON_AddItemToArray(servers, one);
-    }
-}
-
 static void put_peer(cJSON *list, const struct meeting *m, size_t i, double seconds) {
     if (!(seconds > 0)) return;
     cJSON *o = cJSON_CreateObject();
@@ -816,7 +739,8 @@ static cJSON *build(const char *dir, const struct config *c, struct metrics_tota
     figures_join(s, rank_figures(), ranks);
     put_totals(s, c, ranks);
     put_speed(s, m);
-    put_ranks(s, c, ranks);
+    const cJSON *r;
+    cJSON_ArrayForEach(r, ranks) rank_figures_list(s, c, r);
     put_devices(s, ranks);
     put_mfu(s, c->dtype);
     if (c->recovery.checkpoint_every > 0) put_checkpoints(s, dir, ranks);

@@ -6,21 +6,10 @@
 #include "shared/core/json.h"
 #include "shared/core/text.h"
 #include "shared/device/device_facts.h"
+#include "shared/report/figures.h"
 #include "shared/report/summary.h"
 
 static const char *text(const cJSON *o, const char *key) { return json_text(o, key, "-"); }
-
-static double of_class(const cJSON *classes, enum mem_class c) {
-    const cJSON *v = json_item(classes, mem_class_name(c));
-    return v ? v->valuedouble : 0;
-}
-
-static double device_bytes(const cJSON *classes) {
-    double sum = 0;
-    const cJSON *v;
-    cJSON_ArrayForEach(v, classes) sum += v->valuedouble;
-    return sum - of_class(classes, MEM_HOST) - of_class(classes, MEM_OFFLOAD);
-}
 
 static void print_rate(FILE *f, const cJSON *s) {
     fprintf(f, "rate        %.2f GFLOP/s with attention in full (a token: " FLOPS_FULL ")\n",
@@ -196,72 +185,137 @@ static void print_peers(FILE *f, const char *words, const cJSON *list, double le
     if (any) fputc('\n', f);
 }
 
+// Prints the figures of `object` that have titles, in ms of each step.
+static void print_parts(FILE *f, const cJSON *o, const char *object, double steps) {
+    const struct figure_rows rows = rank_figures();
+    const char *separator = "";
+    for (const struct figure *r = rows.rows, *parent; r < rows.rows + rows.count; r++) {
+        if (!r->title || !(parent = figure_parent(rows, r)) || strcmp(parent->key, object) != 0) continue;
+        fprintf(f, "%s %s %.2f", separator, r->title, json_number(o, strrchr(r->key, '.') + 1) / steps * 1e3);
+        separator = ",";
+    }
+}
+
 static void print_time(FILE *f, const cJSON *s) {
-    static const char *const names[][2] = {
-        {"forward", "forward"}, {"backward", "backward"},          {"optimizer", "optimizer"},
-        {"wait", "wait"},       {"exposed", "comm_exposed"},       {"host", "host"},
-        {"data", "data"},       {"overlapped", "comm_overlapped"},
-    };
     const cJSON *time = json_item(s, "time");
     double steps = fmax(summary_own_steps(s), 1);
     fprintf(f, "mean step   %.2f ms:", json_number(time, "total") / steps * 1e3);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        fprintf(f, " %s %.2f%s", names[i][0], json_number(time, names[i][1]) / steps * 1e3,
-                i < 6   ? ","
-                : i < 7 ? ";"
-                        : "\n");
+    print_parts(f, time, "time", steps);
+    fputc('\n', f);
     double least = 0.01 * json_number(time, "total");
     print_peers(f, "waited for  ", json_item(time, "waited_for"), least, 1e3 / steps, "ms");
     print_peers(f, "stood still ", json_item(s, "stood_still"), fmax(least, 0.1), 1, "s");
 }
 
 static void print_servers(FILE *f, const cJSON *s) {
-    static const char *const parts[] = {"receive", "sum", "hold", "wait", "update", "reply"};
-    const size_t count = sizeof parts / sizeof *parts;
-    double steps = fmax(summary_own_steps(s), 1);
     const cJSON *r;
     cJSON_ArrayForEach(r, json_item(s, "server_time")) {
-        fprintf(f, "  server %2.0f   ", json_number(r, "rank"));
-        for (size_t i = 0; i < count; i++)
-            fprintf(f, "%s %.2f%s", parts[i], json_number(r, parts[i]) / steps * 1e3,
-                    i + 1 < count ? ", " : "");
+        fprintf(f, "  server %2.0f  ", json_number(r, "rank"));
+        print_parts(f, r, "server_time", fmax(summary_own_steps(s), 1));
         if (json_number(r, "threads") > 1) fprintf(f, " (%.0f threads added)", json_number(r, "threads"));
         fputc('\n', f);
     }
 }
 
-static void print_class(FILE *f, const cJSON *s, enum mem_class class, const char *title) {
-    char a[24], b[24];
-    const cJSON *r;
-    bool any = false;
-    cJSON_ArrayForEach(r, json_item(s, "memory")) {
-        double predicted = of_class(json_item(r, "predicted"), class);
-        double peak = of_class(json_item(r, "peak"), class);
-        if (predicted + peak <= 0) continue;
-        if (!any) fprintf(f, "\n%-12s %12s %12s\n", title, "predicted", "measured");
-        any = true;
-        fprintf(f, "  %-7s %2.0f %12s %12s\n", json_text(r, "role", "-"), json_number(r, "rank"),
-                format_bytes(a, predicted), format_bytes(b, peak));
+// ---------------------------------------------------------------- predicted and measured, rank by rank
+// A table of one of the summary's lists. Its columns are the predicted rows with a title of an element, or of an object
+// in it, each with the measured figure that it names; columns of zeros are left out.
+struct pair_table {
+    const char *title;
+    const cJSON *list;
+    unsigned in;                  // of struct figure
+    const struct figure *object;  // NULL: the element itself
+    // Prints the last columns of an element; NULL: their titles.
+    void (*print_rest)(FILE *f, const cJSON *element);
+};
+#define COLUMNS_MAX 16
+
+static bool is_column(const struct pair_table *t, const struct figure *r) {
+    const struct figure *parent = figure_parent(rank_figures(), r);
+    const cJSON *e;
+    if (!r->predicted || !r->title || r->kind == FIGURE_OBJECT || parent != t->object ||
+        !((parent ? parent : r)->in & t->in))
+        return false;
+    cJSON_ArrayForEach(e, t->list) if (figure_number(e, r->key) > 0 ||
+                                       (r->measured && figure_number(e, r->measured) > 0)) return true;
+    return false;
+}
+
+static int width_of(const struct figure *r) {
+    int width = (int)strlen(r->title) + (r->measured ? 7 : 0);
+    return width < 12 ? 12 : width;
+}
+
+// o: the element, or a phase of it.
+static void print_pairs_of(FILE *f, const cJSON *o, const struct figure *const *columns, int count) {
+    char cell[FIGURE_CELL];
+    for (int i = 0; i < count; i++) {
+        const struct figure *r = columns[i];
+        fprintf(f, " %*s", width_of(r), figure_cell(cell, r, figure_number(o, r->key)));
+        if (r->measured) fprintf(f, " %12s", figure_cell(cell, r, figure_number(o, r->measured)));
     }
 }
 
-static void print_memory(FILE *f, const cJSON *s) {
-    char a[24], b[24], c[24], d[24];
-    const cJSON *r;
-    fprintf(f, "\nmemory       %12s %12s   %-10s %-22s %10s\n", "predicted", "measured", "", "textbook",
-            "resident");
-    cJSON_ArrayForEach(r, json_item(s, "memory")) {
-        const cJSON *predicted = json_item(r, "predicted"), *peak = json_item(r, "peak");
-        char book[64];
-        snprintf(book, sizeof book, "%s %s", format_bytes(c, json_number(r, "formula_bytes")),
-                 text(r, "formula"));
-        fprintf(f, "  %-7s %2.0f %12s %12s   %-10s %-22s %10s\n", text(r, "role"), json_number(r, "rank"),
-                format_bytes(a, device_bytes(predicted)), format_bytes(b, device_bytes(peak)),
-                cJSON_Compare(predicted, peak, 1) ? "equal" : "DIFFERENT", book,
-                format_bytes(d, json_number(r, "rss_bytes")));
+static void print_pairs(FILE *f, const struct pair_table *t) {
+    const struct figure_rows rows = rank_figures();
+    const struct figure *columns[COLUMNS_MAX];
+    const cJSON *e, *phase;
+    int count = 0;
+    for (const struct figure *r = rows.rows; r < rows.rows + rows.count; r++)
+        if (count < COLUMNS_MAX && is_column(t, r)) columns[count++] = r;
+    if (!count) return;
+    fprintf(f, "\n%-12s", t->title);
+    for (int i = 0; i < count; i++) {
+        const struct figure *r = columns[i];
+        char title[64];
+        snprintf(title, sizeof title, "%s%s", r->title, r->measured ? ": pred." : "");
+        fprintf(f, " %*s", width_of(r), title);
+        if (r->measured) fprintf(f, " %12s", "measured");
     }
-    print_class(f, s, MEM_HOST, "pinned host");
-    print_class(f, s, MEM_OFFLOAD, "offloaded");
+    if (t->print_rest) t->print_rest(f, NULL);
+    fputc('\n', f);
+    cJSON_ArrayForEach(e, t->list) {
+        if (t->object && !json_item(e, t->object->key)) continue;
+        fprintf(f, "  %-7s %2.0f", text(e, "role"), json_number(e, "rank"));
+        print_pairs_of(f, e, columns, count);
+        if (t->print_rest) t->print_rest(f, e);
+        fputc('\n', f);
+        const cJSON *phases = t->object ? NULL : json_item(e, "phases");
+        cJSON_ArrayForEach(phase, phases) {
+            fprintf(f, "  %-10s", text(phase, "name"));
+            print_pairs_of(f, phase, columns, count);
+            fprintf(f, "   (%.0f steps)\n", json_number(phase, "steps"));
+        }
+    }
+}
+
+static void print_rest_of_memory(FILE *f, const cJSON *e) {
+    char formula[24], resident[24], book[64];
+    const bool equal = cJSON_Compare(json_item(e, "predicted"), json_item(e, "peak"), 1);
+    snprintf(book, sizeof book, "%s %s", format_bytes(formula, json_number(e, "formula_bytes")),
+             text(e, "formula"));
+    fprintf(f, "   %-10s %-22s %10s",
+            !e      ? ""
+            : equal ? "equal"
+                    : "DIFFERENT",
+            e ? book : "textbook", e ? format_bytes(resident, json_number(e, "rss_bytes")) : "resident");
+}
+
+static void print_rest_of_wire(FILE *f, const cJSON *e) {
+    if (e)
+        fprintf(f, "   %.0f", json_number(e, "control_sent_per_step"));
+    else
+        fputs("   (control out)", f);
+}
+
+static void print_ranks(FILE *f, const cJSON *s) {
+    const struct figure_rows rows = rank_figures();
+    const cJSON *memory = json_item(s, "memory"), *wire = json_item(s, "wire");
+    print_pairs(f, &(struct pair_table){"memory", memory, IN_MEMORY, NULL, print_rest_of_memory});
+    print_pairs(f, &(struct pair_table){"per step", wire, IN_WIRE, NULL, print_rest_of_wire});
+    for (const struct figure *r = rows.rows; r < rows.rows + rows.count; r++)
+        if (r->kind == FIGURE_OBJECT && r->title && r->in & IN_WIRE)
+            print_pairs(f, &(struct pair_table){r->title, wire, IN_WIRE, r, NULL});
 }
 
 static void print_devices(FILE *f, const cJSON *s) {
@@ -286,81 +340,26 @@ static void print_devices(FILE *f, const cJSON *s) {
 }
 
 static void print_totals(FILE *f, const struct cJSON *summary) {
-    char a[24], b[24], c[24], d[24], e[24];
-    const cJSON *all = json_item(summary, "totals"), *most = json_item(summary, "busiest");
-    if (!all) return;
-    double pss = json_number(all, "pss_bytes");  // NAN for a single process: its peak is printed instead
-    fprintf(f, "\n%-12s %12s %12s %12s %12s %12s %8s\n", "whole job", "memory", "frames held", "resident",
-            "sent/step", "recv/step", "CPU s");
-    for (int i = 0; i < 2; i++) {
-        const cJSON *o = i ? most : all;
-        fprintf(f, "  %-10s %12s %12s %12s %12s %12s %8.2f\n", i ? "busiest" : "all roles",
-                format_bytes(a, json_number(o, "memory_bytes")),
-                format_bytes(e, json_number(o, "transport_bytes")),
-                isfinite(pss) && i ? "-" : format_bytes(b, isfinite(pss) ? pss : json_number(o, "rss_bytes")),
-                format_bytes(c, json_number(o, "sent_per_step")),
-                format_bytes(d, json_number(o, "received_per_step")), json_number(o, "cpu_seconds"));
-    }
-}
-
-// Prints the bytes at four keys, one column each.
-static void print_bytes(FILE *f, const cJSON *o, const char *const keys[4]) {
-    char text[24];
-    for (int i = 0; i < 4; i++) fprintf(f, " %12s", format_bytes(text, json_number(o, keys[i])));
-}
-
-static void print_wire(FILE *f, const cJSON *s) {
-    static const char *const ways[4] = {"predicted_sent", "sent_per_step", "predicted_received",
-                                        "received_per_step"};
-    const cJSON *w, *o;
-    char text[24];
-    fprintf(f, "\nper step     %12s %12s %12s %12s   (control out)\n", "sent: pred.", "measured",
-            "recv: pred.", "measured");
-    cJSON_ArrayForEach(w, json_item(s, "wire")) {
-        fprintf(f, "  %-7s %2.0f", json_text(w, "role", "-"), json_number(w, "rank"));
-        print_bytes(f, w, ways);
-        fprintf(f, "   %.0f\n", json_number(w, "control_sent_per_step"));
-        cJSON_ArrayForEach(o, json_item(w, "phases")) {
-            fprintf(f, "  %-10s", json_text(o, "name", ""));
-            print_bytes(f, o, ways);
-            fprintf(f, "   (%.0f steps)\n", json_number(o, "steps"));
+    const struct figure_rows rows = rank_figures();
+    const cJSON *lines[] = {NULL, json_item(summary, "totals"), json_item(summary, "busiest")};
+    static const char *const names[] = {"\nwhole job   ", "  all roles ", "  busiest   "};
+    if (!lines[1]) return;
+    double pss = json_number(lines[1], "pss_bytes");  // NAN for a single process: its peak is printed instead
+    for (int i = 0; i < 3; i++) {
+        const cJSON *o = lines[i];
+        char cell[FIGURE_CELL];
+        fputs(names[i], f);
+        for (const struct figure *r = rows.rows; r < rows.rows + rows.count; r++) {
+            if (r->join != JOIN_BOTH || !r->title) continue;
+            fprintf(f, " %12s", o ? figure_cell(cell, r, json_number(o, strchr(r->to, '.') + 1)) : r->title);
         }
-    }
-    cJSON_ArrayForEach(w, json_item(s, "wire")) {
-        if (!(o = json_item(w, "across"))) continue;
-        fprintf(f, "  across  %2.0f", json_number(w, "rank"));
-        print_bytes(f, o, ways);
-        fprintf(f, "   out of its group of %.0f; without groups %s\n", json_number(o, "group"),
-                format_bytes(text, json_number(o, "predicted_sent_ungrouped")));
-    }
-    cJSON_ArrayForEach(w, json_item(s, "wire")) {
-        if (!(o = json_item(w, "local"))) continue;
-        fprintf(f, "  local   %2.0f", json_number(w, "rank"));
-        print_bytes(f, o, ways);
-        fputc('\n', f);
-    }
-}
-
-static void print_offload(FILE *f, const cJSON *s) {
-    static const struct {
-        const char *keys[4], *words;
-    } ways[] = {{{"predicted_down", "down_per_step", "predicted_up", "up_per_step"}, "host: down, up"},
-                {{"predicted_read", "read_per_step", "predicted_written", "written_per_step"},
-                 "disk: read, written"}};
-    const cJSON *w;
-    bool any = false;
-    cJSON_ArrayForEach(w, json_item(s, "wire")) {
-        const cJSON *o = json_item(w, "offload");
-        if (o && !any)
-            fprintf(f, "\noffload/step %12s %12s %12s %12s\n", "predicted", "measured", "predicted",
-                    "measured");
-        any |= o != NULL;
-        for (int i = 0; i < 2; i++) {
-            if (!(json_number(o, ways[i].keys[0]) + json_number(o, ways[i].keys[1]) > 0)) continue;
-            fprintf(f, "  %-7s %2.0f", json_text(w, "role", "-"), json_number(w, "rank"));
-            print_bytes(f, o, ways[i].keys);
-            fprintf(f, "   %s\n", ways[i].words);
+        if (!o) {
+            fprintf(f, " %12s %8s\n", "resident", "CPU s");
+            continue;
         }
+        double resident = !isfinite(pss) ? json_number(o, "rss_bytes") : i == 1 ? pss : NAN;
+        fprintf(f, " %12s %8.2f\n", isfinite(resident) ? format_bytes(cell, resident) : "-",
+                json_number(o, "cpu_seconds"));
     }
 }
 
@@ -395,11 +394,9 @@ void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
     print_head(f, s);
     print_time(f, s);
     print_servers(f, s);
-    print_memory(f, s);
+    print_ranks(f, s);
     print_devices(f, s);
     print_totals(f, s);
-    if (strcmp(text(json_item(s, "wire")->child, "formula"), "0") != 0) print_wire(f, s);
-    print_offload(f, s);
     if (json_item(s, "checkpoints")) fputc('\n', f);
     print_checkpoints(f, s);
     const cJSON *staleness = json_item(s, "staleness");
@@ -455,7 +452,7 @@ static void brief_memory(FILE *f, const cJSON *s) {
         next = next_role(r);
         for (; r != next; r = r->next) {
             const cJSON *predicted = json_item(r, "predicted"), *peak = json_item(r, "peak");
-            take(&memory, device_bytes(predicted), device_bytes(peak));
+            take(&memory, json_number(r, "predicted_bytes"), json_number(r, "device_bytes"));
             memory.exact &= cJSON_Compare(predicted, peak, 1);
         }
         fputs(separator, f);

@@ -456,7 +456,7 @@ static int stand(struct train *x, int64_t place, int64_t *start, int64_t *begin)
     if (gate_stand(&x->gate, place)) return -1;
     bool waits = x->gate.facts.pace == GATE_PACE_SLOWEST && x->r->steps > x->t->start.step;
     int64_t stood = waits ? gate_stood_ns() - all_stood : now_ns() - came;
-    x->r->report.span.aside_s += 1e-9 * (double)stood;
+    x->r->report.span.not_training_s += 1e-9 * (double)stood;
     *start += stood;
     *begin += stood;
     return 0;
@@ -520,10 +520,10 @@ static int run_steps(struct train *x) {
     x->steps_s = seconds_since(start, end);
     x->job_s = x->o->elapsed_before + x->steps_s;
     const struct pace_end at = {x->t, x->r->timeline, end, x->c->recovery.elastic ? end : now_ns()};
-    double trained_aside_s = x->r->report.span.aside_s;
+    double trained_aside_s = x->r->report.span.not_training_s;
     int64_t behind = end;
     if (stand(x, GATE_END, &start, &behind)) return -1;
-    x->r->report.span.aside_s = trained_aside_s;  // the span ended before this wait
+    x->r->report.span.not_training_s = trained_aside_s;  // the span ended before this wait
     x->applied = (double)(x->updates - x->t->start.updates);
     if (!x->t->plan.alone) return 0;
     // Some worker may have stopped early. Ranks with steps of their own stop at different steps, so each reports it

@@ -138,7 +138,7 @@ class Disk(Offload):
     def test_every_stage_is_predicted(self):
         done = self.run_it(*self.words("dry", "--topology", "zero:3", *self.nvme(), *PARAM, "--dry-run"))
         self.assertIn("zero:0   worker  16P", done.stdout)
-        self.assertRegex(done.stdout, r"disk +[0-9.]+ MiB read, ")
+        self.assertRegex(done.stdout, r"offload: read +[0-9.]+ MiB ")
 
     def test_no_room(self):
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))

@@ -174,7 +174,7 @@ static void parts_add_up_to_the_mean_step_above_them(void **state) {
     assert_non_null(
         strstr(text,
                "\nmean step   400.00 ms: forward 300.00, backward 0.00, optimizer 0.00, wait 0.00, "
-               "exposed 0.00, host 100.00, data 0.00; overlapped 0.00\n"));
+               "exposed 0.00, host 100.00, data 0.00, and overlapped 0.00\n"));
     free(text);
     cJSON_Delete(s);
 }
@@ -224,10 +224,10 @@ static void ranks_that_share_a_gpu_are_added_up(void **state) {
     assert_non_null(
         strstr(text, "in use 0.01 MiB of 1.00 GiB = 4096 B counted + 200 B workspaces + 6204 B context"));
     assert_non_null(strstr(text, "worker 0, worker 1\n"));
-    assert_non_null(
-        strstr(text, "  worker   0       2048 B       2048 B   equal"));  // without what is pinned
-    assert_non_null(strstr(text, "pinned host "));
-    assert_non_null(strstr(text, "  worker   0        512 B        512 B"));
+    assert_non_null(strstr(text, "pinned: pred. "));  // apart from the device's memory
+    assert_non_null(strstr(
+        text,
+        "  worker   0        2048 B       2048 B         512 B        512 B                0 B        100 B   equal"));
     free(text);
     cJSON_Delete(s);
 }
@@ -287,9 +287,11 @@ static void memory_agrees_class_by_class(void **state) {
     assert_int_equal(summary_write_rank(dir, &w, NULL), 0);
     cJSON *s = summary_merge(&topologies, dir);
     char *text = printed(dir, s);
-    assert_non_null(strstr(text, "  worker   0       2048 B       2048 B   equal"));
-    assert_non_null(strstr(text, "  worker   1       2560 B       2560 B   DIFFERENT"));
-    assert_null(strstr(text, "pinned host"));
+    assert_non_null(
+        strstr(text, "  worker   0        2048 B       2048 B                0 B        100 B   equal"));
+    assert_non_null(
+        strstr(text, "  worker   1        2560 B       2560 B                0 B        100 B   DIFFERENT"));
+    assert_null(strstr(text, "pinned: pred."));
     assert_null(strstr(text, "GPU"));
     assert_false(cJSON_HasObjectItem(s, "devices"));
     free(text);

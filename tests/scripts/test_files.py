@@ -47,6 +47,7 @@ RUNS = {
     "range": ["--no-weights", "--set", "eval_batches=0", "--set", "scheduler.type=LRRangeTest", "--set", "optimizer.type=SGD",
               "--set", "tensorboard.output_path=curves", "--set", "csv_monitor.output_path=curves"],
 }
+PRINTED = ("train --dry-run --json", "plan --json")
 GPU = ["--topology", "zero:1", "--workers", "2", "--device", "cuda", "--dtype", "bf16", "--set", "eval_batches=0"]
 TYPES = {dict: "object", list: "list", str: "string", bool: "boolean", int: "integer", float: "number",
          type(None): "null"}
@@ -121,6 +122,7 @@ class Files(Runs):
         for name, more in RUNS.items():
             self.train(name, more)
         self.lose_a_worker("away", RUNS["elastic"])
+        self.print_documents()
         if self.has_gpu:
             self.train("gpu", GPU, env={"STARRING_CUDA_SO": os.path.join(EMULATED, "libstarring_cuda.so"), "LD_LIBRARY_PATH": EMULATED,
                                         "EMULATED_CUDA_DEVICES": "1"})
@@ -141,8 +143,16 @@ class Files(Runs):
         p.go_on("worker 0")
         p.ends()
 
+    def print_documents(self):
+        """What the program prints and leaves in no file, as files beside the runs."""
+        for name in ("local", "units", "zero"):
+            self.write(self.run_it("train", *SMALL, *RUNS[name], "--dry-run", "--json").stdout, f"{name}.{PRINTED[0]}")
+        for name, limit, status in (("fits", "64M", 0), ("nothing", "1", 1)):
+            done = self.run_it("plan", "--model", "tiny", "--device-memory", limit, "--host-memory", "8G", "--disk", "8G", "--json", status=status)
+            self.write(done.stdout, f"{name}.{PRINTED[1]}")
+
     def of_kind(self, kind):
-        found = sorted(glob.glob(self.at("*", kind)))
+        found = sorted(glob.glob(self.at("*." + kind if kind in PRINTED else os.path.join("*", kind))))
         self.assertTrue(found, kind)
         return [os.path.relpath(path, self.folder) for path in found]
 

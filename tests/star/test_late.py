@@ -177,7 +177,7 @@ class Held(Case):
             for (most, peak), (received, _) in zip(held, moved):
                 self.assertEqual((most, peak), (received * (workers - 1) // workers,) * 2)
         words = self.words("run", "ps:sync", "--medium", "tcp", "--dry-run")
-        self.assertIn("\n  held ", self.run_it(*words[:words.index("--quiet")], *words[words.index("--quiet") + 1:]).stdout)
+        self.assertIn("\n  frames held ", self.run_it(*words[:words.index("--quiet")], *words[words.index("--quiet") + 1:]).stdout)
 
     def test_answers_too(self):
         """In steps that continue without the late workers, answers are copies: a message to a frozen worker keeps no other waiting."""

@@ -32,19 +32,13 @@ def measures(target, groups):
     return [(words, read) for words, read, always in out if always or len(groups) == 2]
 
 
-def pairs(group, other, read):
-    """[(value, value of the other)] of the runs of the same repeat and seed."""
-    theirs = {(run.repeat, run.seed): run for run in other}
-    return [(read(run), read(theirs[(run.repeat, run.seed)])) for run in group if (run.repeat, run.seed) in theirs]
-
-
 def compared(groups, target):
     """[(group, other, words, Ratio)] of everything that repeats have measured in both, beside the speed."""
     out = []
     for words, read in measures(target, groups):
         for group in groups:
             other = reference_of(group, groups)
-            found = other and claims.ratio(pairs(group, other, read))
+            found = other and claims.ratio(speed.pairs(*({(run.repeat, run.seed): read(run) for run in runs} for runs in (group, other))))
             if found and found.count > 1:
                 out.append((group, other, words, found))
     return [(*about, ratio) for (*about, _), ratio in zip(out, claims.claim([found for *_, found in out]))]

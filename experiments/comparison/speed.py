@@ -67,6 +67,7 @@ def rates(group, turns):
 
 
 def pairs(mine, theirs):
+    """[(value, value of the other)] of the keys that both have."""
     return [(mine[key], theirs[key]) for key in mine if key in theirs]
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import regular
 from comparison import claims, learning, likeness
 from comparison.runs import UsageError
+from comparison.speed import pairs
 from comparison.spread import estimate, finite
 
 MIB = 1 << 20
@@ -146,23 +147,17 @@ def verdicts(study, cells, targets):
             there = [c for c in mine if middles[c.row.name] is not None]
             if not there or len(there) + len(never) < 2:
                 continue
-            pairs = list(itertools.combinations(there, 2))
-            found = claims.claim([claims.ratio(pairs_of(a, b, key, target)) or claims.Ratio(1.0, 0) for a, b in pairs])
+            couples = list(itertools.combinations(there, 2))
+            found = claims.claim([claims.ratio(pairs(*({run.seed: comparable(key, run, target) for run in cell.runs} for cell in (a, b)))) or claims.Ratio(1.0, 0) for a, b in couples])
             # By the mean of the logarithms: where all have all seeds, no row's ratio to it is below 1.
             best = min(there, key=lambda c: statistics.fmean(math.log(max(comparable(key, run, target), 1e-300)) for run in c.runs))
             ratios = []
-            for (a, b), ratio in zip(pairs, found):
+            for (a, b), ratio in zip(couples, found):
                 if best in (a, b) and ratio.count:
                     ratios.append((b.row.name, turned(ratio)) if a is best else (a.row.name, ratio))
             out.append(Verdict(condition.name, key, unit, words, best.row.name, tuple(sorted(ratios, key=lambda r: r[1].value)), never,
                                sum(r.chance is not None for r in found)))
     return out
-
-
-def pairs_of(a, b, key, target):
-    """[(value of a, value of b)] of the seeds that both have."""
-    theirs = {run.seed: run for run in b.runs}
-    return [(comparable(key, run, target), comparable(key, theirs[run.seed], target)) for run in a.runs if run.seed in theirs]
 
 
 def turned(ratio):

@@ -4,6 +4,7 @@ their own."""
 import math
 from html import escape
 
+import pandas
 from markupsafe import Markup
 
 WIDE, NARROW, SMALL = 760, 340, 300   # of a plot: on a page, on a phone, one of several beside each other
@@ -107,11 +108,8 @@ def thin(points):
 
 def smooth(points, window):
     """Trailing mean of y over `window` points."""
-    out, total = [], 0.0
-    for i, (x, y) in enumerate(points):
-        total += y - (points[i - window][1] if i >= window else 0.0)
-        out.append((x, total / min(i + 1, window)))
-    return out
+    means = pandas.Series([y for _, y in points]).rolling(window, min_periods=1).mean()
+    return [(x, mean) for (x, _), mean in zip(points, means)]
 
 
 def fitting_ticks(low, high, room, most, whole=False):

@@ -23,17 +23,18 @@ def same_curve(groups):
     return sorted(found.values(), key=len, reverse=True)
 
 
-def curve_of(runs):
-    """(points, band): the median loss of each step over the runs, and from lowest to highest."""
-    points, band = [], []
-    for k, m in enumerate(runs[0].metrics[:min(len(r.metrics) for r in runs)]):
-        losses = [as_float(r.metrics[k]["loss"]) for r in runs]
-        if all(map(math.isfinite, losses)):
-            points.append((m.get("step", k + 1), statistics.median(losses)))
-            band.append((m.get("step", k + 1), min(losses), max(losses)))
-        else:
-            points.append((m.get("step", k + 1), float("nan")))
+def middle_of(places, losses):
+    """(points, band) of [loss of each run] at each place: the medians, and from lowest to highest, [] where all runs are equal."""
+    known = [(x, found) for x, found in zip(places, losses) if all(map(math.isfinite, found))]
+    band = [(x, min(found), max(found)) for x, found in known]
+    points = [(x, statistics.median(found) if all(map(math.isfinite, found)) else math.nan) for x, found in zip(places, losses)]
     return points, band if any(low < high for _, low, high in band) else []
+
+
+def curve_of(runs):
+    """middle_of() the losses of each step."""
+    steps = list(zip(*(r.metrics for r in runs)))
+    return middle_of([records[0].get("step", k) for k, records in enumerate(steps, 1)], [[as_float(m["loss"]) for m in records] for records in steps])
 
 
 def whose(*runs):
@@ -107,14 +108,9 @@ def distances(runs, groups):
 
 
 def at_places(runs, what):
-    """(points, band) of held-out loss: the runs' n-th evaluations together, at their median place."""
-    points, band = [], []
-    for found in zip(*(learning.judged(run) for run in runs)):
-        x = statistics.median(getattr(e, what) for e in found)
-        values = [e.loss for e in found]
-        points.append((x, statistics.median(values)))
-        band.append((x, min(values), max(values)))
-    return points, band if any(low < high for _, low, high in band) else []
+    """middle_of() the held-out losses: the runs' n-th evaluations together, at their median place."""
+    found = list(zip(*(learning.judged(run) for run in runs)))
+    return middle_of([statistics.median(getattr(e, what) for e in same) for same in found], [[e.loss for e in same] for same in found])
 
 
 def held_out(groups, target):

@@ -16,39 +16,20 @@ MIB = table.MIB
 FORMULA = "the formula, or in proportion"  # the key's entry for dotted lines
 
 
+def mib(value):
+    return value / MIB if isinstance(value, (int, float)) else None
+
+
 def memory_of(role):
-    def read(run):
-        entry = run.roles().get(role)
-        return device_bytes(entry["peak"]) / MIB if entry else None
-    return read
-
-
-def sent_by(role):
-    def read(run):
-        sent = (run.wire_of(role) or {}).get("sent_per_step")
-        return sent / MIB if isinstance(sent, (int, float)) else None
-    return read
+    return lambda run: mib(device_bytes(run.roles()[role]["peak"])) if role in run.roles() else None
 
 
 def formula_of(role):
-    def read(run):
-        entry = run.roles().get(role)
-        return entry["formula_bytes"] / MIB if entry and entry.get("formula_bytes") else None
-    return read
+    return lambda run: mib(run.roles().get(role, {}).get("formula_bytes") or None)
 
 
-def predicted_by(role):
-    def read(run):
-        sent = (run.wire_of(role) or {}).get("predicted_sent")
-        return sent / MIB if isinstance(sent, (int, float)) else None
-    return read
-
-
-def total_of(key, unit=MIB):
-    def read(run):
-        value = run.get("totals", key)
-        return value / unit if isinstance(value, (int, float)) else None
-    return read
+def wire_of(role, key):
+    return lambda run: mib((run.wire_of(role) or {}).get(key))
 
 
 # (title with unit, value of a run or None, whether the axis starts at zero, the formula beside it or None)
@@ -59,11 +40,11 @@ METRICS = [
     ("held-out loss (nats per token)", lambda run: run.val_loss, False, None),
     ("memory per worker (MiB)", memory_of("worker"), True, formula_of("worker")),
     ("memory per server (MiB)", memory_of("server"), True, formula_of("server")),
-    ("a worker sends, per step (MiB)", sent_by("worker"), True, predicted_by("worker")),
-    ("a server sends, per step (MiB)", sent_by("server"), True, predicted_by("server")),
-    ("memory of the whole job (MiB)", total_of("memory_bytes"), True, None),
-    ("sent in the whole job, per step (MiB)", total_of("sent_per_step"), True, None),
-    ("CPU seconds of the whole job", total_of("cpu_seconds", 1), True, None),
+    ("a worker sends, per step (MiB)", wire_of("worker", "sent_per_step"), True, wire_of("worker", "predicted_sent")),
+    ("a server sends, per step (MiB)", wire_of("server", "sent_per_step"), True, wire_of("server", "predicted_sent")),
+    ("memory of the whole job (MiB)", lambda run: mib(run.get("totals", "memory_bytes")), True, None),
+    ("sent in the whole job, per step (MiB)", lambda run: mib(run.get("totals", "sent_per_step")), True, None),
+    ("CPU seconds of the whole job", lambda run: run.get("totals", "cpu_seconds"), True, None),
 ]
 
 

@@ -179,7 +179,7 @@ def check(args, place, names, out):
     if missing:
         print(f"gpu-check: no GPU to check: {missing}", file=sys.stderr)
         return 1
-    identity = document.identity_of(place, checker.facts, facts.driver_package(checker))
+    identity = document.identity_of(place, checker.facts, next((gpu.get("driver_version", "") for gpu in facts.nvidia_smi(checker)), ""))
     record = document.Record(out, args.resume and os.path.abspath(args.resume), {**identity, "quick": args.quick}, ORDER)
     names = names or [name for name in ORDER if args.all or not record.finished(name)]
     if not names:

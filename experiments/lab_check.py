@@ -104,11 +104,6 @@ def squeeze(line):
     return re.sub(r"\s+", " ", line).strip()
 
 
-def line_matches(expected, actual):
-    parts = [re.escape(part) for part in squeeze(expected).split("...")]
-    return re.fullmatch(".*".join(parts), squeeze(actual)) is not None
-
-
 def difference(expected, actual):
     """None when the lines `actual` are what `expected` says, else a sentence on the first that is not."""
     expected, actual = [e for e in expected if e.strip()], [a for a in actual if a.strip()]
@@ -117,7 +112,7 @@ def difference(expected, actual):
         if want.strip() == "...":
             skipping = True
             continue
-        found = next((i for i in range(at, len(actual)) if line_matches(want, actual[i])), None)
+        found = next((i for i in range(at, len(actual)) if re.fullmatch(".*".join(map(re.escape, squeeze(want).split("..."))), squeeze(actual[i]))), None)
         if found is None or (found > at and not skipping):
             got = actual[at] if at < len(actual) and not skipping else None
             return f"the page says\n      {want}\n    and the command printed " + (

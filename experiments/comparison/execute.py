@@ -1,4 +1,5 @@
 """Runs the planned runs, in turns or one after the other, and reads back what each left."""
+import contextlib
 import os
 import random
 import shutil
@@ -23,7 +24,12 @@ def train(argv, log, limit, bandwidth=None):
     """Runs one training command with its output in the open file `log`: the one place where that happens. Returns its exit
     status, or a sentence when it was ended after `limit` seconds. bandwidth: of each rank's link, None for none. The run
     dies with this process, and what the program has started with it."""
-    return across_links(argv, log, limit, bandwidth) if bandwidth else end_of(start(argv, log), limit)
+    if not bandwidth:
+        return end_of(start(argv, log), limit)
+    try:
+        return netlab.train(argv, log, limit, bandwidth)
+    except (LabError, ValueError) as e:
+        raise UsageError(f"--bandwidth {bandwidth}: {e}") from None
 
 
 def start(argv, log, gate=None):
@@ -46,14 +52,6 @@ def end_of(process, limit):
     except BaseException:
         stop(process)
         raise
-
-
-def across_links(argv, log, limit, bandwidth):
-    """The same with each rank behind a link of that bandwidth."""
-    try:
-        return netlab.train(argv, log, limit, bandwidth)
-    except (LabError, ValueError) as e:
-        raise UsageError(f"--bandwidth {bandwidth}: {e}") from None
 
 
 def stop(process):
@@ -243,7 +241,8 @@ class Comparison:
                 self.say(places[key][1])
                 player = players.pop(key)
                 player.finish()
-                player.wait_end(args.limit)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    player.process.wait(timeout=args.limit)
                 ended(key, player)
                 if (key, repeat) in self.done:
                     print(said_of(self.done[(key, repeat)]), flush=True)

@@ -147,21 +147,12 @@ def total(entry):
     return max(device_bytes(entry.get("predicted")), device_bytes(entry.get("peak")))
 
 
-def same_class(name):
-    return CLASS_ALIASES.get(name, name)
-
-
 def as_float(text):
     """A loss's text as a number; NaN when it was none."""
     try:
         return float(text)
     except (TypeError, ValueError):
         return float("nan")
-
-
-def exact_json(text):
-    """JSON with every number kept as the text it was written as."""
-    return json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
 
 
 def opened(path, limit=None):
@@ -221,7 +212,7 @@ def load(name, directory):
             if not line.strip():
                 continue
             try:
-                exact, record = exact_json(line), json.loads(line)
+                exact, record = json.loads(line, parse_float=str, parse_int=str, parse_constant=str), json.loads(line)
                 loss = exact["loss"]
                 run.losses.append("null" if loss is None else loss)  # null: not a number
                 run.metrics.append(record)
@@ -238,7 +229,7 @@ def load(name, directory):
             raise RunError(f"{summary}: no \"{key}\"")
     for entry in run.summary.get("memory") or []:
         for kind in ("predicted", "peak"):
-            entry[kind] = {same_class(k): v for k, v in (entry.get(kind) or {}).items()}
+            entry[kind] = {CLASS_ALIASES.get(k, k): v for k, v in (entry.get(kind) or {}).items()}
     run.label = run.topology
     run.summary["links"] = link_rate(directory)
     run.load, run.turns = noise.read(directory), turns.read(directory)

@@ -44,16 +44,12 @@ def compared(groups, target):
     return [(*about, ratio) for (*about, _), ratio in zip(out, claims.claim([found for *_, found in out]))]
 
 
-def ratio_text(found):
-    ends = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
-    return f"{found.value:.2f}{ends}"
-
-
 def clauses(found):
     """One for each measure and reference: "zero:2 takes 1.08 (1.05 to 1.11), zero:3 1.02 (..) times the CPU seconds of ps:sync"."""
     out = {}
     for group, other, words, ratio in found:
-        out.setdefault((words, other[0].label), []).append((group[0].label, ratio_text(ratio)))
+        ends = "" if ratio.low is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
+        out.setdefault((words, other[0].label), []).append((group[0].label, f"{ratio.value:.2f}{ends}"))
     said = []
     for (words, other), ratios in out.items():
         listed = [f"{label} {'takes ' if i == 0 else ''}{text}" for i, (label, text) in enumerate(ratios)]

@@ -93,10 +93,6 @@ def cpu_per_step(group):
     return median([cpu / run.own_steps for run in group if isinstance(cpu := run.get("totals", "cpu_seconds"), (int, float))])
 
 
-def decide_of(group):
-    return next((run.turns["decide"] for run in group if run.turns and run.turns.get("decide")), DECIDE)
-
-
 def width(found):
     """How far an Estimate's interval reaches to its farther side, as a share; None without one."""
     return None if found is None or found.low is None or found.low <= 0 else max(found.high / found.value, found.value / found.low) - 1
@@ -122,7 +118,8 @@ def of(groups):
     times = [(next(claimed) if time else None, turns) for time, turns in times]
     out = []
     for group, other, (time, turns) in zip(groups, references, times):
-        decide, rate = decide_of(group), own[id(group)]
+        decide = next((run.turns["decide"] for run in group if run.turns and run.turns.get("decide")), DECIDE)
+        rate = own[id(group)]
         if rate and turns and time and own[id(other)]:
             rate = beside(rate, own[id(other)], time)
         measured = time if other is not None else rate

@@ -12,7 +12,6 @@ import os
 import platform
 import random
 import statistics
-import subprocess
 import time
 
 import regular
@@ -166,13 +165,6 @@ class Player:
     def finish(self):
         """Opens the gate for good."""
         self.gate.go(OPEN)
-
-    def wait_end(self, limit=None):
-        """Waits until the process has ended, or for `limit` seconds."""
-        try:
-            self.process.wait(timeout=limit)
-        except subprocess.TimeoutExpired:
-            pass
 
     def write(self, directory, comparison, decide):
         """comparison: what all runs of it share; decide: the share that it wants to know ratios to."""

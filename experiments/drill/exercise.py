@@ -81,15 +81,10 @@ class Exercise:
         while self.alive() and time.monotonic() < until and not set(self.result.victims) <= set(people.roles(self.mark)):
             time.sleep(moments.LOOK_S)
 
-    def are_back(self, before):
-        """Whether every victim has a successor."""
-        there = people.roles(self.mark)
-        return all(there.get(v) not in (None, pid) for v, pid in before.items())
-
     def measure(self, died, step, before):
         """From the death to the next step that is done, once the dead are back: the file was cut to the checkpoint's step
         and grows again. before: who they were."""
-        moments.wait(lambda: self.are_back(before), self.alive)
+        moments.wait(lambda: all(people.roles(self.mark).get(v) not in (None, pid) for v, pid in before.items()), self.alive)
         path, cut_to = os.path.join(self.out, "metrics.jsonl"), None
         while self.alive() and time.monotonic() - died < self.next_step_s:
             try:
@@ -160,12 +155,6 @@ class Exercise:
         elif self.job.equal and got != self.job.reference["weights_hash"]:
             self.result.wrong.append(f"the last weights are {got} instead of {self.job.reference['weights_hash']}")
 
-    def check_lives(self):
-        """Where nobody was killed nobody may have been lost."""
-        spent = len(moments.lives(self.out)) - 1
-        if self.result.how == NOBODY and spent > 0:
-            self.result.wrong.append(f"{spent} restarts were taken, and nobody had died")
-
     def run(self, draw):
         began, segments = time.monotonic(), people.segments()
         os.makedirs(self.directory, exist_ok=True)
@@ -178,7 +167,9 @@ class Exercise:
                 self.process.kill()
                 self.process.wait()
         self.check_left(segments)
-        self.check_lives()
+        restarts = len(moments.lives(self.out)) - 1
+        if self.result.how == NOBODY and restarts > 0:
+            self.result.wrong.append(f"{restarts} restarts were taken, and nobody had died")
         if not self.result.wrong:
             self.check_hash()
         self.result.seconds = time.monotonic() - began

@@ -115,7 +115,7 @@ def attention(checker, part):
 
 def parity(checker, part):
     """Logits, losses, gradients and ten steps of three small models, as PyTorch computed them in fp64."""
-    path = checker.place.parity_test()
+    path = os.path.join(checker.place.tests, "test_shared_parity")
     if not os.path.exists(path):
         part.check("the test program", FAILED, f"there is no {path}: run make tests")
         return

@@ -43,11 +43,6 @@ def nvidia_smi(checker):
     return [dict(zip(rows[0], row)) for row in rows[1:]]
 
 
-def driver_package(checker):
-    """The version of the installed driver, or ""."""
-    return next((gpu.get("driver_version", "") for gpu in nvidia_smi(checker)), "")
-
-
 def libraries(checker, part):
     """Each library: found and loaded, or what is missing and what happens without it."""
     found = checker.place.libraries

@@ -127,17 +127,14 @@ def tell(part):
 
 
 # ---------------------------------------------------------------- the page
-def libraries_of(part):
-    return ", ".join(f"{words} {part.get('libraries', {}).get(key)}"
-                     for key, words in (("runtime", "CUDA"), ("cublaslt", "cuBLASLt"), ("cudnn", "cuDNN")))
-
-
 def head(document):
     facts, parts = document["device"], document["parts"]
+    libraries = dict.fromkeys(", ".join(f"{words} {p.get('libraries', {}).get(key)}" for key, words in
+                                        (("runtime", "CUDA"), ("cublaslt", "cuBLASLt"), ("cudnn", "cuDNN"))) for p in parts)
     return [f"# {facts.get('name', 'GPU')}, {document['when'][:10]}", "",
             *dict.fromkeys(f"    {p['command']}" for p in parts), "",
             f"{document['when']}, {document['seconds']:.0f} s; compute capability {facts.get('compute_capability')}, driver "
-            f"{document['identity'].get('driver')}, {'; '.join(dict.fromkeys(libraries_of(p) for p in parts))}; "
+            f"{document['identity'].get('driver')}, {'; '.join(libraries)}; "
             f"starring {document['versions'].get('starring') or 'of unknown revision'}, build {document['identity'].get('build')}; "
             f"{document['host']}.", "",
             *[f"- finding, {text}" for text in document["findings"]], *[""] * bool(document["findings"])]

@@ -58,9 +58,6 @@ class Place:
         found = sorted(glob.glob(os.path.join(self.tests, "device", "test_device_*")))
         return {os.path.basename(p)[len("test_device_"):]: p for p in found if os.access(p, os.X_OK)}
 
-    def parity_test(self):
-        return os.path.join(self.tests, "test_shared_parity")
-
     def fingerprint(self):
         """Which build this is: 16 hexadecimal digits of the program and of the object with everything CUDA."""
         digest = hashlib.sha256()

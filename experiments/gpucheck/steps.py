@@ -1,6 +1,5 @@
 """The parts that time whole training steps: each model as it is and its choices one by one."""
 import json
-import os
 
 from .work import NO_TIME, PASSED, SKIPPED
 

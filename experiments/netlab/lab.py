@@ -103,18 +103,13 @@ def owner_lives(name):
     return len(words) > 2 and words[1].isdigit() and words[2].isdigit() and started(int(words[1])) == int(words[2])
 
 
-def processes_in(name):
-    """The processes in a namespace."""
-    p = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
-    return [int(pid) for pid in p.stdout.split()]
-
-
 def remove(names):
     """Ends what runs in these namespaces and removes them, with their links. A missing process or namespace is no error."""
     until = time.monotonic() + 5
     left = names
     while left and time.monotonic() < until:
-        left = [name for name in left if end_all(processes_in(name))]
+        left = [name for name in left if end_all(map(int, subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True,
+                                                                         check=False).stdout.split()))]
         if left:
             time.sleep(0.05)
     for name in names:
@@ -122,7 +117,8 @@ def remove(names):
 
 
 def end_all(pids):
-    """Kills them; whether there were any."""
+    """Kills these processes. Returns whether there were any."""
+    pids = list(pids)
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)

@@ -8,6 +8,8 @@ import sys
 import tables
 from comparison import csvfile
 from comparison.command import check_out
+from comparison.draw import svg
+from comparison.draw.style import PALETTE, PLOTS
 from comparison.execute import check_places, said_of, time_left
 from comparison.pages.report import About
 from comparison.plan import refuse_unaccepted
@@ -115,5 +117,6 @@ def run(args, words):
                 print("* " + results.in_words(verdict))
     print("\n" + "\n".join(filter(None, [results.busy(cells), *(f"FAILED {text}" for text in failures_in_words(failed, groups)), *paths])))
     if args.picture:
-        page.write_picture(args.picture, study, cells, targets)
+        height, drawing = page.picture(study, cells, targets)
+        svg.write_file(args.picture, page.WIDTH, height, study.title, PALETTE + PLOTS, drawing)
     return 1 if failed else 0

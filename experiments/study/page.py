@@ -7,7 +7,6 @@ import tables
 from comparison import learning, machine
 from comparison.draw import svg
 from comparison.draw.lines import Lines, draw, line_plot
-from comparison.draw.style import PALETTE, PLOTS
 from comparison.pages import SECTIONS, curves, figures, report, staleness
 from . import results
 
@@ -114,11 +113,6 @@ def picture(study, cells, targets):
             tallest = max(tallest, height)
         y += tallest + 10
     return y, "".join(out)
-
-
-def write_picture(path, study, cells, targets):
-    height, drawing = picture(study, cells, targets)
-    svg.write_file(path, WIDTH, height, study.title, f"{PALETTE}{PLOTS}", drawing)
 
 
 def document(study, cells, targets, verdicts, failed, command):

@@ -127,10 +127,6 @@ def chosen(parts, names, what):
     return [part for part in parts if not wanted or part.name in wanted]
 
 
-def as_setting(value):
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def file_name(text):
     return re.sub(r"[^A-Za-z0-9_.=]+", "-", text).strip("-")
 
@@ -138,7 +134,7 @@ def file_name(text):
 def command_of(program, base, topology, seed, settings):
     argv = [program, "train", "-c", base, "--topology", topology, "--seed", str(seed), "--no-weights"]
     for key, value in settings.items():
-        argv += ["--set", f"{key}={as_setting(value)}"]
+        argv += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
     return argv
 
 

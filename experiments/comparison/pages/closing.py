@@ -14,11 +14,6 @@ from ..spread import median
 WIDTH = table.WIDTH
 
 
-def letter_of(group, letters):
-    found = list(dict.fromkeys(letters[id(run)] for run in group))
-    return ",".join(found) if len(found) < 4 else f"{found[0]}..{found[-1]}"
-
-
 def hash_of(group):
     found = {run.weights_hash for run in group}
     return str(found.pop()) if len(found) == 1 else "varies"
@@ -43,12 +38,16 @@ def columns(groups):
     speeds = {id(s.group): s for s in speed.of(groups)}
     others = list(dict.fromkeys(s.reference[0].label for s in speeds.values() if s.time))
 
+    def letter(group):
+        found = list(dict.fromkeys(letters[id(run)] for run in group))
+        return ",".join(found) if len(found) < 4 else f"{found[0]}..{found[-1]}"
+
     def time(group):
         s = speeds[id(group)]
         if not s.time:
             return "1" if others else table.DASH
         return f"{s.time.value:.2f}" + ("" if s.time.low is None else f" \u00b1{100 * s.time.width():.0f}%")
-    return [(("same", "bits"), lambda g: letter_of(g, letters)),
+    return [(("same", "bits"), letter),
             (("held-out", "loss"), lambda g: table.number(median([r.val_loss for r in g]), "{:.4f}")) if held_out else
             (("last", "loss"), lambda g: table.number(median([as_float(r.losses[-1]) for r in g]), "{:.4f}")),
             *(((role + "'s", "MiB"), of_role(role, "memory")) for role in roles),

@@ -72,28 +72,17 @@ def common(runs, key):
     return None if not values else ", ".join(values) if len(values) == 1 or (len(values) <= MOST and all(map(str.isdigit, values))) else "varies"
 
 
-def swept_of(runs):
-    """" with servers = 1, 2 and 3": the values of a sweep; "" without one."""
-    swept = {}
-    for run in runs:
-        for key, value in run.point:
-            swept.setdefault(key, {})[value] = None
-    return " with " + " and with ".join(f"{key} = {findings.listed(values)}" for key, values in swept.items()) if swept else ""
-
-
-def slow_of(runs):
-    """"rank 1 computes 2 times as long in all steps": what all runs were troubled with; "" of none, or of several."""
-    found = {r.get("trouble", "text") or "" for r in runs}
-    return found.pop() if len(found) == 1 else ""
-
-
 def title_of(runs):
     """A line that names what was compared: topologies, the values of a sweep, the roles that were made slow."""
     topologies = list(dict.fromkeys(r.topology for r in runs))
     names = findings.listed(topologies) if len(topologies) <= MOST else f"{len(topologies)} topologies"
-    slow, rounds = slow_of(runs), {r.local_steps for r in runs}
-    swept = swept_of(runs) or (f" with {rounds.pop()} local steps per round" if len(rounds) == 1 and None not in rounds else "")
-    return (names + (" compared" if len({r.label for r in runs}) > 1 else ", one run" if len(runs) == 1 else f", {len(runs)} runs") + swept + (f": {slow}" if slow else "")).strip()
+    points, rounds, slow = {}, {r.local_steps for r in runs}, {r.get("trouble", "text") or "" for r in runs}
+    for key, value in (one for run in runs for one in run.point):
+        points.setdefault(key, {})[value] = None
+    swept = " and".join(f" with {key} = {findings.listed(values)}" for key, values in points.items()) or (
+        f" with {rounds.pop()} local steps per round" if len(rounds) == 1 and None not in rounds else "")
+    what = " compared" if len({r.label for r in runs}) > 1 else ", one run" if len(runs) == 1 else f", {len(runs)} runs"
+    return names + what + swept + (f": {slow.pop()}" if len(slow) == 1 and "" not in slow else "")
 
 
 def head(title, runs):

@@ -1,16 +1,12 @@
 """How old the weights were that asynchronous gradients were computed on: how often, over time, per worker."""
 from markupsafe import Markup
 
+from .. import table
 from ..draw.bars import histogram
 from ..draw.figure import figure
 from ..draw.lines import Lines, line_plot, rows
 from . import SECTIONS
 from .figures import dash, key_of
-
-
-def stale_runs(groups):
-    return [g[0] for g in groups if g[0].kind == "ps" and g[0].topology != "ps:sync"
-            and sum(g[0].get("staleness", "histogram") or []) > 0]
 
 
 def histograms(runs):
@@ -51,7 +47,7 @@ def unit_rows(run):
 
 def section(groups):
     """The section; "" without such runs."""
-    runs = stale_runs(groups)
+    runs = [g[0] for g in groups if table.stale(g[0]) and sum(g[0].get("staleness", "histogram") or []) > 0]
     if not runs:
         return ""
     spreads = [f"{run.label}: mean {run.get('staleness', 'spread', 'mean'):.2f}, at most {run.get('staleness', 'spread', 'max'):g}"

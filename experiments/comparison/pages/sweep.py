@@ -57,10 +57,6 @@ def numbers_of(values):
     return out if all(map(math.isfinite, out)) else None
 
 
-def power_of(base, value):
-    return value > 0 and abs(math.log(value, base) - round(math.log(value, base))) < 1e-9
-
-
 def axis(key, values):
     """(positions by text, [(position, tick)], title) of a swept key: numbers where all are, on a logarithmic axis where
     they are powers of two or ten; else categories in the order given."""
@@ -71,7 +67,7 @@ def axis(key, values):
     if key.endswith("_bytes") and max(found) >= MIB // 16:
         title, unit = f"{key[:-len('_bytes')]} (MiB)", MIB
     texts = [f"{x / unit:.3g}" for x in found]
-    base = next((b for b in (2, 10) if len(set(found)) > 1 and all(power_of(b, x) for x in found)), None)
+    base = next((b for b in (2, 10) if len(set(found)) > 1 and all(x > 0 and abs(math.log(x, b) - round(math.log(x, b))) < 1e-9 for x in found)), None)
     places = [math.log(x, base) for x in found] if base else found
     if base is None and len(set(places)) > 1:  # drawn over a range of about the number of values
         low, span = min(places), max(places) - min(places)

@@ -138,30 +138,20 @@ def server_lanes(rank, threads, window):
     return lanes
 
 
-def lanes_of(timeline, window):
-    out = [worker_lane(rank, window) for rank in workers_of(timeline)]
-    for rank, threads in sorted(timeline["servers"].items()):
-        out += server_lanes(rank, threads, window)
-    return out
-
-
-def typical(group):
-    """The run of a group whose speed is nearest to the group's median."""
-    middle = median([run.tokens_per_second for run in group])
-    return group[0] if middle is None else min(group, key=lambda run: abs((run.tokens_per_second or 0) - middle))
-
-
 def pictures(groups):
     """[(label, step number, window, lanes, clock error)] of the groups that left a timeline."""
     out = []
     for group in groups:
-        run = typical(group)
+        middle = median([run.tokens_per_second for run in group])
+        run = group[0] if middle is None else min(group, key=lambda one: abs((one.tokens_per_second or 0) - middle))
         timeline = load(run)
         step = chosen_step(timeline, run.get("step_seconds", "median")) if timeline else None
         if step is None:
             continue
         window = window_of(run, timeline, step)
-        out.append((group[0].label, step["step"], window, lanes_of(timeline, window), timeline["clock_error_ns"]))
+        lanes = [worker_lane(rank, window) for rank in workers_of(timeline)]
+        lanes += [lane for rank, threads in sorted(timeline["servers"].items()) for lane in server_lanes(rank, threads, window)]
+        out.append((group[0].label, step["step"], window, lanes, timeline["clock_error_ns"]))
     return out
 
 

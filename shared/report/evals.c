@@ -83,17 +83,18 @@ bool evals_reach(const struct evals *e, double target, struct eval_point *out) {
 
 #define AT(m) FIGURE_AT(eval_record, m)
 static const struct figure of_evaluations[] = {
-    {"step", NULL, "that the snapshot was taken after; of `ps:async` steps of the job: global batches",
+    {"step", NULL, "the step after which the snapshot was taken. In `ps:async`: global batches of the job",
      AT(step)},
-    {"samples", "sequences", "of the whole job whose gradients were in the weights", AT(samples)},
-    {"updates", NULL, "applied until then. Under `ps:async` every key had at least so many", AT(updates)},
-    {"seconds", "s", "of training until then; the last one's: until the last worker had ended its steps",
+    {"samples", "sequences", "samples of the whole job whose gradients were in the weights", AT(samples)},
+    {"updates", NULL, "updates applied until then. In `ps:async` every key had at least this many",
+     AT(updates)},
+    {"seconds", "s", "training time until then; in the last line until the last worker had ended its steps",
      AT(seconds)},
     {"val_loss", "nats per token", "mean loss on held-out text", AT(val_loss), .type = "number or null"},
     {"unigram_entropy", "nats per token", "the loss of a model that knows only the token frequencies",
      AT(unigram_entropy), .type = "number or null"},
-    {"tokens", "tokens", "that were predicted: as much of the held-out text as `eval_batches` asks for",
-     AT(tokens)},
+    {"tokens", "tokens",
+     "tokens that were predicted: as much of the held-out text as `eval_batches` asks for", AT(tokens)},
 };
 #undef AT
 struct figure_rows eval_figures(void) {

@@ -123,8 +123,7 @@ static const struct figure of_ranks[] = {
     {"role", NULL, "`worker` or `server`", AT(role), .type = "string", .predicted = true,
      .in = IN_MEMORY | IN_WIRE | IN_TEXTBOOK},
     {"job", NULL,
-     "of a star: 16 hexadecimal digits that the scheduler drew, in all reports of a job the same; else "
-     "null",
+     "of a star: the job's number, 16 hexadecimal digits, equal in all reports of one job; else null",
      ALSO(job)},
     {"predicted", NULL, "memory by class, computed before the run", MADE(put_predicted), .predicted = true,
      .in = IN_MEMORY},
@@ -139,23 +138,25 @@ static const struct figure of_ranks[] = {
     {"peak", NULL, "memory by class, the most at one time as the ledger counted it", MADE(put_peak),
      .in = IN_MEMORY},
     {"peak.parameter", "bytes", "weights, in 16 bits or fp32", CLASS("weights")},
-    {"peak.gradient", "bytes", "gradients; of a server the fp32 sums too", CLASS("gradients")},
+    {"peak.gradient", "bytes", "gradients; on a server also the fp32 sums", CLASS("gradients")},
     {"peak.master", "bytes", NULL, CLASS("fp32 masters")},
     {"peak.optimizer", "bytes", "states of the optimizer", CLASS("moments")},
     {"peak.activation", "bytes", NULL, CLASS("activations")},
-    {"peak.communication", "bytes", "buffers of units in use and on their way",
+    {"peak.communication", "bytes", "buffers of units that are in use or moving",
      CLASS("communication buffers")},
     {"peak.workspace", "bytes", "workspaces of operations", CLASS("workspace")},
-    {"peak.server", "bytes", "a server's further state: what delay compensation keeps",
+    {"peak.server", "bytes", "other state of a server: what delay compensation keeps",
      CLASS("other server state")},
-    {"peak.checkpoint", "bytes", "state copied aside until it is on disk",
+    {"peak.checkpoint", "bytes", "copies of state until they are on disk",
      CLASS("copy for a snapshot or checkpoint")},
-    {"peak.pinned", "bytes", "page-locked host memory, part of no total of device memory", .type = "integer",
-     .join = JOIN_BOTH, .to = "totals.pinned_bytes"},
-    {"peak.offload", "bytes", "host memory for state that is kept out of the device's, likewise",
+    {"peak.pinned", "bytes", "page-locked host memory; no total of device memory includes it",
+     .type = "integer", .join = JOIN_BOTH, .to = "totals.pinned_bytes"},
+    {"peak.offload", "bytes",
+     "host memory for state that is not kept on the device; no total of device memory includes it",
      .type = "integer", .join = JOIN_BOTH, .to = "totals.offload_bytes"},
     {"device_bytes", "bytes",
-     "device memory, as the ledger counted at its peak: `peak` without `pinned` and `offload`",
+     "device memory, the most at one time as the ledger counted it: `peak` without `pinned` and "
+     "`offload`",
      ALSO(device_bytes), .in = IN_MEMORY, .join = JOIN_BOTH, .to = "totals.memory_bytes",
      .compared_as = "device memory", .title = "memory"},
     {"formula_bytes", "bytes", "the textbook's figure, without activations", AT(memory.formula_bytes),
@@ -188,7 +189,7 @@ static const struct figure of_ranks[] = {
      "messages that were sent again in the whole run because no answer came (`ps:*`). Their bytes are in "
      "`control_*` too",
      OBJECT, .in = IN_WIRE},
-    {"faults", NULL, "messages that arrived at this rank's sockets, and what was done to them",
+    {"faults", NULL, "messages that arrived at this rank's sockets, and the faults injected into them",
      MADE(put_faults), .type = "object", IF(r.faults[FAULT_MESSAGES]), .when = "`--fault`", .in = IN_WIRE},
     {"faults.*", NULL, "`messages`, of which `lost`, `twice`, `overtaken`", .type = "integer"},
     {"local", NULL,
@@ -221,136 +222,153 @@ static const struct figure of_ranks[] = {
     {"phases[].*_per_step", "bytes", "`sent`, `received`: measured, per step of the phase",
      OF_PHASES(number)},
     {"time", NULL,
-     "as in summary.json, of this rank, before it is known who stood still meanwhile; zeros of a server, "
-     "which has no steps of its own",
+     "as in summary.json, of this rank alone, before times in which other ranks were stopped are "
+     "attributed to them. All 0 on a server, which has no steps of its own",
      OBJECT},
-    {"time.forward", "s", "the compute stream was busy with", MEAN(time.forward), .title = "forward",
-     .compared_as = "forward"},
-    {"time.backward", "s", "with the logits and the loss, which the head computes in its backward",
+    {"time.forward", "s", "the compute stream was busy with the forward pass", MEAN(time.forward),
+     .title = "forward", .compared_as = "forward"},
+    {"time.backward", "s",
+     "the compute stream was busy with the backward pass, including logits and loss, which the head "
+     "computes there",
      MEAN(time.backward), .title = "backward", .compared_as = "backward"},
-    {"time.optimizer", "s", "with the norm and the decision; a star's servers have it", MEAN(time.optimizer),
-     .title = "optimizer", .compared_as = "optimizer"},
+    {"time.optimizer", "s",
+     "the compute stream was busy with the update, including the norm and the decision to skip; 0 in "
+     "a star, whose servers update",
+     MEAN(time.optimizer), .title = "optimizer", .compared_as = "optimizer"},
     {"time.wait", "s",
-     "computing stood still for a transfer for which some rank was not ready, or during which one stood"
-     " still",
+     "computing waited for a transfer for which some rank was not ready, or during which a rank was "
+     "stopped",
      MEAN(time.wait), .title = "wait", .compared_as = "waiting for peers"},
     {"time.comm_exposed", "s",
-     "computing stood still for a transfer for which all ranks were ready and at work, or the compute "
+     "computing waited for a transfer for which all ranks were ready and running, or the compute "
      "stream handed a gradient over",
      MEAN(time.comm_exposed), .title = "exposed", .compared_as = "exposed communication"},
     {"time.host", "s",
-     "nothing was computed, but not because of a transfer: the host's work between operations, threads "
-     "that wait for a core; or because of one, while this rank's process itself stood still",
+     "nothing was computed, for a reason other than a transfer: the host's work between operations, "
+     "or threads that waited for a core. Also the time of a transfer in which this rank's own process "
+     "was stopped",
      MEAN(time.host), .title = "host", .compared_as = "host"},
     {"time.data", "s",
-     "making batches, while the compute stream stood idle. Batches read while it computes cost nothing",
+     "the compute stream was idle until the next batch was made. Batches that are made while it "
+     "computes cost nothing",
      MEAN(time.data), .title = "data"},
-    {"time.total", "s", "the steps by the clock", MEAN(time.total)},
+    {"time.total", "s", "the steps by the clock; the parts add up to it", MEAN(time.total)},
     {"time.comm_overlapped", "s",
-     "transfers under way, all ranks being ready, while computing went on; beside the parts",
+     "transfers, with all ranks ready, during which computing went on; not one of the parts",
      MEAN(time.comm_overlapped), .title = "and overlapped"},
     {"time.check", NULL,
-     "the parts, added / the steps as the loop counted them: what the split loses or counts twice; more"
-     " than 1% off is warned about. summary.json: of the worker that is off most",
+     "sum of the parts / time of the steps by the loop's own clock. More than 1% off 1 is a warning: "
+     "the split lost time or counted it twice. In summary.json: the worker's that is farthest from 1",
      AT(time_check), .to = "time.check"},
-    {"time.clock_error_s", "s", "of times that ranks told each other, at most: 0 where all share one clock",
+    {"time.clock_error_s", "s",
+     "largest error of times that ranks have sent to each other; 0 if all share one clock",
      ALSO(clock_error_s), .join = JOIN_MOST_OF_WORKERS},
     {"moments", NULL,
-     "from which summary.json's `waited_for` and `stood_still` are made, on the clock of `trace.json`",
+     "times from which summary.json's `waited_for` and `stood_still` are computed, on the clock of "
+     "`trace.json`",
      MADE(put_moments), .type = "object"},
     {"checkpoints", NULL, NULL, OBJECT, IF(keeps), .when = "`--checkpoint-every`", WORKER_ONLY},
     {"checkpoints.written", NULL, "complete checkpoints", AT(checkpoints.written), .join = JOIN_FIRST},
-    {"checkpoints.failed", NULL, "given up: a full disk, for one", AT(checkpoints.failed),
-     .join = JOIN_FIRST},
+    {"checkpoints.failed", NULL, "checkpoints that were given up, for example because the disk was full",
+     AT(checkpoints.failed), .join = JOIN_FIRST},
     {"checkpoints.bytes", "bytes", "of all files", AT(checkpoints.bytes), .join = JOIN_SUM},
     {"checkpoints.seconds_writing", "s",
-     "of all checkpoints, until they were on disk; ranks write at the same time, so that the slowest "
-     "one counts",
+     "time to write all checkpoints to disk. Ranks write at the same time: summary.json has the "
+     "slowest rank's",
      AT(checkpoints.seconds_writing), .join = JOIN_MOST},
-    {"checkpoints.slowed", NULL, "how often the loop or the device waited for one", AT(checkpoints.slowed)},
-    {"checkpoints.slowed_seconds", "s", "and for how long", AT(checkpoints.slowed_seconds)},
-    {"checkpoints.slowed_most", "s", "at most", AT(checkpoints.slowed_most), .join = JOIN_MOST,
+    {"checkpoints.slowed", NULL, "how often the loop or the device waited for a checkpoint",
+     AT(checkpoints.slowed)},
+    {"checkpoints.slowed_seconds", "s", "how long they waited, in all", AT(checkpoints.slowed_seconds)},
+    {"checkpoints.slowed_most", "s", "the longest wait", AT(checkpoints.slowed_most), .join = JOIN_MOST,
      .to = "checkpoints.step_slowed_seconds.max"},
-    {"checkpoints.why", NULL, "why the last one that was given up was; null: none was", AT(checkpoints.why),
-     .to = "checkpoints.why"},
+    {"checkpoints.why", NULL, "why the last checkpoint that was given up failed; null: none was given up",
+     AT(checkpoints.why), .to = "checkpoints.why"},
     {"staleness", NULL,
-     "updates applied between the weights a gradient was computed on and its own update: of a worker's "
-     "gradients that an update has; of a server, of all of those. Empty outside `ps:*`",
+     "a gradient's staleness: the updates between the weights that it was computed on and its own "
+     "update. A worker's report counts its own gradients that were applied, a server's those of all "
+     "workers. Empty unless `ps:*`",
      OBJECT},
-    {"staleness.histogram", NULL, "how many updates were 0, 1, 2, .. stale; the 64th element holds all above",
+    {"staleness.histogram", NULL,
+     "how many gradients had staleness 0, 1, 2, ..; the 64th element counts all larger ones",
      MADE(put_histogram), .type = "list", .to = "staleness.histogram"},
     {"staleness.max", "updates", NULL, AT(staleness.max), .join = JOIN_MOST_OF_WORKERS},
     {"staleness.mean", "updates", NULL, AT(staleness.mean), .to = "staleness.mean"},
     {"staleness.spread", NULL,
-     "newest - oldest version among the keys that one step computed on; zeros of a server", OBJECT},
+     "newest minus oldest version among the keys of the weights that one step computed on; all 0 on a "
+     "server",
+     OBJECT},
     {"staleness.spread.mean", "updates", NULL, AT(staleness.spread_mean), .to = "staleness.spread.mean"},
     {"staleness.spread.max", "updates", NULL, AT(staleness.spread_max), .join = JOIN_MOST_OF_WORKERS},
     {"staleness.spread.steps", NULL, NULL, AT(staleness.spreads)},
     {"clock", NULL,
-     "when this rank trained: from the beginning of its first step to the end of its last one; a server"
-     " from its first gradient to its last update, null: none came",
+     "when this rank trained: from the start of its first step to the end of its last one. On a "
+     "server: from its first gradient to its last update; null: it received none",
      OBJECT},
-    {"clock.boot_id", NULL, "of the machine's boot: ranks of one share a clock", ALSO(machine.boot_id)},
+    {"clock.boot_id", NULL, "identifier of the machine's boot: ranks with the same one share a clock",
+     ALSO(machine.boot_id)},
     {"clock.begin_ns", "ns", "on the machine's monotonic clock", AT(span.begin_ns), .null_if_zero = true},
     {"clock.end_ns", "ns", NULL, AT(span.end_ns), .null_if_zero = true},
     {"clock.aside_seconds", "s",
-     "in that time, seconds in which the run was held, because another run had its turn",
+     "in that time, seconds in which the run was held while another run had its turn (compare.py)",
      AT(span.not_training_s)},
     {"process", NULL, NULL, OBJECT},
     {"process.pid", NULL, "ranks that are threads share one", ALSO(machine.pid)},
-    {"process.cpu_begin_ns", "ns", "CPU time of the process at those moments", AT(span.cpu_begin_ns),
+    {"process.cpu_begin_ns", "ns", "CPU time of the process at `clock.begin_ns`", AT(span.cpu_begin_ns),
      .null_if_zero = true},
     {"process.cpu_end_ns", "ns", NULL, AT(span.cpu_end_ns), .null_if_zero = true},
     {"job_resident", NULL, "`totals.pss_bytes` in summary.json", OBJECT, IF(r.resident.processes),
      .when = "worker 0", WORKER_ONLY},
     {"job_resident.pss_bytes", "bytes", NULL, AT(resident.pss_bytes)},
     {"job_resident.processes", NULL,
-     "that were counted: no fewer than the ranks', else the figure is none of the job's",
+     "processes that were counted. With fewer than the ranks have, the figure is not the job's",
      AT(resident.processes)},
-    {"machine", NULL, "of this rank; in summary.json of worker 0, null: it left no report", OBJECT},
+    {"machine", NULL, "the machine of this rank", OBJECT},
     {"machine.host", NULL, NULL, ALSO(machine.host)},
     {"machine.processor", NULL, NULL, ALSO(machine.processor)},
-    {"machine.cores", NULL, "online", ALSO(machine.cores)},
+    {"machine.cores", NULL, "processors that are online", ALSO(machine.cores)},
     {"machine.processors", NULL,
-     "of them, as many as its affinity mask and the quota of its control groups give",
-     ALSO(machine.processors)},
+     "processors that its affinity mask and the quota of its control groups allow", ALSO(machine.processors)},
     {"machine.numa_nodes", NULL, NULL, ALSO(machine.numa_nodes), .null_if_zero = true},
-    {"machine.numa_node", NULL, "from 1 on: the one that its whole affinity mask lies in; null: in several",
+    {"machine.numa_node", NULL,
+     "the node that contains its whole affinity mask, counted from 1; null: the mask spans several nodes",
      ALSO(machine.numa_node), .null_if_zero = true},
     {"machine.memory_bytes", "bytes", NULL, ALSO(machine.memory_bytes), .null_if_zero = true},
     {"server_time", NULL,
-     "its shard threads added, from the first gradient to the last answer. The parts add up to `total`",
+     "time of a server's shard threads, summed, from the first gradient to the last answer. The parts "
+     "add up to `total`",
      OBJECT, IF(r.server_time.threads), .in = IN_SERVER_TIME, SERVER_ONLY},
     {"server_time.threads", NULL, NULL, AT(server_time.threads)},
-    {"server_time.receive", "s", "taking messages off the sockets", AT(server_time.receive),
+    {"server_time.receive", "s", "receives messages from the sockets", AT(server_time.receive),
      .compared_as = "receive", .title = "receive"},
-    {"server_time.sum", "s", "adding gradients, rounding, sums of squares", AT(server_time.sum),
+    {"server_time.sum", "s", "adds gradients, rounds them, sums squares", AT(server_time.sum),
      .compared_as = "sum", .title = "sum"},
     {"server_time.hold", "s",
-     "idle, with gradients of a step that waits for more of them or for the scheduler's decision",
+     "idle while it holds gradients of a step that waits for more of them or for the scheduler's "
+     "decision",
      AT(server_time.hold), .compared_as = "hold", .title = "hold"},
-    {"server_time.wait", "s", "idle, with nothing", AT(server_time.wait), .compared_as = "wait",
+    {"server_time.wait", "s", "idle and holds no gradients", AT(server_time.wait), .compared_as = "wait",
      .title = "wait"},
-    {"server_time.update", "s", "the optimizer; new weights in their place", AT(server_time.update),
+    {"server_time.update", "s", "runs the optimizer and stores the new weights", AT(server_time.update),
      .compared_as = "update", .title = "update"},
-    {"server_time.reply", "s", "answers: acknowledgements, weights, sums", AT(server_time.reply),
+    {"server_time.reply", "s", "sends answers: acknowledgements, weights, sums", AT(server_time.reply),
      .compared_as = "reply", .title = "reply"},
     {"server_time.total", "s", NULL, AT(server_time.total)},
     {"scheduler", NULL,
-     "what the scheduler has cost, from the start of the job; it leaves no report of its own", OBJECT,
+     "the scheduler's cost since the start of the job; the scheduler has no report of its own", OBJECT,
      IF(r.scheduler.known), SERVER_ONLY},
     {"scheduler.cpu_seconds", "s",
-     "of its process, from the job's first start on: where a launcher has started the job that is the launcher, which waits meanwhile",
+     "CPU time of its process since the job's first start. If a launcher has started the job, that "
+     "process is the launcher",
      AT(scheduler.cpu_s)},
-    {"scheduler.rss_bytes", "bytes", "the peak of that process", AT(scheduler.rss_bytes)},
-    {"scheduler.control_sent", "bytes", "of the whole run; it moves nothing else",
+    {"scheduler.rss_bytes", "bytes", "peak resident set of that process", AT(scheduler.rss_bytes)},
+    {"scheduler.control_sent", "bytes", "in the whole run; the scheduler sends no payload",
      AT(scheduler.control_sent)},
     {"scheduler.control_received", "bytes", NULL, AT(scheduler.control_received)},
-    {"run", NULL, "what worker 0 alone knows; in summary.json at the top", .type = "object",
+    {"run", NULL, "facts that only worker 0 has; summary.json has them at the top level", .type = "object",
      .when = "worker 0", WORKER_ONLY},
     {"device", NULL, "the rank's GPU", MADE(put_device), .type = "object", IF(r.on_gpu), .when = "GPU",
      .in = IN_MEMORY, WORKER_ONLY},
-    {"device.*", NULL, "as `devices[]` in summary.json, without what is added up there",
+    {"device.*", NULL, "as in `devices[]` of summary.json, of this rank alone",
      .type = "string, integer, list or null"},
     {"device.notes[]", NULL, NULL, .type = "string"},
 };
@@ -433,45 +451,47 @@ static void put_built_for(cJSON *o, const char *key, const void *from) {
 
 static const struct figure of_runs[] = {
     {"params", NULL, "parameters, without padding", AT(params), .predicted = true, TOP},
-    {"cpu_kernel", NULL, "null: not computed on a CPU", OBJECT, .type = "object or null",
-     FIGURE_IF(run_facts, cpu_kernel), TOP},
+    {"cpu_kernel", NULL, "the kernel of matrix products; null: not computed on a CPU", OBJECT,
+     .type = "object or null", FIGURE_IF(run_facts, cpu_kernel), TOP},
     {"cpu_kernel.name", NULL,
-     "the way that worker 0's matrix products took: fma, of bf16 also avx512_bf16 or amx (`cpu.kernel`)."
-     " Speeds depend on it and on what follows; bits do not",
+     "the kernel of worker 0's matrix products: `fma`, in bf16 also `avx512_bf16` or `amx` "
+     "(`cpu.kernel`). Speeds depend on it and on `built_for`; bits do not",
      AT(cpu_kernel), .type = "string", .when = "CPU"},
     {"cpu_kernel.built_for", NULL, "the vector instructions that worker 0's program was built for",
      MADE(put_built_for), .type = "string", .when = "CPU"},
-    {"head", NULL, "how the head cut the logits of a micro-batch", OBJECT, TOP},
+    {"head", NULL, "how the head splits the logits of a micro-batch into chunks", OBJECT, TOP},
     {"head.chunk_rows", NULL, "rows of a chunk of logits; the last one may have fewer", AT(head.rows)},
-    {"head.chunks", NULL, "of a micro-batch", AT(head.chunks)},
+    {"head.chunks", NULL, "chunks of a micro-batch", AT(head.chunks)},
     {"head.apart", NULL,
-     "chunks are added in a buffer of their own before the gradient: several chunks and several "
-     "micro-batches in 16 bits",
+     "the chunks' gradients are summed in a separate buffer first: in 16 bits, with several chunks "
+     "and several micro-batches",
      AT(head.apart)},
     {"launch", NULL,
-     "what the ranks were: `threads` of one process, `processes` of the program's own; or by what they were started: "
-     "`torchrun`, `Slurm's srun`, `mpirun`, `mpiexec` and others",
+     "`threads`: the ranks are threads of one process; `processes`: they are processes that the "
+     "program has started; else the launcher that has started them: `torchrun`, `Slurm's srun`, "
+     "`mpirun`, `mpiexec` and others",
      AT(launch), .type = "string", TOP},
     {"medium", NULL,
-     "what payloads took between ranks: `shm` (shared memory), `tcp`, `threads` (of one process), "
-     "`nccl`, `mpi` (what Open MPI chose by itself), `none` (one rank)",
+     "how payloads move between ranks: `shm` (shared memory), `tcp`, `threads` (of one process), "
+     "`nccl`, `mpi` (Open MPI chooses), `none` (one rank)",
      AT(medium), .type = "string", TOP},
     {"weights_hash", NULL,
      "xxh64 of the final weights in logical tensor order, without gaps and padding, in hexadecimal; "
-     "null: interrupted, weights not kept",
+     "null: the run was interrupted and did not keep its weights",
      MADE(put_hash), .type = "string or null", TOP},
-    {"data", NULL, "the token stream in words", AT(data), .type = "string", TOP},
+    {"data", NULL, "description of the token stream", AT(data), .type = "string", TOP},
     {"wall_seconds", "s", "worker 0, from its start to its report", AT(wall_seconds), TOP},
     {"resumed_from", "steps",
-     "done before the checkpoint that the run went on from: what the ranks measured (`time`, `wire`, "
-     "`memory`, `updates_applied`, ..) is of the later ones; null: none",
+     "steps before the checkpoint that the run resumed from. `time`, `wire`, `memory`, "
+     "`updates_applied` and other measurements cover the later steps only; null: it did not resume",
      AT(resumed_from), .null_if_zero = true, TOP},
     {"tokens_per_sequence", "tokens",
-     "mean of the sequences whose gradients were applied, without padding: `seq_len`, or, with `data.documents` whole, "
-     "that of their documents",
+     "mean length of the sequences whose gradients were applied, without padding: `seq_len`, or with "
+     "`data.documents` whole the mean length of their documents",
      AT(tokens_per_sequence), .null_if_zero = true, TOP},
     {"padding", NULL,
-     "of the same (`ps:async`: of worker 0's), the share of padding of what was computed; 0 unless `data.documents` is whole",
+     "share of padding in the tokens that were computed for these sequences (in `ps:async`: worker "
+     "0's); 0 unless `data.documents` is whole",
      AT(padding), TOP},
     {"flops_per_token", "FLOP",
      "forward and backward, attention in full: " FLOPS_FULL
@@ -479,16 +499,17 @@ static const struct figure of_runs[] = {
      AT(flops.model.full), TOP},
     {"flops_per_token_causal", "FLOP", "with causal attention: " FLOPS_CAUSAL, AT(flops.model.causal), TOP},
     {"recomputed_flops_per_token", "FLOP",
-     "of products and attention that the backward computes again ([ring.md](ring.md#recomputation)); in"
-     " no rate and in no MFU but `hardware_flops_per_second`",
+     "products and attention that the backward pass computes again "
+     "([ring.md](ring.md#recomputation)). Of all rates and MFUs only `hardware_flops_per_second` "
+     "counts it",
      AT(flops.again.full), TOP},
     {"recomputed_flops_per_token_causal", "FLOP", "the same with causal attention", AT(flops.again.causal),
      TOP},
-    {"interrupted", NULL, "some worker left the steps early", AT(interrupted)},
-    {"place", "steps", "of `ps:async`: global batches that are done; else null", AT(place),
-     .null_if_zero = true},
+    {"interrupted", NULL, "some worker ended before its last step", AT(interrupted)},
+    {"place", "steps", "in `ps:async`: completed global batches; else null", AT(place), .null_if_zero = true},
     {"revision", NULL,
-     "of the sources, with `-dirty` where files differed from it; null: not built in a git checkout",
+     "git revision of the sources, with `-dirty` if files differed from it; null: not built in a git "
+     "checkout",
      MADE(put_revision), .type = "string or null", TOP},
 };
 
@@ -528,30 +549,30 @@ static bool is_stale(const void *from) { return ((const struct config *)from)->r
 
 static const struct figure of_summaries[] = {
     {"state", NULL,
-     "`complete`; `unkept`: all steps are done, and of the checkpoints that it was to keep none could "
-     "be, with exit status 1; `interrupted`: ended by Ctrl-C or SIGTERM before its last step",
+     "`complete`; `interrupted`: ended by Ctrl-C or SIGTERM before its last step; `unkept`: all steps "
+     "are done, but no checkpoint could be kept (exit status 1)",
      .type = "string"},
     {"topology", NULL, "as in `--topology`", CONFIG(topology), .type = "string", .predicted = true},
     {"explained", NULL, "the topology in words, for reports", MADE(put_explained), .type = "object"},
     {"explained.picture", NULL, "`star`, `ring`, `gossip`; null: it is one process",
      .type = "string or null"},
     {"explained.how", NULL, "who adds gradients, and who updates weights", .type = "string"},
-    {"explained.rule", NULL, "when they do, where a topology has several consistencies",
+    {"explained.rule", NULL, "when they do so, if the topology has several consistencies; else null",
      .type = "string or null"},
     {"explained.differs", NULL,
-     "why losses and weights are not those of `ps:sync` and `zero:*`; null: nothing but another configuration makes them "
-     "others",
+     "why losses and weights differ from those of `ps:sync` and `zero:*`; null: with the same "
+     "configuration they are equal",
      .type = "string or null"},
     {"explained.loss_of", NULL,
-     "the samples whose loss the lines of metrics.jsonl and `loss` have: `the global batch`, or less",
+     "the samples whose mean loss is in metrics.jsonl and in `loss`: `the global batch`, or fewer",
      .type = "string"},
     {"stage", NULL, "0 to 3", .type = "integer", .when = "`zero:*`"},
     {"consistency", NULL, "the topology's name after `ps:`, without the number", .type = "string",
      .when = "`ps:*`"},
     {"graph", NULL, "as `gossip.graph`", .type = "string", .when = "`gossip`"},
     {"local_steps", NULL,
-     "of a round, as in `--local-steps`: `weights_hash` and what is evaluated are of the anchor, the weights that all "
-     "ranks share behind a round",
+     "local steps between two exchanges, as in `--local-steps`. `weights_hash` and evaluations are "
+     "those of the anchor: the weights that all ranks share after an exchange",
      CONFIG(local_steps.steps), FIGURE_IF(config, local_steps.steps), .when = "`--local-steps`"},
     {"security", NULL, "`loopback`, `job` or `insecure`: who could join ([security.md](security.md))",
      .type = "string", .when = "`ps:*`"},
@@ -566,14 +587,15 @@ static const struct figure of_summaries[] = {
     {"gradient_accumulation_steps", NULL, "micro-batches per step and worker", CONFIG(accumulation)},
     {"seq_len", "tokens", "of a sequence", CONFIG(seq), .predicted = true},
     {"steps", NULL,
-     "that are done: lines of metrics.jsonl, and `resumed_from`. In `ps:async`: global batches of all "
-     "workers",
+     "completed steps: the lines of metrics.jsonl, plus `resumed_from`. In `ps:async`: global batches "
+     "of all workers",
      .type = "integer"},
     {"steps_planned", NULL, "as in `--steps`", CONFIG(steps)},
     {"skipped", NULL,
-     "steps that updated nothing; of `ps:async` batches, of all workers, since `resumed_from`",
+     "steps that updated nothing. In `ps:async`: batches of all workers, since `resumed_from`",
      .type = "integer"},
-    {"trouble", NULL, "what `--straggle` and `--delay` asked for", .type = "object", .when = "trouble"},
+    {"trouble", NULL, "the slowness and faults that `--straggle`, `--delay` and `--fault` asked for",
+     .type = "object", .when = "trouble"},
     {"loss", NULL, NULL, OBJECT},
     {"loss.first", "nats per token", "of the first step", .type = "number or null"},
     {"loss.last", "nats per token", "of the last step", .type = "number or null"},
@@ -582,38 +604,41 @@ static const struct figure of_summaries[] = {
     {"target_loss", "nats per token", "as in config.json; null: none", CONFIG(target_loss),
      .null_if_zero = true},
     {"time_to_loss", NULL,
-     "when `val_loss` first was `target_loss`: on the straight line between the last snapshot above it "
-     "and the first that is not; where the first snapshot of all is not, that one. `compare.py` tells "
-     "\"seconds to\" a loss the same way. null: it never was, or there is no target",
+     "when `val_loss` first reached `target_loss`, interpolated linearly between the last snapshot "
+     "above it and the next one; if the first snapshot of the run has reached it: that snapshot. "
+     "`compare.py` computes \"seconds to\" a loss in the same way. null: it was never reached, or "
+     "there is no target",
      .type = "object or null"},
     {"unigram_entropy", "nats per token", "see evals.jsonl", .type = "number or null"},
-    {"lives", NULL, "of the run, as history.jsonl has them", .type = "object", .when = "`--restart`"},
+    {"lives", NULL, "starts and restarts of the run, counted from history.jsonl", .type = "object",
+     .when = "`--restart`"},
     {"away", NULL,
-     "who was away in which steps, as history.jsonl says, in the order of going; a step's `workers` in "
-     "metrics.jsonl are all but these. null: steps lack workers that nobody has noted (a scheduler "
-     "without `--out`)",
+     "which workers were absent in which steps, by history.jsonl, in the order in which they left; "
+     "`workers` in metrics.jsonl counts the others. null: workers are missing from steps, but "
+     "history.jsonl does not have them (a scheduler without `--out`)",
      .type = "list or null", .when = "`--elastic`"},
     {"checkpoints", NULL, NULL, OBJECT, FIGURE_IF(config, recovery.checkpoint_every),
      .when = "`checkpoint_every`"},
     {"checkpoints.bytes_per_second", "bytes/s", "`bytes` / `seconds_writing`", .type = "number or null"},
-    {"checkpoints.step_slowed_seconds", NULL,
-     "what the steps waited for checkpoints: measured where they wait", OBJECT},
-    {"checkpoints.step_slowed_seconds.mean", "s", "for each checkpoint, of the rank that waited most",
+    {"checkpoints.step_slowed_seconds", NULL, "time that steps waited for checkpoints", OBJECT},
+    {"checkpoints.step_slowed_seconds.mean", "s", "per checkpoint, of the rank that waited most",
      .type = "number or null"},
     {"tokens_per_step", "tokens",
-     "of the global batch: `train_batch_size` x `seq_len`; with `data.documents` whole no more than these",
+     "of the global batch: `train_batch_size` x `seq_len`; with `data.documents` whole an upper limit",
      .type = "integer", MADE(put_tokens_per_step), .predicted = true},
     {"updates_applied", NULL,
-     "of the whole job, since `resumed_from`. `ps:*`: that every key of every server has had; a mean of "
-     "`pushes_per_update` pushes is one",
+     "updates of the whole job since `resumed_from`. In `ps:*`: updates that every key of every "
+     "server has had; the mean of `pushes_per_update` pushes is one update",
      .type = "number or null"},
     {"samples_applied", "sequences",
-     "of all workers, whose gradients were applied: not those of skipped steps", .type = "number or null"},
-    {"tokens_applied", "tokens", "of them, without padding: `samples_applied` x `tokens_per_sequence`",
+     "samples of all workers whose gradients were applied; those of skipped steps are not",
+     .type = "number or null"},
+    {"tokens_applied", "tokens", "their tokens, without padding: `samples_applied` x `tokens_per_sequence`",
      .type = "number or null"},
     {"seconds", "s",
-     "from the beginning of the first worker's first step to the end of the last worker's last one, "
-     "without what is no training; on several machines the longest training of a worker",
+     "training time: from the start of the first worker's first step to the end of the last worker's "
+     "last one, without the time in which the run was held (`clock.aside_seconds`). On several "
+     "machines: the longest training time of a worker",
      .type = "number or null"},
     {"tokens_per_second", "tokens/s",
      "`tokens_applied` / `seconds`. In `ps:async` both without the tail: while all workers work",
@@ -633,56 +658,59 @@ static const struct figure of_summaries[] = {
      .type = "number or null"},
     {"step_seconds", NULL, NULL, OBJECT},
     {"step_seconds.median", "s",
-     "nearest-rank percentiles over all steps; of a run of more than 262,144 steps over every second "
-     "one, every fourth, ..",
+     "nearest-rank percentiles over all steps; in a run of more than 262,144 steps over every second "
+     "step, every fourth, and so on",
      .type = "number or null"},
     {"step_seconds.p5", "s", NULL, .type = "number or null"},
     {"step_seconds.p95", "s", NULL, .type = "number or null"},
     {"step_seconds.spread", NULL,
-     "(p95 - p5) / median of the steps behind the first; above 0.25 a time of the run has a ~. "
-     "null: fewer than 5",
+     "(p95 - p5) / median of the steps after the first; above 0.25 tables mark the run's times with "
+     "~. null: fewer than 5 steps",
      .type = "number or null"},
     {"memory", NULL, "an element per rank", .type = "list", .predicted = true},
     {"memory[].formula", NULL, "the formula of `formula_bytes`: P parameters, N workers, S servers",
      .type = "string", .predicted = true},
     {"wire", NULL, "an element per rank", .type = "list", .predicted = true},
     {"wire[].formula", NULL, "the textbook's formula of the payload", .type = "string", .predicted = true},
-    {"totals", NULL, "all roles added up: workers, servers and the scheduler", OBJECT},
+    {"totals", NULL, "sums over all roles: workers, servers and the scheduler", OBJECT},
     {"totals.rss_bytes", "bytes",
-     "peaks of the processes' resident bytes, added; ranks that are threads share a process, which "
-     "counts once. A page of shared memory counts in each process that has touched it",
+     "sum of the processes' peak resident bytes. A process whose ranks are threads counts once. A "
+     "page of shared memory counts in each process that has touched it",
      DESCRIBED},
     {"totals.pss_bytes", "bytes",
-     "resident bytes of all processes of the job behind the last step: ranks, and the program, which has a "
-     "star's scheduler in it, or mpirun that started them. A page that several have touched is divided among them "
-     "(the kernel's PSS), so that it counts once; compare.py shows this one. null: the job was on "
-     "several hosts, its roles were started one by one, or the kernel does not tell",
+     "resident bytes of all processes of the job after the last step: the ranks, and the program that "
+     "started them (with a star's scheduler), or mpirun. A page that several processes have touched "
+     "is divided among them (the kernel's PSS), so that it counts once. compare.py shows this figure. "
+     "null: the job was on several hosts, its roles were started one by one, or the kernel does not "
+     "report PSS",
      .type = "number or null", .compared_as = "resident memory"},
-    {"totals.cpu_seconds", "s", "CPU time of the training part; each process once", DESCRIBED,
+    {"totals.cpu_seconds", "s", "CPU time of training; each process counts once", DESCRIBED,
      .compared_as = "CPU seconds of training"},
     {"busiest", NULL, "the largest figure of one rank (of one process: `rss_bytes`, `cpu_seconds`)", OBJECT},
     {"busiest.*", NULL, "as in `totals`", DESCRIBED},
-    {"machine", NULL, "of worker 0; null: it left no report", .type = "object or null"},
+    {"machine", NULL, "the machine of worker 0; null: it left no report", .type = "object or null"},
     {"placement", NULL,
-     "`launch`, the number of machines, and each one's roles: `torchrun, on 2 machines: h1: scheduler, workers 0-1, server 0; "
-     "h2: worker 2, server 1`. Not of a star whose roles were started one by one",
+     "`launch`, the number of machines, and the roles on each: `torchrun, on 2 machines: h1: "
+     "scheduler, workers 0-1, server 0; h2: worker 2, server 1`. Absent if a star's roles were "
+     "started one by one",
      .type = "string"},
     {"devices", NULL, "an element per GPU", .type = "list", .when = "GPU"},
     {"time", NULL,
-     "mean over workers, of all steps: data + forward + backward + optimizer + comm_exposed + wait + host "
-     "= total (measuring.md)",
+     "seconds of all steps, mean over workers: forward + backward + optimizer + wait + comm_exposed + "
+     "host + data = total ([measuring.md](measuring.md))",
      OBJECT},
     {"server_time", NULL,
-     "an element per server: its shard threads added, from the first gradient to the last answer. The "
-     "parts add up to `total`",
+     "an element per server: the time of its shard threads, summed, from the first gradient to the "
+     "last answer. The parts add up to `total`",
      .type = "list", .when = "`ps:*`"},
     {"staleness", NULL,
-     "updates applied between the weights a gradient was computed on and its own update, of all workers"
-     " and all updates, those of `tail_batches` too; what was dropped is in `dropped_pushes` instead",
+     "a gradient's staleness: the updates between the weights that it was computed on and its own "
+     "update. Over all workers and all updates, including those of `tail_batches`; gradients in "
+     "`dropped_pushes` are not in it",
      OBJECT, .there = is_stale, .when = "`ps:*`"},
     {"staleness.spread", NULL,
-     "newest - oldest version among the keys that one step computed on; mean over steps", OBJECT},
-    {"units", NULL, "keys of this file in words", .type = "object"},
+     "newest minus oldest version among the keys of the weights that one step computed on", OBJECT},
+    {"units", NULL, "meanings of the keys of this file", .type = "object"},
 };
 struct figure_rows summary_figures(void) {
     return FIGURE_ROWS(of_summaries);

@@ -17,28 +17,31 @@
 static const struct figure of_steps[] = {
     {"step", NULL, "1, 2, ..; skipped steps count. In `ps:async`: worker 0's own steps", AT(step)},
     {"loss", "nats per token",
-     "before the step's update, the mean over what summary.json's `explained.loss_of` names: the global batch; of `ps:async`, "
-     "`gossip` and with `--local-steps` worker 0's own samples; of `ps:backup` and `ps:quorum` the workers "
-     "that came in time",
+     "mean loss before the step's update, over the samples that `explained.loss_of` of summary.json "
+     "names: the global batch; in `ps:async`, `gossip` and with `--local-steps` worker 0's own "
+     "samples; in `ps:backup` and `ps:quorum` those of the workers whose gradients came in time",
      AT(loss), .type = "number or null"},
     {"grad_norm", NULL,
-     "Euclidean norm of the whole gradient, unscaled, before clipping; null where none was computed",
+     "Euclidean norm of the whole gradient, unscaled, before clipping; null: none was computed",
      AT(grad_norm), .type = "number or null"},
     {"lr", NULL, "the step's learning rate", AT(lr)},
     {"loss_scale", NULL, "1.0 unless fp16", AT(loss_scale)},
     {"tokens", "tokens",
-     "of the global batch, without padding. In `ps:async`: of all workers, since worker 0's line before",
+     "of the global batch, without padding. In `ps:async`: of all workers, since worker 0's previous "
+     "line",
      AT(tokens)},
     {"samples", "sequences",
-     "of the whole job whose gradients are applied, this step's included. Under "
-     "`ps:async` they are those in the weights that worker 0 computed on, and its own",
+     "samples of the whole job whose gradients are applied, including this step's. In `ps:async`: "
+     "those in the weights that worker 0 computed on, and its own",
      AT(samples)},
-    {"seconds", "s", "of this step, worker 0's clock", AT(seconds)},
+    {"seconds", "s", "duration of this step by worker 0's clock", AT(seconds)},
     {"elapsed", "s",
-     "from the beginning of the first step to the end of this one, without what is no training", AT(elapsed)},
-    {"skipped", NULL, "true: the gradient was not finite and nothing was updated", AT(skipped)},
+     "from the start of the first step to the end of this one, without the "
+     "time in which the run was held",
+     AT(elapsed)},
+    {"skipped", NULL, "the gradient was not finite, and nothing was updated", AT(skipped)},
     {"memory_bytes", "bytes", "device memory in use on worker 0 after the step", AT(memory_bytes)},
-    {"workers", "workers", "whose gradients this step's update is the mean of", AT(workers),
+    {"workers", "workers", "workers whose gradients are in this step's update", AT(workers),
      FIGURE_IF(step_record, workers), .when = "ps:sync with `--elastic`"},
 };
 #undef AT

@@ -614,14 +614,14 @@ static void explain(const struct config *c, struct topology_words *out) {
 static int run(struct run *r) { return ranks_run(r, gossip_create); }
 
 static const char gossip_is[] = "each rank mixes its model with its neighbours'";
-static const struct topology_word words[] = {{"dpsgd", "gossip", gossip_is},
-                                             {"adpsgd", "gossip", gossip_is},
-                                             {"decentralized", "gossip", gossip_is},
-                                             {"decentralised", "gossip", gossip_is},
-                                             {"decentralizedsgd", "gossip", gossip_is},
-                                             {"neighbours", "gossip", gossip_is},
-                                             {"p2p", "gossip", gossip_is},
-                                             {0}};
+static const struct topology_alias words[] = {{"dpsgd", "gossip", gossip_is},
+                                              {"adpsgd", "gossip", gossip_is},
+                                              {"decentralized", "gossip", gossip_is},
+                                              {"decentralised", "gossip", gossip_is},
+                                              {"decentralizedsgd", "gossip", gossip_is},
+                                              {"neighbours", "gossip", gossip_is},
+                                              {"p2p", "gossip", gossip_is},
+                                              {0}};
 
 const struct topology_row topology_gossip = {
     .parse = parse,

@@ -203,7 +203,7 @@ static const char replicas[] =
                   stages[] = "stages are zero:0 to zero:3, each of which shards more",
                   shards_all[] = "weights, gradients and optimizer state are sharded",
                   alone[] = "with --local-steps H: a rank trains alone between two exchanges";
-static const struct topology_word words[] = {
+static const struct topology_alias words[] = {
     {"0", "zero:0", NULL},
     {"1", "zero:1", NULL},
     {"2", "zero:2", NULL},

@@ -317,12 +317,12 @@ static int launch(struct run *r, int *interrupted_by) {
     const struct job *job = &r->job;
     const struct config *c = job->config;
     double deadline_s = (double)c->deadline_ms * 1e-3;
-    struct launch_options o = {.still_s = deadline_s,
+    struct launch_options o = {.stopped_s = deadline_s,
                                .last_step = r->env.rank > 0 ? NULL : last_step,  // other ranks do not know it
-                               .outside = look_outside,
+                               .poll = look_outside,
                                .start = start,
                                .others = r->meet != NULL,
-                               .beside = r->env.rank > 0 ? NULL : works_on,
+                               .background_work = r->env.rank > 0 ? NULL : works_on,
                                .decided = c->recovery.restart || ps_elastic(c)};
     struct star *s = xcalloc(1, sizeof *s);
     *s = (struct star){.run = r,

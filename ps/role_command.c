@@ -279,7 +279,7 @@ static int role_main(const struct topology_table *t, const struct cli_command *c
     enum cli_outcome outcome = cli_parse(command, t, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     struct config *c = NULL;
-    output_apart_begin();
+    output_thread_begin();
     // A launched role sees the configuration that its launcher has checked, and warned of.
     error_quiet(outcome == CLI_RUN && cli_get(&args, "launched") ? QUIET_WARNINGS : QUIET_NOT);
     if (outcome == CLI_RUN) c = config_load(t, cli_get(&args, "config"), args.overrides, args.override_count);
@@ -293,7 +293,7 @@ static int role_main(const struct topology_table *t, const struct cli_command *c
     job_close(&r.job);
     config_destroy(&c);
     cli_args_free(&args);
-    output_apart_end();
+    output_thread_end();
     return status;
 }
 

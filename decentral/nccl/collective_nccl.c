@@ -48,7 +48,7 @@ static void *watch(void *arg) {
     char why[512];
     pthread_mutex_lock(&c->lock);
     while (!c->closing) {
-        struct timespec until = moment_in(WATCH_S);
+        struct timespec until = time_after(WATCH_S);
         bool idle = c->begun == c->ended || atomic_load(&c->impl.failed);
         if (idle)
             pthread_cond_wait(&c->work, &c->lock);

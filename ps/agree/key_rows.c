@@ -166,7 +166,7 @@ static void rows_of_steps(struct key_rows *r, const struct train_state *now, con
     for (int k = 0; k < r->count; k++) {
         struct key_counts *x = &r->keys[k];
         int64_t clock = train_state_place(now) / config_round(c);
-        x->updates = c->outside ? clock : now->updates;  // no round is skipped
+        x->updates = c->outer_run ? clock : now->updates;  // no round is skipped
         x->version = alone ? now->samples / own : x->updates;
         x->clock = alone ? 0 : clock;
         for (int w = 0; w < r->workers; w++)

@@ -13,7 +13,7 @@
 #define PIECE_MIN_BYTES 16384
 
 static int parts_of(const struct config *c) {
-    bool beside = c->ps.beside && c->ps.resident == PS_RESIDENT_UNITS;
+    bool beside = c->ps.servers_on_workers && c->ps.resident == PS_RESIDENT_UNITS;
     return beside ? c->ps.servers : 1;
 }
 

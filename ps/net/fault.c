@@ -76,7 +76,7 @@ static void count(const struct fault_line *l, enum wire_fault what) {
 }
 
 void fault_take(struct fault_line *l, const struct net_message *m, double now) {
-    struct message_fate fate = message_fate_of(&l->fault, l->stream, l->seen++);
+    struct message_faults fate = message_faults_of(&l->fault, l->stream, l->seen++);
     if (fate.twice && !fate.lost) {
         struct net_message copy = *m;
         copy.frame = copy_frame(m->frame);

@@ -25,7 +25,7 @@ static inline bool ps_is_staged(const struct config *c) { return config_device(c
 static inline bool ps_shares(const struct config *c) { return c->medium != MEDIUM_TCP; }
 // Whether server r is next to worker r, on its host (parameter_server.servers_on). Such a pair shares memory whatever
 // the medium is, and its traffic is counted as local: it is on no wire.
-static inline bool ps_beside(const struct config *c) { return c->ps.beside; }
+static inline bool ps_beside(const struct config *c) { return c->ps.servers_on_workers; }
 // Whether a worker has a segment, and a server opens workers' segments.
 static inline bool ps_shares_any(const struct config *c) { return ps_shares(c) || ps_beside(c); }
 static inline bool ps_shares_with(const struct config *c, int worker, int server) {

@@ -123,6 +123,6 @@ bool meeting_failed_read(const char *text, size_t bytes, struct meeting_failed *
         text[used] != '\n')
         return false;
     out->lost = lost != 0;
-    text_words(out->why, sizeof out->why, text + used + 1);
+    text_shorten(out->why, sizeof out->why, text + used + 1);
     return true;
 }

@@ -227,7 +227,7 @@ static void become_myself(const struct config *c) {
         fflush(stdout);
         funlockfile(stdout);
     }
-    output_apart_wait(SAYING_S);
+    output_thread_wait(SAYING_S);
     keep_standard_streams_alone();
     char **words = own_words(c);
     if (program && access(program, X_OK) == 0) execv(program, words);
@@ -290,7 +290,7 @@ void member_failed(const struct ps_role_options *o, const struct ps_identity *id
                    const char *why) {
     struct meeting_failed f = {.epoch = id->epoch, .lost = lost};
     size_t bytes;
-    text_words(f.why, sizeof f.why, why);
+    text_shorten(f.why, sizeof f.why, why);
     char *text = meeting_failed_text(&f, &bytes);
     rendezvous_send(o->meet, MEETING_FAILED, text, bytes);
     free(text);

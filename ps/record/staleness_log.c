@@ -222,7 +222,7 @@ static int close_file(void *arg) {
 }
 
 static void wait_for(struct updates_file *l, int (*what)(void *)) {
-    uint64_t number = background_ask(l->writer, what, l, NULL);
+    uint64_t number = background_submit(l->writer, what, l, NULL);
     while (!background_wait(l->writer, number, 1)) continue;
 }
 
@@ -267,7 +267,7 @@ void updates_file_add(struct updates_file *l, const char *line, int64_t step) {
     }
     ask = ask && l->length;
     pthread_mutex_unlock(&l->mutex);
-    if (ask) background_ask(l->writer, write_lines, l, NULL);
+    if (ask) background_submit(l->writer, write_lines, l, NULL);
 }
 
 int updates_file_lost(struct updates_file *l, int64_t *step) {

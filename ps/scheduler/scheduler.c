@@ -158,7 +158,7 @@ static void hear_launcher(struct scheduler *s, int rank, const struct member_new
     bool ended = scheduler_core_error(s->core)[0];
     struct verdict v = scheduler_core_dead(s->core, &d, moment(s));
     s->told = s->told || (v.kind == VERDICT_ENDS && !ended);
-    verdict_say(s->o->meet, &s->said, &v);
+    verdict_send(s->o->meet, &s->said, &v);
 }
 
 // ---------------------------------------------------------------- news and messages
@@ -219,7 +219,7 @@ static void wait_for(struct scheduler *s, uint64_t number) {
 }
 
 static void apart(struct scheduler *s, int (*what)(void *)) {
-    wait_for(s, background_ask(s->files, what, s, NULL));
+    wait_for(s, background_submit(s->files, what, s, NULL));
     if (s->found != 0) error_take_over(background_why(s->files));
 }
 
@@ -335,12 +335,12 @@ static int starts(void *ctx, const struct epochs *e, struct start_point *out, ch
         *out = b->out;
         memcpy(error, b->error, WIRE_TEXT_MAX);
         if (!b->rc && s->o->launched)
-            verdict_say(s->o->meet, &s->said, &(struct verdict){.kind = VERDICT_BEGINS});
+            verdict_send(s->o->meet, &s->said, &(struct verdict){.kind = VERDICT_BEGINS});
         return b->rc;
     }
     if (!b) b = s->beginning = xcalloc(1, sizeof *b);
     *b = (struct beginning){.s = s, .e = *e, .out = *out};
-    s->begins = background_ask(s->files, begins, b, NULL);
+    s->begins = background_submit(s->files, begins, b, NULL);
     return 1;
 }
 
@@ -353,7 +353,7 @@ static void say_lost(void *ctx, int pid, const char *name) {
     struct scheduler *s = ctx;
     struct verdict v = {.kind = VERDICT_LOST, .pid = pid};
     snprintf(v.name, sizeof v.name, "%s", name);
-    verdict_say(s->o->meet, &s->said, &v);
+    verdict_send(s->o->meet, &s->said, &v);
 }
 
 struct noting {
@@ -384,7 +384,7 @@ static void note_absence(void *ctx, const struct absence *a) {
     if (!s->o->dir) return;
     struct noting *n = xcalloc(1, sizeof *n);
     *n = (struct noting){s, *a, a->loss.why ? xstrdup(a->loss.why) : NULL};
-    background_ask(s->files, note, n, note_free);
+    background_submit(s->files, note, n, note_free);
 }
 
 // A launcher may still report a death after all members have left.
@@ -540,9 +540,9 @@ int ps_scheduler_run(const struct ps_role_options *o) {
             apart(&s, trace_end);
             rc = s.found;
         }
-        if (rc == 0 && o->launched) verdict_say(o->meet, &s.said, &(struct verdict){.kind = VERDICT_OVER});
+        if (rc == 0 && o->launched) verdict_send(o->meet, &s.said, &(struct verdict){.kind = VERDICT_OVER});
     }
-    if (s.files) wait_for(&s, background_asked(s.files));
+    if (s.files) wait_for(&s, background_submitted(s.files));
     background_destroy(&s.files);
     net_destroy(&s.net, FLUSH_MS);
     scheduler_core_destroy(&s.core);

@@ -187,7 +187,7 @@ static bool bears(const struct scheduler_core *c, int member) {
 
 static void lose(struct scheduler_core *c, int worker, const char *cause, const char *why, double now) {
     const struct loss loss = {cause, why};
-    snprintf(c->news, sizeof c->news, "%s: the job goes on without it", TEXT_WORDS(440, why));
+    snprintf(c->news, sizeof c->news, "%s: the job goes on without it", TEXT_SHORTEN(440, why));
     c->o.meeting.gives_up(c->o.meeting.ctx, worker, c->members.m[worker].incarnation,
                           "the job has gone on without this worker, which was silent for too long: start it "
                           "again to have it back");
@@ -208,7 +208,7 @@ static bool takes_restart(struct scheduler_core *c, int member, const char *why)
     *fell = true;
     if (free || restarts_take(&c->epochs.restarts)) return true;
     if (c->o.epochs.restarts)
-        core_fail(text, "%s; " RESTARTS_USED_UP, TEXT_WORDS(440, why), c->o.epochs.restarts);
+        core_fail(text, "%s; " RESTARTS_USED_UP, TEXT_SHORTEN(440, why), c->o.epochs.restarts);
     scheduler_core_abort(c, text[0] ? text : why);
     return false;
 }
@@ -227,16 +227,17 @@ static void death(struct scheduler_core *c, int member, const char *cause, const
             core_fail(
                 text,
                 "%s; worker 0 has the metrics and evaluations of the job: --elastic cannot do without it",
-                TEXT_WORDS(400, why));
+                TEXT_SHORTEN(400, why));
         else if (is_elastic(c, member))
             core_fail(text, "%s; fewer than %d workers are left, which --elastic %s needs",
-                      TEXT_WORDS(400, why), c->o.config->recovery.elastic_min, c->o.config->recovery.elastic);
+                      TEXT_SHORTEN(400, why), c->o.config->recovery.elastic_min,
+                      c->o.config->recovery.elastic);
         scheduler_core_abort(c, text[0] ? text : why);
         return;
     }
     bool follows = !c->members.started && c->epochs.why[0];
     if (!takes_restart(c, member, why)) return;
-    text_words(own, sizeof own, why);  // epoch_end may overwrite `why`
+    text_shorten(own, sizeof own, why);  // epoch_end may overwrite `why`
     snprintf(text, sizeof text, "%s", follows ? c->epochs.why : why);
     if (member >= 0) forget(c, member, now);
     epoch_end(c, text, now);
@@ -245,7 +246,7 @@ static void death(struct scheduler_core *c, int member, const char *cause, const
         snprintf(c->news, sizeof c->news,
                  "%s: the job begins anew when all roles are there; start whichever has gone again, with the "
                  "command that it was started with, within %g s",
-                 TEXT_WORDS(340, text), ps_deadline_s(c->o.config));
+                 TEXT_SHORTEN(340, text), ps_deadline_s(c->o.config));
 }
 
 struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death *d, double now) {
@@ -280,7 +281,7 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
     size_t known = strlen(d->why);
     const char *reason = c->error;
     if (!strncmp(reason, d->why, known)) reason += known + strspn(reason + known, "; ");
-    snprintf(v.reason, sizeof v.reason, "%s", TEXT_WORDS(240, reason));
+    snprintf(v.reason, sizeof v.reason, "%s", TEXT_SHORTEN(240, reason));
     return v;
 }
 
@@ -369,7 +370,7 @@ static void failed(struct scheduler_core *c, int i, const struct meeting_failed 
     if (!c->members.m[i].present || f->epoch != c->epochs.epoch) return;
     // A worker that was started again has not joined yet, or the others can go on without it once more.
     bool alone = is_elastic(c, i) && (!has || (c->members.m[i].life > 1 && bears(c, i)));
-    core_fail(text, "%s: %s", member_name(&c->members, i, name), TEXT_WORDS(440, f->why));
+    core_fail(text, "%s: %s", member_name(&c->members, i, name), TEXT_SHORTEN(440, f->why));
     if (f->lost && has)
         death(c, -1, "died", text, now);  // the cause may be the death of a peer that is not noticed here yet
     else if (alone)
@@ -443,7 +444,7 @@ static bool is_of(const struct member *m, const struct member_news *n) {
 void scheduler_core_hears(struct scheduler_core *c, const struct member_news *n, double now) {
     bool known = n->member >= 0 && n->member < c->members.workers + c->members.servers;
     if (c->error[0]) return;
-    if (n->kind == MEMBER_REFUSED) text_words(c->members.refused, sizeof c->members.refused, n->why);
+    if (n->kind == MEMBER_REFUSED) text_shorten(c->members.refused, sizeof c->members.refused, n->why);
     if (n->kind == MEMBER_JOINED && known) came(c, n, now);
     if (!known || !is_of(&c->members.m[n->member], n)) return;
     if (n->kind == MEMBER_SENT) said(c, n, now);
@@ -573,9 +574,9 @@ static int missed(struct scheduler_core *c, const char *names, double now) {
     core_fail(why,
               START
               "%s did not come within %lld ms (parameter_server.deadline_ms) of the last that came%s%s%s%s",
-              text_words(late, sizeof late, names), (long long)c->o.config->ps.deadline_ms,
-              *before ? "; before, " : "", text_words(cause, sizeof cause, before),
-              *m->refused ? "; refused was: " : "", text_words(refused, sizeof refused, m->refused));
+              text_shorten(late, sizeof late, names), (long long)c->o.config->ps.deadline_ms,
+              *before ? "; before, " : "", text_shorten(cause, sizeof cause, before),
+              *m->refused ? "; refused was: " : "", text_shorten(refused, sizeof refused, m->refused));
     if (!c->o.epochs.replaced) return scheduler_core_abort(c, why);
     for (int i = 0; i < m->workers + m->servers; i++) {
         char name[48];

@@ -67,7 +67,7 @@ static bool joins_checkpoint(struct keeper *k, int64_t order, bool *busy) {
     if (*busy) return false;
     k->order = order;
     k->begin_s = now_seconds();
-    background_ask(k->writer, write_checkpoint, k, NULL);
+    background_submit(k->writer, write_checkpoint, k, NULL);
     return true;
 }
 
@@ -86,7 +86,7 @@ static int leave_reason(void *arg) {
 static void refuse(struct keeper *k, int64_t step) {
     struct keeper_file *o = xcalloc(1, sizeof *o);
     *o = file_of(k, step);
-    background_ask(k->refusals, leave_reason, o, free);
+    background_submit(k->refusals, leave_reason, o, free);
     pthread_mutex_lock(&k->mutex);
     k->figures.failed++;
     pthread_mutex_unlock(&k->mutex);

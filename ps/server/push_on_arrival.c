@@ -100,7 +100,7 @@ static double share_of(const struct server_core *c, uint64_t age) {
 static float cgad_share(const struct server_core *c, uint64_t age) {
     const struct local_steps_config *l = &c->o.config->local_steps;
     double cutoff = l->age_cutoff, gate = 1;
-    if (!c->o.config->outside || !outer_rows[l->outer].by_age) return 1;
+    if (!c->o.config->outer_run || !outer_rows[l->outer].by_age) return 1;
     if (cutoff > 0) gate = (double)age < cutoff ? (1 + exact_cosine(M_PI * (double)age / cutoff)) / 2 : 0;
     return (float)(gate * exact_exp(-(double)l->age_decay * (double)age));
 }

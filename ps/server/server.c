@@ -267,7 +267,7 @@ static int server_begins(struct server *s) {
     atomic_store(&s->roster, start.roster);
     if (!s->from.checkpoint[0]) return 0;
     if (!(s->reader = background_create("reads the checkpoint", error_label()))) return -1;
-    background_ask(s->reader, load, s, NULL);
+    background_submit(s->reader, load, s, NULL);
     return 0;
 }
 
@@ -361,7 +361,7 @@ static void server_report(struct server *s, struct rank_report *r) {
     r->scheduler = s->scheduler_cost;
     r->transport_peak_bytes += atomic_load(&s->wire.copied_peak);
     r->wire = local_steps_wire(r->wire, config_round(s->c));
-    const struct config *run = s->c->outside ? s->c->outside : s->c;
+    const struct config *run = s->c->outer_run ? s->c->outer_run : s->c;
     const struct prediction p = {.memory = r->memory, .wire = r->wire};
     rank_report_predict(r, run, &p);
     rank_report_count(r, &s->wire, steps * (double)config_round(s->c));

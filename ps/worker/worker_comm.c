@@ -109,7 +109,7 @@ static void say_late(const struct comm *c, const struct comm_wait *w, const char
 }
 
 int comm_wait(struct comm *c, const struct comm_wait *w, const char *late_text) {
-    struct timespec end = moment_in(ps_deadline_s(c->c));
+    struct timespec end = time_after(ps_deadline_s(c->c));
     char text[WIRE_TEXT_MAX];
     bool late = false;
     pthread_mutex_lock(&c->mutex);
@@ -120,14 +120,14 @@ int comm_wait(struct comm *c, const struct comm_wait *w, const char *late_text) 
         // If the scheduler is silent as well, the rendezvous soon reports that.
         if (late && (worker_core_status(c->core)->silent_s <= ps_lost_s(c->c) ||
                      rendezvous_silent_s(c->o.role.meet) > 0.5 * ps_lost_s(c->c))) {
-            end = moment_in(ps_repeat_most_s(c->c));
+            end = time_after(ps_repeat_most_s(c->c));
             late = false;
         }
         // The scheduler learns of it and begins an epoch without that peer, or already does so, however long its files
         // take.
         if (late && c->c->recovery.restart > 0) {
             say_late(c, w, late_text, c->lost);
-            end = moment_in(ps_repeat_most_s(c->c));
+            end = time_after(ps_repeat_most_s(c->c));
             late = false;
             wake(c);
         }

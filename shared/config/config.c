@@ -32,7 +32,7 @@ static struct draft draft_of(const struct config *c) {
 }
 
 static cJSON *load_shown(const struct config_key *f, const struct draft *d) {
-    bool shown = !f->only_read && (!f->ring || d->c.row->takes_stage) && key_serves(f, &d->c);
+    bool shown = !f->only_read && (!f->ring || d->c.row->takes_stage) && key_applies(f, &d->c);
     return shown ? key_load(f, d) : NULL;
 }
 

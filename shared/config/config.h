@@ -136,7 +136,7 @@ struct ps_config {
     int servers, threads;  // S; shard threads per server
     // "hosts", "workers", or a list of machines that get servers in turn (ps/launch_star.h).
     char *servers_on;
-    bool beside;              // servers_on is "workers"
+    bool servers_on_workers;  // servers_on is "workers"
     int resident;             // enum ps_resident
     int64_t partition_bytes;  // of 16-bit (or fp32) payload
     int64_t deadline_ms, heartbeat_ms;
@@ -279,7 +279,7 @@ struct config {
     struct security_config security;
     struct local_steps_config local_steps;
     // A topology inside of local steps: the run's configuration, whose rounds are this one's steps. NULL: none.
-    const struct config *outside;
+    const struct config *outer_run;
 };
 
 // The optimizer of the masters that all ranks share.
@@ -288,7 +288,7 @@ static inline const struct optimizer_config *config_kept_optimizer(const struct 
 }
 // Returns how many of the run's steps make one step of this configuration.
 static inline int64_t config_round(const struct config *c) {
-    return c->outside ? c->outside->local_steps.steps : 1;
+    return c->outer_run ? c->outer_run->local_steps.steps : 1;
 }
 
 // Returns the ranks, or workers, of a group whose gradients are summed first. 0: there are no groups; one group of

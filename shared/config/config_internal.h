@@ -53,7 +53,7 @@ cJSON *key_load(const struct config_key *f, const struct draft *d);
 // Whether the value is the same as in a configuration without the key.
 bool key_is_standard(const struct config_key *f, const struct draft *d);
 // Whether the field is used. A parameter of another schedule or optimizer is not.
-bool key_serves(const struct config_key *f, const struct config *c);
+bool key_applies(const struct config_key *f, const struct config *c);
 void key_reset(const struct config_key *f, struct draft *d);  // sets its default
 void key_clear(const struct config_key *f, struct draft *d);  // sets zero; not for a text
 void draft_init(struct draft *d);                             // sets every field's default

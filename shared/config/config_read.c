@@ -186,7 +186,7 @@ static void consider(struct nearest *best, const char *name, const char *candida
 }
 
 // Names of other libraries for a key of the section, which the edit distance does not find.
-static const char *said_elsewhere(const char *level, const char *name) {
+static const char *foreign_name(const char *level, const char *name) {
     static const struct {
         const char *level, *word, *ours;
     } rows[] = {{"optimizer", "name", "type"},
@@ -269,7 +269,7 @@ static bool find_nearest(const char *level, const char *given, char out[128]) {
     size_t skip = level[0] ? strlen(level) + 1 : 0;
     size_t close = strlen(name) / 3 > 1 ? strlen(name) / 3 : 1;
     struct nearest here = {.distance = SIZE_MAX};
-    const char *below = NULL, *ends = NULL, *other = NULL, *word = said_elsewhere(level, name);
+    const char *below = NULL, *ends = NULL, *other = NULL, *word = foreign_name(level, name);
     int others = 0;
     for (size_t i = 0; i < path_count(); i++) {
         const char *path = path_at(i), *leaf = strrchr(path, '.') ? strrchr(path, '.') + 1 : path;

@@ -275,7 +275,7 @@ static int check_parameters(struct reading *r) {
     char from[128];
     for (size_t i = 0; i < config_key_count(); i++) {
         const struct config_key *f = config_key_at(i);
-        if (!strcmp(f->path, "scheduler.type") || key_serves(f, c)) continue;
+        if (!strcmp(f->path, "scheduler.type") || key_applies(f, c)) continue;
         if (config_state(r, f->path) == KEY_ABSENT) {
             key_clear(f, r->d);  // so that equal schedules are equal structs
             continue;
@@ -362,8 +362,8 @@ static int resolve_max_and_total(struct reading *r) {
     static const char max_key[] = "scheduler.params.warmup_max_lr",
                       total_key[] = "scheduler.params.total_num_steps";
     char text[32];
-    bool uses_max = key_serves(config_key_find(max_key), c);
-    bool uses_total = key_serves(config_key_find(total_key), c);
+    bool uses_max = key_applies(config_key_find(max_key), c);
+    bool uses_total = key_applies(config_key_find(total_key), c);
     enum key_state max_state = config_state(r, max_key);
     if (uses_max && max_state != KEY_GIVEN) {
         shortest_f32(text, c->optimizer.lr);

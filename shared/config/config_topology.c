@@ -88,7 +88,7 @@ static char *did_you_mean(const struct topology_table *t, const char *text) {
         }
     }
     for (int r = 0; t->row[r]; r++)
-        for (const struct topology_word *w = t->row[r]->words; w && w->word; w++)
+        for (const struct topology_alias *w = t->row[r]->words; w && w->word; w++)
             consider(&n, w->name, w->word, w->means ? w->means : "", length / 5);
     if (!*n.name) return xstrdup("");
     bool means = n.means && *n.means;
@@ -180,7 +180,7 @@ int config_resolve_topology(struct reading *r) {
             " %d: parameter_server.servers_on \"workers\" (--servers-on) puts one beside each of the %d workers: leave it out",
             c->ps.servers, c->workers);
     if (beside) c->ps.servers = c->workers;
-    c->ps.beside = beside;
+    c->ps.servers_on_workers = beside;
     if (!row->collectives && c->collective != RING_AUTO &&
         !strcmp(config_origin(r, "ring.collective", key_from), "--collective"))
         return fail("--collective: topology %s has no collectives: leave it out, or use zero:0", c->topology);

@@ -335,7 +335,7 @@ void draft_set_optimizer(struct draft *d, const struct optimizer *row) {
     }
 }
 
-bool key_serves(const struct config_key *f, const struct config *c) {
+bool key_applies(const struct config_key *f, const struct config *c) {
     return (!f->schedules || f->schedules >> c->schedule.type & 1) && optimizer_says(f, c->optimizer.row);
 }
 

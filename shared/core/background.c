@@ -112,7 +112,7 @@ void background_destroy(struct background **at) {
     release(at);
 }
 
-uint64_t background_ask(struct background *b, int (*run)(void *), void *arg, void (*release_arg)(void *)) {
+uint64_t background_submit(struct background *b, int (*run)(void *), void *arg, void (*release_arg)(void *)) {
     struct job *j = xcalloc(1, sizeof *j);
     *j = (struct job){.run = run, .release = release_arg, .arg = arg};
     pthread_mutex_lock(&b->mutex);
@@ -124,7 +124,7 @@ uint64_t background_ask(struct background *b, int (*run)(void *), void *arg, voi
     return number;
 }
 
-uint64_t background_asked(struct background *b) {
+uint64_t background_submitted(struct background *b) {
     pthread_mutex_lock(&b->mutex);
     uint64_t number = b->asked;
     pthread_mutex_unlock(&b->mutex);
@@ -132,7 +132,7 @@ uint64_t background_asked(struct background *b) {
 }
 
 bool background_wait(struct background *b, uint64_t number, double seconds) {
-    struct timespec end = moment_in(seconds);
+    struct timespec end = time_after(seconds);
     int late = 0;
     pthread_mutex_lock(&b->mutex);
     while (b->done < number && !late && seconds > 0)
@@ -227,7 +227,7 @@ static void ask(const char *line, size_t bytes) {
     m->bytes = bytes;
     memcpy(m->text, line, bytes);
     apart.waiting += bytes;
-    background_ask(apart.writer, write_message, m, free);
+    background_submit(apart.writer, write_message, m, free);
 }
 
 static bool take(const char *line, size_t bytes) {
@@ -245,16 +245,16 @@ static bool take(const char *line, size_t bytes) {
     return apart_now;
 }
 
-void output_apart_begin(void) {
+void output_thread_begin(void) {
     apart.writer = background_create(NULL, "");
     error_taken_by(take);
 }
 
-void output_apart_wait(double seconds) {
-    if (apart.writer) background_wait(apart.writer, background_asked(apart.writer), seconds);
+void output_thread_wait(double seconds) {
+    if (apart.writer) background_wait(apart.writer, background_submitted(apart.writer), seconds);
 }
 
-void output_apart_end(void) {
+void output_thread_end(void) {
     pthread_mutex_lock(&apart.mutex);
     struct background *writer = apart.writer;
     apart.writer = NULL;

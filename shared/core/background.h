@@ -25,8 +25,9 @@ void background_destroy(struct background **b);  // *b may be NULL
 
 // Queues a job. run(arg) returns 0, or -1 after fail(). Then release(arg) is called, unless release is NULL.
 // Returns the job's number: 1, 2, ..
-uint64_t background_ask(struct background *b, int (*run)(void *arg), void *arg, void (*release)(void *arg));
-uint64_t background_asked(struct background *b);  // number of the last job; 0: none
+uint64_t background_submit(struct background *b, int (*run)(void *arg), void *arg,
+                           void (*release)(void *arg));
+uint64_t background_submitted(struct background *b);  // number of the last job; 0: none
 // Returns whether that job and all earlier ones are done. Their files may then be read.
 bool background_done(struct background *b, uint64_t number);
 // The same; waits at most `seconds`.
@@ -62,13 +63,13 @@ int output_end(int status, bool run);
 void output_warn_unread(void);
 int output_fail(int why);  // errno; 0: unknown
 
-// From output_apart_begin to output_apart_end one thread writes all messages of this process.
+// From output_thread_begin to output_thread_end one thread writes all messages of this process.
 // Standard error may block (a pipe that nobody reads, Ctrl-S, a file on a slow disk);
 // the threads that print do not wait for it. A message that does not fit the queue is dropped and counted. If no
 // thread can be started, nothing changes.
-void output_apart_begin(void);
-void output_apart_end(void);  // after everything is written
+void output_thread_begin(void);
+void output_thread_end(void);  // after everything is written
 // Waits until everything is written, at most `seconds`. For use before a call that never returns.
-void output_apart_wait(double seconds);
+void output_thread_wait(double seconds);
 
 #endif

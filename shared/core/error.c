@@ -136,7 +136,7 @@ void cond_init(pthread_cond_t *c) {
     pthread_condattr_destroy(&monotonic);
 }
 
-struct timespec moment_in(double seconds) {
+struct timespec time_after(double seconds) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     int64_t ns = t.tv_nsec + (int64_t)(seconds * 1e9);

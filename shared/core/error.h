@@ -59,6 +59,6 @@ char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 // Seconds of a monotonic clock; a condition variable that uses this clock; the time `seconds` from now.
 double now_seconds(void);
 void cond_init(pthread_cond_t *c);
-struct timespec moment_in(double seconds);
+struct timespec time_after(double seconds);
 
 #endif

@@ -23,7 +23,7 @@ struct segment_head {
     uint64_t magic, cookie, bytes;
 };
 
-struct segment_place {
+struct segment_address {
     int64_t pid;
     int fd;
     uint64_t bytes, cookie;
@@ -85,7 +85,7 @@ void segment_name(const struct segment *s, char out[SEGMENT_NAME_MAX]) {
 }
 
 // ---------------------------------------------------------------- the peer
-static int parse(const char *name, struct segment_place *p) {
+static int parse(const char *name, struct segment_address *p) {
     long long pid;
     int end = 0;
     int n = sscanf(name, "%lld %d %" SCNu64 " %" SCNx64 " %39s%n", &pid, &p->fd, &p->bytes, &p->cookie,
@@ -103,7 +103,7 @@ static int refuse(struct segment *s, char why[SEGMENT_WHY_MAX], const char *text
 
 // Opens the descriptor only if it is a memfd of this program: opening a stranger's pipe or device may have an
 // effect.
-static int open_descriptor(const struct segment_place *p, enum segment_use use) {
+static int open_descriptor(const struct segment_address *p, enum segment_use use) {
     char path[64], target[64];
     snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)p->pid, p->fd);
     ssize_t n = readlink(path, target, sizeof target - 1);
@@ -116,14 +116,14 @@ static int open_descriptor(const struct segment_place *p, enum segment_use use) 
     return open(path, (use == SEGMENT_WRITE ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK);
 }
 
-static bool is_named(const struct segment *s, const struct segment_place *p) {
+static bool is_named(const struct segment *s, const struct segment_address *p) {
     struct segment_head head;
     memcpy(&head, s->base, sizeof head);
     return head.magic == MAGIC && head.cookie == p->cookie && head.bytes == p->bytes;
 }
 
 int segment_open(struct segment *s, const char *name, enum segment_use use, char why[SEGMENT_WHY_MAX]) {
-    struct segment_place p = {0};
+    struct segment_address p = {0};
     struct stat file;
     char boot[BOOT_MAX], text[SEGMENT_WHY_MAX];
     *s = (struct segment){.fd = -1};

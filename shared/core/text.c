@@ -146,7 +146,7 @@ const char *text_count(const char *text, int *out) {
     return text + digits;
 }
 
-const char *text_words(char *out, size_t size, const char *text) {
+const char *text_shorten(char *out, size_t size, const char *text) {
     size_t length = strlen(text), room = size - sizeof " ..", head = room / 2;
     snprintf(out, size, "%s", text);
     if (length < size) return out;

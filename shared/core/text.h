@@ -29,8 +29,8 @@ const char *text_count(const char *text, int *out);
 
 // Copies the text to out if it fits. Otherwise out receives as many whole words as fit from the start and from the
 // end (where a reason is), with ".." between them. Returns out.
-const char *text_words(char *out, size_t size, const char *text);
-#define TEXT_WORDS(size, text) text_words((char[size]){""}, size, text)
+const char *text_shorten(char *out, size_t size, const char *text);
+#define TEXT_SHORTEN(size, text) text_shorten((char[size]){""}, size, text)
 
 // Returns the length of the UTF-8 sequence at the start of s, which has n bytes (RFC 3629, section 4: no
 // surrogates, nothing overlong, at most U+10FFFF). Returns 0 if there is none.

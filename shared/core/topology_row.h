@@ -22,7 +22,7 @@ struct topology_variant {
 };
 
 // The name of a variant in other programs.
-struct topology_word {
+struct topology_alias {
     const char *word;   // "fsdp": lower-case letters and digits only; NULL ends a list
     const char *name;   // the variant's name
     const char *means;  // the word's meaning there; NULL: another spelling of the name
@@ -86,7 +86,7 @@ struct topology_row {
     int (*parse)(const char *text, int *bound);
     // Returns false if there is no such variant.
     bool (*variant)(int index, struct topology_variant *out);
-    const struct topology_word *words;  // names in other programs, for messages; NULL: none
+    const struct topology_alias *words;  // names in other programs, for messages; NULL: none
     // Checks that the number in the name fits the workers. origin is the flag or key, for the message. May be NULL.
     int (*check_name)(const struct config *c, const char *origin);
     // The consistency of runs that may have equal bits: "sync" if the variant's bits are those of a sum in rank order.

@@ -280,12 +280,12 @@ char *message_fault_text(const char *text) {
 
 static double unit(uint32_t x) { return (double)x * 0x1p-32; }
 
-struct message_fate message_fate_of(const struct message_fault *f, uint64_t socket, uint64_t n) {
+struct message_faults message_faults_of(const struct message_fault *f, uint64_t socket, uint64_t n) {
     struct philox_out a = philox(f->seed, 2 * n, socket), b = philox(f->seed, 2 * n + 1, socket);
     double most_s = (FAULT_LATE_MS + 2 * f->delay_ms) * 1e-3, late_s = f->delay_ms * 1e-3;
-    struct message_fate x = {.lost = unit(a.v[0]) < f->drop,
-                             .twice = unit(a.v[1]) < f->dup,
-                             .overtaken = unit(a.v[2]) < f->reorder};
+    struct message_faults x = {.lost = unit(a.v[0]) < f->drop,
+                               .twice = unit(a.v[1]) < f->dup,
+                               .overtaken = unit(a.v[2]) < f->reorder};
     x.late_s = late_s + (x.overtaken ? unit(a.v[3]) * most_s : 0);
     x.copy_late_s = late_s + unit(b.v[0]) * most_s;
     return x;

@@ -94,10 +94,10 @@ static inline bool message_fault_any(const struct message_fault *f) {
 char *message_fault_text(const char *text);
 
 // The faults of message n of a socket.
-struct message_fate {
+struct message_faults {
     bool lost, twice, overtaken;
     double late_s, copy_late_s;  // delay after arrival: of the message, of its second copy
 };
-struct message_fate message_fate_of(const struct message_fault *f, uint64_t socket, uint64_t n);
+struct message_faults message_faults_of(const struct message_fault *f, uint64_t socket, uint64_t n);
 
 #endif

@@ -253,7 +253,7 @@ void mesh_look(struct mesh *m) {
 
 int mesh_wait(struct mesh *m, int lane, int limit_ms, char why[LANES_WHY]) {
     double until = now_seconds() + limit_ms * 1e-3;
-    struct timespec at = moment_in(limit_ms * 1e-3);
+    struct timespec at = time_after(limit_ms * 1e-3);
     int done;
     pthread_mutex_lock(&m->lock);
     for (;;) {

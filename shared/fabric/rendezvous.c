@@ -332,7 +332,7 @@ static int resolve(struct rendezvous *r, char address[ADDRESS_MAX]) {
 // With the lock held. Waits until until_s, at most for PAUSE_S.
 static void pause_until(struct rendezvous *r, double until_s) {
     double left_s = until_s - now_seconds();
-    struct timespec at = moment_in(left_s < PAUSE_S ? left_s : PAUSE_S);
+    struct timespec at = time_after(left_s < PAUSE_S ? left_s : PAUSE_S);
     pthread_cond_timedwait(&r->changed, &r->lock, &at);
 }
 

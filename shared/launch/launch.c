@@ -26,7 +26,7 @@
 #define ASKED_MS          5     // the same, while a verdict is awaited
 #define GRACE_MAX_S       5.0   // ranks and roles check their stop flag many times a second
 #define DESCRIPTORS_FOR_S 10.0  // how long the start of a child waits for a free descriptor
-#define STILL_LOOKS       16    // checks within still_s for a stopped child
+#define STOPPED_CHECKS    16    // checks within stopped_s for a stopped child
 
 // Ends the message about a child that the launcher itself has killed: otherwise the signal would look like another
 // process's.
@@ -35,17 +35,17 @@
 struct child {
     char role[16], name[32];  // "server", "server 1"
     int rank;
-    struct launch_child as;  // the options of its last start
-    pid_t pid;               // 0: ended
+    struct launch_child options;  // the options of its last start
+    pid_t pid;                    // 0: ended
     bool orderly;
     bool ended_well;
-    bool replaced;    // it was restarted while the others continued
-    double moved_s;   // when a check last found it not stopped; 0: not checked
-    bool waited_for;  // the message that it has not ended yet is logged
-    pid_t asked;      // the process that has died and waits for a verdict; 0: none
+    bool restarted_alone;  // it was restarted while the others continued
+    double not_stopped_s;  // when a check last found it not stopped; 0: not checked
+    bool waited_for;       // the message that it has not ended yet is logged
+    pid_t awaits_verdict;  // the process that has died and waits for a verdict; 0: none
     char why[192], when[96];
-    bool told_to;  // it was asked to end: its death is expected
-    bool still;    // the launcher killed it, or a process that it represents, because it was stopped
+    bool asked_to_end;       // it was asked to end: its death is expected
+    bool killed_as_stopped;  // it, or a process that it represents, was stopped, and the launcher killed it
 };
 
 struct launcher {
@@ -53,19 +53,19 @@ struct launcher {
     struct child *children;
     int count, running;
     double start_s;
-    double kill_at_s;         // time of SIGKILL; 0: no child was asked to end
-    double rest_at_s;         // when the remaining children are asked to end; 0: not known yet
-    int status;               // the job's, once a failure occurred
-    int interrupted_by;       // SIGINT or SIGTERM; 0: none
-    double interrupted_s;     // when the first signal arrived
-    bool mending;             // all restart, and some required ranks are not there yet
-    bool over;                // no more verdicts will come
-    int heard;                // verdicts received
+    double kill_time_s;      // time of SIGKILL; 0: no child was asked to end
+    double end_rest_time_s;  // when the remaining children are asked to end; 0: not known yet
+    int status;              // the job's, once a failure occurred
+    int interrupted_by;      // SIGINT or SIGTERM; 0: none
+    double interrupted_s;    // when the first signal arrived
+    bool restarting;         // all restart, and some required ranks are not there yet
+    bool no_more_verdicts;   // the deciding process has ended
+    int verdicts_received;
     bool done;                // the last report whether no child is left
-    struct turn_clock turns;  // the clock of the next two, and of children's moved_s
-    double looked_s;          // when it last checked for stopped children
+    struct turn_clock turns;  // the clock of the next two, and of children's not_stopped_s
+    double checked_s;         // when it last checked for stopped children
     double ended_s;           // when the first child was seen to have ended well; 0: none has
-    bool anew;                // all children are being ended, to be restarted
+    bool restart_all;         // all children are being ended, to be restarted
     sigset_t signals, before;
 };
 
@@ -75,7 +75,7 @@ struct launcher *launcher_create(const struct launch_options *o) {
     l->o = *o;
     rank_env_supervise();
     l->start_s = now_seconds();
-    l->turns = (struct turn_clock){.lost_s = o->still_s, .pause_s = WAKE_MS * 1e-3};
+    l->turns = (struct turn_clock){.lost_s = o->stopped_s, .pause_s = WAKE_MS * 1e-3};
     sigemptyset(&l->signals);
     sigaddset(&l->signals, SIGCHLD);
     sigaddset(&l->signals, SIGINT);
@@ -85,10 +85,10 @@ struct launcher *launcher_create(const struct launch_options *o) {
 }
 
 // Runs in the child between fork and exec: only async-signal-safe calls.
-static void become(const struct launcher *l, const struct launch_child *c, pid_t parent, int report_fd) {
+static void child_exec(const struct launcher *l, const struct launch_child *c, pid_t parent, int report_fd) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (c->apart) setpgid(0, 0);
-    if (c->apart) signal(SIGTTOU, SIG_IGN);  // it may print although it is in the background
+    if (c->own_group) setpgid(0, 0);
+    if (c->own_group) signal(SIGTTOU, SIG_IGN);  // it may print although it is in the background
     if (getppid() == parent) {
         signal(SIGINT, SIG_IGN);  // the terminal sends it to all processes; the launcher decides which ones
                                   // get it
@@ -105,7 +105,7 @@ static void become(const struct launcher *l, const struct launch_child *c, pid_t
 }
 
 // Returns the child's entry; a restarted child keeps its entry.
-static struct child *place_of(struct launcher *l, const struct launch_child *c) {
+static struct child *entry_of(struct launcher *l, const struct launch_child *c) {
     for (int i = 0; i < l->count; i++)
         if (!l->children[i].pid && l->children[i].rank == c->rank && !strcmp(l->children[i].role, c->role))
             return &l->children[i];
@@ -120,23 +120,23 @@ static struct child *place_of(struct launcher *l, const struct launch_child *c) 
     return child;
 }
 
-static void forget_words(struct launch_child *c) {
+static void free_options(struct launch_child *c) {
     for (char *const *word = c->argv; word && *word; word++) free(*word);
     free((char **)c->argv);
     free((char *)c->program);
 }
 
-static void remember(struct child *child, const struct launch_child *c) {
+static void keep_options(struct child *child, const struct launch_child *c) {
     size_t n = 0;
-    if (child->as.argv == c->argv) return;
-    forget_words(&child->as);
+    if (child->options.argv == c->argv) return;
+    free_options(&child->options);
     while (c->argv[n]) n++;
     char **argv = xcalloc(n + 1, sizeof *argv);
     for (size_t i = 0; i < n; i++) argv[i] = xstrdup(c->argv[i]);
-    child->as = *c;
-    child->as.role = NULL;
-    child->as.program = xstrdup(c->program);
-    child->as.argv = argv;
+    child->options = *c;
+    child->options.role = NULL;
+    child->options.program = xstrdup(c->program);
+    child->options.argv = argv;
 }
 
 int launcher_start(struct launcher *l, const struct launch_child *c) {
@@ -149,22 +149,22 @@ int launcher_start(struct launcher *l, const struct launch_child *c) {
             return fail("pipe: %s", strerror(errno));
     pid_t parent = getpid();
     pid_t pid = fork();
-    if (pid == 0) become(l, c, parent, report[1]);
+    if (pid == 0) child_exec(l, c, parent, report[1]);
     int why = pid < 0 ? errno : 0;
     close(report[1]);
     // A successful exec closes the pipe.
     ssize_t got = pid < 0 ? 0 : read(report[0], &why, sizeof why);
     close(report[0]);
-    struct child *child = place_of(l, c);
+    struct child *child = entry_of(l, c);
     if (pid < 0 || got > 0) {
         if (pid > 0) waitpid(pid, NULL, 0);
         return fail("cannot start %s (%s): %s%s", child->name, c->program, strerror(why),
                     why == EAGAIN ? "; " ERROR_RAISE_THREADS : "");
     }
-    remember(child, c);
+    keep_options(child, c);
     child->pid = pid;
-    child->ended_well = child->told_to = child->waited_for = child->still = false;
-    child->moved_s = 0;
+    child->ended_well = child->asked_to_end = child->waited_for = child->killed_as_stopped = false;
+    child->not_stopped_s = 0;
     l->running++;
     return 0;
 }
@@ -177,15 +177,15 @@ static void signal_all(struct launcher *l, int number) {
 
 // Sends SIGTERM to all running children, and SIGKILL after the grace period; once.
 static void end_rest(struct launcher *l) {
-    if (l->kill_at_s > 0) return;
-    l->kill_at_s = now_seconds() + l->o.grace_s;
+    if (l->kill_time_s > 0) return;
+    l->kill_time_s = now_seconds() + l->o.grace_s;
     signal_all(l, SIGTERM);
 }
 
 // Returns whether at least one step is done.
 static bool has_begun(const struct launcher *l) { return l->o.last_step && l->o.last_step(l->o.ctx) > 0; }
 
-static void when(const struct launcher *l, char *text, size_t size) {
+static void time_text(const struct launcher *l, char *text, size_t size) {
     int64_t step = l->o.last_step ? l->o.last_step(l->o.ctx) : -1;
     int n = snprintf(text, size, "%.1f s after the start", now_seconds() - l->start_s);
     if (step > 0)
@@ -196,18 +196,11 @@ static void when(const struct launcher *l, char *text, size_t size) {
 
 // ---------------------------------------------------------------- restarts
 static void start_again(struct launcher *l, struct child *child) {
-    struct launch_child as = child->as;
+    struct launch_child as = child->options;
     as.role = child->role;
     if (!launcher_start(l, &as)) return;
     l->status = EXIT_RUN_FAILED;
     end_rest(l);
-}
-
-// The job returns to an earlier step, at which these children were needed.
-static void start_those_that_ended_well(struct launcher *l) {
-    for (int i = 0; i < l->count; i++)
-        if (l->children[i].ended_well && !l->children[i].pid && !l->kill_at_s)
-            start_again(l, &l->children[i]);
 }
 
 static void end_job(struct launcher *l, const char *why, const char *text, const char *reason) {
@@ -221,8 +214,8 @@ static void end_job(struct launcher *l, const char *why, const char *text, const
 }
 
 // All children of a `together` job have ended after one of them died, and are restarted.
-static void begin_anew(struct launcher *l) {
-    l->anew = false;
+static void start_all_again(struct launcher *l) {
+    l->restart_all = false;
     if (!l->interrupted_by && !l->o.start(l->o.ctx)) return;
     l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
     end_rest(l);
@@ -237,99 +230,104 @@ bool verdict_death(const struct member_news *n, struct death *out) {
     return true;
 }
 
-void verdict_say(struct rendezvous *meet, int *said, const struct verdict *v) {
+void verdict_send(struct rendezvous *meet, int *said, const struct verdict *v) {
     char name[MEET_NAME_MAX];
     snprintf(name, sizeof name, VERDICT_SAID, (*said)++);
     rendezvous_put(meet, name, v, sizeof *v);
 }
 
-static void say_done(struct launcher *l, bool done) {
+static void report_done(struct launcher *l, bool done) {
     char said = done;
     if (l->done != done) rendezvous_send(l->o.meet, VERDICT_DONE, &said, 1);
     l->done = done;
 }
 
-static bool hear(struct launcher *l, struct verdict *out) {
+static bool receive_verdict(struct launcher *l, struct verdict *out) {
     char name[MEET_NAME_MAX];
     size_t bytes;
-    snprintf(name, sizeof name, VERDICT_SAID, l->heard);
+    snprintf(name, sizeof name, VERDICT_SAID, l->verdicts_received);
     void *said = rendezvous_try_get(l->o.meet, name, &bytes);
     bool whole = said && bytes == sizeof *out;
-    l->heard += said != NULL;
+    l->verdicts_received += said != NULL;
     if (whole) memcpy(out, said, sizeof *out);
     free(said);
     if (!whole) return false;
     out->name[sizeof out->name - 1] = out->reason[sizeof out->reason - 1] = 0;
-    if (out->again || out->kind == VERDICT_ANEW) say_done(l, false);
+    if (out->again || out->kind == VERDICT_ANEW) report_done(l, false);
     return true;
 }
 
-static void forget_if_over(const struct launcher *l, struct child *child) {
-    if (!l->over || !child->asked) return;
-    if (!child->told_to) warn("%s %s: the others have ended without it", child->why, child->when);
-    child->asked = 0;
+static void drop_if_over(const struct launcher *l, struct child *child) {
+    if (!l->no_more_verdicts || !child->awaits_verdict) return;
+    if (!child->asked_to_end) warn("%s %s: the others have ended without it", child->why, child->when);
+    child->awaits_verdict = 0;
 }
 
-static void tell(struct launcher *l, struct child *child, pid_t pid, const char *why, const char *text) {
+static void report_death(struct launcher *l, struct child *child, pid_t pid, const char *why,
+                         const char *text) {
     struct death d = {.pid = (int)pid, .leaving = l->interrupted_by != 0};
     memcpy(d.name, child->name, sizeof d.name);
     snprintf(d.why, sizeof d.why, "%s", why);
-    child->asked = pid;
+    child->awaits_verdict = pid;
     snprintf(child->why, sizeof child->why, "%s", why);
     snprintf(child->when, sizeof child->when, "%s", text);
-    if (!l->over) rendezvous_send(l->o.meet, VERDICT_DEAD, &d, sizeof d);
-    forget_if_over(l, child);
+    if (!l->no_more_verdicts) rendezvous_send(l->o.meet, VERDICT_DEAD, &d, sizeof d);
+    drop_if_over(l, child);
 }
 
-static void decided(struct launcher *l, struct child *child, const struct verdict *v) {
-    child->asked = 0;
-    if (l->kill_at_s > 0) return;  // all are being ended
+static void carry_out(struct launcher *l, struct child *child, const struct verdict *v) {
+    child->awaits_verdict = 0;
+    if (l->kill_time_s > 0) return;  // all are being ended
     // A restart makes sense only if other processes of the job are left.
     bool without = v->kind == VERDICT_WITHOUT, others = l->running || l->o.others || !without;
     bool again = v->again && !l->interrupted_by && others && v->kind != VERDICT_ENDS;
     if (again)
         warn("%s %s: %sstarting it again; %d of %d restarts %s left", child->why, child->when,
              without ? "the others go on; " : "", v->left, v->of, v->left == 1 ? "is" : "are");
-    else if (without && !child->told_to)
+    else if (without && !child->asked_to_end)
         warn("%s %s: the others %s without it", child->why, child->when, l->interrupted_by ? "end" : "go on");
-    else if (!without && !child->told_to)
+    else if (!without && !child->asked_to_end)
         end_job(l, child->why, child->when, v->reason);
     else if (!without)
         l->status = 128 + l->interrupted_by, end_rest(l);
-    child->replaced = again && without;
-    l->anew = again && l->o.together;
+    child->restarted_alone = again && without;
+    l->restart_all = again && l->o.together;
     if (again && !l->o.together) start_again(l, child);
 }
 
-static void end_lost(struct launcher *l, const struct verdict *v) {
+static void kill_lost(struct launcher *l, const struct verdict *v) {
     for (int i = 0; i < l->count; i++) {
         struct child *child = &l->children[i];
         if (!child->pid || strcmp(child->name, v->name) != 0 || (v->pid && child->pid != v->pid)) continue;
-        child->still = true;
+        child->killed_as_stopped = true;
         kill(child->pid, SIGKILL);
     }
 }
 
 // Carries out a verdict: about a dead child of this launcher, or for the whole job.
-static void obey(struct launcher *l, const struct verdict *v) {
-    if (v->kind == VERDICT_LOST) end_lost(l, v);
+static void apply_verdict(struct launcher *l, const struct verdict *v) {
+    if (v->kind == VERDICT_LOST) kill_lost(l, v);
     if (v->kind == VERDICT_LOST) return;
-    l->over = l->over || v->kind == VERDICT_OVER;
-    for (int i = 0; i < l->count; i++) forget_if_over(l, &l->children[i]);
+    l->no_more_verdicts = l->no_more_verdicts || v->kind == VERDICT_OVER;
+    for (int i = 0; i < l->count; i++) drop_if_over(l, &l->children[i]);
     bool mends = v->kind == VERDICT_ANEW && !l->o.together;
-    l->mending = mends || (l->mending && v->kind != VERDICT_BEGINS);
+    l->restarting = mends || (l->restarting && v->kind != VERDICT_BEGINS);
     for (int i = 0; i < l->count; i++)
-        if (l->children[i].asked && l->children[i].asked == v->pid && !strcmp(l->children[i].name, v->name))
-            decided(l, &l->children[i], v);
+        if (l->children[i].awaits_verdict && l->children[i].awaits_verdict == v->pid &&
+            !strcmp(l->children[i].name, v->name))
+            carry_out(l, &l->children[i], v);
     if (!mends) return;
-    for (int i = 0; i < l->count; i++) l->children[i].replaced = false;  // no child can be missed now
-    start_those_that_ended_well(l);
+    for (int i = 0; i < l->count; i++) l->children[i].restarted_alone = false;  // no child can be missed now
+    // The job returns to an earlier step, at which children that have ended well were needed.
+    for (int i = 0; i < l->count; i++)
+        if (l->children[i].ended_well && !l->children[i].pid && !l->kill_time_s)
+            start_again(l, &l->children[i]);
 }
 
 // Returns whether a verdict is awaited.
 static bool waits_for_verdict(const struct launcher *l) {
     for (int i = 0; i < l->count; i++)
-        if (l->children[i].asked && !l->kill_at_s) return true;
+        if (l->children[i].awaits_verdict && !l->kill_time_s) return true;
     return false;
 }
 
@@ -338,10 +336,10 @@ static void child_died(struct launcher *l, struct child *child, pid_t pid, int s
     char text[96], why[192];
     const char *of = WIFSIGNALED(status) ? "" : "a rank of ";
     int number = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
-    when(l, text, sizeof text);
+    time_text(l, text, sizeof text);
     if (number < 0)
         snprintf(why, sizeof why, "%s (pid %d) gave up a rank and ended", child->name, (int)pid);
-    else if (child->still)
+    else if (child->killed_as_stopped)
         snprintf(why, sizeof why, "%s%s (pid %d) " GAVE_NO_SIGN, of, child->name, (int)pid);
     else
         snprintf(why, sizeof why, "%s%s (pid %d) was killed by signal %d (%s)", of, child->name, (int)pid,
@@ -349,7 +347,7 @@ static void child_died(struct launcher *l, struct child *child, pid_t pid, int s
     // The others would only wait for the dead child and then report that too: they are killed first.
     if (l->o.together) signal_all(l, SIGKILL);
     if (l->o.decided)
-        tell(l, child, pid, why, text);
+        report_death(l, child, pid, why, text);
     else
         end_job(l, why, text, "");
 }
@@ -360,11 +358,11 @@ static void child_left(struct launcher *l, struct child *child, pid_t pid) {
     bool asks = l->o.decided && !l->o.together && child->orderly && has_begun(l);
     // The launcher ends the job's other processes at once: another orderly child may already wait for this one.
     if (child->orderly && !asks) end_rest(l);
-    child->told_to = true;
-    when(l, text, sizeof text);
+    child->asked_to_end = true;
+    time_text(l, text, sizeof text);
     snprintf(why, sizeof why, "%s (pid %d) was asked to leave", child->name, (int)pid);
     if (asks)
-        tell(l, child, pid, why, text);
+        report_death(l, child, pid, why, text);
     else
         l->status = 128 + l->interrupted_by;
 }
@@ -380,14 +378,14 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     pid_t pid = child->pid;
     child->pid = 0;
     l->running--;
-    if (l->anew || (l->o.together && waits_for_verdict(l))) return;  // all are being ended
+    if (l->restart_all || (l->o.together && waits_for_verdict(l))) return;  // all are being ended
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
         child->ended_well = true;
-        if (l->mending && !l->interrupted_by && !l->kill_at_s) start_again(l, child);
+        if (l->restarting && !l->interrupted_by && !l->kill_time_s) start_again(l, child);
         return;
     }
-    if (l->interrupted_by && l->kill_at_s > 0) l->status = 128 + l->interrupted_by;
-    if (l->kill_at_s > 0) return;  // it was asked to end, or its end is a consequence of the first death
+    if (l->interrupted_by && l->kill_time_s > 0) l->status = 128 + l->interrupted_by;
+    if (l->kill_time_s > 0) return;  // it was asked to end, or its end is a consequence of the first death
     // mpirun that was asked to end always exits with 1; the ranks' reports show how they ended.
     if (l->interrupted_by && l->o.speaks_for_others && WIFEXITED(status) && WEXITSTATUS(status) == 1) {
         child->ended_well = true;
@@ -404,8 +402,8 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
         return;
     }
     char text[96];
-    when(l, text, sizeof text);
-    if (child->replaced) {
+    time_text(l, text, sizeof text);
+    if (child->restarted_alone) {
         warn("%s (pid %d) ended with exit status %d %s: the others go on without it", child->name, (int)pid,
              WEXITSTATUS(status), text);
         return;
@@ -438,23 +436,23 @@ static void reap(struct launcher *l) {
 
 // ---------------------------------------------------------------- watching
 // After the last orderly child has ended, the others end by themselves and write reports, but not if no step was done.
-static void follow_orderly(struct launcher *l) {
+static void end_after_orderly(struct launcher *l) {
     for (int i = 0; i < l->count; i++)
         if (l->children[i].orderly && l->children[i].pid) return;
     if (!l->running || l->o.others) return;
-    if (!l->rest_at_s) l->rest_at_s = now_seconds() + (has_begun(l) ? l->o.grace_s : 0);
-    if (now_seconds() < l->rest_at_s) return;
-    if (!l->kill_at_s) l->status = 128 + l->interrupted_by;
+    if (!l->end_rest_time_s) l->end_rest_time_s = now_seconds() + (has_begun(l) ? l->o.grace_s : 0);
+    if (now_seconds() < l->end_rest_time_s) return;
+    if (!l->kill_time_s) l->status = 128 + l->interrupted_by;
     end_rest(l);
 }
 
-// Handles verdicts, and calls the outside callback, which may end the job.
-static void look_outside(struct launcher *l) {
+// Handles verdicts, and calls the poll callback, which may end the job.
+static void poll_job(struct launcher *l) {
     struct verdict v;
-    while (l->o.decided && hear(l, &v)) obey(l, &v);
-    if (!l->o.outside) return;
-    const char *why = l->o.outside(l->o.ctx, l->kill_at_s > 0 ? error_last() : NULL);
-    if (!why || l->kill_at_s > 0) return;
+    while (l->o.decided && receive_verdict(l, &v)) apply_verdict(l, &v);
+    if (!l->o.poll) return;
+    const char *why = l->o.poll(l->o.ctx, l->kill_time_s > 0 ? error_last() : NULL);
+    if (!why || l->kill_time_s > 0) return;
     l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
     error_take_over(why);
     end_rest(l);
@@ -464,7 +462,7 @@ struct stopped {
     pid_t parent, pid;
 };
 
-static bool look_at_stopped(void *ctx, pid_t pid) {
+static bool is_stopped_child(void *ctx, pid_t pid) {
     struct stopped *s = ctx;
     struct proc_look look;
     if (!proc_look(pid, &look) && look.parent == s->parent && (look.state == 'T' || look.state == 't'))
@@ -473,42 +471,43 @@ static bool look_at_stopped(void *ctx, pid_t pid) {
 }
 
 // Returns the process that a signal has stopped: the child or a process that it represents; 0 if none.
-static pid_t stopped_of(const struct launcher *l, const struct child *child) {
+static pid_t find_stopped(const struct launcher *l, const struct child *child) {
     struct stopped s = {.parent = child->pid};
     if (proc_is_stopped(child->pid)) return child->pid;
-    if (l->o.speaks_for_others) proc_each(look_at_stopped, &s);
+    if (l->o.speaks_for_others) proc_each(is_stopped_child, &s);
     return s.pid;
 }
 
 // After the first children have ended well, no other process may be left that checks whether the rest are alive.
 static void watch_rest(struct launcher *l) {
-    double now = turn_clock_turn(&l->turns, now_seconds()), most_s = l->o.still_s;
-    if (most_s <= 0 || now - l->looked_s < most_s / STILL_LOOKS) return;
+    double now = turn_clock_turn(&l->turns, now_seconds()), most_s = l->o.stopped_s;
+    if (most_s <= 0 || now - l->checked_s < most_s / STOPPED_CHECKS) return;
     bool any = l->o.together;
     for (int i = 0; i < l->count; i++) any = any || l->children[i].ended_well;
     if (!any || !l->ended_s) l->ended_s = any ? now : 0;
-    l->looked_s = now;
+    l->checked_s = now;
     for (int i = 0; i < l->count && any; i++) {
         struct child *child = &l->children[i];
         if (!child->pid) continue;
-        pid_t still = stopped_of(l, child);
-        if (!child->moved_s || !still) child->moved_s = now;
-        if (now - l->ended_s > most_s && child->moved_s == now && !child->waited_for && !l->o.together) {
+        pid_t still = find_stopped(l, child);
+        if (!child->not_stopped_s || !still) child->not_stopped_s = now;
+        if (now - l->ended_s > most_s && child->not_stopped_s == now && !child->waited_for &&
+            !l->o.together) {
             info("waiting for %s (pid %d), which has not ended, while others have", child->name,
                  (int)child->pid);
             child->waited_for = true;
         }
-        if (now - child->moved_s <= most_s) continue;
-        child->still = true;
+        if (now - child->not_stopped_s <= most_s) continue;
+        child->killed_as_stopped = true;
         if (!l->o.together)
             warn("%s (pid %d) has been stopped by a signal for %.1f s, while others have ended: killing it",
-                 child->name, (int)child->pid, now - child->moved_s);
+                 child->name, (int)child->pid, now - child->not_stopped_s);
         kill(still, SIGKILL);
-        child->moved_s = 0;
+        child->not_stopped_s = 0;
     }
 }
 
-static void interrupt(struct launcher *l, int number) {
+static void on_interrupt(struct launcher *l, int number) {
     double now = now_seconds();
     if (!l->interrupted_by) {
         l->interrupted_by = number;
@@ -517,7 +516,7 @@ static void interrupt(struct launcher *l, int number) {
         for (int i = 0; i < l->count; i++)
             if (l->children[i].orderly && l->children[i].pid) kill(l->children[i].pid, SIGTERM);
     } else if (now - l->interrupted_s >= STOP_AGAIN_S) {
-        l->kill_at_s = now + l->o.grace_s;
+        l->kill_time_s = now + l->o.grace_s;
         signal_all(l, SIGKILL);  // asked twice: end at once
     }
 }
@@ -529,18 +528,18 @@ static void watch(struct launcher *l, int ms) {
     // After this process was itself stopped and continued, it first handles the signals that arrived meanwhile, the
     // lowest number first: a request to end before a death.
     if (number < 0 && errno == EINTR) number = sigtimedwait(&l->signals, NULL, &(struct timespec){0});
-    if (number == SIGINT || number == SIGTERM) interrupt(l, number);
-    look_outside(l);
+    if (number == SIGINT || number == SIGTERM) on_interrupt(l, number);
+    poll_job(l);
     watch_rest(l);
     reap(l);
-    if (l->interrupted_by) follow_orderly(l);
-    if (l->kill_at_s > 0 && now_seconds() >= l->kill_at_s && l->running) {
+    if (l->interrupted_by) end_after_orderly(l);
+    if (l->kill_time_s > 0 && now_seconds() >= l->kill_time_s && l->running) {
         for (int i = 0; i < l->count; i++)
             if (l->children[i].pid) warn("%s did not end in time: killing it", l->children[i].name);
         signal_all(l, SIGKILL);
-        l->kill_at_s = now_seconds() + l->o.grace_s;
+        l->kill_time_s = now_seconds() + l->o.grace_s;
     }
-    if (l->anew && !l->running) begin_anew(l);
+    if (l->restart_all && !l->running) start_all_again(l);
 }
 
 // The only running child is slow, unless a signal has stopped it: the files that it reads may hang. Returns 0 to wait
@@ -588,15 +587,15 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
 int launcher_interrupted(const struct launcher *l) { return l->interrupted_by; }
 
 // A thread that hangs on a file cannot be killed as a process can: after the grace it is no longer waited for.
-static bool works_beside(struct launcher *l) {
-    bool late = l->kill_at_s > 0 && now_seconds() > l->kill_at_s;
-    if (l->running || late || !l->o.beside) return false;
-    say_done(l, true);
-    return l->o.beside(l->o.ctx);
+static bool has_background_work(struct launcher *l) {
+    bool late = l->kill_time_s > 0 && now_seconds() > l->kill_time_s;
+    if (l->running || late || !l->o.background_work) return false;
+    report_done(l, true);
+    return l->o.background_work(l->o.ctx);
 }
 
 int launcher_wait(struct launcher *l) {
-    while (l->running || l->anew || waits_for_verdict(l) || works_beside(l))
+    while (l->running || l->restart_all || waits_for_verdict(l) || has_background_work(l))
         watch(l, waits_for_verdict(l) ? ASKED_MS : WAKE_MS);
     return l->status;
 }
@@ -617,7 +616,7 @@ void launcher_destroy(struct launcher **pl) {
     struct timespec now = {0};
     while (sigtimedwait(&l->signals, NULL, &now) > 0) continue;
     pthread_sigmask(SIG_SETMASK, &l->before, NULL);
-    for (int i = 0; i < l->count; i++) forget_words(&l->children[i].as);
+    for (int i = 0; i < l->count; i++) free_options(&l->children[i].options);
     free(l->children);
     free(l);
     *pl = NULL;
@@ -629,13 +628,13 @@ int launch_run(struct launch_options o, double deadline_s, const char *behind, s
     fflush(NULL);
     stop_answers(behind);
     *launcher = launcher_create(&o);
-    output_apart_begin();  // its thread takes no signals, as all threads from here on
+    output_thread_begin();  // its thread takes no signals, as all threads from here on
     if (o.start(o.ctx)) launcher_end_all(*launcher);
     int status = launcher_wait(*launcher);
-    if (status) o.outside(o.ctx, error_last());
+    if (status) o.poll(o.ctx, error_last());
     *interrupted_by = launcher_interrupted(*launcher);
     if (*interrupted_by) signal(SIGINT, SIG_IGN);
-    output_apart_end();
+    output_thread_end();
     launcher_destroy(launcher);
     return status;
 }

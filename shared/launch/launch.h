@@ -34,7 +34,7 @@ struct launch_options {
     double grace_s;  // from SIGTERM to SIGKILL
     // A child that a signal has stopped for so long is killed: with `together` always, otherwise only after the first
     // child has ended well. 0: never.
-    double still_s;
+    double stopped_s;
     int together;
     int speaks_for_others;  // of children: an exit status above 128 means that another process was killed by
                             // a signal (mpirun)
@@ -42,13 +42,13 @@ struct launch_options {
     int64_t (*last_step)(void *ctx);
     // Called many times a second while children run. Returns why the job ends, or NULL if it continues. ends: why this
     // launcher ends its children, or NULL.
-    const char *(*outside)(void *ctx, const char *ends);
+    const char *(*poll)(void *ctx, const char *ends);
     int others;  // launchers on other machines: after Ctrl-C this one does not end children that wait for
                  // processes there
     // Returns whether a thread of this process still works for the job; called when no child is left. It is waited for
     // at most until the grace period ends. NULL: no such thread. If there is one, the deciding process gets the
     // report that no child is left.
-    int (*beside)(void *ctx);
+    int (*background_work)(void *ctx);
     // The rendezvous where deaths are reported and verdicts are read; it outlives the launcher. decided 0: a death
     // ends the job.
     struct rendezvous *meet;
@@ -65,12 +65,12 @@ struct launch_child {
     char *const *argv;        // NULL-terminated, argv[0] included
     int keep_fd;              // a descriptor that this child inherits besides the standard three; 0: none
     int orderly;              // after SIGTERM it finishes its step and exits with 0, and the others with it
-    int apart;                // in its own process group: a terminal's signals reach it only through the
+    int own_group;            // in its own process group: a terminal's signals reach it only through the
                               // launcher
     int input_fd, output_fd;  // its standard input and output; 0: this process's
 };
 
-// Runs the children from o.start until all have ended; o.outside receives the reason if they failed. The grace period
+// Runs the children from o.start until all have ended; o.poll receives the reason if they failed. The grace period
 // is the deadline, at most GRACE_MAX_S. behind: as stop_answers. *launcher is valid from launch_options.start until
 // this returns. *interrupted_by receives SIGINT, SIGTERM or 0. Returns the exit status. After a Ctrl-C another one is
 // ignored, so that the run's files are written completely.

@@ -62,7 +62,7 @@ static int start_one(struct ranks *s, int rank) {
                                                                 .program = s->program,
                                                                 .argv = argv,
                                                                 .keep_fd = s->memory.base ? s->memory.fd : 0,
-                                                                .apart = s->row->by_others,
+                                                                .own_group = s->row->by_others,
                                                                 .orderly = true});
     rank_env_take_back();
     free(argv);
@@ -78,7 +78,7 @@ static void decide(struct ranks *s, const struct death *d) {
     memcpy(v.name, d->name, sizeof v.name);
     memcpy(s->why, d->why, sizeof s->why);
     if (!again) snprintf(v.reason, sizeof v.reason, RESTARTS_USED_UP, of);
-    verdict_say(s->meet, &s->said, &v);
+    verdict_send(s->meet, &s->said, &v);
 }
 
 // Handles the messages of this life's children, and sends them the reason if they are ended.
@@ -152,11 +152,11 @@ int launch_ranks(struct run *r, int argc, char *const *argv) {
         free(s.program);
         return opened ? EXIT_USAGE : EXIT_RUN_FAILED;
     }
-    struct launch_options o = {.still_s = s.row->one_each || s.row->by_others ? deadline_s : 0,
+    struct launch_options o = {.stopped_s = s.row->one_each || s.row->by_others ? deadline_s : 0,
                                .together = true,
                                .speaks_for_others = s.row->by_others,
                                .last_step = last_step,
-                               .outside = look_outside,
+                               .poll = look_outside,
                                .start = start_all,
                                .meet = s.meet,
                                .decided = c->recovery.restart > 0,

@@ -374,10 +374,10 @@ static int check(const struct config *c) {
                 medium_names[c->medium]);
 }
 
-static const struct topology_word words[] = {{"single", "local", NULL},   {"singleprocess", "local", NULL},
-                                             {"serial", "local", NULL},   {"sequential", "local", NULL},
-                                             {"alone", "local", NULL},    {"none", "local", NULL},
-                                             {"baseline", "local", NULL}, {0}};
+static const struct topology_alias words[] = {{"single", "local", NULL},   {"singleprocess", "local", NULL},
+                                              {"serial", "local", NULL},   {"sequential", "local", NULL},
+                                              {"alone", "local", NULL},    {"none", "local", NULL},
+                                              {"baseline", "local", NULL}, {0}};
 
 const struct topology_row topology_local = {
     .parse = parse,

@@ -69,7 +69,7 @@ struct config local_steps_inner(const struct config *c) {
     int64_t every = c->local_steps.steps;
     if (!every) return in;
     bool summed = !outer_rows[c->local_steps.outer].elastic && !(c->row->is_alone && c->row->is_alone(c));
-    in.outside = c;
+    in.outer_run = c;
     in.local_steps.steps = 0;
     in.micro_batch *= c->accumulation * every;
     in.accumulation = 1;

@@ -56,6 +56,6 @@ struct verdict {
 struct rendezvous;
 struct member_news;
 bool verdict_death(const struct member_news *n, struct death *out);  // whether n is a death; *out receives it
-void verdict_say(struct rendezvous *meet, int *said, const struct verdict *v);  // said: how many so far
+void verdict_send(struct rendezvous *meet, int *said, const struct verdict *v);  // said: how many so far
 
 #endif

@@ -127,13 +127,6 @@ static void put_real(struct identity *i, const char *key, float x) {
 }
 
 // ---------------------------------------------------------------- the entries
-static void put_program(struct identity *i) {
-    char *text = xasprintf("starring " STARRING_VERSION "%s%s", starring_revision ? ", " : "",
-                           starring_revision ? starring_revision : "");
-    identity_put(i, "program", text);
-    free(text);
-}
-
 // Hashes the tensors in logical order, independent of the padding for a number of ranks.
 static void put_tensors(struct identity *i, const struct layout *l) {
     XXH64_state_t *h = XXH64_createState();
@@ -199,13 +192,6 @@ static void put_model(struct identity *i, const struct model_spec *s) {
     put_real(i, "model.init_std", s->init_std);
 }
 
-// The weights that a run begins with: each worker reads its own files.
-static void put_weights(struct identity *i, const char *model) {
-    char *files = model ? hf_files_identity(model) : NULL;
-    identity_put(i, "model.weights", files ? files : "from the seed");
-    free(files);
-}
-
 static const char accum_key[] = "data_types.grad_accum_dtype";
 
 static bool starts(const char *key, const char *with) {
@@ -214,7 +200,7 @@ static bool starts(const char *key, const char *with) {
 }
 
 // Returns whether a compared key has an effect in this configuration.
-static bool says(const struct identity_source *s, const struct config_key *k) {
+static bool is_compared(const struct identity_source *s, const struct config_key *k) {
     const struct config *c = s->config;
     if (k->agree & IDENTITY_LOCAL && !s->data) return false;
     if (starts(k->path, "fp16")) return c->scaler.enabled;
@@ -228,15 +214,6 @@ static bool says(const struct identity_source *s, const struct config_key *k) {
     return true;
 }
 
-static void put_config(struct identity *i, const struct identity_source *s) {
-    for (size_t n = 0; n < config_key_count(); n++) {
-        const struct config_key *k = config_key_at(n);
-        char *value = k->agree && says(s, k) ? config_value(s->config, k) : NULL;
-        if (value) identity_put(i, k->path, value);
-        free(value);
-    }
-}
-
 // Ring stages, a synchronous star and a run without peers promise the same bits, so all are "sync".
 static void put_consistency(struct identity *i, const struct config *c) {
     char text[TOPOLOGY_CONSISTENCY] = "sync";
@@ -244,33 +221,43 @@ static void put_consistency(struct identity *i, const struct config *c) {
     identity_put(i, "consistency", text);
 }
 
-// With one micro-batch per step, all "sync" topologies sum in the same order. With more, a ring's stages 2 and 3
-// sum each micro-batch over several ranks, the others sum each step: two orders of the same sum. Also records the
-// type of the sums, since "auto" means the run's type in old checkpoints.
-static void put_sums(struct identity *i, const struct config *c) {
-    bool each = c->row->takes_stage && c->variant >= 2 && c->workers > 1 && !c->no_sync;
-    if (c->accumulation <= 1) return;
-    identity_put(i, "gradients.summed", each ? "each micro-batch" : "each step");
-    identity_put(i, accum_key, config_sums_in_fp32(c) ? "fp32" : dtype_name(c->dtype));
-}
-
 struct identity *identity_make(const struct identity_source *source) {
     struct identity_source of = *source;
     const struct identity_source *s = &of;
-    if (of.config->outside) of.config = of.config->outside;
+    if (of.config->outer_run) of.config = of.config->outer_run;
     struct identity *i = xcalloc(1, sizeof *i);
-    put_program(i);
+    const struct config *c = s->config;
+    // 1. The program.
+    char *program = xasprintf("starring " STARRING_VERSION "%s%s", starring_revision ? ", " : "",
+                              starring_revision ? starring_revision : "");
+    identity_put(i, "program", program);
+    free(program);
+    // 2. The model, the data, and the weights that a run begins with: each worker reads its own files.
     if (s->spec) put_model(i, s->spec);
     if (s->layout) put_tensors(i, s->layout);
     if (s->data) {
         const struct data_identity *d = data_identity(s->data);
+        char *files = c->model ? hf_files_identity(c->model) : NULL;
         identity_put(i, "data", d->train);
         identity_put(i, "data.held_out", d->held_out);
-        put_weights(i, s->config->model);
+        identity_put(i, "model.weights", files ? files : "from the seed");
+        free(files);
     }
-    put_config(i, s);
-    put_consistency(i, s->config);
-    put_sums(i, s->config);
+    // 3. The keys that are compared.
+    for (size_t n = 0; n < config_key_count(); n++) {
+        const struct config_key *k = config_key_at(n);
+        char *value = k->agree && is_compared(s, k) ? config_value(c, k) : NULL;
+        if (value) identity_put(i, k->path, value);
+        free(value);
+    }
+    put_consistency(i, c);
+    // 4. The order of sums. With one micro-batch per step, all "sync" topologies sum in the same order. With more, a
+    //    ring's stages 2 and 3 sum each micro-batch over several ranks, the others sum each step: two orders of the
+    //    same sum. Also the type of the sums, since "auto" means the run's type in old checkpoints.
+    if (c->accumulation <= 1) return i;
+    bool each = c->row->takes_stage && c->variant >= 2 && c->workers > 1 && !c->no_sync;
+    identity_put(i, "gradients.summed", each ? "each micro-batch" : "each step");
+    identity_put(i, accum_key, config_sums_in_fp32(c) ? "fp32" : dtype_name(c->dtype));
     return i;
 }
 

@@ -132,7 +132,7 @@ static void test_nearest(void **state) {
     }
     error_quiet(0);
     for (int i = 0; topologies.row[i]; i++)
-        for (const struct topology_word *w = topologies.row[i]->words; w && w->word; w++) {
+        for (const struct topology_alias *w = topologies.row[i]->words; w && w->word; w++) {
             char name[32];
             int bound, n = snprintf(name, sizeof name, "%s", w->name);
             if (name[n - 1] >= 'A' && name[n - 1] <= 'Z') name[n - 1] = '1';

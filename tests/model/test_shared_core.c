@@ -174,11 +174,11 @@ static void long_texts_keep_both_ends(void **state) {
     memset(path, 'x', sizeof path);
     path[sizeof path - 1] = 0;
     char *text = xasprintf("worker 1: /%s: No space left on device", path);
-    assert_string_equal(text_words(out, sizeof out, text), "worker 1: .. No space left on device");
-    assert_string_equal(text_words(out, sizeof out, text + 10), ".. No space left on device");
-    assert_string_equal(text_words(out, 16, "a b c d e f g h i j"), "a b c .. h i j");
-    assert_string_equal(text_words(out, sizeof out, "short"), "short");
-    assert_string_equal(TEXT_WORDS(9, path), "..");
+    assert_string_equal(text_shorten(out, sizeof out, text), "worker 1: .. No space left on device");
+    assert_string_equal(text_shorten(out, sizeof out, text + 10), ".. No space left on device");
+    assert_string_equal(text_shorten(out, 16, "a b c d e f g h i j"), "a b c .. h i j");
+    assert_string_equal(text_shorten(out, sizeof out, "short"), "short");
+    assert_string_equal(TEXT_SHORTEN(9, path), "..");
     free(text);
 }
 
@@ -211,13 +211,13 @@ static void messages_do_not_wait_for_a_reader(void **state) {
     assert_int_equal(pipe(ends), 0);
     h.from = fdopen(ends[0], "r");
     dup2(ends[1], STDERR_FILENO);
-    output_apart_begin();
+    output_thread_begin();
     while (said < 1000) warn("message %d %0300d", ++said, 0);
-    output_apart_wait(0.01);
+    output_thread_wait(0.01);
     assert_int_equal(pthread_create(&reader, NULL, hear, &h), 0);
-    output_apart_wait(600);
+    output_thread_wait(600);
     warn("the last one");
-    output_apart_end();
+    output_thread_end();
     dup2(before, STDERR_FILENO);
     close(before);
     close(ends[1]);

@@ -101,7 +101,7 @@ static inline struct config toy_config(const struct toy_case *t) {
     c.micro_batch = c.accumulation = 1;
     if (t->micro) c.accumulation = t->micro;
     static const struct config rounds = {.local_steps.steps = 1};
-    if (t->age_decay > 0) c.outside = &rounds;
+    if (t->age_decay > 0) c.outer_run = &rounds;
     c.local_steps = (struct local_steps_config){
         .outer = OUTER_CGAD, .age_decay = t->age_decay, .age_cutoff = t->age_cutoff};
     c.schedule = t->schedule;
@@ -128,7 +128,7 @@ static inline struct config toy_config(const struct toy_case *t) {
                               .delay_compensation = t->lambda,
                               .delay_decay = t->decay,
                               .bind = (char *)"tcp://127.0.0.1:*",
-                              .beside = t->beside,
+                              .servers_on_workers = t->beside,
                               .resident = t->micro ? PS_RESIDENT_UNITS : PS_RESIDENT_ALL};
     return c;
 }

@@ -39,13 +39,13 @@ static void test_fates(void **state) {
     (void)state;
     other.seed = 4;
     for (uint64_t n = 0; n < N; n++) {
-        struct message_fate x = message_fate_of(&f, 1, n), y = message_fate_of(&f, 1, n);
+        struct message_faults x = message_faults_of(&f, 1, n), y = message_faults_of(&f, 1, n);
         assert_true(x.lost == y.lost && x.twice == y.twice && x.late_s == y.late_s);
         lost += x.lost;
         twice += x.twice;
         overtaken += x.overtaken;
-        of_seed += x.lost != message_fate_of(&other, 1, n).lost;
-        of_socket += x.lost != message_fate_of(&f, 2, n).lost;
+        of_seed += x.lost != message_faults_of(&other, 1, n).lost;
+        of_socket += x.lost != message_faults_of(&f, 2, n).lost;
         assert_true(x.overtaken ? x.late_s >= 0.005 && x.late_s < 0.025 : x.late_s == 0.005);
         assert_true(x.copy_late_s >= 0.005 && x.copy_late_s < 0.025);
     }

@@ -31,8 +31,8 @@ static void test_asking_does_not_wait(void **state) {
     struct background *e = background_create("reads files", "test");
     struct note notes[3] = {{STDIN_FILENO, &next, order, 1}, {-1, &next, order, 2}, {-1, &next, order, 3}};
     uint64_t number = 0;
-    assert_true(background_done(e, background_asked(e)));
-    for (int i = 0; i < 3; i++) number = background_ask(e, read_and_note, &notes[i], NULL);
+    assert_true(background_done(e, background_submitted(e)));
+    for (int i = 0; i < 3; i++) number = background_submit(e, read_and_note, &notes[i], NULL);
     assert_int_equal(number, 3);
     double begin = now_seconds();
     uint64_t in_hand = 0;
@@ -59,7 +59,7 @@ static void test_the_end_waits(void **state) {
     struct background *e = background_create("reads files", "test");
     for (int i = 0; i < 100; i++) {
         notes[i] = (struct note){-1, &next, order, i};
-        background_ask(e, read_and_note, &notes[i], NULL);
+        background_submit(e, read_and_note, &notes[i], NULL);
     }
     background_destroy(&e);
     assert_int_equal(next, 100);
@@ -76,7 +76,7 @@ static void test_the_first_failure_stays(void **state) {
     (void)state;
     int what[] = {0, 2, 3};
     struct background *e = background_create("reads files", "test");
-    for (int i = 0; i < 3; i++) background_ask(e, fail_as_told, &what[i], NULL);
+    for (int i = 0; i < 3; i++) background_submit(e, fail_as_told, &what[i], NULL);
     assert_int_equal(*background_flag(e), 0);
     background_quit(e);
     assert_int_equal(*background_flag(e), 1);

@@ -34,7 +34,7 @@ static void decide(struct team *t, const struct death *d) {
     t->died++;
     memcpy(v.name, d->name, sizeof v.name);
     if (t->reason) snprintf(v.reason, sizeof v.reason, "%s", t->reason);
-    verdict_say(t->meet, &t->said, &v);
+    verdict_send(t->meet, &t->said, &v);
 }
 
 static const char *look_outside(void *ctx, const char *ends) {
@@ -53,7 +53,7 @@ static struct launch_options options_of(struct team *t) {
     assert_non_null(t->meet);
     return (struct launch_options){.grace_s = 0.2,
                                    .last_step = step_of_team,
-                                   .outside = look_outside,
+                                   .poll = look_outside,
                                    .meet = t->meet,
                                    .decided = 1,
                                    .ctx = t};
@@ -221,7 +221,7 @@ static void one_death_ends_all(void **state) {
         struct team t = {
             .fate = rows[i].restarts ? VERDICT_ANEW : VERDICT_ENDS, .restarts = rows[i].restarts, .step = 3};
         struct launch_options o = options_of(&t);
-        o.still_s = 0.5;
+        o.stopped_s = 0.5;
         o.together = 1;
         o.speaks_for_others = rows[i].for_others;
         o.start = begin_anew;

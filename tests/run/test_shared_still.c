@@ -28,7 +28,7 @@ static void who_is_stopped_is_killed(void **state) {
     const char *const scripts[] = {"kill -STOP $$", "exec sleep 4",
                                    "end=$(($(date +%s) + 3)); while [ $(date +%s) -lt $end ]; do :; done"};
     for (int i = 0; i < 3; i++) {
-        struct launcher *l = launcher_create(&(struct launch_options){.grace_s = 0.5, .still_s = 1});
+        struct launcher *l = launcher_create(&(struct launch_options){.grace_s = 0.5, .stopped_s = 1});
         error_quiet(1);
         start(l, "worker", 0, "sleep 0.5");
         start(l, "server", 0, scripts[i]);
@@ -49,7 +49,7 @@ static void a_launcher_that_was_stopped_too_kills_nobody(void **state) {
     pid_t pid = fork();
     int status = -1;
     if (pid == 0) {
-        struct launcher *l = launcher_create(&(struct launch_options){.grace_s = 0.5, .still_s = 1.5});
+        struct launcher *l = launcher_create(&(struct launch_options){.grace_s = 0.5, .stopped_s = 1.5});
         start(l, "worker", 0, "sleep 0.2");
         start(l, "server", 0, script);
         status = launcher_wait(l);

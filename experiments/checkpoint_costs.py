@@ -19,7 +19,7 @@ import tempfile
 import time
 
 import cli
-from drill import costs, exercise, jobs, moments, people
+from drill import costs, exercise, jobs, moments, processes
 from program import built
 
 # The flags, who is killed, and the ways of keeping checkpoints: a star's servers always copy.
@@ -111,10 +111,10 @@ class Death(exercise.Exercise):
         while self.alive() and not glob.glob(os.path.join(glob.escape(self.out), "checkpoints", "step-*")):
             time.sleep(moments.LOOK_S)
         self.await_victims()
-        there = people.roles(self.mark)
+        there = processes.roles(self.mark)
         before = {v: there[v] for v in self.result.victims if v in there}
         step, died = moments.last_step(self.out), time.monotonic()
-        self.result.hit = self.strike(signal.SIGKILL)
+        self.result.hit = self.signal_victims(signal.SIGKILL)
         if self.result.hit:
             self.measure(died, step, before)
 
@@ -126,7 +126,7 @@ class Death(exercise.Exercise):
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        people.end_all(self.mark)
+        processes.end_all(self.mark)
 
     def run(self, draw):
         os.makedirs(self.directory, exist_ok=True)

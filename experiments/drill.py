@@ -16,7 +16,7 @@ import tempfile
 import time
 
 import cli
-from drill import exercise, jobs, people, table
+from drill import exercise, jobs, processes, table
 from program import built
 
 
@@ -74,7 +74,7 @@ def drill(args, directory):
         if args.minutes and time.monotonic() - began > 60 * args.minutes:
             return None
         return exercise.exercise(args.program, config, todo[number % len(todo)], number, (args.seed, directory), bool(args.load))
-    with people.burning(args.load), concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
+    with processes.burning(args.load), concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
         for result in pool.map(one, range(args.first, args.first + args.runs)):
             if result:
                 report(result)

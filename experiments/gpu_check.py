@@ -83,7 +83,7 @@ def run_part(checker, record, row):
         part.check(f"{row.name}: the part itself", FAILED, f"{type(e).__name__}: {e}")
     part.finished = True
     changed()
-    print(page.tell(record.parts[row.name]), flush=True)
+    print(page.part_text(record.parts[row.name]), flush=True)
     return part
 
 
@@ -122,7 +122,7 @@ class WrongCommand(Exception):
     """The command line is wrong: exit status 2."""
 
 
-def tell_parts(out):
+def print_parts(out):
     """--list. The document is read whatever it is of."""
     try:
         parts = {p["name"]: p for p in (document.read(out) or {"parts": []})["parts"]}
@@ -200,7 +200,7 @@ def main():
         place = Place(args.build)
         out = os.path.abspath(args.out or args.resume or os.path.join(place.top, "runs", "gpu-check"))
         if args.list:
-            tell_parts(out)
+            print_parts(out)
             return 0
         return check(args, place, names, out)
     except NotBuilt as e:

@@ -13,7 +13,7 @@ import tempfile
 import time
 
 import cli
-from drill import people, soaking
+from drill import processes, soaking
 from program import built
 
 
@@ -60,7 +60,7 @@ def main():
             try:
                 results = soak(args, directory)
             finally:
-                people.end_all(str(os.getpid()))
+                processes.end_all(str(os.getpid()))
     except soaking.SoakError as e:
         print(f"soak.py: error: {e}", file=sys.stderr)
         return 1

@@ -25,7 +25,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EXPERIMENTS = os.path.join(TOP, "experiments")
 PROGRAM = os.path.abspath(os.environ.get("STARRING", os.path.join(TOP, "build", "starring")))
 sys.path.append(EXPERIMENTS)  # behind the standard library, which has a module tokenize too
-from drill import people  # noqa: E402
+from drill import processes  # noqa: E402
 
 LIMIT_S = 300  # of a run, or of what a run is waited for: it hangs
 TINY = ["--model", "tiny", "--workers", "2", "--threads", "1", "--dtype", "bf16", "--no-weights"]
@@ -74,13 +74,13 @@ class Started(subprocess.Popen):
         self.out = argv[argv.index("--out") + 1] if "--out" in argv else None
         self._files = [tempfile.TemporaryFile("a+", encoding="utf-8", errors="replace") for _ in range(2)]  # written at their ends
         how = {"cwd": case.folder, "stdin": subprocess.DEVNULL, "stdout": self._files[0], "stderr": self._files[1]} | how
-        super().__init__(argv, env={**ENVIRONMENT, **(env or {}), people.MARK: self.mark}, **how)
+        super().__init__(argv, env={**ENVIRONMENT, **(env or {}), processes.MARK: self.mark}, **how)
         case.addCleanup(self.end_all)
 
     def end_all(self):
         """Ends what is left of it, at once."""
-        while people.marked(self.mark):  # one that is being started has its mark a moment later
-            people.end_all(self.mark)
+        while processes.marked(self.mark):  # one that is being started has its mark a moment later
+            processes.end_all(self.mark)
             if self.poll() is None:
                 self.wait()
         self.kill()
@@ -123,11 +123,11 @@ class Started(subprocess.Popen):
     # ---------------------------------------------------------------- its processes, of which one that has just died is none
     def left(self):
         """{pid: argv} of all of them that live."""
-        return people.marked(self.mark)
+        return processes.marked(self.mark)
 
     def roles(self):
         """{"worker 1", "server 0", "scheduler" that was started by hand, "rank 1", "run" of a ring of threads that may be restarted: pid}"""
-        return people.roles(self.mark)
+        return processes.roles(self.mark)
 
     def find(self, *roles):
         """Their processes, once all are there."""

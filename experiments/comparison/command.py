@@ -5,7 +5,7 @@ import shlex
 import sys
 import tempfile
 
-from . import csvfile, equality, learning, likeness, sample, sentences, table
+from . import csvfile, equality, learning, comparability, sample, sentences, table
 from .execute import run_all
 from .pages import closing, report
 from .runs import Failure, RunError, UsageError, failures_in_words, load
@@ -75,19 +75,19 @@ def check(args, runs):
     return 1 if wrong else 0
 
 
-def hear(args, runs):
-    """(what the weights say, exit status)."""
+def sample_weights(args, runs):
+    """(the continuations that the weights write, exit status)."""
     try:
-        return sample.speak(runs, args.program), 0
+        return sample.continuations(runs, args.program), 0
     except RunError as e:
         print(f"compare.py: {e}", file=sys.stderr)
         return [], 1
 
 
-def say(args, groups, target, spoken, failed, paths):
+def print_results(args, groups, target, continued, failed, paths):
     """The results on the terminal."""
     if not args.full:
-        print("\n" + closing.text(groups, target, spoken, paths[1], failed, args.program))
+        print("\n" + closing.text(groups, target, continued, paths[1], failed, args.program))
         return
     print("\n" + table.text_table(groups, target, failed) + "\n")
     for sentence in sentences.in_words(groups, target):
@@ -96,8 +96,8 @@ def say(args, groups, target, spoken, failed, paths):
         print("* " + sentence)
     if args.markdown:
         print("\n" + table.markdown_table(groups, target, failed))
-    if spoken:
-        print("\n" + sample.as_text(spoken))
+    if continued:
+        print("\n" + sample.as_text(continued))
     print("\n" + "\n".join(paths))
 
 
@@ -108,7 +108,7 @@ def run(args, words):
         groups, failed = read_runs(args) if args.runs else run_all(args)
         if not groups:
             raise RunError("no run is left to compare:\n" + "\n".join(failures_in_words(failed, groups)))
-        likeness.refuse_unlike(groups, args.force)
+        comparability.refuse_unlike(groups, args.force)
     except RunError as e:
         print(f"compare.py: {e}", file=sys.stderr)
         return e.status
@@ -117,13 +117,13 @@ def run(args, words):
     os.makedirs(args.out, exist_ok=True)
     csv_path, html_path = os.path.join(args.out, "compare.csv"), os.path.join(args.out, "report.html")
     csvfile.write_csv(csv_path, runs, failed)
-    spoken, status = hear(args, runs)
+    continued, status = sample_weights(args, runs)
     about = report.About(args.title, shlex.join([sys.argv[0], *words]), args.out, trained=not args.runs, target=target,
                          failed=tuple(failed))
     try:
-        report.write(html_path, groups, about, sample.as_html(spoken))
+        report.write(html_path, groups, about, sample.as_html(continued))
     except RunError as e:
         print(f"compare.py: no report: {e}", file=sys.stderr)
         status = e.status
-    say(args, groups, target, spoken, failed, (csv_path, html_path))
+    print_results(args, groups, target, continued, failed, (csv_path, html_path))
     return check(args, runs) or (1 if failed else status)

@@ -1,7 +1,7 @@
 """The CSV: one flat record per run."""
 import pandas
 
-from . import likeness, noise
+from . import comparability, noise
 from .runs import CLASSES, PINNED, device_bytes
 from .table import SERVER_TIMES, fullest_gpu, server_times, time_per_step
 
@@ -16,7 +16,7 @@ def csv_record(run):
     """One flat record per run; bytes are bytes, times seconds per step."""
     record = {"run": run.name, "label": run.label, "repeat": run.repeat + 1}
     for key in ("host", "lr", "clip"):
-        record[key] = likeness.fact(run, key)
+        record[key] = comparability.fact(run, key)
     record.update((key, run.summary.get(key)) for key in HEAD)
     record.update((key, value) for key, value in run.summary.items() if not isinstance(value, (dict, list)))
     for key in ("median", "p5", "p95"):

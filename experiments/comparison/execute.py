@@ -12,7 +12,7 @@ import cli
 from netlab import train as netlab
 from netlab.lab import LabError
 
-from . import likeness, noise, speed, turns
+from . import comparability, noise, speed, turns
 from .plan import order_in_words, plan, refuse_unaccepted, schedule
 from .runs import Failure, RunError, UsageError, as_float, cause, load
 
@@ -124,7 +124,7 @@ def read_back(planned, name, directory, argv, status, seconds):
     return run
 
 
-def said_of(run):
+def run_line(run):
     """The line that ends a run on the terminal."""
     mark = speed.MARK if not run.turns and noise.why_noisy(run) else ""
     told = f", {run.tokens_per_second:,.0f}{mark} tokens/s" if run.tokens_per_second else ""
@@ -171,16 +171,16 @@ class Comparison:
         print(f"compare.py: {error}", file=sys.stderr, flush=True)
         self.failed.append(Failure(one.label, name, error.brief))
 
-    def take(self, one, repeat, run):
+    def add(self, one, repeat, run):
         run.repeat = repeat
         self.done[(one.name, repeat)] = run
         if not self.args.force:
-            likeness.refuse_unlike(self.groups(), False)
+            comparability.refuse_unlike(self.groups(), False)
 
     def groups(self):
         return grouped(self.planned, 1 + max((repeat for _, repeat in self.done), default=0), self.done)
 
-    def say(self, name):
+    def announce(self, name):
         self.number += 1
         print(f"[{self.number}/{self.of}] {name} ...", end=" ", flush=True)
 
@@ -189,7 +189,7 @@ class Comparison:
         self.of = len(scheduled)
         for repeat, one in scheduled:
             name, directory = place_of(self.args, one, repeat)
-            self.say(name)
+            self.announce(name)
             try:
                 run = execute(one, name, directory, self.args.limit)
             except RunError as e:
@@ -197,8 +197,8 @@ class Comparison:
                 self.fail(one, name, e)
                 continue
             run.whole_because = because
-            print(said_of(run) + time_left([r.wall_seconds for r in self.done.values()] + [run.wall_seconds], self.of - self.number), flush=True)
-            self.take(one, repeat, run)
+            print(run_line(run) + time_left([r.wall_seconds for r in self.done.values()] + [run.wall_seconds], self.of - self.number), flush=True)
+            self.add(one, repeat, run)
 
     # ---------------------------------------------------------------- turns
     def take_turns(self, repeat):
@@ -222,7 +222,7 @@ class Comparison:
             noise.write(directory, player.watch.result())
             player.write(directory, self.id, args.decide)
             try:
-                self.take(one, repeat, read_back(one, name, directory, argv_of(key), status, time.monotonic() - player.began))
+                self.add(one, repeat, read_back(one, name, directory, argv_of(key), status, time.monotonic() - player.began))
             except RunError as e:
                 self.fail(one, name, e)
 
@@ -231,21 +231,21 @@ class Comparison:
                 directory = places[key][2]
                 clear(directory)
                 logs.append(open(log_of(directory), "wb"))
-                players[key] = turns.Player(lambda gate, key=key, log=logs[-1]: start(argv_of(key), log, gate))
+                players[key] = turns.PausableRun(lambda gate, key=key, log=logs[-1]: start(argv_of(key), log, gate))
                 if not players[key].wait(limit=min(args.limit or turns.START_S, turns.START_S)):
                     ended(key, players.pop(key))  # it failed, or the program knows no gate
             turns.play(players, rng, lambda key, player: ended(key, players.pop(key)), args.limit, progress())
             self.of = len(players)
             self.number = 0
             for key in list(players):
-                self.say(places[key][1])
+                self.announce(places[key][1])
                 player = players.pop(key)
                 player.finish()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     player.process.wait(timeout=args.limit)
                 ended(key, player)
                 if (key, repeat) in self.done:
-                    print(said_of(self.done[(key, repeat)]), flush=True)
+                    print(run_line(self.done[(key, repeat)]), flush=True)
                 else:
                     print("failed", flush=True)
         finally:

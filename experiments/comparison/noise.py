@@ -98,7 +98,7 @@ def seconds_of(pid, ticks):
         return None
 
 
-class Turns(Watch):
+class SliceWatch(Watch):
     """The same, slice by slice, of a run that takes turns: begin() and end() around each."""
 
     def __init__(self, stat="/proc/stat"):

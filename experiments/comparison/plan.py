@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import cli
 from netlab import lab, rate
 
-from . import likeness
+from . import comparability
 from .runs import UsageError, cause
 
 FLAGS = ["workers", "servers", "model", "data", "steps", "dtype", "seed", "batch", "seq", "device", "launch"]
@@ -164,7 +164,7 @@ def order_in_words(scheduled, seed):
 
 
 # ---------------------------------------------------------------- the program is asked before the first run trains
-def ask(argv):
+def run_quietly(argv):
     """The program's answer, or None where it did not answer in time: the run will show why."""
     try:
         return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
@@ -187,7 +187,7 @@ def document(answer):
 def too_large(argv, said):
     """Why the run would be refused for want of memory, in words; None: it would not."""
     here = said.get("here") or {}
-    if here.get("fits", True) or document(ask(argv + ["--print-config"])).get("memory", {}).get("check") == "off":
+    if here.get("fits", True) or document(run_quietly(argv + ["--print-config"])).get("memory", {}).get("check") == "off":
         return None
     return "\n".join(f"{one['limit']}: {one['predicted_bytes'] / 1e9:.2f} GB predicted + {one['allowed_bytes'] / 1e9:.2f} GB beside "
                      f"that, {one['available_bytes'] / 1e9:.2f} GB left: it does not fit (--set memory.check=off lets it try)"
@@ -196,7 +196,7 @@ def too_large(argv, said):
 
 def prediction(argv):
     """(what the program predicts of a command line, None), or ({}, its own words, where it would refuse it)."""
-    answer = ask(argv + ["--dry-run", "--json"])
+    answer = run_quietly(argv + ["--dry-run", "--json"])
     if answer is None:
         return {}, None
     if answer.returncode:
@@ -220,5 +220,5 @@ def refuse_unaccepted(planned, place, force):
         raise UsageError("\n".join(f"{', '.join(labels)}: {why}" for why, labels in refused.items())
                          + f"\nnothing was trained: {count} would have failed")
     if not force:
-        likeness.refuse_unlike_predictions(predicted)
+        comparability.refuse_unlike_predictions(predicted)
     return [found for _, found in predicted]

@@ -187,7 +187,7 @@ def link_rate(directory):
     """The limit of each rank's link, in words (netlab.json of experiments/netlab); None: there was none."""
     try:
         with regular.open_file(os.path.join(directory, "netlab.json"), limit=regular.WHOLE, encoding="utf-8") as f:
-            return rate.say(json.load(f)["bits_per_second"])
+            return rate.text(json.load(f)["bits_per_second"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -15,7 +15,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 LIMIT_S = 600
 
 
-class Spoken:
+class Continuation:
     """The text that one run's weights wrote: the bytes of the continuation, and how they are shown."""
 
     def __init__(self, run, document):
@@ -30,7 +30,7 @@ def visible(text):
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
-def can_speak(run):
+def writes_bytes(run):
     """The run has weights, and its tokens are bytes of text (as `starring generate` sees it)."""
     weights = os.path.join(run.directory, "weights")
     try:
@@ -43,7 +43,7 @@ def can_speak(run):
 
 def chosen(runs):
     """At most two of the runs that can speak, of repeats the first: ps:sync and zero:2, else a star and a ring, else the first two."""
-    able = list({run.label: run for run in reversed(runs) if can_speak(run)}.values())[::-1]
+    able = list({run.label: run for run in reversed(runs) if writes_bytes(run)}.values())[::-1]
 
     def first(*wanted):
         return next((run for want in wanted for run in able if want in (run.topology, run.kind)), None)
@@ -52,7 +52,7 @@ def chosen(runs):
     return pair if all(pair) else able[:2]
 
 
-def ask(run, program):
+def generate(run, program):
     """One run's continuation; RunError with the program's own words when there is none."""
     argv = [program, "generate", "--model", run.directory, "--prompt", PROMPT, "--tokens", str(TOKENS), "--temperature",
             str(TEMPERATURE), "--seed", str(SEED), "--threads", "1", "--json"]
@@ -64,19 +64,19 @@ def ask(run, program):
                        "the program with make, or name it with --program") from None
     if p.returncode != 0:
         raise RunError(f"{run.label}: no sentence from its weights: {cause(p.stderr.decode(errors='replace'))}")
-    return Spoken(run, json.loads(p.stdout))
+    return Continuation(run, json.loads(p.stdout))
 
 
-def speak(runs, program):
-    """[Spoken] of the chosen runs; empty when no run left weights whose tokens are bytes."""
-    return [ask(run, program) for run in chosen(runs)]
+def continuations(runs, program):
+    """[Continuation] of the chosen runs; empty when no run left weights whose tokens are bytes."""
+    return [generate(run, program) for run in chosen(runs)]
 
 
-def verdict(spoken):
+def verdict(continued):
     """A sentence about two continuations; empty for one."""
-    if len(spoken) < 2:
+    if len(continued) < 2:
         return ""
-    a, b = spoken
+    a, b = continued
     if a.ids == b.ids:
         return f"{a.label} and {b.label} write the same sentence, byte for byte."
     at = next((i for i, (x, y) in enumerate(zip(a.ids, b.ids)) if x != y), min(len(a.ids), len(b.ids)))
@@ -86,17 +86,17 @@ def verdict(spoken):
 HOW = f"prompt \"{PROMPT}\", {TOKENS} bytes, temperature {TEMPERATURE}, seed {SEED}; \" | \" is a line end"
 
 
-def as_text(spoken):
+def as_text(continued):
     """For the terminal; empty when nothing was said."""
-    if not spoken:
+    if not continued:
         return ""
-    width = max(len(s.label) for s in spoken)
-    lines = [f"The weights speak ({HOW}):"] + [f"  {s.label:{width}}  {s.text}" for s in spoken]
-    return "\n".join(lines + ([verdict(spoken)] if verdict(spoken) else []))
+    width = max(len(s.label) for s in continued)
+    lines = [f"The weights speak ({HOW}):"] + [f"  {s.label:{width}}  {s.text}" for s in continued]
+    return "\n".join(lines + ([verdict(continued)] if verdict(continued) else []))
 
 
-def as_html(spoken):
+def as_html(continued):
     """A section of the report; empty when nothing was said."""
-    if not spoken:
+    if not continued:
         return ""
-    return SECTIONS.sample(HOW, verdict(spoken), [(s.label, s.text) for s in spoken])
+    return SECTIONS.sample(HOW, verdict(continued), [(s.label, s.text) for s in continued])

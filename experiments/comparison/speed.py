@@ -82,7 +82,7 @@ def rate_of(group):
     return Estimate(*(math.exp(found.value + way * reach) for way in (0, -1, 1)), len(values))
 
 
-def beside(rate, reference, time):
+def scaled_to(rate, reference, time):
     """The same, told so that two figures of the column have the ratio that was measured round by round."""
     value = reference.value / time.value
     return replace(rate, value=value, low=rate.low and min(rate.low, value), high=rate.high and max(rate.high, value))
@@ -105,7 +105,7 @@ def more_of(time, decide):
     return max(math.ceil(time.count * ((math.log1p(time.width()) / math.log1p(decide)) ** 2 - 1)), 1)
 
 
-def of(groups):
+def speeds_of(groups):
     """[Speed], one of each group."""
     references = [reference_of(g, groups) for g in groups]
     own = {id(g): rate_of(g) for g in groups}
@@ -121,7 +121,7 @@ def of(groups):
         decide = next((run.turns["decide"] for run in group if run.turns and run.turns.get("decide")), DECIDE)
         rate = own[id(group)]
         if rate and turns and time and own[id(other)]:
-            rate = beside(rate, own[id(other)], time)
+            rate = scaled_to(rate, own[id(other)], time)
         measured = time if other is not None else rate
         reach = measured and (time.width() if other is not None else width(rate))
         decided = reach is not None and reach <= decide
@@ -133,7 +133,7 @@ def of(groups):
 
 def undecided(groups):
     """[Speed] of those whose ratio to the reference is not decided."""
-    return [s for s in of(groups) if s.reference is not None and not s.decided]
+    return [s for s in speeds_of(groups) if s.reference is not None and not s.decided]
 
 
 def looked_at(speeds):
@@ -164,7 +164,7 @@ def clause(s, ratios):
 
 def remarks(groups):
     """Sentences on what makes the speeds uncertain, what helps against it, and why whole runs took turns."""
-    every = of(groups)
+    every = speeds_of(groups)
     uncertain = [run for s in every if s.uncertain for run in s.group]
     out = [f"\"~\" is uncertain: {noise.cause(uncertain)}."] if uncertain else []
     if any(s.time and s.time.low is None for s in every):
@@ -182,7 +182,7 @@ def remarks(groups):
 
 def in_short(groups):
     """The same where a table holds the figures: a sentence for each of a few ratios, else for each kind of verdict."""
-    every = of(groups)
+    every = speeds_of(groups)
     told, ratios = [s for s in every if s.time], looked_at(every)
     if len(told) <= FEW:
         return [clause(s, ratios) + "." for s in told] + remarks(groups)
@@ -199,7 +199,7 @@ def in_short(groups):
 
 def sentences(groups):
     """Sentences on the speeds: how they compare, how sure that is, and what to do where it is not."""
-    every = of(groups)
+    every = speeds_of(groups)
     return [clause(s, looked_at(every)) + "." for s in every if s.time] + remarks(groups)
 
 
@@ -207,7 +207,7 @@ def clock(groups):
     """{label: factor}: what a run's own seconds are multiplied by to be those that it would have taken on the machine that the
     reference's runs met, so that curves against seconds stand to each other as the rounds say. 1 where nobody knows."""
     out = {}
-    for s in of(groups):
+    for s in speeds_of(groups):
         mine, theirs = (median([run.tokens_per_second for run in group or []]) for group in (s.group, s.reference))
         out[s.label] = s.time.value * mine / theirs if s.time and s.unit == "rounds" and mine and theirs else 1.0
     return out

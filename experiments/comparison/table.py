@@ -6,7 +6,7 @@ import textwrap
 import tables
 from netlab import formula
 
-from . import figures, learning, likeness, machine, noise, speed, spread
+from . import figures, learning, comparability, machine, noise, speed, spread
 from .runs import PINNED, as_float, device_bytes, failures_in_words
 from .spread import estimate, median
 
@@ -98,7 +98,7 @@ def shared_budgets(groups):
 
 def method(groups):
     """How intervals were made, where there are some."""
-    turns = any(s.unit == "rounds" for s in speed.of(groups))
+    turns = any(s.unit == "rounds" for s in speed.speeds_of(groups))
     return [spread.ROUNDS + "."] * turns + [spread.METHOD + "."] * any(len(g) > 1 for g in groups)
 
 
@@ -114,7 +114,7 @@ def captions(groups, failed):
     """The lines above the table: the medium, the machine, the build, what is unlike, and what failed."""
     runs = [r for g in groups for r in g]
     out = [f"{name}: {', '.join(found)}" for name, found in machine.shared(runs) if found]
-    unlike = likeness.in_words(groups)
+    unlike = comparability.in_words(groups)
     return out + ([f"unlike: {unlike}"] if unlike else []) + [f"failed: {text}" for text in failures_in_words(failed, groups)]
 
 
@@ -141,7 +141,7 @@ class Rows:
 
     def __init__(self, groups):
         self.groups, self.firsts, self.out = groups, [g[0] for g in groups], []
-        self.speeds = speed.of(groups)
+        self.speeds = speed.speeds_of(groups)
         self.marks = [s.mark for s in self.speeds]
 
     def heading(self, label):

@@ -60,20 +60,20 @@ class Gate:
     def seats(self):
         return self.all[:min(self.head.ranks, SEATS)]
 
-    def ring(self):
+    def wake(self):
         self.head.bell += 1
         at = ctypes.addressof(self.head) + Head.bell.offset
         self.libc.syscall(FUTEX, ctypes.c_void_p(at), FUTEX_WAKE, 2**31 - 1, None, None, 0)
 
-    def go(self, limit):
+    def raise_limit(self, limit):
         """Lets all ranks go on up to `limit`."""
         since, self.head.since = self.head.since, 0
         if since:
             self.head.stood += time.monotonic_ns() - since
         self.head.limit = limit
-        self.ring()
+        self.wake()
 
-    def stand(self):
+    def note_all_stand(self):
         """All ranks stand, since the end of the last one's step: what waits for them may rest as well."""
         self.head.since = max((seat.last_ns for seat in self.seats()), default=0) or time.monotonic_ns()
 
@@ -107,12 +107,12 @@ def rate_of(seats, before, pace):
     return (sum(tokens / seconds for seconds, tokens in spans), max(seconds for seconds, _ in spans)) if spans else (None, None)
 
 
-class Player:
+class PausableRun:
     """One run that takes turns. start: begins its process, given the gate's path, and returns it."""
 
     def __init__(self, start):
         self.gate, self.slices, self.limit = Gate(), [], 0
-        self.watch, self.used = noise.Turns(), 0.0  # seconds of its own turns
+        self.watch, self.used = noise.SliceWatch(), 0.0  # seconds of its own turns
         self.began = time.monotonic()
         try:
             self.process = start(self.gate.path)
@@ -132,7 +132,7 @@ class Player:
             if self.over() or (end is not None and time.monotonic() > end):
                 return False
             time.sleep(0.001 if expected else 0.005)
-        self.gate.stand()
+        self.gate.note_all_stand()
         return True
 
     def steps_left(self):
@@ -146,7 +146,7 @@ class Player:
         self.limit = head.total if left < steps + max(3, steps // 2 + 1) else self.limit + steps * head.unit
         self.watch.begin(self.process.pid)
         began, taken = time.monotonic(), head.taken
-        self.gate.go(self.limit)
+        self.gate.raise_limit(self.limit)
         stands = self.wait(expected, None if limit is None else limit - self.used)
         wall = time.monotonic() - began
         self.used += wall
@@ -164,7 +164,7 @@ class Player:
 
     def finish(self):
         """Opens the gate for good."""
-        self.gate.go(OPEN)
+        self.gate.raise_limit(OPEN)
 
     def write(self, directory, comparison, decide):
         """comparison: what all runs of it share; decide: the share that it wants to know ratios to."""
@@ -194,7 +194,7 @@ def slice_steps(seconds, left):
 
 
 def play(players, rng, failed, limit=None, tell=lambda done: None):
-    """All rounds of these players ({name: Player}), each of which stands at its first step. failed(name, player): it does not
+    """All rounds of these players ({name: PausableRun}), each of which stands at its first step. failed(name, player): it does not
     stand again; it is left out of what follows. The order of each round is drawn from rng. tell(share): of the steps, how much is done."""
     left = dict(players)
 

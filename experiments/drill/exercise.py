@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import cli
 
-from . import jobs, moments, people
+from . import jobs, moments, processes
 
 RESTARTS = 6
 FROZEN_SHARE, TWO_SHARE, AGAIN_SHARE, LAUNCHER_SHARE = 0.06, 0.15, 0.15, 0.08
@@ -59,7 +59,7 @@ class Exercise:
         self.process = None
 
     def start(self, argv):
-        environment = dict(os.environ, **{people.MARK: self.mark})
+        environment = dict(os.environ, **{processes.MARK: self.mark})
         log = os.path.join(self.directory, "output.txt")
         with open(log, "ab") as f:
             f.write((" ".join(argv) + "\n").encode())
@@ -70,21 +70,21 @@ class Exercise:
     def alive(self):
         return self.process.poll() is None
 
-    def strike(self, number):
+    def signal_victims(self, number):
         """The signal to all victims that live. Whether any did."""
-        there = people.roles(self.mark)
-        return any([people.send(there[v], number) for v in self.result.victims if v in there])
+        there = processes.roles(self.mark)
+        return any([processes.send(there[v], number) for v in self.result.victims if v in there])
 
     def await_victims(self):
         """At a start they may not be there yet. A job that ends takes them along."""
         until = time.monotonic() + 2
-        while self.alive() and time.monotonic() < until and not set(self.result.victims) <= set(people.roles(self.mark)):
+        while self.alive() and time.monotonic() < until and not set(self.result.victims) <= set(processes.roles(self.mark)):
             time.sleep(moments.LOOK_S)
 
     def measure(self, died, step, before):
         """From the death to the next step that is done, once the dead are back: the file was cut to the checkpoint's step
         and grows again. before: who they were."""
-        moments.wait(lambda: all(people.roles(self.mark).get(v) not in (None, pid) for v, pid in before.items()), self.alive)
+        moments.wait(lambda: all(processes.roles(self.mark).get(v) not in (None, pid) for v, pid in before.items()), self.alive)
         path, cut_to = os.path.join(self.out, "metrics.jsonl"), None
         while self.alive() and time.monotonic() - died < self.next_step_s:
             try:
@@ -107,7 +107,7 @@ class Exercise:
             return
         if r.how != "launcher":
             self.await_victims()
-        there = people.roles(self.mark)
+        there = processes.roles(self.mark)
         before = {v: there[v] for v in r.victims if v in there}
         step, died = moments.last_step(self.out), time.monotonic()
         if r.how == "launcher":
@@ -117,10 +117,10 @@ class Exercise:
             self.start(self.argv + ["--resume", "latest"])
             self.measure(died, step, before)
             return
-        r.hit = self.strike(signal.SIGSTOP if r.how == "frozen" else signal.SIGKILL)
+        r.hit = self.signal_victims(signal.SIGSTOP if r.how == "frozen" else signal.SIGKILL)
         if r.hit and r.how == "killed twice":
             moments.in_restore(self.out, self.alive, draw)
-            self.strike(signal.SIGKILL)
+            self.signal_victims(signal.SIGKILL)
         if r.hit:
             self.measure(died, step, before)
 
@@ -138,14 +138,14 @@ class Exercise:
     def check_left(self, segments):
         """Nothing of the run may be left: no process, no shared memory, no unfinished checkpoint."""
         until, mpi = time.monotonic() + SETTLE_S, "mpi" in self.job.flags
-        shared = {name for name in people.segments() - segments if people.is_of_a_run(name, mpi)}
-        while (people.marked(self.mark) or shared) and time.monotonic() < until:
+        shared = {name for name in processes.segments() - segments if processes.is_of_a_run(name, mpi)}
+        while (processes.marked(self.mark) or shared) and time.monotonic() < until:
             time.sleep(0.05)
-            shared &= people.segments()  # other programs' come and go
-        left = people.marked(self.mark)
+            shared &= processes.segments()  # other programs' come and go
+        left = processes.marked(self.mark)
         self.result.wrong += [f"left behind: process {pid}: {' '.join(argv)[:120]}" for pid, argv in left.items()]
-        people.end_all(self.mark)
-        self.result.wrong += [f"left behind: {people.SHARED}/{name}" for name in sorted(shared & people.segments())]
+        processes.end_all(self.mark)
+        self.result.wrong += [f"left behind: {processes.SHARED}/{name}" for name in sorted(shared & processes.segments())]
         self.result.wrong += [f"left behind: {name}" for name in moments.partials(self.out)]
 
     def check_hash(self):
@@ -156,7 +156,7 @@ class Exercise:
             self.result.wrong.append(f"the last weights are {got} instead of {self.job.reference['weights_hash']}")
 
     def run(self, draw):
-        began, segments = time.monotonic(), people.segments()
+        began, segments = time.monotonic(), processes.segments()
         os.makedirs(self.directory, exist_ok=True)
         try:
             self.start(self.argv)

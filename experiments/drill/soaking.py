@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from statistics import median_low
 
-from drill import people
+from drill import processes
 
 STEPS_LEAST = 200
 # As small as a transformer can be: what is soaked is everything around it.
@@ -91,7 +91,7 @@ def accepted(program, config, job):
 # ---------------------------------------------------------------- looking
 def figures_of(pid):
     """(bytes of memory that are the process's own, descriptors, threads), or None once it is gone."""
-    status = dict(line.split(":", 1) for line in people.read(f"/proc/{pid}/status").decode(errors="replace").splitlines() if ":" in line)
+    status = dict(line.split(":", 1) for line in processes.read(f"/proc/{pid}/status").decode(errors="replace").splitlines() if ":" in line)
     try:
         kib = sum(int(status[name].split()[0]) for name in ("RssAnon", "RssShmem"))
         return 1024 * kib, len(os.listdir(f"/proc/{pid}/fd")), int(status["Threads"])
@@ -110,7 +110,7 @@ def step_of(out):
 
 
 def role_name(argv, pid):
-    role = people.role_of(argv, people.environment_of(pid))
+    role = processes.role_of(argv, processes.environment_of(pid))
     return role or ("run" if "train" in argv else None)
 
 
@@ -123,7 +123,7 @@ class Watch:
 
     def look(self):
         step = step_of(self.out)
-        for pid, argv in people.marked(self.mark).items():
+        for pid, argv in processes.marked(self.mark).items():
             figures = figures_of(pid)
             if self.names.get(pid) in (None, "run"):  # between fork and exec it has the name of who forked it
                 self.names[pid] = role_name(argv, pid) or self.names.get(pid)
@@ -157,27 +157,27 @@ def judge(result, slack):
 
 def soak(args, config, job, directory):
     mark, out, began = str(os.getpid()), os.path.join(directory, "run"), time.monotonic()
-    result, before = Result(job.name), people.segments()
+    result, before = Result(job.name), processes.segments()
     errors = os.path.join(directory, "errors")
     with open(errors, "wb") as f:
         run = subprocess.Popen([*command(args.program, config, job, out, args.steps), "--force"], stdin=subprocess.DEVNULL,
-                               stdout=subprocess.DEVNULL, stderr=f, env={**os.environ, people.MARK: mark})
+                               stdout=subprocess.DEVNULL, stderr=f, env={**os.environ, processes.MARK: mark})
         watch = Watch(mark, out)
         while run.poll() is None:
             if time.monotonic() - began > args.limit:
                 result.wrong.append(f"it still ran after {args.limit:.0f} s, at step {step_of(out)}")
-                people.end_all(mark)
+                processes.end_all(mark)
             watch.look()
             time.sleep(args.every)
     result.seconds, result.steps = time.monotonic() - began, step_of(out)
     if run.returncode != 0:
-        last = people.read(errors).decode(errors="replace").strip().splitlines()[-1:]
+        last = processes.read(errors).decode(errors="replace").strip().splitlines()[-1:]
         result.wrong.append(f"it ended with status {run.returncode}: " + "".join(last))
     result.roles = watch.windows(args.steps)
     judge(result, args.slack)
     left, until = ["?"], time.monotonic() + SETTLE_S
     while left and time.monotonic() < until:
-        left = sorted(name for name in people.segments() - before if people.is_of_a_run(name, "mpi" in job.flags))
+        left = sorted(name for name in processes.segments() - before if processes.is_of_a_run(name, "mpi" in job.flags))
         time.sleep(0.1)
     if left:
         result.wrong.append("left in shared memory: " + ", ".join(left))

@@ -118,7 +118,7 @@ def troubles(part):
     return found + [f"finding: {text}" for text in part["findings"]]
 
 
-def tell(part):
+def part_text(part):
     """The lines for the terminal when a part is over."""
     lines = [verdict(part)] + ["          " + t for t in troubles(part)] + ["          " + n for n in part["notes"]]
     if part["figures"]:

@@ -105,7 +105,7 @@ def link_of(run):
         return None
     try:
         found = Measured(run.directory)
-        return Link(rates.say(found.lab["bits_per_second"]), found.formula() * found.serial(), found.seconds)
+        return Link(rates.text(found.lab["bits_per_second"]), found.formula() * found.serial(), found.seconds)
     except (OSError, ValueError, KeyError, TypeError):  # as runs.link_rate
         return None
 
@@ -116,7 +116,7 @@ def table(runs):
     for run in runs:
         bound = run.formula() * run.serial()
         _, sent, received, link_sent, link_received = max(run.links(), key=lambda row: row[1])
-        lines.append([run.topology, run.servers or "-", rates.say(run.lab["bits_per_second"]), mb(run.weights()),
+        lines.append([run.topology, run.servers or "-", rates.text(run.lab["bits_per_second"]), mb(run.weights()),
                       *(f"{s:.3f} s" for s in (run.formula(), bound, run.seconds)), f"{run.seconds / bound:.2f}", *map(mb, (sent, link_sent, received, link_received))])
     return f"""{tables.text(lines)}
 

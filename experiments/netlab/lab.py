@@ -156,7 +156,7 @@ class Lab:
         clean()
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) == signal.SIG_DFL:  # would end this process without another word
-                self.handlers[number] = signal.signal(number, leave)
+                self.handlers[number] = signal.signal(number, exit_by_signal)
         try:
             os.mkdir(self.directory, 0o700)
             self.build()
@@ -234,9 +234,9 @@ class Lab:
         return child
 
     def __str__(self):
-        return f"{len(self.hosts)} hosts, {rates.say(self.bits)} each way"
+        return f"{len(self.hosts)} hosts, {rates.text(self.bits)} each way"
 
 
-def leave(number, _):
+def exit_by_signal(number, _):
     """SIGTERM and SIGHUP: out through the lab's end."""
     raise SystemExit(128 + number)

@@ -5,17 +5,17 @@ UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 EXAMPLES = "1Gbit, 200Mbit or 2.5Gbit"
 
 
-def parse(text):
+def parse(words):
     """Bits per second; ValueError says what is expected."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)(?:/s|ps)?", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)(?:/s|ps)?", words.strip())
     unit = UNITS.get(match.group(2).lower()) if match else None
     bits = float(match.group(1)) * unit if unit else 0
     if not 1e6 <= bits <= 1e12:
-        raise ValueError(f"{text!r}: expected a bandwidth from 1Mbit to 1000Gbit, as {EXAMPLES}")
+        raise ValueError(f"{words!r}: expected a bandwidth from 1Mbit to 1000Gbit, as {EXAMPLES}")
     return bits
 
 
-def say(bits):
+def text(bits):
     """The same in words: 1 Gbit/s."""
     for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
         if bits >= size:

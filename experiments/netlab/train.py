@@ -34,7 +34,7 @@ def train(argv, log, limit, bandwidth):
             json.dump(config, f)
         status = wait(start(lab, argv[0], config, path, flags, log), limit)
         if status == 0:
-            leave(lab, config["out"])
+            write_counters(lab, config["out"])
     return status
 
 
@@ -127,7 +127,7 @@ def wait(children, limit):
         time.sleep(0.02)
 
 
-def leave(lab, out):
+def write_counters(lab, out):
     """Writes the links' counts into the run directory."""
     with open(os.path.join(out, LEFT), "w", encoding="utf-8") as f:
         json.dump({"bits_per_second": lab.bits,

@@ -10,7 +10,7 @@ from comparison import csvfile
 from comparison.command import check_out
 from comparison.draw import svg
 from comparison.draw.style import PALETTE, PLOTS
-from comparison.execute import check_places, said_of, time_left
+from comparison.execute import check_places, run_line, time_left
 from comparison.pages.report import About
 from comparison.plan import refuse_unaccepted
 from comparison.runs import Failure, RunError, UsageError, failures_in_words
@@ -73,7 +73,7 @@ def run_all(args, study):
             continue
         done[one.name] = run
         took.append(run.wall_seconds)
-        print(said_of(run) + time_left(took, len(open_runs) - number), flush=True)
+        print(run_line(run) + time_left(took, len(open_runs) - number), flush=True)
     cells = {}
     for condition, row, one in planned:
         cell = cells.setdefault((condition.name, row.name), results.Cell(condition, row, []))

@@ -14,7 +14,7 @@ import statistics
 from dataclasses import dataclass, replace
 
 import regular
-from comparison import claims, learning, likeness
+from comparison import claims, learning, comparability
 from comparison.runs import UsageError
 from comparison.speed import pairs
 from comparison.spread import estimate, finite
@@ -154,13 +154,13 @@ def verdicts(study, cells, targets):
             ratios = []
             for (a, b), ratio in zip(couples, found):
                 if best in (a, b) and ratio.count:
-                    ratios.append((b.row.name, turned(ratio)) if a is best else (a.row.name, ratio))
+                    ratios.append((b.row.name, inverted(ratio)) if a is best else (a.row.name, ratio))
             out.append(Verdict(condition.name, key, unit, words, best.row.name, tuple(sorted(ratios, key=lambda r: r[1].value)), never,
                                sum(r.chance is not None for r in found)))
     return out
 
 
-def turned(ratio):
+def inverted(ratio):
     """The Ratio of b to a, from that of a to b."""
     if ratio.low is None:
         return replace(ratio, value=1 / ratio.value)
@@ -217,8 +217,8 @@ def facts_that_may_differ(parts):
 def refuse_unlike(study, cells):
     """RunError unless the rows of a condition differ in what rows set alone, and all in what rows and conditions set."""
     for condition in study.conditions:
-        likeness.refuse_unlike([c.runs for c in cells if c.runs and c.condition == condition], None, facts_that_may_differ(study.rows))
-    likeness.refuse_unlike([c.runs for c in cells if c.runs], None, facts_that_may_differ(study.rows + study.conditions))
+        comparability.refuse_unlike([c.runs for c in cells if c.runs and c.condition == condition], None, facts_that_may_differ(study.rows))
+    comparability.refuse_unlike([c.runs for c in cells if c.runs], None, facts_that_may_differ(study.rows + study.conditions))
 
 
 def refuse_unequal_budgets(cells):

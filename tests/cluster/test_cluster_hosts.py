@@ -8,7 +8,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fixture import Runs
-from drill import people
+from drill import processes
 from fixture_hosts import Hosts
 from fixture_slurm import TOOLS, Slurm
 
@@ -90,7 +90,7 @@ unittest.main()
         self.assertEqual([name for name in os.listdir("/run/netns") if name.startswith(prefix)], [])
         for pid in pids:
             self.assertFalse(os.path.exists(f"/proc/{pid}"))
-        self.assertNotIn(b"sleep\x001001\x00", [people.read(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()])
+        self.assertNotIn(b"sleep\x001001\x00", [processes.read(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()])
 
 
 class Services(Runs):

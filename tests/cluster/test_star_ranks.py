@@ -8,7 +8,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import JOB_KEY, PROGRAM, Runs, Started, free_port, people
+from fixture import JOB_KEY, PROGRAM, Runs, Started, free_port, processes
 from fixture_starters import torch_environment
 
 JOB = ["train", "--model", "tiny", "--topology", "ps:sync", "--threads", "1", "--dtype", "bf16", "--no-weights",
@@ -62,7 +62,7 @@ class Key(Star):
         self.steps_of(ranks, 2)
         roles = [pid for rank in ranks for name, pid in rank.roles().items() if name]
         self.assertGreaterEqual(len(roles), 3)
-        found = {people.environment_of(pid).get("STARRING_JOB_KEY") for pid in roles}
+        found = {processes.environment_of(pid).get("STARRING_JOB_KEY") for pid in roles}
         ranks[0].send_signal(signal.SIGTERM)
         self.ended(ranks, None, None)
         self.remove("runs")

@@ -12,7 +12,7 @@ from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fixture import EXPERIMENTS, Runs
-from comparison import equality, likeness, table
+from comparison import equality, comparability, table
 from comparison.draw import svg
 from comparison.pages import curves
 from comparison.plan import split_values
@@ -178,23 +178,23 @@ class FinishedRuns(Case):
     def test_unlike_runs_are_refused(self):
         for key, value in UNLIKE.items():
             groups = [[load(d, d)] for d in self.two(**value)[1:]]
-            self.assertEqual(list(likeness.unlike(groups)), [key])
+            self.assertEqual(list(comparability.unlike(groups)), [key])
             with self.assertRaisesRegex(RunError, f"unequal {key} .*compare anyway with --force"):
-                likeness.refuse_unlike(groups, False)
+                comparability.refuse_unlike(groups, False)
             self.assertRegex(table.text_table(groups), rf"(?m)^unlike: {key} \S.* / \S")
-        likeness.refuse_unlike([[load(d, d)] for d in self.two()[1:]], False)
+        comparability.refuse_unlike([[load(d, d)] for d in self.two()[1:]], False)
 
     def test_what_only_one_run_says_is_unlike(self):
         for key in ("medium", "host", "revision"):
             groups = [[load(d, d)] for d in self.two()[1:]]
             groups[0][0].summary["machine" if key == "host" else key] = None
-            self.assertEqual(list(likeness.unlike(groups)), [key])
+            self.assertEqual(list(comparability.unlike(groups)), [key])
 
     def test_held_out_text_of_two_sizes_is_refused(self):
         groups = [[load(d, d)] for d in self.two()[1:]]
         run = groups[0][0]
         run.evals = [dataclasses.replace(e, tokens=64) for e in run.evals]
-        self.assertEqual(likeness.unlike(groups)["held_out"], {"64": [run.label], "4096": [groups[1][0].label]})
+        self.assertEqual(comparability.unlike(groups)["held_out"], {"64": [run.label], "4096": [groups[1][0].label]})
 
     def test_rows_that_need_a_word(self):
         star, ring = ([load(d, d)] for d in self.two()[1:])

@@ -4,7 +4,7 @@ import unittest
 
 from made_run import make_run
 from test_compare import Case, FakeProgram
-from comparison import equality, likeness, machine
+from comparison import equality, comparability, machine
 from comparison.runs import load
 
 
@@ -23,11 +23,11 @@ class Likeness(Case):
 
     def test_encrypted_stars_stand_apart_from_plain_ones(self):
         star, other, ring = self.runs(security="loopback")
-        self.assertEqual(list(likeness.unlike([[star], [other]])), ["encryption"])
+        self.assertEqual(list(comparability.unlike([[star], [other]])), ["encryption"])
         for one in (star, other):
-            self.assertEqual(likeness.unlike([[one], [ring]]), {})
+            self.assertEqual(comparability.unlike([[one], [ring]]), {})
         star.summary["security"] = "insecure"
-        self.assertEqual(likeness.unlike([[star], [other]]), {})
+        self.assertEqual(comparability.unlike([[star], [other]]), {})
 
     def test_the_table_says_that_a_ring_is_not_encrypted(self):
         star, other, ring = self.runs(security="loopback")

@@ -11,7 +11,7 @@ from unittest import mock
 from made_run import make_run
 from test_compare import Case, FakeProgram
 import compare
-from comparison import claims, command, learning, likeness, plan, sentences, speed, spread, table
+from comparison import claims, command, learning, comparability, plan, sentences, speed, spread, table
 from comparison.pages import findings
 from comparison.runs import Run, UsageError, load
 
@@ -89,7 +89,7 @@ class Noise:
         """The two families of claims, each corrected together: the times of runs, and all else."""
         groups = self.groups(speeds)
         with mock.patch.object(spread, "RESAMPLES", 3):  # intervals of the tokens/s, which nothing here looks at
-            speeds = speed.of(groups)
+            speeds = speed.speeds_of(groups)
         return [[(s.group, s.reference, "time", s.time) for s in speeds if s.time], sentences.compared(groups, None)]
 
     def compared(self, speeds):
@@ -241,7 +241,7 @@ class Sentences(Case):
             self.assertIn(words, said)
             self.assertEqual(sum(word in said for word in ("other programs took", "hypervisor", "changes by itself")), 1)
             self.assertNotIn("noisy", " ".join(speed.sentences(groups)) + table.text_table(groups))
-            self.assertEqual([s.text for s in speed.of(groups)], ["950 ~", "2,000 ~"])
+            self.assertEqual([s.text for s in speed.speeds_of(groups)], ["950 ~", "2,000 ~"])
 
     def test_one_run_each_proves_nothing(self):
         said = speed.sentences(words_of(self, {"ps:sync": [1000], "zero:2": [1100]}))
@@ -347,12 +347,12 @@ class Media(Case):
             run = load(name, make_run(self.at(name), "zero:1", medium=medium))
             run.medium_asked = medium
             groups.append([run])
-        self.assertEqual(likeness.unlike(groups), {})
+        self.assertEqual(comparability.unlike(groups), {})
         groups[1][0].medium_asked = "shm"
-        self.assertEqual(list(likeness.unlike(groups)), ["medium"])
+        self.assertEqual(list(comparability.unlike(groups)), ["medium"])
         for group in groups:
             group[0].summary["device"] = "cuda"  # NCCL, or what the star takes
-        self.assertEqual(likeness.unlike(groups), {})
+        self.assertEqual(comparability.unlike(groups), {})
 
     def test_what_is_swept_may_differ_but_within_a_point_nothing(self):
         groups = []
@@ -360,9 +360,9 @@ class Media(Case):
             run = load(name, make_run(self.at(name), "zero:1", config={"optimizer": {"params": {"lr": lr}}}))
             run.point = [("optimizer.params.lr", point)]
             groups.append([run])
-        self.assertEqual(likeness.unlike(groups), {})
+        self.assertEqual(comparability.unlike(groups), {})
         groups[1][0].point = [("optimizer.params.lr", "y")]
-        self.assertEqual(list(likeness.unlike(groups)), ["lr"])
+        self.assertEqual(list(comparability.unlike(groups)), ["lr"])
 
 
 class Order(FakeProgram):
@@ -412,8 +412,8 @@ class Together(Case):
         groups, _ = command.read_runs(Namespace(runs=names))
         self.assertEqual([[(r.seed, r.repeat) for r in g] for g in groups], [[(1, 0), (1, 1), (2, 0), (2, 1)]] * 2)
         self.assertEqual([g[0].label for g in groups], ["ps:sync", "zero:2"])
-        self.assertEqual(likeness.unlike(groups), {})
-        self.assertEqual(list(likeness.unlike([groups[0], groups[1][:2]])), ["seed"])
+        self.assertEqual(comparability.unlike(groups), {})
+        self.assertEqual(list(comparability.unlike([groups[0], groups[1][:2]])), ["seed"])
 
     def test_other_names_stand_alone(self):
         names = [make_run(self.at(n), "zero:2") for n in ("lab-1", "lab-2")]

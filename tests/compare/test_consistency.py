@@ -261,7 +261,7 @@ class Arithmetic(Runs):
         ratio = claims.ratio([(2.0, 1.0), (2.2, 1.0), (1.9, 1.0)])
         other = claims.ratio([(1.0, 2.0), (1.0, 2.2), (1.0, 1.9)])
         for what in ("value", "low", "high", "chance"):
-            self.assertAlmostEqual(getattr(results.turned(ratio), what), getattr(other, what))
+            self.assertAlmostEqual(getattr(results.inverted(ratio), what), getattr(other, what))
 
     def test_budgets(self):
         a, b = self.cell("a", [2.0], [1]), self.cell("b", [2.0], [1])

@@ -39,7 +39,7 @@ class Words(Runs):
     def test_rates(self):
         self.assertEqual(rate.parse("1Gbit"), 1e9)
         self.assertEqual(rate.parse("2.5gbit/s"), 2.5e9)
-        self.assertEqual(rate.say(200e6), "200 Mbit/s")
+        self.assertEqual(rate.text(200e6), "200 Mbit/s")
         for wrong in ("1", "fast", "1Gb", "0Gbit", "-1Gbit", "9999Gbit", "1 KiB"):
             with self.assertRaisesRegex(ValueError, "1Gbit, 200Mbit"):
                 rate.parse(wrong)

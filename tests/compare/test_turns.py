@@ -47,7 +47,7 @@ class Gated(Runs):
         def start(path):
             return subprocess.Popen(self.argv(out, topology, settings), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=where,
                                     stderr=subprocess.STDOUT, env={**ENVIRONMENT, turns.VARIABLE: gate or path})
-        player = turns.Player(start)
+        player = turns.PausableRun(start)
         self.addCleanup(player.gate.close)
         self.addCleanup(player.process.wait)
         self.addCleanup(player.process.kill)
@@ -272,7 +272,7 @@ class Speeds(Runs):
             run.turns = {"comparison": "a", "decide": None, "slices": [{"round": i, "tokens_per_second": 1000 * s / cost * math.exp(rng.gauss(0, 0.01))}
                                                                        for i, s in enumerate(speeds)]}
             groups.append([run])
-        first, second = speed.of(groups)
+        first, second = speed.speeds_of(groups)
         self.assertAlmostEqual(second.time.value, 1.25, delta=0.02)
         self.assertTrue(second.decided and second.time.differs and second.unit == "rounds" and not second.uncertain)
         self.assertAlmostEqual(first.rate.value / second.rate.value, second.time.value, 6)
@@ -280,7 +280,7 @@ class Speeds(Runs):
         self.assertEqual(speed.sentences(groups)[0][:26], "zero:1 needs 1.25 times ps")
         self.assertAlmostEqual(speed.clock(groups)["zero:1"], second.time.value)  # both say 2,000 tokens/s of their own clocks
         groups[1][0].turns["comparison"] = "b"  # another comparison's rounds met other moments
-        self.assertEqual(speed.of(groups)[1].unit, "repeats")
+        self.assertEqual(speed.speeds_of(groups)[1].unit, "repeats")
 
 
 # ---------------------------------------------------------------- intervals over a recorded machine

@@ -9,7 +9,7 @@ from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fixture import PROGRAM, Runs
-from drill import exercise, jobs, moments, people, table
+from drill import exercise, jobs, moments, processes, table
 
 SHORT = 10  # exercises
 
@@ -103,7 +103,7 @@ class Draws(unittest.TestCase):
                 (["starring", "worker", "--rank", "1"], {}, "worker 1"), (["starring", "scheduler"], {}, "scheduler"),
                 (["starring", "train"], {"OMPI_COMM_WORLD_RANK": "1"}, "rank 1"), (["/usr/bin/mpirun", "-n", "2"], {}, "mpirun"),
                 (["starring", "train", "--life", "1"], {}, "run"), (["starring", "train"], {}, None)):
-            self.assertEqual(people.role_of(argv, environment), role)
+            self.assertEqual(processes.role_of(argv, environment), role)
 
 
 class Tables(unittest.TestCase):

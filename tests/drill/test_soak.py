@@ -36,9 +36,9 @@ class Short(Runs):
     def test_a_process_is_named_when_it_has_become_something(self):
         argv = {7: ["starring", "train"], 8: ["starring", "train"]}
         watch = soaking.Watch("mark", "nowhere")
-        figures, people = (1, 1, 1), soaking.people
-        marked, role_of, of = people.marked, people.role_of, soaking.figures_of
-        people.marked, people.role_of = lambda mark: argv, lambda words, environment: "worker 0" if "worker" in words else None
+        figures, processes = (1, 1, 1), soaking.processes
+        marked, role_of, of = processes.marked, processes.role_of, soaking.figures_of
+        processes.marked, processes.role_of = lambda mark: argv, lambda words, environment: "worker 0" if "worker" in words else None
         soaking.figures_of = lambda pid: figures
         try:
             watch.look()
@@ -47,7 +47,7 @@ class Short(Runs):
             argv = {7: [], 8: []}
             watch.look()
         finally:
-            people.marked, people.role_of, soaking.figures_of = marked, role_of, of
+            processes.marked, processes.role_of, soaking.figures_of = marked, role_of, of
         self.assertEqual(watch.names, {7: "run", 8: "worker 0"})
 
     def test_unknown_job(self):

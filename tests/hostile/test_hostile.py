@@ -16,7 +16,7 @@ import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import Runs, people
+from fixture import Runs, processes
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = 40
@@ -41,7 +41,7 @@ def nobody():
 
 
 def peak_of(pid):
-    for line in people.read(f"/proc/{pid}/status").decode(errors="replace").splitlines():
+    for line in processes.read(f"/proc/{pid}/status").decode(errors="replace").splitlines():
         if line.startswith("VmHWM:"):
             return 1024 * int(line.split()[1])
     return 0
@@ -82,9 +82,9 @@ class Watch(threading.Thread):
         while not self.ending.is_set():
             pids = {pid: argv for run in list(self.runs) for pid, argv in run.left().items()}
             for pid, argv in pids.items():
-                role = people.role_of(argv, people.environment_of(pid)) or "launcher"
+                role = processes.role_of(argv, processes.environment_of(pid)) or "launcher"
                 self.peak[role] = max(self.peak.get(role, 0), peak_of(pid))
-            ports = people.listening(pids)
+            ports = processes.listening(pids)
             if ports != self.ports and self.attacker:
                 self.ports = ports
                 self.attacker.targets(ports)

@@ -9,7 +9,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import LIMIT_S, Runs, people
+from fixture import LIMIT_S, Runs, processes
 
 FOREVER = "100000"
 SMALL = ["--model", "tiny", "--seq", "16", "--threads", "1", "--lr", "0.01", "--data", "text.txt", "--no-weights", "--batch", "2",
@@ -38,7 +38,7 @@ class Interrupted(Case):
         p.until(lambda: every > 6 or glob.glob(kept), "a checkpoint")
         if at_once:
             p.send_signal(signal.SIGSTOP)
-            p.until(lambda: people.stat_of(p.pid)[0] == "T", "it stands")
+            p.until(lambda: processes.stat_of(p.pid)[0] == "T", "it stands")
         p.kill_now(victim)
         p.send_signal(signal.SIGINT)
         p.send_signal(signal.SIGCONT)

@@ -9,7 +9,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import Runs, people
+from fixture import Runs, processes
 
 STEPS, DEADLINE_S, LIMIT_S = 30, 6, 150
 STANDS_S = 1.5 * DEADLINE_S  # a role waits for the start for 1.25 of it
@@ -35,11 +35,11 @@ class Everybody(Runs):
         stopped = set()
         while new := set(p.left()) - stopped:  # a launcher that is stopped starts nobody
             for pid in sorted(new):
-                people.send(pid, signal.SIGSTOP)
+                processes.send(pid, signal.SIGSTOP)
             stopped |= new
         time.sleep(STANDS_S)
         for pid in stopped:
-            people.send(pid, signal.SIGCONT)
+            processes.send(pid, signal.SIGCONT)
         said = p.ends(status=None, limit_s=LIMIT_S)
         return p.returncode, said, self.lives(out), self.steps(out)
 

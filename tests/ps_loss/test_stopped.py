@@ -13,7 +13,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import Runs, people
+from fixture import Runs, processes
 
 STEPS, DEADLINE_S = 30, 12  # nobody is silent for half of it who only waits for a core
 LIMIT_S = 100  # of a run: far more than its deadlines, on a machine that does much else
@@ -49,7 +49,7 @@ class Stopped(Runs):
         p, stopped = self.start("train", "-c", "job.json", "--out", out, *FLAGS, *more), set()
         while p.poll() is None and len(stopped) < len(victims):
             roles = p.roles() if stopped or self.reached(out, at_step) else {}
-            stopped |= {role for role in victims if role in roles and people.send(roles[role], signal.SIGSTOP)}
+            stopped |= {role for role in victims if role in roles and processes.send(roles[role], signal.SIGSTOP)}
             time.sleep(0.001)
         said = p.ends(status=None, limit_s=LIMIT_S)
         weights = self.summary(out).get("weights_hash") if os.path.exists(self.at(out, "summary.json")) else None
@@ -115,12 +115,12 @@ class Stopped(Runs):
         out = f"launcher-{at_step}-{len(more)}-{seconds}"
         p = self.start("train", "-c", "job.json", "--out", out, *FLAGS, *more)
         p.until(lambda: self.reached(out, at_step) and len(p.left()) > 1, "that")
-        people.send(p.pid, signal.SIGSTOP)
+        processes.send(p.pid, signal.SIGSTOP)
         end = time.monotonic() + seconds
         while set(p.left()) - {p.pid} and time.monotonic() < end:
             time.sleep(0.05)
         left = set(p.left()) - {p.pid}
-        people.send(p.pid, signal.SIGCONT)
+        processes.send(p.pid, signal.SIGCONT)
         said = p.ends(status=None, limit_s=LIMIT_S)
         return p.returncode, said, self.steps(out), left
 

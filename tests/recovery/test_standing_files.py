@@ -10,7 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import Runs, free_port, people, text
+from fixture import Runs, free_port, processes, text
 
 DEADLINE_S, STANDS_S, LIMIT_S, STEPS = 10, 15, 150, 40
 FLAGS = ["--model", "tiny", "--data", "demo", "--topology", "ps:sync", "--workers", "2", "--servers", "2", "--seq", "64", "--batch", "2",
@@ -241,7 +241,7 @@ class StandingFiles(Runs):
         roles = [self.role({}, role, "--scheduler", address, "--rank", "0") for role in ("server", "worker")]
         until, port = time.monotonic() + LIMIT_S, f":{int(address.rpartition(':')[2]):04X}"
         while time.monotonic() < until:
-            lines = [line.split() for kind in ("tcp", "tcp6") for line in people.read(f"/proc/net/{kind}").decode().splitlines()]
+            lines = [line.split() for kind in ("tcp", "tcp6") for line in processes.read(f"/proc/net/{kind}").decode().splitlines()]
             if sum(line[1].endswith(port) and line[3] == "01" for line in lines) == 2:
                 break
             time.sleep(0.05)

@@ -221,7 +221,7 @@ class Sample(Runs):
 
     def test_star_and_ring_are_chosen_and_called_equal(self):
         runs = [self.run_of(t, "star light\nstar <bright>") for t in ("local", "zero:0", "ps:async", "ps:sync", "zero:2")]
-        spoken = sample.speak(runs, self.program)
+        spoken = sample.continuations(runs, self.program)
         self.assertEqual([s.label for s in spoken], ["ps:sync", "zero:2"])
         text = sample.as_text(spoken)
         self.assertIn("ps:sync  The star light | star <bright>", text)
@@ -233,26 +233,26 @@ class Sample(Runs):
     def test_repeats_of_one_run_are_not_told_apart(self):
         first, again, ring = self.run_of("ps:async", "here"), self.run_of("ps:async", "there"), self.run_of("zero:2", "here")
         self.assertEqual(sample.chosen([first, again]), [first])
-        self.assertNotIn("sentence", sample.as_text(sample.speak([first, again], self.program)))
+        self.assertNotIn("sentence", sample.as_text(sample.continuations([first, again], self.program)))
         self.assertEqual(sample.chosen([first, again, ring]), [first, ring])
 
     def test_a_difference_is_told(self):
-        spoken = sample.speak([self.run_of("ps:sync", "same"), self.run_of("zero:2", "some")], self.program)
+        spoken = sample.continuations([self.run_of("ps:sync", "same"), self.run_of("zero:2", "some")], self.program)
         self.assertIn("write different sentences, from byte 2 on", sample.as_text(spoken))
-        spoken = sample.speak([self.run_of("ps:sync", "same"), self.run_of("zero:2", "sam")], self.program)
+        spoken = sample.continuations([self.run_of("ps:sync", "same"), self.run_of("zero:2", "sam")], self.program)
         self.assertIn("from byte 4 on", sample.as_text(spoken))
 
     def test_who_cannot_speak_is_not_asked(self):
         runs = [self.run_of("ps:sync"), self.run_of("zero:1", "x", vocabulary=50257),
                 self.run_of("zero:2", "x", tokenizer=True)]
-        self.assertEqual(sample.speak(runs, self.program), [])
+        self.assertEqual(sample.continuations(runs, self.program), [])
         self.assertEqual((sample.as_text([]), sample.as_html([])), ("", ""))
 
     def test_a_failure_is_an_error(self):
         with self.assertRaisesRegex(RunError, "(?s)zero:3: no sentence .*something broke"):
-            sample.speak([self.run_of("zero:3", "fail")], self.program)
+            sample.continuations([self.run_of("zero:3", "fail")], self.program)
         with self.assertRaisesRegex(RunError, "could not be asked"):
-            sample.speak([self.run_of("zero:3", "x")], self.at("nothing"))
+            sample.continuations([self.run_of("zero:3", "x")], self.at("nothing"))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import Runs, people
+from fixture import Runs, processes
 
 HOLDERS = 400  # more than a server takes of strangers
 JOB = ["--model", "tiny", "--data", "demo", "--seq", "16", "--batch", "1", "--threads", "1", "--topology", "ps:sync", "--workers", "2", "--servers",
@@ -60,12 +60,12 @@ class Ports(Runs):
 
     def hold_all(self, pid):
         """Until a table of the process has as many descriptors as it may."""
-        port = min(people.listening([pid]))
+        port = min(processes.listening([pid]))
         with open(f"/proc/{pid}/limits", encoding="ascii") as f:
             most = next(int(line.split()[3]) for line in f if line.startswith("Max open files"))
         for _ in range(HOLDERS):
             threading.Thread(target=self.hold, args=(port,), daemon=True).start()
-        self.job.until(lambda: max(map(len, people.descriptors(pid))) >= most, "all are taken")
+        self.job.until(lambda: max(map(len, processes.descriptors(pid))) >= most, "all are taken")
 
     @unittest.skipUnless(own_table_is_allowed(), "no thread may have its own descriptors here")
     def test_checkpoints_while_all_connections_are_held(self):

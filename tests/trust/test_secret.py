@@ -10,7 +10,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from fixture import JOB_KEY, PROGRAM, Runs, people
+from fixture import JOB_KEY, PROGRAM, Runs, processes
 
 MODEL = ["--model", "tiny", "--seq", "16", "--batch", "2", "--topology", "ps:sync", "--workers", "2", "--servers", "2"]
 STRANGER = 54321
@@ -44,12 +44,12 @@ class Secret(Runs):
         job.behind(1)
         roles = [pid for role, pid in job.roles().items() if role]
         self.assertEqual(len(roles), 4)  # the scheduler is the launcher
-        secrets = {people.environment_of(pid).get("STARRING_JOB_KEY", "") for pid in roles}
+        secrets = {processes.environment_of(pid).get("STARRING_JOB_KEY", "") for pid in roles}
         self.assertEqual(len(secrets), 1)
         secret = secrets.pop()
         self.assertRegex(secret, "^[0-9a-f]{64}$")
         for pid in [job.pid, *roles]:
-            self.assertNotIn(secret.encode(), people.read(f"/proc/{pid}/cmdline"))
+            self.assertNotIn(secret.encode(), processes.read(f"/proc/{pid}/cmdline"))
         for name in glob.glob(self.at("run", "**"), recursive=True):
             if os.path.isfile(name):
                 with open(name, "rb") as f:

@@ -35,7 +35,7 @@ def columns(groups):
     letters = equality.letters([run for group in groups for run in group])
     held_out = any(isinstance(run.val_loss, (int, float)) for group in groups for run in group)
     roles = table.all_roles([group[0] for group in groups])
-    speeds = {id(s.group): s for s in speed.of(groups)}
+    speeds = {id(s.group): s for s in speed.speeds_of(groups)}
     others = list(dict.fromkeys(s.reference[0].label for s in speeds.values() if s.time))
 
     def letter(group):
@@ -85,13 +85,13 @@ def about_bits(runs):
     return ([" ".join(out)] if out else []) + [text for kind, text in equality.in_words(runs) if kind == "broken"]
 
 
-def about_words(spoken):
+def about_words(continued):
     """The words that the weights wrote: once, where they are the same."""
-    if not spoken:
+    if not continued:
         return []
-    said = f"{sample.verdict(spoken).rstrip('.') or 'The weights speak'} (prompt \"{sample.PROMPT}\"):"
-    texts = dict.fromkeys(s.text for s in spoken)
-    return [said] + [("" if len(texts) == 1 else f"{s.label}: ") + s.text for s in spoken[:len(texts)]]
+    said = f"{sample.verdict(continued).rstrip('.') or 'The weights speak'} (prompt \"{sample.PROMPT}\"):"
+    texts = dict.fromkeys(s.text for s in continued)
+    return [said] + [("" if len(texts) == 1 else f"{s.label}: ") + s.text for s in continued[:len(texts)]]
 
 
 def folders(runs):
@@ -103,21 +103,21 @@ def folders(runs):
     return shlex.join(r.directory for r in runs)
 
 
-def what_next(runs, html_path, spoken, program):
+def what_next(runs, html_path, continued, program):
     """The file to open and the commands to type; a command stays on its line, to be copied, and is named as it was called."""
     out = [f"Open {html_path}: curves, one step of each, where memory and time go.",
            f"Every figure: {shlex.quote(sys.argv[0])} --full --runs {folders(runs)}"]
-    if spoken:
-        run, near = next(r for r in runs if r.label == spoken[-1].label), os.path.relpath(program)
+    if continued:
+        run, near = next(r for r in runs if r.label == continued[-1].label), os.path.relpath(program)
         words = shlex.join([near if os.sep in near and not near.startswith("..") else program, "generate", "--model", run.directory])
         out.append(f"Let the weights go on: {words} --prompt \"hacker: \"")
     return out
 
 
-def text(groups, target, spoken, html_path, failed=(), program=""):
+def text(groups, target, continued, html_path, failed=(), program=""):
     """All of it. program: that of the runs."""
     runs = [run for group in groups for run in group]
     below = [f"failed: {words}" for words in failures_in_words(failed, groups)]
     below += [" ".join(['"12.34 =": predicted and measured agree to the byte.', *speed.in_short(groups)]), *about_bits(runs)]
-    wrapped = [textwrap.fill(words, WIDTH, break_long_words=False, break_on_hyphens=False) for words in below + about_words(spoken)]
-    return "\n".join(lines_of(groups) + [""] + wrapped + what_next(runs, html_path, spoken, program))
+    wrapped = [textwrap.fill(words, WIDTH, break_long_words=False, break_on_hyphens=False) for words in below + about_words(continued)]
+    return "\n".join(lines_of(groups) + [""] + wrapped + what_next(runs, html_path, continued, program))

@@ -97,7 +97,7 @@ def of_bytes(groups):
 
 
 def of_speed(groups):
-    every, said = speed.of(groups), speed.in_short(groups)
+    every, said = speed.speeds_of(groups), speed.in_short(groups)
     rate = ends(groups, lambda r: r.tokens_per_second, "{:,.0f}")
     times = {id(s.group): s.time.value for s in every if s.time}
     if len(groups) == 1 or not said:

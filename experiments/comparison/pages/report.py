@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from .. import claims, equality, likeness, machine, sentences, speed, table
+from .. import claims, equality, comparability, machine, sentences, speed, table
 from ..draw import forest, svg
 from ..draw.figure import figure
 from ..draw.style import CSS, SCRIPT
@@ -30,8 +30,8 @@ class About:
     failed: tuple = ()
 
 
-def write(path, groups, about, spoken=""):
-    """spoken: the section of comparison/sample.py, or nothing."""
+def write(path, groups, about, continued=""):
+    """continued: the section of comparison/sample.py, or nothing."""
     runs = [g[0] for g in groups]
     every = [r for g in groups for r in g]
     title = about.title or title_of(every)
@@ -40,7 +40,7 @@ def write(path, groups, about, spoken=""):
     body = Markup().join([overview(groups), speeds(groups), curves.losses(groups), sweep.section(groups), *shown])
     more = [*folded, topologies(runs), curves.wall_clock(groups), curves.held_out(groups, about.target), curves.apart(groups), SECTIONS.verdicts(equality.in_words(every)),
             differing(groups, about.target), figures.formulas(runs), figures.totals(groups), figures.times(groups), figures.links(groups),
-            staleness.section(groups), numbers(groups, about.target), hashes(every), spoken, notes(every, about)]
+            staleness.section(groups), numbers(groups, about.target), hashes(every), continued, notes(every, about)]
     top = Markup().join([head(title, every), failures(about.failed, groups), unlike(groups), SECTIONS.found(findings.five(groups))])
     write_page(path, title, top, body + Markup("<h2>More</h2>") + Markup().join(map(fold, more)))
 
@@ -113,7 +113,7 @@ def failures(failed, groups):
 
 def unlike(groups):
     """Names above everything else the differences that --force let pass."""
-    words = likeness.in_words(groups)
+    words = comparability.in_words(groups)
     return SECTIONS.unlike(words) if words else ""
 
 
@@ -126,7 +126,7 @@ def overview(groups):
 
 def speeds(groups):
     """The time of each topology over that of the one it is compared with, as a picture; "" where there is nothing to compare."""
-    found, every = {}, speed.of(groups)
+    found, every = {}, speed.speeds_of(groups)
     for s in every:
         if s.time:
             reference = s.reference[0].label
@@ -204,11 +204,11 @@ def gpus(runs):
 
 def how_measured(runs, trained):
     """A sentence on what the speeds stand on."""
-    hosts = {likeness.fact(r, "host") for r in runs} - {None}
+    hosts = {comparability.fact(r, "host") for r in runs} - {None}
     where = ("on one machine, with all ranks on the same cores" if trained or len(hosts) == 1 else
              f"on {len(hosts)} machines" if hosts else "on machines that these runs do not name")
     labels = {r.label for r in runs}
-    if any(s.unit == "rounds" for s in speed.of(list({r.label: [r] for r in runs}.values()))):
+    if any(s.unit == "rounds" for s in speed.speeds_of(list({r.label: [r] for r in runs}.values()))):
         return f"The runs took turns {where}, a slice of steps each, in an order drawn anew each round; speeds are compared round by round."
     how = "one run" if len(labels) == len(runs) else ("several runs, in a random order within each repeat," if trained else "several runs")
     return (f"Speeds were measured {where} and {how} for each row; a difference of a few per cent means nothing"

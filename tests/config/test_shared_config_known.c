@@ -1,5 +1,6 @@
 // Keys that DeepSpeed knows and this program does not read: what is refused, and what is said of the others.
 // Which topologies --help names.
+#include "shared/config/cli.h"
 #include "tests/config/config_helper.h"
 
 static void test_known_keys(void **state) {

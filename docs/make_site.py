@@ -5,6 +5,7 @@ holds the pages and the files that pages link to; a source file ends in .txt the
 import logging
 import os
 import re
+import shutil
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "tests/README.md", "tests/PROMISES.md", "bundle/README.md")
@@ -92,3 +93,16 @@ def on_nav(nav, config, files):
         if file.src_uri not in listed:
             log.warning(f"{file.src_uri} is not in the navigation of mkdocs.yml")
     return nav
+
+
+def on_post_build(config):
+    """Debian's mkdocs has the theme's jQuery under the name of another version, and lacks small scripts that the pages name."""
+    scripts = os.path.join(config["site_dir"], "js")
+    jquery = next((name for name in os.listdir(scripts) if name.startswith("jquery")), None)
+    with open(os.path.join(config["site_dir"], "index.html"), encoding="utf-8") as f:
+        named = set(re.findall(r'src="js/([^"]+)"', f.read()))
+    for name in named - set(os.listdir(scripts)):
+        if name.startswith("jquery") and jquery:
+            shutil.copy(os.path.join(scripts, jquery), os.path.join(scripts, name))
+        else:
+            open(os.path.join(scripts, name), "w", encoding="utf-8").close()

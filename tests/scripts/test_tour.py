@@ -170,13 +170,22 @@ class Pages(unittest.TestCase):
         with tempfile.TemporaryDirectory() as out:
             p = subprocess.run(["mkdocs", "build", "--quiet", "--site-dir", out], cwd=TOP, capture_output=True, text=True, check=False)
             self.assertEqual((p.returncode, p.stderr), (0, ""))
-            built = make_site.slug(read("docs/ARCHITECTURE.md").split("\n## ")[2].split("\n")[0])
-            with open(os.path.join(out, "docs", "ARCHITECTURE.html"), encoding="utf-8") as f:
-                html = f.read()
-            self.assertIn(f'id="{built}"', html)
-            self.assertIn('href="../shared/core/topology.h.txt"', html)
-            self.assertTrue(os.path.exists(os.path.join(out, "shared", "core", "topology.h.txt")))
-            self.assertNotRegex(html, r'(src|rel="stylesheet" href)="https?:')  # it works offline
+            built = {}
+            for folder, _, names in os.walk(out):
+                for name in (n for n in names if n.endswith(".html") and n not in ("404.html", "search.html")):
+                    with open(os.path.join(folder, name), encoding="utf-8") as f:
+                        built[os.path.join(folder, name)] = f.read()
+            anchors = {path: set(re.findall(r'id="([^"]+)"', html)) for path, html in built.items()}
+            dead = []
+            for path, html in built.items():
+                self.assertNotRegex(html, r'(src|rel="stylesheet" href)="https?:')  # it works offline
+                for link, anchor in re.findall(r'(?:href|src)="(?!https?:)([^"#]*)(?:#([^"]*))?"', html):
+                    target = os.path.normpath(os.path.join(os.path.dirname(path), link)) if link else path
+                    target = os.path.join(target, "index.html") if os.path.isdir(target) else target
+                    if not os.path.exists(target) or anchor and anchor not in anchors.get(target, [anchor]):
+                        dead.append(f"{os.path.relpath(path, out)}: {link}#{anchor}")
+            self.assertEqual(dead, [])
+            self.assertIn('href="../shared/core/topology.h.txt"', built[os.path.join(out, "docs", "ARCHITECTURE.html")])
 
     def test_citation_names_the_version(self):
         version = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]

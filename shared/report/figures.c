@@ -500,7 +500,7 @@ static const struct figure of_runs[] = {
     {"flops_per_token_causal", "FLOP", "with causal attention: " FLOPS_CAUSAL, AT(flops.model.causal), TOP},
     {"recomputed_flops_per_token", "FLOP",
      "products and attention that the backward pass computes again "
-     "([ring.md](ring.md#recomputation)). Of all rates and MFUs only `hardware_flops_per_second` "
+     "([ring.md](ring.md#recomputation)). Among all rates and MFUs only `hardware_flops_per_second` "
      "counts it",
      AT(flops.again.full), TOP},
     {"recomputed_flops_per_token_causal", "FLOP", "the same with causal attention", AT(flops.again.causal),

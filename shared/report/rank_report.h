@@ -94,8 +94,8 @@ struct checkpoint_report {
     F(int64_t, samples_per_update, "samples_per_update", "sequences",                                        \
       "in the global batch; under `ps:async` in one worker's share of it")                                   \
     F(int64_t, samples_counted, "samples_counted", "sequences",                                              \
-      "whose gradients were applied, where they are counted. Of a worker with `--elastic`, "                 \
-      "`ps:backup` or `ps:quorum`: the job's, since its first step. Of a server with "                       \
+      "whose gradients were applied, where they are counted. A worker with `--elastic`, "                    \
+      "`ps:backup` or `ps:quorum`: the job's, since its first step. A server with "                          \
       "`pushes_per_update` above 1: those in every key. Else null",                                          \
       .null_if_zero = true)                                                                                  \
     F(double, consensus_distance, "consensus_distance", NULL,                                                \

@@ -144,7 +144,7 @@ class Files(Runs):
         p.ends()
 
     def print_documents(self):
-        """What the program prints and leaves in no file, as files beside the runs."""
+        """The documents that the program only prints, as files next to the runs."""
         for name in ("local", "units", "zero"):
             self.write(self.run_it("train", *SMALL, *RUNS[name], "--dry-run", "--json").stdout, f"{name}.{PRINTED[0]}")
         for name, limit, status in (("fits", "64M", 0), ("nothing", "1", 1)):

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""The cost of checkpoints to whole runs, and how long a run stands still behind a death.
+"""Measures what checkpoints cost whole runs, and how long a run stands still after a rank is killed.
 
-First table: each job without checkpoints, with --checkpoint-every, and with --checkpoint-background, in turn for several
-rounds. A checkpoint can slow the step whose state it keeps and the one behind it; all others tell what writing beside
-them costs. Second table: seconds from a kill -9 to the next step in metrics.jsonl, by who was killed.
-Where the runs lie (--out) decides which disk is measured; `starring bench checkpoint` tells that disk's own rate.
-"""
+The first table has each job without checkpoints, with --checkpoint-every, and with --checkpoint-background, one after the other
+for several rounds. A checkpoint can slow the step whose state it keeps and the step after it; the other steps show the cost of
+writing in the background. The second table has the seconds from a kill -9 to the next step in metrics.jsonl, by the role that was killed.
+--out decides which disk is measured; `starring bench checkpoint` measures that disk's own rate."""
 import argparse
 import glob
 import json
@@ -80,7 +79,7 @@ def measure_way(args, job, way, directory):
 
 
 def measure_steps(args, job, directory):
-    """The rows of one job: another way begins each round."""
+    """The rows of one job. Each round begins with another way."""
     rounds, ways = [], JOBS[job][2]
     for r in range(args.rounds):
         first = r % len(ways)
@@ -89,7 +88,7 @@ def measure_steps(args, job, directory):
 
 
 class Death(exercise.Exercise):
-    """A run of which one role is killed once, and that is ended when it goes on."""
+    """A run in which one role is killed once. The run is ended when it continues."""
     next_step_s = LIMIT_S
 
     def __init__(self, args, job, role, number, directory):
@@ -119,7 +118,7 @@ class Death(exercise.Exercise):
             self.measure(died, step, before)
 
     def end(self):
-        """The run has been measured."""
+        """Ends the run, which has been measured."""
         self.process.send_signal(signal.SIGINT)
         try:
             self.process.wait(timeout=END_S)

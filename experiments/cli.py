@@ -1,4 +1,4 @@
-"""How a script ends: what `| head`, Ctrl-C, a full disk and a closed terminal should look like to its user."""
+"""Ends a script as its user expects after `| head`, Ctrl-C, a full disk or a closed terminal."""
 import ctypes
 import errno
 import importlib.util
@@ -13,8 +13,8 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def dies_with_us(number=signal.SIGKILL):
-    """For subprocess's preexec_fn, from the main thread: the kernel sends the child that signal when this process dies,
-    also of a SIGKILL, after which nobody else could."""
+    """For subprocess's preexec_fn, from the main thread: the kernel sends the child this signal when this process dies, after a SIGKILL as
+    well."""
     libc, parent = ctypes.CDLL(None), os.getpid()
 
     def before_exec():
@@ -40,8 +40,8 @@ def forget_output():
 
 
 def run(main, interrupted="interrupted"):
-    """Calls main() and ends the process with its status. A reader that left (`| head`) ends it without a word,
-    Ctrl-C with `interrupted`, a full disk with status 1; none leaves a traceback."""
+    """Calls main() and exits with its status. A closed pipe (`| head`) ends the script silently, Ctrl-C with the words `interrupted`, a
+    full disk with status 1; none prints a traceback."""
     name = os.path.basename(sys.argv[0])
     if sys.stdout is None:  # closed by the caller
         sys.stdout = open(os.devnull, "w", encoding="utf-8")

@@ -43,7 +43,7 @@ def parse():
 
 
 def chosen(args, config):
-    """The jobs that this machine can train, those it cannot are named."""
+    """The jobs that this machine can train. The others are printed."""
     found = []
     for job in jobs.find(args.job):
         why = jobs.accepted(args.program, config, job)

@@ -1,4 +1,4 @@
-"""Where the program is, seen from the scripts: in the sources, in a bundle, or installed below a prefix."""
+"""Finds the program from the scripts: in the sources, in a bundle, or installed below a prefix."""
 import os
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -1,4 +1,4 @@
-"""The one way to open for reading what a user names: regular files alone. A pipe, a terminal or a device could make open() or
+"""Opens files that a user names: only regular files. A pipe, a terminal or a device could make open() or
 read() wait for ever, or give bytes without end."""
 import errno
 import os
@@ -19,7 +19,7 @@ def refuse_others(path, mode):
 
 
 def open_file(path, mode="r", limit=None, **more):
-    """open(path, mode), or OSError with words for people; also where there are more than `limit` bytes."""
+    """open(path, mode); raises OSError with a clear text for other kinds of files, and for more than `limit` bytes."""
     refuse_others(path, os.stat(path).st_mode)  # asked before: opening some devices does something
     file = open(path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY), **more)
     try:

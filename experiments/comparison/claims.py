@@ -24,9 +24,10 @@ METHOD = (f"A difference is claimed if it is at least {math.expm1(LEAST):.0%}, a
 
 @dataclass(frozen=True)
 class Ratio:
-    """The geometric mean of a/b over `count` repeats (or rounds). low and high: its own 95% interval; spread: the standard deviation of
-    one repeat's logarithm; chance: of such a mean where nothing differs; freedom: degrees of it. All None for one repeat. differs:
-    it is claimed. least and most: the interval by which that was decided, corrected for all ratios that were looked at."""
+    """The geometric mean of a/b over `count` repeats (or rounds). low and high: its own 95% interval. spread: the standard deviation of
+    one repeat's logarithm. chance: the probability of such a mean if nothing differs. freedom: degrees of freedom. All are None for one
+    repeat. differs: the difference is claimed. least and most: the interval that decided it, corrected for the number of ratios
+    compared."""
     value: float
     count: int
     low: float = None
@@ -39,7 +40,8 @@ class Ratio:
     freedom: int = None
 
     def width(self):
-        """How far the 95% interval reaches to its farther side: 0.05 of "1.00 (0.96 to 1.05)". None for one repeat."""
+        """The distance from the value to the farther end of its 95% interval, as a share: 0.05 for "1.00 (0.96 to 1.05)". None for one
+        repeat."""
         return None if self.low is None else max(self.high / self.value, self.value / self.low) - 1
 
     def within(self, chance):
@@ -49,8 +51,8 @@ class Ratio:
 
 
 def ratio(pairs, rounds=False):
-    """The Ratio of the pairs (a, b), each of one repeat, or of one round of runs that took turns; None without any. It claims nothing
-    by itself."""
+    """The Ratio of the pairs (a, b), each from one repeat, or from one round of runs that took turns; None without pairs. It claims
+    nothing by itself."""
     logs = [math.log(a / b) for a, b in pairs if finite([a, b]) == [a, b] and a > 0 and b > 0]
     if len(logs) < 2:
         return Ratio(math.exp(logs[0]), 1) if logs else None

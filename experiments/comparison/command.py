@@ -1,4 +1,4 @@
-"""What experiments/compare.py does once its command line is parsed: runs, table, CSV, report."""
+"""Runs a comparison after its command line is parsed (experiments/compare.py): runs, table, CSV, report."""
 import os
 import re
 import shlex
@@ -12,7 +12,7 @@ from .runs import Failure, RunError, UsageError, failures_in_words, load
 
 
 def check_out(out):
-    """UsageError where no directory can be: known before hours of training, not after."""
+    """Raises UsageError if the directory cannot be made: before hours of training, not after."""
     at = os.path.abspath(out)
     while not os.path.lexists(at):
         at = os.path.dirname(at)
@@ -28,8 +28,8 @@ REPEAT = re.compile(r"(?:-seed=[^/]*?)?\.r(\d+)$|-seed=[^/]*$")
 
 
 def read_runs(args):
-    """([[runs of one label] ..], [Failure]) of --runs. The runs that a comparison with repeats or seeds left stand together
-    again: NAME.r1, NAME.r2 or NAME-seed=1, NAME-seed=2 beside each other."""
+    """([[runs of one label] ..], [Failure]) of --runs. Repeats and seeds of one comparison form one group again: NAME.r1 with NAME.r2,
+    NAME-seed=1 with NAME-seed=2."""
     groups, failed = {}, []
     missing = [directory for directory in args.runs if not os.path.isdir(directory)]
     if missing:
@@ -63,7 +63,7 @@ def read_runs(args):
 
 
 def check(args, runs):
-    """0, or 1 after naming step and pair of each difference that was asked to be none, and weights that are not as expected."""
+    """Prints each difference that --assert-equal forbids and each hash that --expect does not. Returns 1 if there are any, else 0."""
     wrong = []
     if args.assert_equal == "all":
         wrong = [f"NOT EQUAL: {sentence}" for sentence in equality.unequal_pairs(runs)]

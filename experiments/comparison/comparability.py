@@ -1,4 +1,4 @@
-"""The facts that runs must share to be compared, and in which of them others are unlike."""
+"""The facts that runs must share to be comparable, and the facts in which given runs differ."""
 import json
 import sys
 
@@ -28,7 +28,7 @@ def in_one_line(found):
 
 
 def fact(run, key):
-    """A run's value, None where it does not say."""
+    """A run's value; None if the run does not state it."""
     if key == "lr":
         return ((run.config().get("optimizer") or {}).get("params") or {}).get("lr")
     if key == "schedule":
@@ -82,18 +82,18 @@ def is_unlike(key, groups):
 
 
 def unlike(groups):
-    """{key: {value: labels}} of what may not differ and does."""
+    """{key: {value: labels}} of the facts that may not differ but do."""
     runs = [run for group in groups for run in group]
     return {key: values_of(key, runs) for key in TASK + SETTING if is_unlike(key, groups)}
 
 
 def shown(value):
-    """A JSON value as people write it."""
+    """A JSON value as it is printed."""
     return str(json.loads(value)) if json.loads(value) is not None else "not said"
 
 
 def in_words(groups):
-    """"dtype bf16 / fp32, lr 0.001 / 0.0003": the line of the table; "" when nothing is unlike."""
+    """"dtype bf16 / fp32, lr 0.001 / 0.0003": the line of the table; "" if nothing differs."""
     return ", ".join(f"{key} {' / '.join(map(shown, values))}" for key, values in unlike(groups).items())
 
 
@@ -107,7 +107,7 @@ def remedy(key, may_force=True):
 
 
 def refuse_unlike_predictions(predicted):
-    """UsageError unless runs to come, (label, what --dry-run says), are alike in what makes their task."""
+    """Raises UsageError unless planned runs, as (label, what --dry-run prints), agree in the facts that define their task."""
     for key in PREDICTED:
         values = {}
         for label, found in predicted:
@@ -118,7 +118,7 @@ def refuse_unlike_predictions(predicted):
 
 
 def refuse_unlike(groups, force, varied=()):
-    """RunError unless the runs are alike in all that is not compared; with force a warning for each key. force: None where the
+    """Raises RunError unless the runs agree in all that is not compared; with force, prints a warning for each key. force: None if the
     command has no such flag. varied: facts that differ on purpose."""
     for key, values in unlike(groups).items():
         if key in varied:

@@ -58,6 +58,6 @@ def csv_record(run):
 
 
 def write_csv(path, runs, failed):
-    """A record per run; of a failed one its name and why."""
+    """Writes one record per run; a failed run has only its name and the reason."""
     records = [csv_record(r) for r in runs] + [{"run": f.name, "label": f.label, "failed": f.why} for f in failed]
     pandas.DataFrame(records, dtype=object).to_csv(path, index=False)  # object: whole numbers stay whole beside empty cells

@@ -1,5 +1,5 @@
-"""Which runs are equal to the last bit, which are not, and why. Judged on the loss's exact text in
-metrics.jsonl, step by step, and on the hash of the final weights; never on rounded numbers."""
+"""Finds which runs are equal to the last bit, which are not, and why. Only exact values count: the loss's text in metrics.jsonl, step by
+step, and the hash of the final weights."""
 import json
 import math
 
@@ -44,17 +44,17 @@ def letters(runs):
 
 
 def settings(run):
-    """The resolved configuration without what is free to differ; {} when the run left none."""
+    """The resolved configuration without the keys that may differ; {} if the run left none."""
     return {k: v for k, v in run.config().items() if k not in FREE_KEYS}
 
 
 def two_names(a, b):
-    """The labels of two runs; of repeats of one another with their numbers."""
+    """The labels of two runs; with repeat numbers if the labels are equal."""
     return (a.label, b.label) if a.label != b.label else tuple(f"{r.label} (run {r.repeat + 1})" for r in (a, b))
 
 
 def names(some, runs):
-    """The labels of `some` of the `runs`, each once: with the numbers of its repeats where not all of them are there."""
+    """The labels of `some` of the `runs`, each once; with repeat numbers if some repeats are missing."""
     out = []
     for label in dict.fromkeys(r.label for r in some):
         mine, every = ([r for r in rs if r.label == label] for rs in (some, runs))
@@ -63,7 +63,7 @@ def names(some, runs):
 
 
 def promise(run):
-    """The settings that runs must share to be promised equal, or None when nothing is promised of this run."""
+    """The settings that runs must share to be promised equal; None if nothing is promised of this run."""
     shared = settings(run)
     if (shared.get("gradient_accumulation_steps") or 1) != 1:
         return None
@@ -74,7 +74,7 @@ def promise(run):
 
 
 def broken_promises(runs):
-    """Sentences: pairs that the numerics promise to be equal and that are not."""
+    """A sentence for each pair that should be equal and is not."""
     first, out = {}, []
     for run in runs:
         key = promise(run)
@@ -88,14 +88,14 @@ def broken_promises(runs):
 
 
 def unexpected(runs, expected):
-    """Sentences: stars and rings on CPUs that are promised equal and do not end in this hash."""
+    """A sentence for each star and ring on CPUs that is promised equal and does not end in this hash."""
     return [f"{run.label} ends with the weights {run.weights_hash}, not with {expected}: this is another text, another configuration, "
             "another version of the program, or a bug"
             for run in runs if expected not in (None, run.weights_hash) and run.kind != "local" and run.device == "cpu" and promise(run)]
 
 
 def unequal_pairs(runs):
-    """Sentences: each run that differs from the first one."""
+    """A sentence for each run that differs from the first one."""
     out = []
     for some in by_seed(runs).values():
         for run in some[1:]:
@@ -106,7 +106,7 @@ def unequal_pairs(runs):
 
 
 def by_seed(runs):
-    """{seed: its runs}; runs of two seeds have nothing to be equal in."""
+    """{seed: its runs}. Runs of different seeds are not compared."""
     found = {}
     for run in runs:
         found.setdefault(run.seed, []).append(run)
@@ -114,7 +114,7 @@ def by_seed(runs):
 
 
 def repeats(group):
-    """" (3 runs of each)" where there are repeats."""
+    """" (3 runs of each)" if there are repeats, else ""."""
     count = len(group) // len({r.label for r in group})
     return f" ({count} runs{' of each' if len({r.label for r in group}) > 1 else ''})" if count > 1 else ""
 
@@ -144,7 +144,7 @@ def why(run, reference):
 
 
 def explanation(run, reference):
-    """(the one of two runs that is not as others are, why): one whose topology has words of its own, else `run`. None: nothing explains it."""
+    """(the run that differs from the others, why): the one whose topology explains a difference, else `run`. None: nothing explains it."""
     pairs = [(run, reference), (reference, run)]
     pairs.sort(key=lambda pair: not pair[0].get("explained", "differs"))
     return next(((one, found) for one, other in pairs if (found := why(one, other))), None)
@@ -166,7 +166,7 @@ def largest_gap(a, b):
 
 
 def in_words(runs):
-    """[(kind, sentence)]: kind "equal", "differs" or "broken"; of several seeds each apart."""
+    """[(kind, sentence)]: kind is "equal", "differs" or "broken"; seeds are judged separately."""
     seeds = by_seed(runs)
     return [(kind, (f"Seed {seed}: " if len(seeds) > 1 else "") + text) for seed, some in seeds.items()
             for kind, text in of_one_seed(some)]

@@ -1,4 +1,4 @@
-"""Runs the planned runs, in turns or one after the other, and reads back what each left."""
+"""Executes the planned runs, in turns or one after the other, and reads back their results."""
 import contextlib
 import os
 import random
@@ -21,9 +21,8 @@ WHOLE_REPEAT = 3  # where whole runs take turns, unless --repeat says otherwise
 
 
 def train(argv, log, limit, bandwidth=None):
-    """Runs one training command with its output in the open file `log`: the one place where that happens. Returns its exit
-    status, or a sentence when it was ended after `limit` seconds. bandwidth: of each rank's link, None for none. The run
-    dies with this process, and what the program has started with it."""
+    """Runs one training command, its output in the open file `log`. Returns the exit status, or a sentence if it was ended after `limit`
+    seconds. bandwidth: of each rank's link, or None. The run and its processes die with this process."""
     if not bandwidth:
         return end_of(start(argv, log), limit)
     try:
@@ -33,7 +32,7 @@ def train(argv, log, limit, bandwidth=None):
 
 
 def start(argv, log, gate=None):
-    """Its process. gate: the file of turns.py, in which it finds when to go on."""
+    """Starts the process. gate: the file of turns.py that tells the run when to continue."""
     env = {**os.environ, turns.VARIABLE: gate} if gate else {k: v for k, v in os.environ.items() if k != turns.VARIABLE}
     try:
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=env,
@@ -43,7 +42,7 @@ def start(argv, log, gate=None):
 
 
 def end_of(process, limit):
-    """Its exit status, or a sentence when it was ended after `limit` seconds."""
+    """The exit status of the process, or a sentence if it was ended after `limit` seconds."""
     try:
         return process.wait(timeout=limit)
     except subprocess.TimeoutExpired:
@@ -55,7 +54,7 @@ def end_of(process, limit):
 
 
 def stop(process):
-    """The program ends its ranks on SIGTERM; after a grace period it is killed."""
+    """Ends the program with SIGTERM, on which it ends its ranks; kills it after a grace period."""
     process.terminate()
     try:
         process.wait(timeout=10)
@@ -65,33 +64,33 @@ def stop(process):
 
 
 def is_ours(directory):
-    """Whether an earlier comparison wrote what is there."""
+    """Whether an earlier comparison wrote the directory."""
     return os.path.exists(os.path.join(directory, "output.txt"))
 
 
 def check_places(directories):
-    """RunError where a run would have to replace what no comparison wrote: known before the first run, not after hours."""
+    """Raises RunError if a run would replace files that no comparison wrote: before the first run, not after hours."""
     for directory in directories:
         if not is_ours(directory) and os.path.isdir(directory) and os.listdir(directory):
             raise RunError(f"{directory}: holds files that no comparison wrote; choose another --out")
 
 
 def clear(directory):
-    """Removes what an earlier comparison left there: it must not pass for this run's result."""
+    """Removes the result of an earlier comparison, which must not pass for this run's."""
     if is_ours(directory):
         shutil.rmtree(directory)
     os.makedirs(directory, exist_ok=True)
 
 
 def in_words(status):
-    """How a run ended that did not end well: its exit status, the signal that ended it, or what train() says."""
+    """How a failed run ended: its exit status, its signal, or the sentence of train()."""
     if not isinstance(status, int):
         return status
     return f"exit status {status}" if status >= 0 else f"ended by signal {-status} ({signal.strsignal(-status)})"
 
 
 def execute(planned, name, directory, limit, goes_on=False):
-    """Runs the program once; the run read back, or RunError with its error. goes_on: from the last checkpoint that is in
+    """Runs the program once. Returns the run, or raises RunError with the program's error. goes_on: resumes from the last checkpoint in
     the directory."""
     if not goes_on:
         clear(directory)
@@ -109,7 +108,7 @@ def log_of(directory):
 
 
 def read_back(planned, name, directory, argv, status, seconds):
-    """The run that has ended with that status after so many seconds; RunError where it failed."""
+    """The run that ended with this status after so many seconds; raises RunError if it failed."""
     log = log_of(directory)
     if status != 0:
         with open(log, encoding="utf-8", errors="replace") as f:
@@ -125,20 +124,20 @@ def read_back(planned, name, directory, argv, status, seconds):
 
 
 def run_line(run):
-    """The line that ends a run on the terminal."""
+    """The line that is printed when a run ends."""
     mark = speed.MARK if not run.turns and noise.why_noisy(run) else ""
     told = f", {run.tokens_per_second:,.0f}{mark} tokens/s" if run.tokens_per_second else ""
     return f"{run.wall_seconds:.1f} s, loss {as_float(run.losses[0]):.4f} -> {as_float(run.losses[-1]):.4f}{told}"
 
 
 def time_left(seconds, count):
-    """"; about 3:20 left" of so many runs to come, as long as those that are done took; "" where none is left or done."""
+    """"; about 3:20 left" for `count` further runs, from the time that the finished runs took; "" if there are none."""
     minutes, rest = divmod(round(sum(seconds) / max(len(seconds), 1) * count), 60)
     return f"; about {minutes}:{rest:02d} left" if seconds and count else ""
 
 
 def progress():
-    """Says how far the rounds of a pass are, every TELL_S seconds."""
+    """Prints the progress of a pass every TELL_S seconds."""
     began = said = time.monotonic()
 
     def tell(share):
@@ -158,14 +157,14 @@ def place_of(args, planned, repeat):
 
 
 class Comparison:
-    """The runs as they come: done {(name, repeat): run}, failed [Failure]."""
+    """The runs of a comparison so far. done: {(name, repeat): run}; failed: [Failure]."""
 
     def __init__(self, args, planned, seed):
         self.args, self.planned, self.seed, self.done, self.failed = args, planned, seed, {}, []
         self.began, self.number, self.of = time.monotonic(), 0, 0
 
     def fail(self, one, name, error):
-        """Goes on without the run, or raises."""
+        """Continues without the run, or raises the error."""
         if not self.args.keep_going or isinstance(error, UsageError):
             raise error
         print(f"compare.py: {error}", file=sys.stderr, flush=True)
@@ -211,7 +210,7 @@ class Comparison:
             return one.argv + ["--out", directory]
 
         def ended(key, player):
-            """Takes a run that stands no more: keeps its files, read back, or the reason why there are none."""
+            """Reads back a run that does not pause again, or records why it failed."""
             one, name, directory = places[key]
             if not player.over():
                 stop(player.process)
@@ -261,8 +260,7 @@ class Comparison:
         return names
 
     def run_in_turns(self):
-        """Passes until every ratio is decided, --repeat passes at least. The comparison ends without another one that would not be
-        over in the time that it was given."""
+        """Runs passes until every ratio is decided, at least --repeat of them. No pass begins that would exceed --within."""
         args, repeat, took = self.args, 0, []
         self.id = f"{time.time_ns():x}"
         while True:
@@ -287,7 +285,7 @@ class Comparison:
 
 
 def why_whole(args, planned, predicted):
-    """Why the runs cannot stand in memory together and take turns; "" where they can."""
+    """Why the runs cannot share the memory and take turns; "" if they can."""
     if len(planned) < 2:
         return "one"
     if args.bandwidth:
@@ -331,7 +329,7 @@ def run_all(args):
 
 
 def grouped(planned, repeats, done):
-    """The runs that are done, those of one label together."""
+    """The finished runs, grouped by label."""
     groups = {}
     for one in planned:
         groups.setdefault(one.label, []).extend(done[(one.name, r)] for r in range(repeats) if (one.name, r) in done)

@@ -1,4 +1,4 @@
-"""The figures that comparisons show, in the program's own words, units and order (figures.json, which `make docs` writes)."""
+"""The figures that comparisons show, with the program's words, units and order (figures.json, which `make docs` writes)."""
 import json
 import os
 
@@ -7,10 +7,10 @@ with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "figures.json
 
 
 def part(prefix):
-    """[(key behind the prefix, words)] of a part of summary.json: "time.", "totals.", "memory[].peak."."""
+    """[(key without the prefix, words)] of a part of summary.json: "time.", "totals.", "memory[].peak."."""
     return [(key[len(prefix):], words) for key, (words, _) in TOLD.items() if key.startswith(prefix)]
 
 
 def unit(key):
-    """"bytes", "s", .. of a key of summary.json; None: it has none."""
+    """The unit of a key of summary.json ("bytes", "s", ..); None if it has none."""
     return TOLD[key][1]

@@ -5,20 +5,19 @@ from .spread import estimate
 
 
 def judged(run):
-    """The run's evaluations that gave a number, in order."""
+    """The run's evaluations with a finite loss, in order."""
     return [e for e in run.evals if math.isfinite(e.loss)]
 
 
 def default_target(runs):
-    """The worst final loss on held-out text among the runs: the lowest that each of them came to. None without."""
+    """The worst final loss on held-out text among the runs, which all of them reached; None if none was evaluated."""
     finals = [judged(run)[-1].loss for run in runs if judged(run)]
     return max(finals) if finals else None
 
 
 def reached(run, target, what="seconds"):
-    """The cost of the run (seconds, samples, updates) when its held-out loss first was at most `target`, on the straight
-    line between the two evaluations around it; None when it never was. Where the first evaluation is already below, that
-    evaluation's."""
+    """The cost (seconds, samples or updates) at which the run's held-out loss first was at most `target`, interpolated between two
+    evaluations; None if it never was. If the first evaluation is already at most `target`, its cost."""
     before = None
     for e in judged(run):
         if e.loss <= target:
@@ -31,7 +30,7 @@ def reached(run, target, what="seconds"):
 
 
 def time_to(group, target):
-    """The Estimate of seconds to `target` over a group's runs; None when one of them never came to it."""
+    """The Estimate of seconds to `target` over a group's runs; None if one of them never reached it."""
     if target is None:
         return None
     found = [reached(run, target) for run in group]

@@ -44,7 +44,7 @@ def version_of(package):
 
 
 def of_run(run):
-    """The machine that a run says it ran on: "host (processor, 2 cores, 15.6 GiB)"; None where it does not."""
+    """The machine that a run reports: "host (processor, 2 cores, 15.6 GiB)"; None if it reports none."""
     found = run.machine
     if not isinstance(found, dict):
         return None
@@ -55,7 +55,7 @@ def of_run(run):
 
 
 def shared(runs):
-    """[(name, [values])] of what the runs say of medium, stragglers, machine and build, each value once."""
+    """[(name, [values])] that the runs report of medium, stragglers, machine and build, each value once."""
     media = [(f"{r.medium} ({r.launch})" if r.launch else r.medium) + (f", links of {r.links} each way" if r.links else "")
              for r in runs if r.medium not in (None, "none")]
     trouble = [text for text in dict.fromkeys(r.get("trouble", "text") for r in runs) if text]
@@ -65,8 +65,7 @@ def shared(runs):
 
 
 def facts(trained):
-    """[(name, value)] of this machine, without the empty ones. Not trained: the runs are from elsewhere, and this machine's
-    facts are none of theirs."""
+    """[(name, value)] of this machine, without empty values. If nothing was trained here, only the date: the runs are from elsewhere."""
     date = ("report written", datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"))
     if not trained:
         return [date]

@@ -1,7 +1,7 @@
-"""How busy the machine was with other things during a run, and what makes its times uncertain.
+"""Measures how busy the machine was with other programs during a run, and states what makes the run's times uncertain.
 
-The load is measured around the whole run: the processor time that everything on the cores of this job took
-(/proc/stat) less what the run and its descendants took (getrusage of the ended children). A run directory
+The load is measured over the whole run: the processor time of everything on this job's cores (/proc/stat)
+minus that of the run and its descendants (getrusage of the ended children). A run directory
 keeps it as load.json."""
 import json
 import os
@@ -48,7 +48,7 @@ def own_seconds():
 
 
 class Watch:
-    """From its creation to result(), which the children must have ended before."""
+    """Measures from its creation to result(). The children must have ended before."""
 
     def __init__(self, stat="/proc/stat"):
         self.stat = stat
@@ -90,7 +90,7 @@ def family(pid):
 
 
 def seconds_of(pid, ticks):
-    """Processor seconds of a process, and of its children that have ended; None where it has ended."""
+    """Processor seconds of a process and of its ended children; None if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
             return sum(int(word) for word in f.read().rpartition(")")[2].split()[11:15]) / ticks
@@ -99,7 +99,7 @@ def seconds_of(pid, ticks):
 
 
 class SliceWatch(Watch):
-    """The same, slice by slice, of a run that takes turns: begin() and end() around each."""
+    """A Watch of a run that takes turns: begin() and end() enclose each slice."""
 
     def __init__(self, stat="/proc/stat"):
         super().__init__(stat)
@@ -140,7 +140,7 @@ def write(directory, result):
 
 
 def read(directory):
-    """The run's load, {} where none was measured."""
+    """The run's load; {} if none was measured."""
     try:
         with regular.open_file(os.path.join(directory, FILE), limit=regular.WHOLE, encoding="utf-8") as f:
             found = json.load(f)
@@ -150,7 +150,7 @@ def read(directory):
 
 
 def spread(seconds):
-    """(p95 - p5) / median of the steps after the first, which warms up; None of too few."""
+    """(p95 - p5) / median of the steps after the first, which warms up; None if there are too few."""
     values = sorted(s for s in seconds[1:] if isinstance(s, (int, float)))
     if len(values) < LEAST_STEPS or statistics.median(values) <= 0:
         return None
@@ -163,7 +163,7 @@ def spread_of(run):
 
 
 def why_noisy(run):
-    """Reasons, as phrases with figures, why the times of this run are not to be trusted; [] when they are."""
+    """Reasons, with figures, why this run's times are uncertain; [] if there are none."""
     out = []
     step, others, stolen = spread_of(run), run.load.get("others_share"), run.load.get("stolen_share")
     if step is not None and step > SPREAD_BOUND:
@@ -176,7 +176,7 @@ def why_noisy(run):
 
 
 def cause(group):
-    """Why the times of these runs are uncertain, with what helps against that alone."""
+    """Why these runs' times are uncertain, and what helps against that."""
     def middle(key):
         found = [run.load[key] for run in group if isinstance(run.load.get(key), (int, float))]
         return statistics.median(found) if found else None

@@ -12,7 +12,7 @@ DECIDE, WITHIN = 0.05, 120.0
 
 
 def media_of(text):
-    """The list of --medium; argparse's error names what is none."""
+    """The list of --medium; argparse reports what is wrong."""
     found = [m for m in text.split(",") if m]
     wrong = [m for m in found if m not in MEDIA]
     if wrong or not found or len(set(found)) < len(found):
@@ -28,7 +28,7 @@ def hash_of(text):
 
 
 def share_of(text):
-    """Reads --decide's share: 0.05 for "5%" or "0.05"."""
+    """The share of --decide: 0.05 for "5%" or "0.05"."""
     match = re.fullmatch(r"(\d*\.?\d+)(%?)", text)
     value = float(match[1]) / (100 if match[2] else 1) if match else 0
     if not 0 < value < 1:
@@ -37,7 +37,7 @@ def share_of(text):
 
 
 class Once(argparse.Action):
-    """Refuses an option that is given twice: the first word would be lost."""
+    """Refuses an option that is given twice: the first value would be lost."""
 
     def __call__(self, parser, namespace, value, option=None):
         if getattr(namespace, self.dest) is not None:
@@ -107,7 +107,7 @@ def add_out(ap, program):
 
 
 def parse(argv, description, program):
-    """The options; `program` is what --program is without $STARRING. Ends the process where they are wrong."""
+    """The parsed options. `program`: the default of --program. Exits if they are wrong."""
     ap = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter,
                                  allow_abbrev=False)
     add_what(ap)

@@ -1,4 +1,4 @@
-"""The runs to be made: every topology on every medium with every value of a sweep, and the random order."""
+"""Plans the runs: every topology on every medium with every value of a sweep, and their random order."""
 import itertools
 import json
 import random
@@ -19,8 +19,8 @@ MEDIUM = "shm"   # unless --medium says otherwise
 
 @dataclass
 class Planned:
-    """One run to come: its directory's name, its label, its command line without --out. Runs of one label differ in their
-    seed alone. point: the values of the sweep, as given, but for the seed."""
+    """One planned run: its directory's name, its label, its command line without --out. Runs of one label differ only in their seed.
+    point: the values of the sweep as given, without the seed."""
     name: str
     label: str
     argv: list
@@ -31,7 +31,7 @@ class Planned:
 
 
 def split_values(text):
-    """v1,v2 at commas that are outside of brackets and quotes, so that JSON values pass."""
+    """Splits v1,v2 at commas outside of brackets and quotes, so that JSON values stay whole."""
     parts, depth, quoted, at = [], 0, False, ""
     for ch in text:
         quoted ^= ch == '"'
@@ -84,7 +84,7 @@ def command(args, topology, medium, point):
 
 
 def resolved(args):
-    """The configuration as the program resolves it, for the first topology; {} where it would not say."""
+    """The configuration as the program resolves it for the first topology; {} if it fails."""
     try:
         p = subprocess.run(command(args, args.topologies[0], None, []) + ["--print-config"], stdin=subprocess.DEVNULL,
                            capture_output=True, timeout=ASK_SECONDS, check=True)
@@ -95,8 +95,7 @@ def resolved(args):
 
 
 def media(args):
-    """The media to run on; [None] leaves it to the program: threads that were asked for, a GPU, a medium that the
-    configuration names."""
+    """The media to run on. [None] leaves the choice to the program: for threads, GPUs, and a configuration that names a medium."""
     if args.medium or args.bandwidth:
         return args.medium or ["tcp"]
     told = args.sweep + args.set
@@ -132,7 +131,7 @@ def plan(args):
 
 
 def check(args, planned):
-    """UsageError for what could only fail, or would compare threads with processes."""
+    """Raises UsageError for runs that could only fail, or would compare threads with processes."""
     kinds = {one.label.split(":")[0] for one in planned}
     if args.launch == "threads" and "ps" in kinds and "zero" in kinds and not args.force:
         raise UsageError("--launch threads: a star's roles are processes, so its times are not comparable with those of a "
@@ -156,7 +155,7 @@ def schedule(planned, repeats, seed):
 
 
 def order_in_words(scheduled, seed):
-    """The words before the first run, so that its order can be asked for again."""
+    """The order of the runs, printed before the first one."""
     lines = {}
     for repeat, one in scheduled:
         lines.setdefault(repeat, []).append(one.label + (f" seed={one.seed}" if one.seed is not None else ""))
@@ -165,7 +164,7 @@ def order_in_words(scheduled, seed):
 
 # ---------------------------------------------------------------- the program is asked before the first run trains
 def run_quietly(argv):
-    """The program's answer, or None where it did not answer in time: the run will show why."""
+    """The program's finished process; None if it did not answer in time, as the run will show why."""
     try:
         return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
                               timeout=ASK_SECONDS, check=False, preexec_fn=cli.dies_with_us())
@@ -176,7 +175,7 @@ def run_quietly(argv):
 
 
 def document(answer):
-    """The JSON that it printed; {} where it is none."""
+    """The JSON document that it printed; {} if it printed none."""
     try:
         found = json.loads(answer.stdout) if answer else {}
     except ValueError:
@@ -185,7 +184,7 @@ def document(answer):
 
 
 def too_large(argv, said):
-    """Why the run would be refused for want of memory, in words; None: it would not."""
+    """Why the run does not fit the memory; None if it fits."""
     here = said.get("here") or {}
     if here.get("fits", True) or document(run_quietly(argv + ["--print-config"])).get("memory", {}).get("check") == "off":
         return None
@@ -195,7 +194,7 @@ def too_large(argv, said):
 
 
 def prediction(argv):
-    """(what the program predicts of a command line, None), or ({}, its own words, where it would refuse it)."""
+    """(the program's prediction for a command line, None), or ({}, why the program refuses it)."""
     answer = run_quietly(argv + ["--dry-run", "--json"])
     if answer is None:
         return {}, None
@@ -206,8 +205,8 @@ def prediction(argv):
 
 
 def refuse_unaccepted(planned, place, force):
-    """UsageError with every planned run that the program would refuse, and unless forced where they would be unlike: known
-    before the first one, not after minutes of others. place: of a run, its directory. Trains and writes nothing."""
+    """Raises UsageError with every planned run that the program would refuse and, unless forced, if the runs are not comparable: before
+    the first run trains. place: returns a run's directory."""
     refused, predicted = {}, []
     for one in planned:
         found, why = prediction(one.argv + ["--out", place(one)])

@@ -1,4 +1,4 @@
-"""A run of the program, as it is read from its directory."""
+"""Reads a run of the program from its directory."""
 import itertools
 import json
 import os
@@ -17,7 +17,7 @@ CLASS_ALIASES = {"comm": "communication", "comm_buffer": "communication", "commu
 
 
 class RunError(Exception):
-    """A run that failed or left files that cannot be compared; the text is for people. brief: why, in one line."""
+    """A run failed, or left files that cannot be compared. brief: why, in one line."""
     status = 1
 
     def __init__(self, text, brief=None):
@@ -31,21 +31,21 @@ class UsageError(RunError):
 
 
 def cause(said):
-    """The line that matters of a program's output that ended badly: its first error, else its last words."""
+    """The important line of a failed program's output: its first error, else its last line."""
     lines = [line.strip() for line in said.replace("\r", "\n").splitlines() if line.strip()]
     return next((line for line in lines if "error:" in line), lines[-1] if lines else "it said nothing")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A run of a comparison that goes on without it: its label, its directory's name, and why, in one line."""
+    """A failed run that the comparison continues without: its label, its directory's name, and why, in one line."""
     label: str
     name: str
     why: str
 
 
 def failures_in_words(failed, groups):
-    """["zero:2 (2 of 3 runs): why of the first"]; groups: those that did not fail."""
+    """["zero:2 (2 of 3 runs): why of the first"]; groups: the runs that did not fail."""
     out = []
     for label in dict.fromkeys(f.label for f in failed):
         mine = [f for f in failed if f.label == label]
@@ -56,7 +56,7 @@ def failures_in_words(failed, groups):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One snapshot judged on held-out text: what the job had done by then, and what it had taken."""
+    """One snapshot evaluated on held-out text, with the job's progress and time at that step."""
     step: int
     loss: float
     samples: float
@@ -104,8 +104,8 @@ class Run:
 
     @property
     def own_steps(self):
-        """Steps that the ranks' figures are of: those since the checkpoint that the run went on from; of asynchronous workers the
-        job's, N batches each, whoever did them. At least 1."""
+        """The steps that the ranks' figures cover: those since the checkpoint that was resumed; for asynchronous workers the job's steps
+        of N batches. At least 1."""
         steps = self.steps if isinstance(self.steps, (int, float)) else len(self.losses)
         return max(steps - (self.resumed_from or 0), 1)
 
@@ -116,7 +116,7 @@ class Run:
         return list(itertools.accumulate(float(m.get("seconds") or 0) for m in self.metrics))
 
     def config(self):
-        """The resolved configuration; {} when the run left none."""
+        """The resolved configuration; {} if the run left none."""
         try:
             with regular.open_file(os.path.join(self.directory, "config.json"), limit=regular.WHOLE, encoding="utf-8") as f:
                 found = json.load(f)
@@ -148,7 +148,7 @@ def total(entry):
 
 
 def as_float(text):
-    """A loss's text as a number; NaN when it was none."""
+    """A loss's text as a number; NaN if it is none."""
     try:
         return float(text)
     except (TypeError, ValueError):
@@ -163,8 +163,8 @@ def opened(path, limit=None):
 
 
 def load_evals(path, run):
-    """[Evaluation] of an evals.jsonl, which is not there when nothing was evaluated. Files from before the job's samples
-    were counted say the step alone: what a synchronous run had done and taken by then follows from its steps."""
+    """[Evaluation] of an evals.jsonl; [] if nothing was evaluated. Old files state only the step, from which a synchronous run's samples
+    and time follow."""
     evals, elapsed, batch = [], run.elapsed(), run.train_batch_size or 0
     if not os.path.exists(path):
         return evals
@@ -184,7 +184,7 @@ def load_evals(path, run):
 
 
 def link_rate(directory):
-    """The limit of each rank's link, in words (netlab.json of experiments/netlab); None: there was none."""
+    """The limit of each rank's link, in words (netlab.json of experiments/netlab); None if there was none."""
     try:
         with regular.open_file(os.path.join(directory, "netlab.json"), limit=regular.WHOLE, encoding="utf-8") as f:
             return rate.text(json.load(f)["bits_per_second"])

@@ -1,5 +1,5 @@
-"""The weights speak: `starring generate` continues one prompt with the weights of two runs, a star's and a ring's where
-there are both. Equal weights write the same sentence."""
+"""Continues one prompt with the weights of two runs (`starring generate`), of a star and a ring if possible. Equal weights write the same
+sentence."""
 import json
 import os
 import subprocess
@@ -25,13 +25,13 @@ class Continuation:
 
 
 def visible(text):
-    """Line ends as a bar with blanks around it, other characters that print nothing as U+FFFD."""
+    """The text with line ends as " | " and other unprintable characters as U+FFFD."""
     text = text.replace("\r\n", "\n").replace("\n", " | ")
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def writes_bytes(run):
-    """The run has weights, and its tokens are bytes of text (as `starring generate` sees it)."""
+    """Whether the run has weights whose tokens are bytes of text."""
     weights = os.path.join(run.directory, "weights")
     try:
         with regular.open_file(os.path.join(weights, "config.json"), limit=regular.WHOLE, encoding="utf-8") as f:
@@ -42,7 +42,7 @@ def writes_bytes(run):
 
 
 def chosen(runs):
-    """At most two of the runs that can speak, of repeats the first: ps:sync and zero:2, else a star and a ring, else the first two."""
+    """At most two of the runs that can write, of repeats the first: ps:sync and zero:2, else a star and a ring, else the first two."""
     able = list({run.label: run for run in reversed(runs) if writes_bytes(run)}.values())[::-1]
 
     def first(*wanted):
@@ -53,7 +53,7 @@ def chosen(runs):
 
 
 def generate(run, program):
-    """One run's continuation; RunError with the program's own words when there is none."""
+    """One run's continuation; RunError with the program's error if there is none."""
     argv = [program, "generate", "--model", run.directory, "--prompt", PROMPT, "--tokens", str(TOKENS), "--temperature",
             str(TEMPERATURE), "--seed", str(SEED), "--threads", "1", "--json"]
     try:
@@ -73,7 +73,7 @@ def continuations(runs, program):
 
 
 def verdict(continued):
-    """A sentence about two continuations; empty for one."""
+    """A sentence about two continuations; "" for one."""
     if len(continued) < 2:
         return ""
     a, b = continued
@@ -87,7 +87,7 @@ HOW = f"prompt \"{PROMPT}\", {TOKENS} bytes, temperature {TEMPERATURE}, seed {SE
 
 
 def as_text(continued):
-    """For the terminal; empty when nothing was said."""
+    """The lines for the terminal; "" without continuations."""
     if not continued:
         return ""
     width = max(len(s.label) for s in continued)
@@ -96,7 +96,7 @@ def as_text(continued):
 
 
 def as_html(continued):
-    """A section of the report; empty when nothing was said."""
+    """The section of the report; "" without continuations."""
     if not continued:
         return ""
     return SECTIONS.sample(HOW, verdict(continued), [(s.label, s.text) for s in continued])

@@ -1,4 +1,4 @@
-"""The times in sentences: the speeds (speed.py), and which other figures differ by more than repeats of one run do."""
+"""States times in sentences: the speeds (speed.py), and which other figures differ by more than the repeats of one run do."""
 from . import claims, learning, speed
 from .speed import reference_of
 from .table import time_per_step
@@ -25,7 +25,7 @@ MEASURES = [
 
 
 def measures(target, groups):
-    """[(words, value of a run)] of what is told of so many groups."""
+    """[(words, value of a run)] of the figures that are compared for so many groups."""
     out = list(MEASURES)
     if target is not None:
         out.insert(0, (f"time to loss {target:.3f}", lambda run: learning.reached(run, target), True))
@@ -33,7 +33,7 @@ def measures(target, groups):
 
 
 def compared(groups, target):
-    """[(group, other, words, Ratio)] of everything that repeats have measured in both, beside the speed."""
+    """[(group, other, words, Ratio)] of everything except the speed that repeats have measured in both groups."""
     out = []
     for words, read in measures(target, groups):
         for group in groups:
@@ -45,7 +45,7 @@ def compared(groups, target):
 
 
 def clauses(found):
-    """One for each measure and reference: "zero:2 takes 1.08 (1.05 to 1.11), zero:3 1.02 (..) times the CPU seconds of ps:sync"."""
+    """A clause per measure and reference: "zero:2 takes 1.08 (1.05 to 1.11), zero:3 1.02 (..) times the CPU seconds of ps:sync"."""
     out = {}
     for group, other, words, ratio in found:
         ends = "" if ratio.low is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
@@ -58,7 +58,7 @@ def clauses(found):
 
 
 def not_seen(found):
-    """The differences that so few repeats could not have seen."""
+    """The differences that are too small for so few repeats to show."""
     listed = [f"{words} {claims.in_percent(now)} ({claims.in_percent(twice)})" for words, now, twice in
               claims.unseen([(words, ratio) for _, _, words, ratio in found])]
     return ("Smaller differences may exist. With this many repeats and this spread, a difference of this size is found in half of all "
@@ -66,7 +66,7 @@ def not_seen(found):
 
 
 def in_words(groups, target):
-    """Sentences on speeds and what else repeats have measured; [] with one group."""
+    """Sentences on the speeds and other figures of repeats; [] for one group."""
     found = compared(groups, target)
     if not found:
         return speed.sentences(groups)

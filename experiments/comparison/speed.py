@@ -44,8 +44,8 @@ class Speed:
 
 
 def reference_of(group, groups):
-    """The group that another is compared with: the first topology's (the first star or ring, where there is one) on the same medium at
-    the same point of the sweep; for that topology itself, its first group. None for this one."""
+    """The group that another is compared with: the first star's or ring's topology on the same medium at the same point of the sweep; for
+    that topology itself, its first group. None for this one."""
     first = next((g for g in groups if g[0].kind != "local"), groups[0])
     same = [g for g in groups if g[0].point == group[0].point and g[0].topology == first[0].topology
             and (g[0].medium_asked == group[0].medium_asked or None in (g[0].medium_asked, group[0].medium_asked))]
@@ -60,7 +60,7 @@ def in_turns(*groups):
 
 
 def rates(group, turns):
-    """{what a pair must share: tokens/s}, in the order in which they were measured."""
+    """{the key that paired measurements share: tokens/s}, in the order of measurement."""
     if turns:
         return {(run.repeat, run.seed, s["round"]): s.get("tokens_per_second") for run in group for s in run.turns["slices"]}
     return {(run.repeat, run.seed): run.tokens_per_second for run in group}
@@ -72,7 +72,7 @@ def pairs(mine, theirs):
 
 
 def rate_of(group):
-    """Tokens/s by the group's own measurements; None where there are none."""
+    """Tokens/s by the group's own measurements; None if there are none."""
     turns = in_turns(group)
     values = [v for v in finite(rates(group, turns).values()) if v > 0]
     if not turns or len(values) < 2:
@@ -83,30 +83,30 @@ def rate_of(group):
 
 
 def scaled_to(rate, reference, time):
-    """The same, told so that two figures of the column have the ratio that was measured round by round."""
+    """The same rate, scaled so that it has the measured ratio to the reference's rate."""
     value = reference.value / time.value
     return replace(rate, value=value, low=rate.low and min(rate.low, value), high=rate.high and max(rate.high, value))
 
 
 def cpu_per_step(group):
-    """CPU seconds of all roles for a step, of the middle run."""
+    """CPU seconds of all roles per step, the median over the runs."""
     return median([cpu / run.own_steps for run in group if isinstance(cpu := run.get("totals", "cpu_seconds"), (int, float))])
 
 
 def width(found):
-    """How far an Estimate's interval reaches to its farther side, as a share; None without one."""
+    """The distance from an Estimate to the farther end of its interval, as a share; None without an interval."""
     return None if found is None or found.low is None or found.low <= 0 else max(found.high / found.value, found.value / found.low) - 1
 
 
 def more_of(time, decide):
-    """Pairs that would be needed beside those that there are."""
+    """The number of further pairs that would decide it."""
     if time is None or not time.width() or time.width() <= decide:
         return None
     return max(math.ceil(time.count * ((math.log1p(time.width()) / math.log1p(decide)) ** 2 - 1)), 1)
 
 
 def speeds_of(groups):
-    """[Speed], one of each group."""
+    """[Speed], one per group."""
     references = [reference_of(g, groups) for g in groups]
     own = {id(g): rate_of(g) for g in groups}
     times = []
@@ -132,17 +132,17 @@ def speeds_of(groups):
 
 
 def undecided(groups):
-    """[Speed] of those whose ratio to the reference is not decided."""
+    """[Speed] of the groups whose ratio to the reference is not decided."""
     return [s for s in speeds_of(groups) if s.reference is not None and not s.decided]
 
 
 def looked_at(speeds):
-    """The ratios that claims are corrected for."""
+    """The number of ratios that claims are corrected for."""
     return sum(bool(s.time) and s.time.low is not None for s in speeds)
 
 
 def verdict(s, ratios):
-    """How sure its time is, in words; "" where the interval says it. ratios: looked_at()."""
+    """How certain its time is, in words; "" if the interval shows it. ratios: looked_at()."""
     time = s.time
     if not time or time.low is None:
         return ""
@@ -163,7 +163,7 @@ def clause(s, ratios):
 
 
 def remarks(groups):
-    """Sentences on what makes the speeds uncertain, what helps against it, and why whole runs took turns."""
+    """Sentences on why speeds are uncertain, what helps, and why whole runs took turns."""
     every = speeds_of(groups)
     uncertain = [run for s in every if s.uncertain for run in s.group]
     out = [f"\"~\" is uncertain: {noise.cause(uncertain)}."] if uncertain else []
@@ -181,7 +181,7 @@ def remarks(groups):
 
 
 def in_short(groups):
-    """The same where a table holds the figures: a sentence for each of a few ratios, else for each kind of verdict."""
+    """Shorter sentences beside a table of the figures: one per ratio if there are few, else one per kind of verdict."""
     every = speeds_of(groups)
     told, ratios = [s for s in every if s.time], looked_at(every)
     if len(told) <= FEW:
@@ -198,14 +198,14 @@ def in_short(groups):
 
 
 def sentences(groups):
-    """Sentences on the speeds: how they compare, how sure that is, and what to do where it is not."""
+    """Sentences on the speeds: how they compare, how certain that is, and what to do if it is not."""
     every = speeds_of(groups)
     return [clause(s, looked_at(every)) + "." for s in every if s.time] + remarks(groups)
 
 
 def clock(groups):
-    """{label: factor}: what a run's own seconds are multiplied by to be those that it would have taken on the machine that the
-    reference's runs met, so that curves against seconds stand to each other as the rounds say. 1 where nobody knows."""
+    """{label: factor} for a run's own seconds, so that curves against seconds have the ratios that were measured round by round. 1 if
+    there are none."""
     out = {}
     for s in speeds_of(groups):
         mine, theirs = (median([run.tokens_per_second for run in group or []]) for group in (s.group, s.reference))

@@ -60,7 +60,7 @@ def server_times(group):
 
 
 def others_share(run):
-    """Share of the cores' time that other programs and the hypervisor took; None where it was not measured."""
+    """The share of the cores' time that other programs and the hypervisor took; None if it was not measured."""
     found = [run.load.get(key) for key in ("others_share", "stolen_share")]
     return sum(found) if all(isinstance(v, (int, float)) for v in found) else None
 
@@ -83,7 +83,7 @@ def shared_pages(groups):
 
 
 def shared_budgets(groups):
-    """Asynchronous runs in which some worker did many more of the job's batches than another: who, and what tokens/s leaves out."""
+    """Asynchronous runs in which one worker did many more of the job's batches than another, and what tokens/s leaves out."""
     out = []
     for run in [g[0] for g in groups if stale(g[0])]:
         batches = [b for b in run.get("batches") or [] if isinstance(b, (int, float))]
@@ -97,13 +97,13 @@ def shared_budgets(groups):
 
 
 def method(groups):
-    """How intervals were made, where there are some."""
+    """How intervals were made, if there are any."""
     turns = any(s.unit == "rounds" for s in speed.speeds_of(groups))
     return [spread.ROUNDS + "."] * turns + [spread.METHOD + "."] * any(len(g) > 1 for g in groups)
 
 
 def doubtful(groups):
-    """Runs whose parts of the time do not add up to what their loop measured: the split cannot be trusted."""
+    """Runs whose parts of the time do not sum to the loop's time: the split is not reliable."""
     off = [(r.label, r.get("time", "check")) for g in groups for r in g]
     listed = [f"{label}: {check:.1%}" for label, check in off if isinstance(check, (int, float)) and abs(check - 1) > CHECK_BOUND]
     return [f"The parts of the time do not add up to the steps by the clock within {CHECK_BOUND:.0%}; do not trust them: "
@@ -111,7 +111,7 @@ def doubtful(groups):
 
 
 def captions(groups, failed):
-    """The lines above the table: the medium, the machine, the build, what is unlike, and what failed."""
+    """The lines above the table: medium, machine, build, unlike facts, and failed runs."""
     runs = [r for g in groups for r in g]
     out = [f"{name}: {', '.join(found)}" for name, found in machine.shared(runs) if found]
     unlike = comparability.in_words(groups)
@@ -152,7 +152,7 @@ class Rows:
             self.out.append((label, cells))
 
     def timed(self, label, cells):
-        """A row of figures that are uncertain where the speed is."""
+        """A row of figures that are as uncertain as the speed."""
         self.add(label, [c if c == DASH else c + mark for c, mark in zip(cells, self.marks)])
 
     def measured(self, label, read, text="{:,.0f}", timed=True):
@@ -167,7 +167,7 @@ class Rows:
                                              f"{text.format(e.low)}..{text.format(e.high)}" for e in found])
 
     def close_heading(self):
-        """Drops a heading that nothing came under."""
+        """Drops a heading that has no rows."""
         if self.out and not self.out[-1][1] and self.out[-1][0]:
             self.out.pop()
 
@@ -197,7 +197,7 @@ def rows(groups, target=None):
 
 
 def stale(run):
-    """Whether gradients of this run could be stale."""
+    """Whether gradients of this run can be stale."""
     return run.kind == "ps" and run.topology != "ps:sync"
 
 
@@ -217,7 +217,7 @@ def speed_rows(at):
 
 
 def link_rows(at):
-    """Runs across a cluster in a box: what the wire alone takes for a step, beside what the step took."""
+    """Runs across a cluster in a box: the time that the wire alone takes for a step, and the measured time."""
     links = [[formula.link_of(r) for r in g] for g in at.groups]
     at.add("link of every rank", [found[0].words if found[0] else DASH for found in links])
     at.add("  step by the formula (ms)", [number(1e3 * found[0].bound, "{:.1f}") if found[0] else DASH for found in links])
@@ -225,7 +225,7 @@ def link_rows(at):
 
 
 def waited_most(run):
-    """("worker 1", "83%"): the rank that the workers waited for longest, and its share of all waiting; dashes where nobody waited."""
+    """("worker 1", "83%"): the rank that the workers waited for longest, and its share of all waiting; dashes if nobody waited."""
     time = run.get("time") or {}
     found = [(as_float(w.get("seconds")), f"{w.get('role')} {w.get('rank')}") for w in time.get("waited_for") or []]
     wait = as_float(time.get("wait"))
@@ -310,7 +310,7 @@ def model_state(entry):
 
 
 def fullest_gpu(run):
-    """The entry of summary.json's "devices" with most memory in use, None where no rank was on a GPU."""
+    """The entry of summary.json's "devices" with most memory in use; None if no rank was on a GPU."""
     return max(run.devices or [], key=lambda d: d["used_bytes"], default=None)
 
 

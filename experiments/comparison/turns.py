@@ -1,9 +1,9 @@
-"""Runs take turns: all are started, and each goes on for a slice of steps while the others stand between two of theirs, in an order
-drawn anew each round. A machine that changes its speed by itself changes it for all of them, so ratios within a round hold.
+"""Lets runs take turns: all are started, and each continues for a slice of steps while the others pause between two steps, in an order
+that is drawn anew each round. A machine that changes its speed changes it for all runs, so ratios within a round hold.
 
-The gate is a file that every rank maps (shared/time/gate.h has its layout). A slice's rate leaves out the first step behind the
-gate, which finds cold caches and an empty pipeline: it is the tokens from the end of a worker's first step to the end of its last, over
-that time, of those who set the job's pace (rate_of)."""
+The gate is a file that every rank maps (shared/time/gate.h has its layout). A slice's rate leaves out the first step after the
+gate, which finds cold caches and an empty pipeline: it is the tokens from the end of a worker's first step to the end of its last,
+over that time, of the workers that set the job's pace (rate_of)."""
 import ctypes
 import json
 import math
@@ -66,7 +66,7 @@ class Gate:
         self.libc.syscall(FUTEX, ctypes.c_void_p(at), FUTEX_WAKE, 2**31 - 1, None, None, 0)
 
     def raise_limit(self, limit):
-        """Lets all ranks go on up to `limit`."""
+        """Lets all ranks continue up to `limit`."""
         since, self.head.since = self.head.since, 0
         if since:
             self.head.stood += time.monotonic_ns() - since
@@ -74,11 +74,11 @@ class Gate:
         self.wake()
 
     def note_all_stand(self):
-        """All ranks stand, since the end of the last one's step: what waits for them may rest as well."""
+        """Records that all ranks pause since the end of the last one's step, so that threads that wait for them can pause too."""
         self.head.since = max((seat.last_ns for seat in self.seats()), default=0) or time.monotonic_ns()
 
     def all_stand(self):
-        """Every rank stands at the limit; or all below it is done, and those that do not stand wait for what lies behind it."""
+        """Whether every rank pauses at the limit; or all work below it is done and some pause, while the others wait for work after it."""
         seats, limit = self.seats(), self.head.limit
         standing = [seat.stands == limit + 1 for seat in seats]
         done = limit > 0 and sum(seat.done for seat in seats) >= min(limit, self.head.total)
@@ -108,7 +108,7 @@ def rate_of(seats, before, pace):
 
 
 class PausableRun:
-    """One run that takes turns. start: begins its process, given the gate's path, and returns it."""
+    """One run that takes turns. start: starts its process, given the gate's path, and returns it."""
 
     def __init__(self, start):
         self.gate, self.slices, self.limit = Gate(), [], 0
@@ -121,11 +121,11 @@ class PausableRun:
             raise
 
     def over(self):
-        """The run has ended by itself."""
+        """Whether the run has ended by itself."""
         return self.process.poll() is not None
 
     def wait(self, expected=0.0, limit=None):
-        """Waits until all ranks stand. True if they do; False: the run has ended, or it took longer than `limit` seconds."""
+        """Waits until all ranks pause. Returns True; False if the run has ended, or took longer than `limit` seconds."""
         end = None if limit is None else time.monotonic() + limit
         time.sleep(0.8 * expected)
         while not self.gate.all_stand():
@@ -139,7 +139,7 @@ class PausableRun:
         return (self.gate.head.total - self.limit) // max(self.gate.head.unit, 1)
 
     def slice(self, number, steps, expected=0.0, limit=None):
-        """Goes on for so many steps. Whether it stands again, its turns together not longer than `limit` seconds."""
+        """Continues for so many steps. Returns whether the run pauses again and its slices together took at most `limit` seconds."""
         head, before = self.gate.head, [(seat.steps, seat.tokens) for seat in self.gate.seats()]
         left = self.steps_left()
         # Too few to be a slice of their own go with the last one.
@@ -167,7 +167,7 @@ class PausableRun:
         self.gate.raise_limit(OPEN)
 
     def write(self, directory, comparison, decide):
-        """comparison: what all runs of it share; decide: the share that it wants to know ratios to."""
+        """Writes FILE. comparison: an identifier that all runs of the comparison share; decide: the share that ratios are to be known to."""
         if self.slices:
             with open(os.path.join(directory, FILE), "w", encoding="utf-8") as f:
                 json.dump({"comparison": comparison, "decide": decide, "slices": self.slices}, f, indent=1)
@@ -194,8 +194,9 @@ def slice_steps(seconds, left):
 
 
 def play(players, rng, failed, limit=None, tell=lambda done: None):
-    """All rounds of these players ({name: PausableRun}), each of which stands at its first step. failed(name, player): it does not
-    stand again; it is left out of what follows. The order of each round is drawn from rng. tell(share): of the steps, how much is done."""
+    """Plays all rounds of these players ({name: PausableRun}), each of which pauses at its first step. failed(name, player): called for a
+    run that does not pause again; the other runs continue. rng draws the order of each round. tell(share): called with the share of the
+    steps that is done."""
     left = dict(players)
 
     def turn(name, number, steps, expected=0.0):
@@ -228,5 +229,5 @@ def play(players, rng, failed, limit=None, tell=lambda done: None):
 
 
 def drawn(seed, repeat):
-    """The source of one pass's orders."""
+    """The random source of one pass's orders."""
     return random.Random(f"{seed} {repeat}")

@@ -1,4 +1,4 @@
-"""The cost of checkpoints for the steps of a run, from its files; and the two tables of it."""
+"""Computes what checkpoints cost the steps of a run, from its files, and prints both tables of checkpoint_costs.py."""
 import json
 import os
 from dataclasses import dataclass, field
@@ -12,23 +12,23 @@ WAYS = {"none": [], "direct": [], "background": ["--checkpoint-background"]}
 
 
 class CostsError(Exception):
-    """A run that was to be measured went wrong."""
+    """A run that was to be measured failed."""
 
 
 @dataclass
 class Run:
-    """One run's steps, from metrics.jsonl, and what its summary says of checkpoints."""
+    """One run's steps, from metrics.jsonl, and its summary's "checkpoints"."""
     seconds: list  # of each step, the time between it and the one before included
     every: int     # 0: no checkpoints
     said: dict = field(default_factory=dict)  # summary.json's "checkpoints"
 
     def windows(self):
-        """First step of each window, counted from 0, of those that are whole: the last step has none behind it."""
+        """The first step of each complete window, counted from 0."""
         ends = range(self.every - 1, len(self.seconds) - WINDOW + 1, self.every) if self.every else []
         return [n for n in ends if n >= WARM]
 
     def others(self):
-        """Seconds of the steps that no checkpoint slows at once."""
+        """Seconds of the steps that no checkpoint slows directly."""
         inside = {n + i for n in self.windows() for i in range(WINDOW)}
         last = len(self.seconds) - 1 if self.every and len(self.seconds) % self.every == 0 else None
         return [s for n, s in enumerate(self.seconds) if n >= WARM and n not in inside and n != last]
@@ -37,7 +37,7 @@ class Run:
         return sum(self.seconds[WARM:]) / len(self.seconds[WARM:])
 
     def slowed(self):
-        """Seconds that each checkpoint adds to its window, beyond what as many other steps of this run take."""
+        """Seconds that each checkpoint adds to its window, relative to as many other steps of this run."""
         usual = median(self.others())
         return [sum(self.seconds[n:n + WINDOW]) - WINDOW * usual for n in self.windows()]
 
@@ -54,7 +54,7 @@ def read_run(directory, every):
 
 
 def step_row(job, way, rounds):
-    """A line of the first table. rounds: of each the {way: Run}."""
+    """A row of the first table. rounds: [{way: Run}]."""
     ratios = [median(r[way].others()) / median(r["none"].others()) for r in rounds]
     whole = [r[way].mean() / r["none"].mean() for r in rounds]
     row = {"job": job, "way": way, "rounds": len(rounds), "step_seconds": median([median(r[way].others()) for r in rounds]),
@@ -72,7 +72,7 @@ def step_row(job, way, rounds):
 
 
 def death_row(job, role, deaths):
-    """A line of the second. deaths: (seconds to the next step, steps done again)."""
+    """A row of the second table. deaths: [(seconds to the next step, steps repeated)]."""
     seconds, again = [d[0] for d in deaths], [d[1] for d in deaths]
     return {"job": job, "role": role, "deaths": len(deaths), "seconds": median(seconds), "seconds_most": max(seconds),
             "steps_again": median(again), "steps_again_most": max(again)}

@@ -1,4 +1,4 @@
-"""One exercise: a run, a death or two, and everything that must be true afterwards."""
+"""Runs one exercise: a run, one or two kills, and the checks afterwards."""
 import os
 import random
 import shutil
@@ -33,7 +33,7 @@ class Result:
 
 
 def draw_result(number, job, seed):
-    """The deaths and their moments are a function of the seed and the exercise's number."""
+    """Draws the victims and the moment: a function of the seed and the exercise's number."""
     draw = random.Random(f"{seed}/{number}")
     star = len(job.victims) > 3
     count = 2 if star and draw.random() < TWO_SHARE else 1
@@ -49,7 +49,7 @@ def draw_result(number, job, seed):
 
 
 class Exercise:
-    """A run that is being drilled."""
+    """A run under drill."""
     next_step_s = jobs.LIMIT_S  # no step for so long behind a death: there will be none
 
     def __init__(self, program, config, job, result, directory):
@@ -71,19 +71,19 @@ class Exercise:
         return self.process.poll() is None
 
     def signal_victims(self, number):
-        """The signal to all victims that live. Whether any did."""
+        """Sends the signal to all living victims. Returns whether there was one."""
         there = processes.roles(self.mark)
         return any([processes.send(there[v], number) for v in self.result.victims if v in there])
 
     def await_victims(self):
-        """At a start they may not be there yet. A job that ends takes them along."""
+        """Waits for victims that have not started yet; gives up if the job ends."""
         until = time.monotonic() + 2
         while self.alive() and time.monotonic() < until and not set(self.result.victims) <= set(processes.roles(self.mark)):
             time.sleep(moments.LOOK_S)
 
     def measure(self, died, step, before):
-        """From the death to the next step that is done, once the dead are back: the file was cut to the checkpoint's step
-        and grows again. before: who they were."""
+        """Measures from the kill to the next completed step: metrics.jsonl is cut to the checkpoint's step and grows again. before:
+        {victim: pid}."""
         moments.wait(lambda: all(processes.roles(self.mark).get(v) not in (None, pid) for v, pid in before.items()), self.alive)
         path, cut_to = os.path.join(self.out, "metrics.jsonl"), None
         while self.alive() and time.monotonic() - died < self.next_step_s:
@@ -136,7 +136,7 @@ class Exercise:
             self.result.wrong.append(f"exit status {status}: " + " | ".join(said))
 
     def check_left(self, segments):
-        """Nothing of the run may be left: no process, no shared memory, no unfinished checkpoint."""
+        """Checks that no process, shared memory or unfinished checkpoint of the run is left."""
         until, mpi = time.monotonic() + SETTLE_S, "mpi" in self.job.flags
         shared = {name for name in processes.segments() - segments if processes.is_of_a_run(name, mpi)}
         while (processes.marked(self.mark) or shared) and time.monotonic() < until:
@@ -179,7 +179,7 @@ class Exercise:
 
 
 def exercise(program, config, job, number, place, spared=False):
-    """One of them, from the draw to the verdict. place: (seed, directory of the drill). spared: nobody is killed."""
+    """One exercise, from the draw to the verdict. place: (seed, directory of the drill). spared: nothing is killed."""
     seed, directory = place
     result, draw = draw_result(number, job, seed)
     if spared:
@@ -188,7 +188,7 @@ def exercise(program, config, job, number, place, spared=False):
 
 
 def undisturbed(program, config, job, directory):
-    """The end of the job when nobody dies: without checkpoints or losses, which must not change a bit."""
+    """Trains the job without kills, checkpoints or losses, and keeps its final hash, which no drilled run may miss."""
     out = os.path.join(directory, "undisturbed-" + job.name.replace(":", "").replace(", ", "-").replace(" ", "-"))
     argv = jobs.command(program, config, job, out, 0)
     p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=jobs.LIMIT_S, check=False)

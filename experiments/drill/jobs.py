@@ -1,4 +1,4 @@
-"""The jobs that are drilled: one small model through every topology that recovers, and what each must end with."""
+"""The drilled jobs: one small model through every topology that recovers, with the expected final hash."""
 import json
 import os
 import subprocess
@@ -17,7 +17,7 @@ LIMIT_S = 120  # of a run: more is a hang
 
 @dataclass
 class Job:
-    """One way to train the job: the flags, who can be killed, and whether its bits are promised."""
+    """One way to train the job: its flags, its possible victims, and whether its bits are promised."""
     name: str
     flags: list
     victims: list  # "worker 0", "server 1", "rank 0", "run"
@@ -69,20 +69,20 @@ def write_config(directory, deadline_s=DEADLINE_S):
 
 
 def command(program, config, job, out, restarts):
-    """A run of the job that survives so many deaths; 0: the plain one, which tells what it must end with."""
+    """The command line of a run that survives so many restarts; 0: the undisturbed run."""
     recovery = [*job.more, "--checkpoint-every", str(EVERY), "--restart", str(restarts)] if restarts else []
     return [program, "train", "-c", config, "--out", out, "--no-weights", *FLAGS, *job.flags, *recovery]
 
 
 def accepted(program, config, job):
-    """Why the program does not take the job here, or None: a machine without MPI trains no ring of processes."""
+    """Why the program refuses the job here, or None: without MPI no ring of processes trains, for example."""
     words = command(program, config, job, "none", 3) + ["--dry-run"]
     p = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
     return None if p.returncode == 0 else p.stderr.strip().splitlines()[-1:][0] if p.stderr.strip() else "refused"
 
 
 def hash_of(directory):
-    """The hash of the last weights, and the steps done; (None, 0) where a run left none."""
+    """(hash of the last weights, steps done); (None, 0) if the run left no summary."""
     try:
         with open(os.path.join(directory, "summary.json"), encoding="utf-8") as f:
             summary = json.load(f)

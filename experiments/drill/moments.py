@@ -1,5 +1,5 @@
-"""When somebody is killed. A moment waits for what it is named after and returns; what it waits for is seen in the run's
-directory alone, about every millisecond."""
+"""The moments of a drill's kills. Each function waits for the moment of its name; it looks only at the run's directory, about every
+millisecond."""
 import glob
 import json
 import os
@@ -10,7 +10,7 @@ GIVE_UP_S = 30
 
 
 def last_step(directory):
-    """The last step that metrics.jsonl tells of whole, or 0."""
+    """The last complete step in metrics.jsonl, or 0."""
     try:
         with open(os.path.join(directory, "metrics.jsonl"), "rb") as f:
             f.seek(max(0, os.fstat(f.fileno()).st_size - 4096))
@@ -25,7 +25,7 @@ def partials(directory):
 
 
 def lives(directory):
-    """The lives that history.jsonl tells of."""
+    """The restarts that history.jsonl records, the first start included."""
     try:
         with open(os.path.join(directory, "history.jsonl"), encoding="utf-8") as f:
             rows = [json.loads(line) for line in f if line.endswith("\n")]
@@ -35,7 +35,7 @@ def lives(directory):
 
 
 def wait(ask, alive):
-    """Until ask() says so. False: the run has ended before, or it takes too long."""
+    """Waits until ask() is true. Returns False if the run has ended before, or after GIVE_UP_S seconds."""
     until = time.monotonic() + GIVE_UP_S
     while time.monotonic() < until:
         if ask():
@@ -47,7 +47,7 @@ def wait(ask, alive):
 
 
 def at_start(directory, alive, draw):
-    """Somewhere in the first quarter of a second: who comes, segments, the first weights."""
+    """Some time in the first quarter of a second: ranks join, segments are made, the first weights are sent."""
     del directory
     time.sleep(draw.uniform(0, 0.25))
     return alive()
@@ -63,7 +63,7 @@ def in_step(directory, alive, draw):
 
 
 def some_partial(directory, alive, draw):
-    """A checkpoint drawn evenly has begun: the partial directory is there."""
+    """Waits until a checkpoint, drawn evenly, has begun: its partial directory exists."""
     from .jobs import EVERY, STEPS
     step = draw.randrange(1, STEPS // EVERY) * EVERY
     return wait(lambda: last_step(directory) >= step - 1, alive) and wait(lambda: partials(directory), alive)
@@ -76,7 +76,7 @@ def in_checkpoint(directory, alive, draw):
 
 
 def in_rename(directory, alive, draw):
-    """Its manifest is being written, or it has just got its name."""
+    """Waits until the checkpoint's manifest is being written, or it was just renamed."""
     def due():
         return any(os.path.exists(os.path.join(p, name)) for p in partials(directory)
                    for name in ("manifest.json", "manifest.json.tmp"))
@@ -84,7 +84,7 @@ def in_rename(directory, alive, draw):
 
 
 def in_restore(directory, alive, draw):
-    """For a second death: the life after the first one has begun to load."""
+    """Waits, for a second kill, until the restarted run begins to load."""
     del directory
     time.sleep(draw.uniform(0, 0.4))
     return alive()

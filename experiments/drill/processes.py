@@ -1,4 +1,4 @@
-"""The processes of a run, found by a word in their environment, and what a run may leave behind."""
+"""Finds the processes of a run by a mark in their environment, and what a run may leave behind."""
 import contextlib
 import os
 import signal
@@ -13,7 +13,7 @@ SHARED = "/dev/shm"
 
 @contextlib.contextmanager
 def burning(count):
-    """Beside so many processes that want a processor, and do nothing else."""
+    """Keeps so many processes busy with computing."""
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"], stdin=subprocess.DEVNULL, preexec_fn=cli.dies_with_us())
                for _ in range(count)]
     try:
@@ -51,7 +51,7 @@ def marked(mark):
 
 
 def descriptors(pid):
-    """[{number: where it leads}] of each table of descriptors that a thread of the process has: most have the same one."""
+    """[{number: target}] of each descriptor table of the process's threads, which mostly share one."""
     tables = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -98,7 +98,7 @@ def roles(mark):
 
 
 def send(pid, number):
-    """Whether the process was there."""
+    """Sends the signal. Returns whether the process existed."""
     try:
         os.kill(pid, number)
         return True
@@ -112,14 +112,14 @@ def end_all(mark):
 
 
 def is_of_a_run(name, mpi):
-    """Whether a name in shared memory is what a run's processes make, or Open MPI for them; benches and fuzzers make others."""
+    """Whether a name in shared memory was made by a run's processes, or by Open MPI for them; benches and fuzzers make others."""
     if name.startswith(("vader_segment", "sm_segment")):
         return mpi
     return name.startswith("starring-") and not name.startswith(("starring-bench", "starring-fuzz"))
 
 
 def segments():
-    """Names in shared memory."""
+    """The names in shared memory."""
     try:
         return set(os.listdir(SHARED))
     except OSError:

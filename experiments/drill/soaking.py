@@ -1,4 +1,4 @@
-"""A long run of a very small model, and what its processes hold meanwhile (experiments/soak.py)."""
+"""Runs one very small model for long, and watches what its processes hold (experiments/soak.py)."""
 import json
 import os
 import subprocess
@@ -82,7 +82,7 @@ def command(program, config, job, out, steps):
 
 
 def accepted(program, config, job):
-    """Why the program does not take the job here, or None: a machine without MPI trains no ring of processes."""
+    """Why the program refuses the job here, or None: without MPI no ring of processes trains, for example."""
     p = subprocess.run([*command(program, config, job, "none", STEPS_LEAST), "--dry-run"], stdin=subprocess.DEVNULL, capture_output=True,
                        text=True, timeout=60, check=False)
     return None if p.returncode == 0 else (p.stderr.strip().splitlines() or ["refused"])[-1]
@@ -90,7 +90,7 @@ def accepted(program, config, job):
 
 # ---------------------------------------------------------------- looking
 def figures_of(pid):
-    """(bytes of memory that are the process's own, descriptors, threads), or None once it is gone."""
+    """(bytes of private memory, descriptors, threads) of a process; None if it has ended."""
     status = dict(line.split(":", 1) for line in processes.read(f"/proc/{pid}/status").decode(errors="replace").splitlines() if ":" in line)
     try:
         kib = sum(int(status[name].split()[0]) for name in ("RssAnon", "RssShmem"))
@@ -100,7 +100,7 @@ def figures_of(pid):
 
 
 def step_of(out):
-    """Of the last whole line of metrics.jsonl; 0: none yet."""
+    """The step of the last complete line of metrics.jsonl; 0 if there is none."""
     try:
         with open(os.path.join(out, "metrics.jsonl"), "rb") as f:
             f.seek(max(0, os.path.getsize(f.name) - 4096))
@@ -115,7 +115,7 @@ def role_name(argv, pid):
 
 
 class Watch:
-    """The figures seen of a run's processes: [(step, role, pid, figures)]."""
+    """The observed figures of a run's processes: [(step, role, pid, figures)]."""
 
     def __init__(self, mark, out):
         self.mark, self.out, self.seen = mark, out, []
@@ -131,8 +131,8 @@ class Watch:
                 self.seen.append((step, f"{self.names[pid]}", pid, figures))
 
     def windows(self, steps):
-        """{role: {figure: (early, late)}} of the processes that were there early and late: medians, as a file is open for
-        a moment, and a process on its way out has closed most."""
+        """{role: {figure: (early, late)}} of the processes that lived early and late. Medians, since files are open for a moment, and an
+        ending process has closed most of them."""
         found = {}
         for pid, role in self.names.items():
             of_pid = [(step / steps, figures) for step, _, who, figures in self.seen if who == pid]

@@ -1,4 +1,4 @@
-"""A drill's findings, by the role that died and its moment."""
+"""Tabulates a drill's results by the killed role and the moment."""
 from statistics import median
 
 import tables

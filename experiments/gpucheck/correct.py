@@ -1,4 +1,4 @@
-"""The parts that say right or wrong: operations, gradients, equality of topologies, memory under the sanitizer."""
+"""The parts that check correctness: operations, gradients, equality of topologies, memory under the sanitizer."""
 import json
 import os
 import re
@@ -90,7 +90,7 @@ def operations(checker, part):
 
 
 def attention(checker, part):
-    """Steps of a small model in 16 bits: is it cuDNN that computes attention, and what does it say where it does not."""
+    """Steps of a small model in 16 bits: checks that cuDNN computes attention, and reports its reason if it does not."""
     for dtype in ("bf16", "fp16"):
         log = os.path.join(checker.out, "logs", f"attention-cudnn-{dtype}.txt")
         os.makedirs(os.path.dirname(log), exist_ok=True)
@@ -124,7 +124,7 @@ def parity(checker, part):
 
 # ---------------------------------------------------------------- topologies
 class NoRun(Exception):
-    """A run that there is not: (status of its check, why)."""
+    """A run that failed or cannot be made. status: of its check; why: the reason."""
 
     def __init__(self, status, why):
         super().__init__(why)
@@ -174,7 +174,7 @@ def check_memory(part, name, run):
 
 
 def missing_for(place, label):
-    """The thing that a way around the ring lacks on this machine; "" when nothing."""
+    """The library or program that a kind of ring lacks on this machine; "" if none."""
     if label.endswith("MPI") and not shutil.which("mpirun", path=place.env.get("PATH")):
         return "there is no mpirun"
     if label.endswith("NCCL") and any(n.startswith("libnccl") and not f for n, f, _ in place.libraries):

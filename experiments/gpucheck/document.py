@@ -1,4 +1,4 @@
-"""The one document that parts of different calls end up in: whose results it takes, and how it is kept on disk."""
+"""Keeps the one document that collects the parts of several calls: which results it accepts, and how it is written."""
 import contextlib
 import datetime
 import fcntl
@@ -33,7 +33,7 @@ PART = {"name": str, "title": str, "status": str, "finished": bool, "seconds": (
 
 
 def is_document(found):
-    """Whether a JSON value is what Record writes, as far as it is read again."""
+    """Whether a JSON value is a document of Record, as far as it is read again."""
     return (isinstance(found, dict) and found.get("schema") == SCHEMA and isinstance(found.get("identity"), dict)
             and isinstance(found.get("parts"), list)
             and all(isinstance(p, dict) and all(isinstance(p.get(key), kind) for key, kind in PART.items())
@@ -56,7 +56,7 @@ def read(folder):
 
 
 def check_same(path, theirs, ours):
-    """Raises Unusable where the identities differ."""
+    """Raises Unusable if the identities differ."""
     differing = [f"{words} is {theirs.get(key)} there and {ours[key]} here" for key, words in IDENTITY.items()
                  if theirs.get(key) != ours[key]]
     if differing:
@@ -65,7 +65,7 @@ def check_same(path, theirs, ours):
 
 
 def replace(path, text):
-    """The whole file or the old one, whenever the program is ended."""
+    """Replaces a file at once: readers find the old text or the new one."""
     new = f"{path}.{os.getpid()}.new"
     with open(new, "w", encoding="utf-8") as f:
         f.write(text)
@@ -102,7 +102,7 @@ class Record:
         return bool(self.parts.get(name, {}).get("finished"))
 
     def take(self, part):
-        """The part as it is now, on disk when this returns."""
+        """Stores the part's current state on disk."""
         old, new = self.parts.get(part.name, {}), part.document()
         before = old if old.get("finished") else old.get("before")
         self.parts[part.name] = new if part.finished or not before else {**new, "before": before}
@@ -128,5 +128,5 @@ def command(place):
 
 
 def passed(parts):
-    """No check failed, and there was one that passed."""
+    """Whether no check failed and at least one passed."""
     return all(p["status"] != FAILED for p in parts) and any(c["status"] == PASSED for p in parts for c in p["checks"])

@@ -1,4 +1,4 @@
-"""The parts of gpu-check in order: correct, then where the time goes, then why, then against whom."""
+"""Lists the parts of gpu-check in order: correctness, speed, reasons for the speed, comparison with PyTorch."""
 from . import correct, facts, speed, steps
 
 SHORTS = {"124m": "gpt2-124m", "1.5b": "qwen2.5-1.5b", "0.5b": "qwen2.5-0.5b", "1558m": "gpt2-1558m"}

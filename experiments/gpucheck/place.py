@@ -1,4 +1,4 @@
-"""Where the program and its tests are, in a checkout or in a bundle, and where CUDA's libraries are."""
+"""Finds the program, its tests and CUDA's libraries, in a checkout or in a bundle."""
 import glob
 import hashlib
 import json
@@ -24,7 +24,7 @@ def library_names(major):
 
 
 class NotBuilt(Exception):
-    """Something that is needed was not built; the text says what to do."""
+    """A needed file was not built; the text says what to do."""
 
 
 class Place:
@@ -47,7 +47,7 @@ class Place:
         self.find_libraries()
 
     def find_object(self):
-        """The tests lie elsewhere than the program, so the object is named to them."""
+        """Names the CUDA object to the tests, which are in another folder than the program."""
         path = os.path.join(self.build, "lib" if self.bundled else "", CUDA_SO)
         if not self.env.get("STARRING_CUDA_SO") and os.path.exists(path):
             self.env["STARRING_CUDA_SO"] = path

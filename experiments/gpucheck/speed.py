@@ -1,4 +1,4 @@
-"""The parts that measure other than whole steps: single operations, collectives, PyTorch beside us."""
+"""The parts that measure other things than whole steps: single operations, collectives, PyTorch."""
 import json
 import shutil
 import sys

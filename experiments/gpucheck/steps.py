@@ -1,4 +1,4 @@
-"""The parts that time whole training steps: each model as it is and its choices one by one."""
+"""The parts that time whole training steps: each model with its defaults, and its choices one by one."""
 import json
 
 from .work import NO_TIME, PASSED, SKIPPED

@@ -1,4 +1,4 @@
-"""The pieces of a check: results of parts, programs with deadlines, the time that is left."""
+"""Results of parts, and programs that run with deadlines."""
 import os
 import re
 import signal
@@ -97,7 +97,7 @@ class Outcome:
 
 
 def end(process):
-    """The program ends its ranks on SIGTERM; after a grace period everything is killed. Returns what it had said."""
+    """Ends the program with SIGTERM, on which it ends its ranks; kills everything after a grace period. Returns its output."""
     process.terminate()
     try:
         return process.communicate(timeout=5)
@@ -116,7 +116,7 @@ class Checker:
         self.logs = 0
 
     def left(self):
-        """Seconds that the present part has."""
+        """The seconds that the current part has left."""
         return self.part_ends - time.monotonic()
 
     def begin(self, part):

@@ -53,7 +53,7 @@ class Measured:
         return self.summary["servers"] or 0
 
     def weights(self):
-        """M."""
+        """The bytes of all weights, M."""
         return self.summary["params"] * BYTES[self.summary["dtype"]]
 
     def formula(self):
@@ -100,7 +100,7 @@ class Link:
 
 
 def link_of(run):
-    """The Link of a run that was across a lab and says so, None of others. run: as comparison/runs.py reads it."""
+    """The Link of a run across a lab; None for others. run: as comparison/runs.py reads it."""
     if not os.path.exists(os.path.join(run.directory, LEFT)):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Bandwidths as people write them."""
+"""Reads and prints bandwidths."""
 import re
 
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -16,7 +16,7 @@ def parse(words):
 
 
 def text(bits):
-    """The same in words: 1 Gbit/s."""
+    """The bandwidth in words: 1 Gbit/s."""
     for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
         if bits >= size:
             return f"{bits / size:g} {unit}"

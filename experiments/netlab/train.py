@@ -43,9 +43,8 @@ def is_ring(config):
 
 
 def admit(config):
-    """The option that says who may join a star here. The program lets nobody listen without a key or a word: the word is given,
-    because the namespaces' links lead to each other alone, and what is measured is the wire, not the cipher. A key in the
-    environment is taken."""
+    """Sets the option that lets roles join a star without a key: the namespaces' links lead only to each other, and the wire is measured,
+    not the cipher. A key in the environment is used."""
     if not is_ring(config) and not os.environ.get("STARRING_JOB_KEY"):
         config["security"] = {**(config.get("security") or {}), "insecure": True}
 

@@ -1,4 +1,4 @@
-"""What experiments/consistency.py does once its command line is parsed: the study's runs, tables and page."""
+"""Runs a study after its command line is parsed (experiments/consistency.py): runs, tables and page."""
 import json
 import os
 import random

@@ -1,4 +1,4 @@
-"""A study as its JSON file says it: rows, conditions and seeds, which make the runs, and which of these an earlier start has done."""
+"""Reads a study's JSON file: rows, conditions and seeds, which make the runs, and which runs an earlier start has finished."""
 import hashlib
 import json
 import math

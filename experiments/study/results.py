@@ -58,7 +58,7 @@ def share_waiting(run):
 
 
 def tail(run):
-    """The slow steps over the ordinary ones: the 95th percentile over the median."""
+    """The slow steps relative to ordinary ones: the 95th percentile over the median."""
     median, p95 = run.get("step_seconds", "median"), run.get("step_seconds", "p95")
     return p95 / median if median and p95 else None
 
@@ -161,7 +161,7 @@ def verdicts(study, cells, targets):
 
 
 def inverted(ratio):
-    """The Ratio of b to a, from that of a to b."""
+    """The Ratio of b to a, from the Ratio of a to b."""
     if ratio.low is None:
         return replace(ratio, value=1 / ratio.value)
     return replace(ratio, value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low, least=1 / ratio.most, most=1 / ratio.least)

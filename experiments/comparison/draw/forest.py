@@ -1,4 +1,4 @@
-"""Ratios with their intervals, one below the other, against the line at 1: what is claimed to differ has a colour."""
+"""Draws ratios with their intervals, one under the other, against the line at 1. Claimed differences are coloured."""
 import math
 from html import escape
 
@@ -24,7 +24,7 @@ def rows(groups):
 
 
 def draw(groups, width, description, x_title):
-    """The SVG. groups: [(heading, [(label, Ratio)])]; what is claimed has a colour."""
+    """The SVG. groups: [(heading, [(label, Ratio)])]. Claimed differences are coloured."""
     entries = [e for _, rows in groups for e in rows]
     ends = [v for _, e in entries for v in ((e.low, e.high) if e.low is not None else (e.value,))]
     low, high = max(min(ends + [0.95]) / 1.03, 0.05), min(max(ends + [1.05]) * 1.03, 20)

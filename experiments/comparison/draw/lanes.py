@@ -1,4 +1,4 @@
-"""A step as lanes over time: who computes, who sends, who waits. One drawing per step; all on one scale."""
+"""Draws one step as lanes over time: computing, transfers and waiting. Each step is one drawing; all have one scale."""
 from dataclasses import dataclass, field
 from html import escape
 
@@ -23,7 +23,7 @@ class Lane:
 
 
 def merged(spans, least):
-    """Neighbours of one kind as one span where the gap between them is shorter than `least`."""
+    """Spans of one kind, joined if the gap between them is shorter than `least`."""
     out = []
     for css, words, begin, end in sorted(spans, key=lambda s: s[2]):
         last = out[-1] if out else None
@@ -73,8 +73,8 @@ def margin(lanes):
 
 
 def draw(lanes, window, scale, width, description, axis=True):
-    """The SVG of one step. window: (begin, end) in ns; scale: (margin, ns that the rest of the width stands for), the same in
-    each drawing. axis: it says which lengths are how long; of drawings below each other only the last one does."""
+    """The SVG of one step. window: (begin, end) in ns. scale: (margin, the ns that the rest of the width stands for), the same in each
+    drawing. axis: whether the time axis is drawn; only the last of several drawings has it."""
     left, longest = scale
     room = width - left - END
 

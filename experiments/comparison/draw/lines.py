@@ -32,7 +32,7 @@ class Lines:
 
 
 def line_plot(plot, width=None):
-    """The plot for page and phone; with a width, one drawing for both."""
+    """The plot in both widths; with a width, one drawing for both."""
     return Markup(draw(plot, width)) if width else svg.both_widths(lambda w: draw(plot, w))
 
 
@@ -163,7 +163,7 @@ def curve(s, at, marked):
 
 
 def named(label, parts):
-    """The parts as a group that the key's entry of that label hides and shows."""
+    """The parts as a group, which the key's entry with that label hides and shows."""
     return [f'<g data-line="{escape(label)}">', *parts, "</g>"] if parts else []
 
 

@@ -14,7 +14,7 @@ MAX_POINTS = 600          # of one curve; more are thinned to the lowest and hig
 
 
 def text_width(text, css="tick"):
-    """An estimate that errs to the wide side."""
+    """An estimate that is rather too wide than too narrow."""
     return CHARACTER * FONT[css] * len(text)
 
 
@@ -47,7 +47,7 @@ def opening(width, height, description):
 
 
 def place(drawing, x, y):
-    """(height, a drawing of its own as a part of another, at its own size)."""
+    """(height, the drawing as a part of another one, at its own size)."""
     width, height = drawing.split('viewBox="0 0 ')[1].split('"')[0].split()
     return float(height), drawing.replace("<svg ", f'<svg x="{x}" y="{y}" width="{width}" height="{height}" ', 1)
 
@@ -67,12 +67,12 @@ def write_file(path, width, height, title, style, body):
 
 
 def both_widths(draw):
-    """The plot as a page and as a phone get it; the style sheet shows one of them."""
+    """The plot in the widths of a page and of a phone; the style sheet shows one of them."""
     return Markup(f'<div class="on-page">{draw(WIDE)}</div><div class="on-phone">{draw(NARROW)}</div>')
 
 
 def ticks(low, high, count=5, whole=False):
-    """Round numbers within [low, high]: steps of 1, 2, 2.5 or 5 times a power of ten; whole: integers alone."""
+    """Round numbers within [low, high]: steps of 1, 2, 2.5 or 5 times a power of ten. whole: only integers."""
     if high <= low:
         high = low + 1
     raw = (high - low) / count
@@ -124,8 +124,8 @@ def fitting_ticks(low, high, room, most, whole=False):
 
 
 def legend(entries):
-    """entries: [(css class, label)] or [(css class, label, dash)]; lines when there is a dash, else boxes. Each says what of its
-    figure it stands for, which style.SCRIPT hides and shows: a box a class, a line the group with its label."""
+    """entries: [(css class, label)] for boxes, [(css class, label, dash)] for lines. Each entry names the parts of its figure that
+    style.SCRIPT hides and shows: a box its class, a line the group with its label."""
     items = []
     for css, label, *dash in entries:
         shows = f'data-line="{escape(label)}"' if dash else f'data-class="{css}"'

@@ -1,4 +1,4 @@
-"""How a comparison ends on the terminal: a line for each run, what it means, and what to open next. --full prints the table."""
+"""Prints the end of a comparison: one line per run, what they mean, and what to open next. --full prints the table instead."""
 import os
 import re
 import shlex
@@ -20,7 +20,7 @@ def hash_of(group):
 
 
 def of_role(role, what):
-    """A column of one role's figure."""
+    """The cells of one role's figure."""
     def cell(group):
         run = group[0]
         entry, wire = run.roles().get(role), run.wire_of(role)
@@ -59,7 +59,7 @@ def columns(groups):
 
 
 def lines_of(groups):
-    """The table: a line for each run."""
+    """The table: one line per run."""
     shown = [("", "", [g[0].label for g in groups])]
     shown += [(*heading, [cell(g) for g in groups]) for heading, cell in columns(groups)]
     shown = [c for c in shown if any(cell not in (table.DASH, "") for cell in c[2])]
@@ -68,7 +68,7 @@ def lines_of(groups):
 
 
 def about_bits(runs):
-    """Which are equal, and in a few words why the others are not; with broken promises in full."""
+    """Which runs are equal, and in a few words why others are not; broken promises in full."""
     groups, out = sorted(equality.equal_groups(runs), key=len, reverse=True), []
     letters = equality.letters(runs)
     for group in groups:
@@ -86,7 +86,7 @@ def about_bits(runs):
 
 
 def about_words(continued):
-    """The words that the weights wrote: once, where they are the same."""
+    """The text that the weights wrote; only once if all wrote the same."""
     if not continued:
         return []
     said = f"{sample.verdict(continued).rstrip('.') or 'The weights speak'} (prompt \"{sample.PROMPT}\"):"
@@ -95,7 +95,7 @@ def about_words(continued):
 
 
 def folders(runs):
-    """The run directories as a shell takes them: runs/demo/{local,ps-sync}."""
+    """The run directories as shell words: runs/demo/{local,ps-sync}."""
     parents = {os.path.dirname(r.directory) for r in runs}
     names = [os.path.basename(r.directory) for r in runs]
     if len(parents) == 1 and len(names) > 1 and all(re.fullmatch(r"[\w.=-]+", name) for name in names):
@@ -104,7 +104,7 @@ def folders(runs):
 
 
 def what_next(runs, html_path, continued, program):
-    """The file to open and the commands to type; a command stays on its line, to be copied, and is named as it was called."""
+    """The file to open and the commands to type. Commands are not wrapped, so that they can be copied."""
     out = [f"Open {html_path}: curves, one step of each, where memory and time go.",
            f"Every figure: {shlex.quote(sys.argv[0])} --full --runs {folders(runs)}"]
     if continued:
@@ -115,7 +115,7 @@ def what_next(runs, html_path, continued, program):
 
 
 def text(groups, target, continued, html_path, failed=(), program=""):
-    """All of it. program: that of the runs."""
+    """All lines. program: the program of the runs."""
     runs = [run for group in groups for run in group]
     below = [f"failed: {words}" for words in failures_in_words(failed, groups)]
     below += [" ".join(['"12.34 =": predicted and measured agree to the byte.', *speed.in_short(groups)]), *about_bits(runs)]

@@ -16,7 +16,7 @@ AXES = [("samples", "samples of the job"), ("updates", "updates of the weights")
 
 
 def same_curve(groups):
-    """[[group]]: those whose runs all have the same losses, to the last bit, share a curve."""
+    """[[group]]: groups whose runs all have exactly the same losses share a curve."""
     found = {}
     for group in groups:
         found.setdefault(frozenset((tuple(r.losses), r.weights_hash) for r in group), []).append(group)
@@ -38,13 +38,13 @@ def curve_of(runs):
 
 
 def whose(*runs):
-    """The labels of runs with one curve, and whose samples the loss in it is of where it is no mean over the global batch."""
+    """The labels of runs with one curve, and whose samples its loss is of if it is no mean over the global batch."""
     of = runs[0].get("explained", "loss_of")
     return " = ".join(run.label for run in runs) + (f" ({of})" if of not in (None, "the global batch") else "")
 
 
 def entropy_of(groups):
-    """[(level, words)] of the loss that knows only how often tokens come; [] where no run says it."""
+    """[(level, words)] of the loss of a model that knows only token frequencies; [] if no run reports it."""
     entropy = next((r.unigram_entropy for g in groups for r in g if isinstance(r.unigram_entropy, (int, float))), None)
     return [(entropy, f"unigram entropy of the text, {entropy:.3f}")] if entropy else []
 
@@ -70,7 +70,7 @@ def losses(groups):
 
 
 def apart(groups):
-    """How far curves are from the one that most runs share; "" where all are equal."""
+    """How far other curves are from the one that most runs share; "" if all are equal."""
     return distances([alike[0][0] for alike in same_curve(groups)], groups)
 
 
@@ -87,8 +87,7 @@ def wall_clock(groups):
 
 
 def distances(runs, groups):
-    """How far the losses of other curves are from the first's, which is the one that most runs share. Each has the colour
-    that its group has against the wall clock."""
+    """The distances of the other curves from the first one, which most runs share. Each has its group's colour."""
     reference, series = runs[0], []
     for run in runs[1:]:
         i = next(k for k, group in enumerate(groups) if run in group)
@@ -114,7 +113,7 @@ def at_places(runs, what):
 
 
 def held_out(groups, target):
-    """Loss on held-out text against samples, updates and seconds; "" where it was judged less than twice."""
+    """Loss on held-out text against samples, updates and seconds; "" if there are fewer than two evaluations."""
     groups = [g for g in groups if min(len(learning.judged(run)) for run in g) > 1]
     if not groups:
         return ""
@@ -131,7 +130,7 @@ def held_out(groups, target):
 
 
 def time_to(groups, target):
-    """A bar for each group: seconds to the target."""
+    """A row per group: the seconds to the target."""
     if target is None:
         return ""
     rows = []

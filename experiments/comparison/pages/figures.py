@@ -1,4 +1,4 @@
-"""The report's figures: memory, bytes, time and totals of the runs, each with how to read it."""
+"""The report's figures: memory, bytes, time and totals of the runs."""
 from markupsafe import Markup
 
 from netlab import formula
@@ -20,12 +20,12 @@ SERVER_COLORS = {"receive": "m5", "sum": "m0", "hold": "m3", "wait": "m6", "upda
 
 
 def color(colors, key):
-    """A figure without a colour of its own has the last one."""
+    """The colour of a figure; the last one if it has none of its own."""
     return colors.get(key, "m8")
 
 
 def dash(i):
-    """With colour i % 8: 32 series that all differ, and neighbours that differ in dash as well."""
+    """The dash of series i, which has colour i % 8: 32 series look different, and neighbours differ in both."""
     return DASHES[(i + i // 8) % 4]
 
 
@@ -39,12 +39,12 @@ def key_of(series, levels=()):
 
 
 def inline(runs):
-    """Whether names of runs and roles stand beside bars, on a phone too; else names of runs stand above theirs."""
+    """Whether the names of runs and roles fit beside the bars on a phone; else runs are named above their bars."""
     return all(svg.text_width(f"{run.label} receives") <= 0.45 * svg.NARROW for run in runs)
 
 
 def place(run, words, first, beside):
-    """The part of a bar that says whose it is."""
+    """The part of a bar that names its run and role."""
     return {"group": run.label if first and not beside else None, "label": f"{run.label} {words}" if beside else words}
 
 
@@ -73,7 +73,7 @@ def memory(runs):
 
 
 def formulas(runs):
-    """The formulas of memory and bytes as each run has them, in its own type, with what they come to; "" where no run says them."""
+    """The formulas of memory and bytes as each run states them, with their values; "" if no run states any."""
     found = {}
     for run in runs:
         for role, entry in by_worker(run.roles()):
@@ -139,7 +139,7 @@ def split(name, title, colors, parts, bars, axis, description):
 
 
 def servers(groups):
-    """The work of the servers' threads; "" without a star that says it."""
+    """The time of the servers' threads; "" without a star that reports it."""
     bars = []
     for group in groups:
         part = table.server_times(group)
@@ -153,7 +153,7 @@ def servers(groups):
 
 
 def links(groups):
-    """Steps across links of a known bandwidth beside what the wire alone takes; "" without such runs."""
+    """Steps across links of known bandwidth, with the time that the wire alone takes; "" without such runs."""
     bars, words = [], ""
     for group in groups:
         found = [f for f in map(formula.link_of, group) if f]
@@ -168,14 +168,14 @@ def links(groups):
 
 
 def axis_of(key, named):
-    """(bytes of the axis's unit, its words); None: the total is in the table alone."""
+    """(bytes of the axis's unit, its words); None if the total is only in the table."""
     if words.unit("totals." + key) != "bytes":
         return 1, named
     return None if key == "received_per_step" else (MIB, named + " (MiB)")
 
 
 def totals(groups):
-    """The needs of the whole job, all roles added; "" where no run counted it."""
+    """The totals of the whole job over all roles; "" if no run counted them."""
     cells, told = [], []
     for key, named in table.TOTALS:
         if not (axis := axis_of(key, named)):

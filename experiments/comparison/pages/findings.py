@@ -1,4 +1,4 @@
-"""The findings of a comparison, in five sentences: bits, loss, memory, bytes, speed. The report begins with them."""
+"""The five sentences that begin the report: bits, loss, memory, bytes, speed."""
 from .. import equality, speed, table
 from ..runs import as_float, device_bytes
 from ..spread import median
@@ -16,14 +16,14 @@ def brief(names):
 
 
 def listed(names):
-    """"a, b and c"; where a name has a comma of its own, as the values of a sweep may, semicolons part them."""
+    """"a, b and c"; separated by semicolons if a name contains a comma, as the values of a sweep may."""
     names = brief(dict.fromkeys(names))
     comma = ";" if any("," in name for name in names) else ","
     return names[0] if len(names) == 1 else f"{f'{comma} '.join(names[:-1])} and {names[-1]}"
 
 
 def ends(groups, read, text):
-    """"26.68 (ps:sync) to 85.94 (local)", as shown; None where nobody says. Several at one end are all named."""
+    """"26.68 (ps:sync) to 85.94 (local)", as printed; None if no group has a value. All labels at one end are named."""
     values = [(g[0].label, median(map(read, g))) for g in groups]
     shown = [(v, text.format(v), label) for label, v in values if v is not None]
     if not shown:
@@ -38,7 +38,7 @@ def worker(run):
 
 
 def agree(pairs):
-    """Whether predictions were right, of [(label, predicted, measured)]."""
+    """Whether the predictions were right; pairs: [(label, predicted, measured)]."""
     wrong = dict.fromkeys(label for label, predicted, measured in pairs
                           if isinstance(predicted, (int, float)) and isinstance(measured, (int, float)) and abs(predicted - measured) >= 0.5)
     return f"not as predicted in {listed(wrong)}" if wrong else "as predicted, to the byte"

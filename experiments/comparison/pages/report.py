@@ -1,4 +1,4 @@
-"""The offline report: one HTML file that explains what was run, what came out and how to read it."""
+"""Writes the offline report: one HTML file that explains what was run, the results, and how to read them."""
 import os
 import re
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ MOST = 8   # topologies with a picture each on a page; of more, and of a sweep, 
 
 @dataclass
 class About:
-    """The words of the page about itself. trained: the runs were started by this command; target: the held-out loss to
-    which times are taken, or None; failed: [Failure]."""
+    """Facts about the page. trained: this command started the runs. target: the held-out loss that runs are timed to, or None. failed:
+    [Failure]."""
     title: str
     command: str
     directory: str
@@ -46,7 +46,7 @@ def write(path, groups, about, continued=""):
 
 
 def fold(section):
-    """A section behind its heading."""
+    """A section that is closed until its heading is clicked."""
     return Markup(re.sub(r"^\s*<h2>([^<]*)</h2>(.*)$", r'<details class="all"><summary>\1</summary>\2</details>', str(section), count=1, flags=re.S))
 
 
@@ -57,7 +57,7 @@ def write_page(path, title, top, body, contents=()):
 
 
 def with_contents(body):
-    """(the body with a place to go to before each heading, the list of them)."""
+    """(the body with an anchor before each heading, [(anchor, heading)])."""
     places = []
 
     def mark(heading):
@@ -67,7 +67,7 @@ def with_contents(body):
 
 
 def common(runs, key):
-    """The value of a key in all runs: "1, 2, 3" for a few numbers that differ, "varies" for others; None where no run has it."""
+    """The value of a key in all runs: "1, 2, 3" for a few different numbers, "varies" for others; None if no run has it."""
     values = list(dict.fromkeys(str(r.summary.get(key)) for r in runs if r.summary.get(key) is not None))
     return None if not values else ", ".join(values) if len(values) == 1 or (len(values) <= MOST and all(map(str.isdigit, values))) else "varies"
 
@@ -125,7 +125,7 @@ def overview(groups):
 
 
 def speeds(groups):
-    """The time of each topology over that of the one it is compared with, as a picture; "" where there is nothing to compare."""
+    """The time of each topology over that of its reference, as a picture; "" if there is nothing to compare."""
     found, every = {}, speed.speeds_of(groups)
     for s in every:
         if s.time:
@@ -139,7 +139,7 @@ def speeds(groups):
 
 
 def ratios(name, title, rows, words):
-    """The drawing of ratios, its axis in these words."""
+    """The figure of ratios. words: the title of its axis."""
     return figure(name, title, svg.both_widths(lambda width: forest.draw(rows, width, title, words)), forest.rows(rows))
 
 
@@ -163,7 +163,7 @@ def numbers(groups, target):
 
 
 def topologies(runs):
-    """How what was run works: the pictures and words of each topology, as it says them itself."""
+    """How the topologies work: the pictures and words of each, as the program states them."""
     families, pictures = {}, {}
     for run in runs:
         words = run.explained or {}
@@ -179,7 +179,7 @@ def topologies(runs):
 
 
 def picture(name):
-    """The drawing of a topology, which lies beside this file; "" of one that has none here."""
+    """The drawing of a topology from this folder; "" if there is none."""
     try:
         with open(os.path.join(os.path.dirname(__file__), os.path.basename(name) + ".svg"), encoding="utf-8") as f:
             return f.read()
@@ -203,7 +203,7 @@ def gpus(runs):
 
 
 def how_measured(runs, trained):
-    """A sentence on what the speeds stand on."""
+    """A sentence on how the speeds were measured."""
     hosts = {comparability.fact(r, "host") for r in runs} - {None}
     where = ("on one machine, with all ranks on the same cores" if trained or len(hosts) == 1 else
              f"on {len(hosts)} machines" if hosts else "on machines that these runs do not name")
@@ -216,7 +216,7 @@ def how_measured(runs, trained):
 
 
 def notes(runs, about):
-    """Where the figures come from: each run's own machine and build, as the run says, and how to do it again."""
+    """Where the figures come from: each run's machine and build, and the commands that repeat it."""
     told = [(name, ", ".join(found)) for name, found in machine.shared(runs) if found]
     size = max((total(e) for r in runs for e in r.roles().values()), default=0)
     return SECTIONS.notes(os.path.basename(os.path.abspath(about.directory)), how_measured(runs, about.trained), f"{size / MIB:,.1f}",

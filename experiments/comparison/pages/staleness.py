@@ -1,4 +1,4 @@
-"""How old the weights were that asynchronous gradients were computed on: how often, over time, per worker."""
+"""The age of the weights that asynchronous gradients were computed on: its histogram, over time, per worker."""
 from markupsafe import Markup
 
 from .. import table
@@ -20,7 +20,7 @@ def histograms(runs):
 
 
 def series(runs):
-    """Mean staleness against the updates of the job; "" where none was recorded."""
+    """Mean staleness against the updates of the job; "" if none was recorded."""
     found = [{"label": run.label, "color": i % 8, "dash": dash(i), "points": [(u, tau) for u, tau in run.get("staleness", "series") or []]}
              for i, run in enumerate(runs)]
     found = [s for s in found if len(s["points"]) > 1]
@@ -31,7 +31,7 @@ def series(runs):
 
 
 def worker_rows(run):
-    """[[cell]] of one run's workers; [] where they were not told apart."""
+    """[[cell]] of one run's workers; [] if they were not recorded separately."""
     rows = []
     for i, w in enumerate(run.get("staleness", "workers") or []):
         if isinstance(w, dict):

@@ -49,7 +49,7 @@ METRICS = [
 
 
 def numbers_of(values):
-    """The swept values as floats, None when one is no number."""
+    """The swept values as floats; None if one is no number."""
     try:
         out = [float(v) for v in values]
     except ValueError:
@@ -58,8 +58,8 @@ def numbers_of(values):
 
 
 def axis(key, values):
-    """(positions by text, [(position, tick)], title) of a swept key: numbers where all are, on a logarithmic axis where
-    they are powers of two or ten; else categories in the order given."""
+    """(positions by text, [(position, tick)], title) of a swept key. Numbers lie on a linear axis, powers of two or ten on a logarithmic
+    one; other values are categories in the given order."""
     found = numbers_of(values)
     if found is None:
         return {v: i for i, v in enumerate(values)}, list(enumerate(values)), key
@@ -106,7 +106,7 @@ def series_of(lines, places, read):
 
 
 def speed_up(lines, places):
-    """tokens/s over those of the fewest workers, beside the line of as many times as there are workers."""
+    """tokens/s relative to the fewest workers, and the line of perfect scaling."""
     series, least, most = [], 0, 0
     for name, i in zip(lines, range(len(lines))):
         entries = sorted(lines[name], key=lambda e: float(e[0]))
@@ -150,7 +150,7 @@ def plots_of(groups, key):
 
 
 def section(groups):
-    """Every metric against every swept key; "" when nothing was swept."""
+    """Every metric against every swept key; "" if nothing was swept."""
     keys = [key for key, _ in groups[0][0].point]
     if not keys:
         return ""

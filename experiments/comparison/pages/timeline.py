@@ -1,4 +1,4 @@
-"""One step of every topology as it happened, drawn from the spans that the ranks recorded."""
+"""Draws one recorded step of every topology from the spans in trace.json."""
 import json
 import os
 
@@ -59,7 +59,7 @@ def ranks_of(events):
 
 
 def load(run):
-    """What the run's trace.json has of its last steps, None where it left none; RunError names what is wrong with it."""
+    """The steps of the run's trace.json; None if there is none. RunError names what is wrong with it."""
     path = os.path.join(run.directory, FILE)
     if not os.path.exists(path):
         return None
@@ -76,12 +76,12 @@ def load(run):
 
 
 def workers_of(timeline):
-    """Those that recorded a step, by rank."""
+    """The workers that recorded a step, by rank."""
     return [worker for _, worker in sorted(timeline["workers"].items()) if worker["steps"]]
 
 
 def coverage(step, timeline):
-    """The part of a step that the recorded steps of each worker cover, added up over the workers."""
+    """The part of a step that the recorded steps of each worker cover, summed over the workers."""
     return sum(max(0, min(s["end"], step["end"]) - max(s["begin"], step["begin"])) for rank in workers_of(timeline) for s in rank["steps"]
                ) / max(step["end"] - step["begin"], 1)
 
@@ -98,7 +98,7 @@ def chosen_step(timeline, median_seconds):
 
 
 def window_of(run, timeline, step):
-    """(begin, end) in ns: of one worker where each has its own clock of steps, else from the first to begin to the last to end."""
+    """(begin, end) in ns: of one worker if each worker has its own steps, else from the first begin to the last end."""
     if run.kind == "ps" and run.topology != "ps:sync":
         return step["begin"], step["end"]
     same = [s for rank in workers_of(timeline) for s in rank["steps"] if s["step"] == step["step"]]
@@ -139,7 +139,7 @@ def server_lanes(rank, threads, window):
 
 
 def pictures(groups):
-    """[(label, step number, window, lanes, clock error)] of the groups that left a timeline."""
+    """[(label, step number, window, lanes, clock error)] of the groups that left a trace."""
     out = []
     for group in groups:
         middle = median([run.tokens_per_second for run in group])
@@ -156,7 +156,7 @@ def pictures(groups):
 
 
 def section(groups):
-    """The section; "" when no run left a timeline."""
+    """The section; "" if no run left a trace."""
     found = pictures(groups)
     if not found:
         return ""

@@ -193,9 +193,10 @@ static int take_message(struct comm *c, int peer, struct net_message *m) {
         staging_put_weights(c->o.staging, u, worker_core_fills(core, u),
                             worker_core_times(core, u, worker_core_landed(core, u) - 1)->ids);
     }
+    // The span ends before a hook can see the weights: what it computes with them comes after their pull.
+    if (trains) thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
     comm_changed(c);
     comm_unlock(c);
-    if (trains) thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
     return rc;
 }
 

@@ -79,14 +79,22 @@ class Case(Runs):
 
 
 class Libraries(Case):
+    """-S: a Python that has its standard library and no package."""
+    def bare(self, name, *words, status=0):
+        return Runs.run_it(self, "-S", os.path.join(EXPERIMENTS, name), *words, program=sys.executable, status=status)
+
     def test_without_them_a_script_says_what_to_install(self):
-        """-S: a Python that has its standard library and no package."""
         for name, words in (("compare.py", ["--a", "zero:1"]), ("consistency.py", ["--quick"])):
             with self.subTest(name):
-                p = Runs.run_it(self, "-S", os.path.join(EXPERIMENTS, name), *words, program=sys.executable, status=2)
-                self.assertIn("lacks pandas, scipy, jinja2: run `make deps`, or apt install python3-pandas python3-scipy python3-jinja2, or ", p.stderr)
-                self.assertEqual(len(p.stderr.splitlines()), 1)
-                Runs.run_it(self, "-S", os.path.join(EXPERIMENTS, name), "--help", program=sys.executable)
+                said = self.bare(name, *words, status=2).stderr
+                self.assertIn("lacks pandas, scipy, jinja2: run `make deps`, or apt install python3-pandas python3-scipy python3-jinja2, or ", said)
+                self.assertEqual(len(said.splitlines()), 1)
+
+    def test_no_script_needs_them_for_its_help(self):
+        for name in sorted(os.listdir(EXPERIMENTS)):
+            if os.access(os.path.join(EXPERIMENTS, name), os.X_OK) and name.endswith(".py"):
+                with self.subTest(name):
+                    self.assertIn("usage: ", self.bare(name, "--help").stdout)
 
 
 class FinishedRuns(Case):

@@ -304,7 +304,7 @@ static int epoch_starts(const struct ps_role_options *o, const struct epochs *e,
                  life.lost == 1 ? " is" : "s are");
     bool says = !o->config->quiet && e->why[0];
     if (says && out->checkpoint[0])
-        info("epoch %u goes on behind step %lld (%s)%s: %s", e->epoch, (long long)out->step, out->checkpoint,
+        info("epoch %u resumes after step %lld (%s)%s: %s", e->epoch, (long long)out->step, out->checkpoint,
              again, e->why);
     else if (says)
         info("epoch %u begins at the first step, as there is no checkpoint%s: %s", e->epoch, again, e->why);

@@ -64,7 +64,7 @@ static int on_push(struct server_core *c, struct server_key *k, const struct wir
 static void refuse_beyond(struct server_core *c, const struct server_key *k, int worker, int64_t want) {
     refuse(
         c, &(struct wire_header){.kind = WIRE_PULL, .rank = worker, .key = k->key, .step = want},
-        "the worker goes on behind more steps than the checkpoint has that this server has read: is it the same "
+        "the worker resumes after more steps than the checkpoint has that this server has read: is it the same "
         "directory?");
 }
 

@@ -82,7 +82,7 @@ struct metrics *metrics_create(const char *dir, int64_t steps, double *elapsed) 
     if (!log_file_open(&m->file, m->path, is_before, &b)) {
         if (goes_on && b.last < b.steps)
             warn(
-                "%s is damaged behind step %.0f: the lines of steps %.0f to %.0f are lost, and the curve has a gap there. The "
+                "%s is damaged after step %.0f: the lines of steps %.0f to %.0f are lost, and the curve has a gap there. The "
                 "state is not concerned",
                 m->path, b.last, b.last + 1, b.steps);
         return m;

@@ -79,7 +79,7 @@ void progress_start(struct progress *p, const struct config *c, const struct mod
             format_count(count, c->train_batch * c->seq), c->workers, (long long)c->accumulation,
             (long long)c->micro_batch, most, (long long)c->seq);
     if (c->row->admission) fprintf(p->o.file, "security %s\n", c->row->admission(c));
-    if (p->o.first > 0) fprintf(p->o.file, "goes on behind step %lld\n", (long long)p->o.first);
+    if (p->o.first > 0) fprintf(p->o.file, "resumes after step %lld\n", (long long)p->o.first);
     char *trouble = trouble_text(c->straggle, c->delay), *fault = message_fault_text(c->fault);
     if (trouble) fprintf(p->o.file, "trouble: %s\n", trouble);
     if (fault) fprintf(p->o.file, "trouble: %s\n", fault);

@@ -132,7 +132,7 @@ static void print_placement(FILE *f, const cJSON *s) {
 
 static void print_resumed(FILE *f, const cJSON *s) {
     if (isfinite(json_number(s, "resumed_from")))
-        fprintf(f, "resumed     behind step %.0f; times, bytes and memory are of what came after it\n",
+        fprintf(f, "resumed     after step %.0f; times, bytes and memory are of the steps after it\n",
                 json_number(s, "resumed_from"));
     print_lives(f, s);
     print_away(f, s);

@@ -148,7 +148,7 @@ static int check_name(const char *path, const struct manifest *m) {
     int64_t named = checkpoint_named(path);
     if (named < 0 || named == m->train.step) return 0;
     return fail(
-        "%s: holds the state behind step %lld, not of the step in its name: give it the name step-%lld", path,
+        "%s: holds the state after step %lld, not of the step in its name: give it the name step-%lld", path,
         (long long)m->train.step, (long long)m->train.step);
 }
 

@@ -86,7 +86,7 @@ struct checkpoint *resume_open(const char *path, const struct identity_source *s
     if (!rc) rc = checkpoint_fits(ck, s->layout);
     int64_t step = train_state_place(checkpoint_train(ck));
     if (!rc && whole && step > c->steps)
-        rc = fail("--resume: %s is behind step %lld, and --steps is %lld: there is no way back", path,
+        rc = fail("--resume: %s is the state after step %lld, and --steps is %lld: give more steps", path,
                   (long long)step, (long long)c->steps);
     if (rc) checkpoint_close(&ck);
     return ck;

@@ -143,7 +143,7 @@ class Deaths(Star):
         ranks[1].kill_now("worker 1")
         said = self.ended(ranks, 0, 0, 0)
         self.assertRegex(said[1], r"worker 1 \(pid \d+\) was killed by signal 9 \(Killed\) [0-9.]+ s after the start: starting it again")
-        self.assertIn("epoch 2 goes on behind step", said[0])
+        self.assertIn("epoch 2 resumes after step", said[0])
         self.run_it(*JOB, "--steps", "30", "--workers", "3", "--servers", "2", "--out", "one")
         self.assertEqual(self.summary()["loss"], self.summary("one")["loss"])
 

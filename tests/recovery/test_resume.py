@@ -193,7 +193,7 @@ class Continued(Resume):
         for lines, lost in ((whole, None), (whole[:2] + ['{"st\n'] + whole[3:], f"steps 3 to {STEPS}"), (whole[:-1], f"steps {STEPS} to {STEPS}")):
             self.write("".join(lines), "gap", "metrics.jsonl")
             p = self.train("gap", *ring, *KEEP_ALL, "--resume", f"gap/checkpoints/step-{STEPS}", steps=STEPS + 1, fresh=False)
-            self.assertEqual("metrics.jsonl is damaged behind step" in p.stderr, lost is not None, p.stderr)
+            self.assertEqual("metrics.jsonl is damaged after step" in p.stderr, lost is not None, p.stderr)
             self.assertIn(lost or "", p.stderr)
 
     def test_finished_and_grown(self):
@@ -317,7 +317,7 @@ class Refused(Resume):
         folder = self.at("renamed", "checkpoints")
         os.rename(os.path.join(folder, "step-3"), os.path.join(folder, "step-9"))
         p = self.train("renamed", *LOCAL, *KEEP_ALL, "--resume", "latest", steps=12, fresh=False, status=2)
-        self.assertIn("step-9: holds the state behind step 3", p.stderr)
+        self.assertIn("step-9: holds the state after step 3", p.stderr)
         self.assertIn("checkpoints/step-8", p.stderr)
         self.assertEqual(self.checkpoints("renamed"), ["step-6", "step-8", "step-9"])
         os.rename(os.path.join(folder, "step-9"), self.at("a name of its own"))

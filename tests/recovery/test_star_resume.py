@@ -262,7 +262,7 @@ class Async(test_resume.Resume):
             self.train(name, *argv, *lr, "--resume", "async", steps=10)
             self.assertEqual([line["step"] for line in self.curve(name)], [10])
         p = self.train("over", *ring(2), *lr, "--resume", "async", steps=8, status=2)
-        self.assertIn("is behind step 9, and --steps is 8", p.stderr)
+        self.assertIn("is the state after step 9, and --steps is 8", p.stderr)
 
 
 class Failures(test_resume.Resume):

@@ -86,7 +86,7 @@ class Ports(Runs):
         self.ending.set()
         before = self.checkpoint()
         self.job.until(lambda: self.checkpoint() > before + 10, "later checkpoints")
-        self.assertIn("epoch 2 goes on behind step", self.said())
+        self.assertIn("epoch 2 resumes after step", self.said())
 
 
 if __name__ == "__main__":

@@ -24,6 +24,9 @@ struct consistency_row {
     // it, and no worker waits for a global end of step. Otherwise the pushes of a step are summed in worker
     // order and the scheduler decides for all workers.
     bool on_arrival;
+    // On arrival: all keys take the pushes in one order, which the scheduler fixes. A push is the next in order when it
+    // has arrived at every shard. Else each key has an order of its own.
+    bool ordered;
     bool exact;   // if more pushes arrive in time for a step than it needs, only as many count
     bool graces;  // once a step has enough, it waits parameter_server.grace_ms for others
     bool delays;  // a step may be computed on weights of earlier steps: parameter_server.read decides which
@@ -69,6 +72,10 @@ static inline bool consistency_allows(const struct consistency_rule *c, int64_t 
 static inline bool consistency_drops(const struct consistency_rule *c) {
     return !c->row->on_arrival && c->needs < c->workers;
 }
+// Whether a worker learns only from its next weights how old its gradient was, and whether any update has it.
+static inline bool consistency_ages_late(const struct consistency_rule *c) {
+    return c->row->ordered || consistency_drops(c);
+}
 // Whether timing decides which weights a step is computed on: they may be recorded (ps/record/arrivals.h).
 static inline bool consistency_reads_vary(const struct consistency_rule *c) {
     return c->lead > 0 && !c->oldest;
@@ -96,6 +103,10 @@ static inline bool ps_elastic(const struct config *c) { return c->recovery.elast
 static inline bool ps_drops(const struct config *c) {
     const struct consistency_rule rule = consistency_of(c);
     return consistency_drops(&rule);
+}
+static inline bool ps_ages_late(const struct config *c) {
+    const struct consistency_rule rule = consistency_of(c);
+    return consistency_ages_late(&rule);
 }
 static inline bool ps_reads_vary(const struct config *c) {
     const struct consistency_rule rule = consistency_of(c);

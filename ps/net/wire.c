@@ -19,7 +19,7 @@ static const size_t place_of[] = {
     [19] = offsetof(struct wire_header, norm),        [20] = offsetof(struct wire_header, loss_scale),
     [21] = offsetof(struct wire_header, clip),        [22] = offsetof(struct wire_header, mask),
     [23] = offsetof(struct wire_header, untaken),     [24] = offsetof(struct wire_header, tokens),
-    [25] = offsetof(struct wire_header, mean_tokens)};
+    [25] = offsetof(struct wire_header, mean_tokens), [26] = offsetof(struct wire_header, updates)};
 #define BODY       16   // a body's number is its kind's plus this
 #define BODY_BYTES 256  // of the largest body's struct
 
@@ -145,7 +145,9 @@ static bool counts(int64_t x) { return x >= 0 && x <= INT64_MAX >> 2; }
 static int header_check(const struct wire_header *h, size_t payload_bytes) {
     if ((unsigned)h->role >= PS_ROLES || h->rank < -1 || h->rank > 1 << 20) return -1;
     if (h->thread < 0 || h->thread > 1 << 16 || h->key < 0) return -1;
-    if (!counts(h->step) || !counts(h->version) || !counts(h->batch) || !counts(h->staleness)) return -1;
+    if (!counts(h->step) || !counts(h->version) || !counts(h->updates) || !counts(h->batch) ||
+        !counts(h->staleness))
+        return -1;
     if (h->tokens < 0 || h->mean_tokens < h->tokens) return -1;
     if (h->untaken < 0 || h->untaken > h->step) return -1;
     if (!counts(h->ready_ns) || !counts(h->peers_ready_ns) || h->flags & ~(uint32_t)WIRE_FLAGS) return -1;

@@ -96,7 +96,8 @@ struct wire_header {
     uint64_t job, incarnation;
     int32_t key;
     int64_t step, version;
-    int64_t batch;  // of the budget (ps/job/batches.h), or the micro-batch (ps/server/push_units.c)
+    int64_t updates;  // of the optimizer: fewer than versions where an update has several pushes
+    int64_t batch;    // of the budget (ps/job/batches.h), or the micro-batch (ps/server/push_units.c)
     uint64_t seq;
     int64_t staleness;
     int64_t untaken;  // the receiver's last pushes before `step` that the key has not taken yet

@@ -48,6 +48,8 @@ struct rounds {
     struct gather gather;
     struct budget *budget;  // NULL: workers share steps
     struct step_set *set;   // NULL: every worker belongs to every step
+    int *arrived;           // (N) shards that have the worker's last push, where pushes are ordered
+    int64_t ordered;        // pushes with a position in the order
     uint64_t away;          // workers that the last step ran without
     struct loss *losses;    // (N) the last loss of each; it owns the texts
     char error[WIRE_TEXT_MAX];
@@ -319,6 +321,15 @@ void rounds_stop(struct rounds *c) {
     if (c->budget) budget_stop(c->budget);
 }
 
+// ---------------------------------------------------------------- one order of pushes for all keys
+// A shard has all its keys' gradients of a worker's push. A worker pushes again only after it was answered.
+static void note_arrival(struct rounds *c, const struct wire_header *h) {
+    int w = h->mask ? __builtin_ctzll(h->mask) : c->workers;
+    if (w >= c->workers || ++c->arrived[w] < c->full_shards) return;
+    c->arrived[w] = 0;
+    tell_shards(c, &(struct wire_header){.kind = WIRE_SET, .step = c->ordered++, .mask = elastic_bit(w)});
+}
+
 // ---------------------------------------------------------------- workers that join and leave
 bool rounds_has(const struct rounds *c, int w) { return is_live(c, w); }
 
@@ -341,6 +352,7 @@ int rounds_lost(struct rounds *c, int w, const struct loss *loss, double now) {
 int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, double now) {
     struct round *r;
     int place = 0;  // index among the shards that have keys
+    if (c->rule.row->ordered && c->o.map->shard_keys[shard]) note_arrival(c, h);
     if (!c->set || !c->o.map->shard_keys[shard]) return 0;
     if (round_for(c, membership_shard(c->members, shard), h, &r) != 0) return -1;
     for (int i = 0; i < shard; i++) place += c->o.map->shard_keys[i] > 0;
@@ -448,6 +460,7 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
                                       .recorded = o->recorded,
                                       .ctx = o->recorded_ctx};
     if (c->rule.row->on_arrival) c->budget = budget_create(&bo);
+    c->arrived = xcalloc(n, sizeof *c->arrived);
     if (!ps_elastic(o->config) && !consistency_drops(&c->rule)) return c;
     struct step_set_options so = {.workers = c->workers,
                                   .min = o->config->recovery.elastic_min,
@@ -480,6 +493,7 @@ void rounds_destroy(struct rounds **at) {
     free(c->gather.have);
     free(c->gather.told);
     free(c->gather.values);
+    free(c->arrived);
     budget_destroy(&c->budget);
     step_set_destroy(&c->set);
     for (int w = 0; w < c->workers && c->losses; w++) free((char *)c->losses[w].why);

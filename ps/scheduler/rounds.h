@@ -13,7 +13,8 @@
 //     JOIN      of a worker that joins the running job: JOINED when the next step opens, STEP_DONE to the rest
 //     gather    of the live workers
 //
-// Where workers run ahead of each other they share no steps: TAKE of a worker --> TAKEN (budget.h).
+// Where workers run ahead of each other they share no steps: TAKE of a worker --> TAKEN (budget.h). Where all keys take
+// pushes in one order (consistency_row.ordered): ARRIVED (worker) of every shard --> SET (position, worker) to the shards.
 //
 // Invariants
 // 1. Each message arrives once (ps/net/link.h), in any order. A message of a step or gather that is over is dropped;

@@ -45,9 +45,8 @@
 #include "ps/server/server_state.h"
 #include "shared/core/error.h"
 
-// The decoded gradient, rounded to the gradients' type, in the key's buffer of sums.
-static const void *decoded(const struct server_core *c, const struct server_key *k,
-                           const struct gradient *g) {
+const void *gradient_decoded(const struct server_core *c, const struct server_key *k,
+                             const struct gradient *g) {
     struct sum_args a = {.acc = k->buf.acc,
                          .grads = &g->data,
                          .count = 1,
@@ -79,6 +78,7 @@ void note_sent(struct server_core *c, struct server_key *k, int worker, struct p
     if (!k->sent) return;
     uint64_t seq = k->pulls[worker].seq;
     if (k->sent[worker].seq != seq) send_copy(c, k, worker, seq);
+    m->header.updates -= age_of(c, k->version - k->sent[worker].version);
     m->header.version = k->sent[worker].version;
     m->payload = sent_to(c, k, worker);
 }
@@ -118,7 +118,7 @@ int64_t told_age(const struct server_core *c, uint32_t flags, uint64_t age) {
     return is_used(c, flags, age) ? (int64_t)age : -1;
 }
 
-static void widen(float *out, const void *in, int64_t at, int64_t n, enum dtype from) {
+void gradient_widen(float *out, const void *in, int64_t at, int64_t n, enum dtype from) {
     const char *why = "", *begin = (const char *)in + (size_t)at * dtype_size(from);
     cpu_ops[OP_CAST](1, &(struct cast_args){.out = out, .in = begin, .n = n, .from = from, .to = DT_F32},
                      &why);
@@ -132,7 +132,7 @@ static void add_squares(const struct server_core *c, struct server_key *k, const
     for (int64_t at = 0; at < k->n && k->buf.own; at += CHUNK) {
         int64_t n = k->n - at < CHUNK ? k->n - at : CHUNK;
         float *s = k->buf.own + at;
-        widen(x, grad, at, n, c->dtype);
+        gradient_widen(x, grad, at, n, c->dtype);
         for (int64_t i = 0; i < n; i++) x[i] *= scale;
         for (int64_t i = 0; i < n; i++) s[i] = fmaf(m, s[i], (1 - m) * x[i] * x[i]);
     }
@@ -149,11 +149,11 @@ static void add_push(struct server_core *c, struct server_key *k, const struct w
     for (int64_t at = 0; at < k->n; at += CHUNK) {
         int64_t n = k->n - at < CHUNK ? k->n - at : CHUNK;
         float *acc = k->buf.acc + at;
-        widen(x, grad, at, n, c->dtype);
+        gradient_widen(x, grad, at, n, c->dtype);
         for (int64_t i = 0; i < n; i++) x[i] *= scale;
         if (compensates) {
-            widen(now, k->buf.weight, at, n, c->dtype);
-            widen(then, sent_to(c, k, h->rank), at, n, c->dtype);
+            gradient_widen(now, k->buf.weight, at, n, c->dtype);
+            gradient_widen(then, sent_to(c, k, h->rank), at, n, c->dtype);
             for (int64_t i = 0; i < n; i++) {
                 float one = k->buf.own ? lambda / sqrtf(k->buf.own[at + i] + SQUARE_LEAST) : lambda;
                 x[i] = fmaf(one * x[i] * x[i], now[i] - then[i], x[i]);
@@ -244,7 +244,7 @@ int on_arrival_admit(struct server_core *c, struct server_key *k, const struct w
         c->totals.duplicates++;
         ps_frame_release(g->frame);
     } else {
-        const void *grad = c->code.kind == CODE_NONE ? g->data : decoded(c, k, g);
+        const void *grad = c->code.kind == CODE_NONE ? g->data : gradient_decoded(c, k, g);
         const struct arrival arrival = {w, (uint32_t)h->version, (uint32_t)behind, h->batch};
         if (is_used(c, h->flags, age)) note_age(c, h, grad, age);
         if (c->o.record) arrivals_note(c->o.record, k->key, &arrival);

@@ -22,13 +22,8 @@ struct replay_worker {
     // The weights that it was sent last:
     int64_t told;  // their step
     int64_t version;
-    void *copy;  // a copy, until the worker's next push; NULL: not needed
-    // The header of its push whose gradient is held:
-    struct held_push {
-        int64_t step, version, batch, ready_ns, tokens;
-        float lr, grad_scale;
-        uint32_t flags;
-    } push;
+    void *copy;             // a copy, until the worker's next push; NULL: not needed
+    struct held_push push;  // whose gradient is held
 };
 
 struct replay_key {
@@ -73,6 +68,7 @@ static void replayed_answer(struct server_core *c, struct server_key *k, int wor
             note_held(c);
         }
     }
+    m->header.updates -= age_of(c, m->header.version - r->version);
     m->header.version = r->version;
     if (r->copy) m->payload = r->copy;
 }
@@ -113,18 +109,7 @@ static int check_reachable(struct server_core *c, const struct server_key *k, co
 
 // The held push is the next in the recording.
 static int apply_held(struct server_core *c, struct server_key *k, int worker) {
-    const struct held_push *p = &replay_of(k)->w[worker].push;
-    const struct wire_header h = {.kind = WIRE_PUSH,
-                                  .rank = worker,
-                                  .key = k->key,
-                                  .step = p->step,
-                                  .version = p->version,
-                                  .batch = p->batch,
-                                  .ready_ns = p->ready_ns,
-                                  .tokens = p->tokens,
-                                  .lr = p->lr,
-                                  .grad_scale = p->grad_scale,
-                                  .flags = p->flags};
+    const struct wire_header h = held_push_header(&replay_of(k)->w[worker].push, k->key, worker);
     const struct gradient g = k->slots->held[worker];
     k->slots->held[worker] = (struct gradient){0};
     if (g.frame) c->totals.held_bytes -= g.bytes;
@@ -136,13 +121,7 @@ static int replayed_advance(struct server_core *c, struct server_key *k) {
         if (check_reachable(c, k, a) != 0) return -1;
         const struct held_push *p = &replay_of(k)->w[a->worker].push;
         if (!is_held(k, a->worker) || version_needed(c, k)) return 0;
-        if (p->version != a->version || p->batch != a->batch)
-            return core_fail(
-                c->error,
-                "key %d, step %lld: worker %d pushed a gradient of batch %lld on version %lld, in the recording of batch %lld on "
-                "version %u: it is of another run",
-                k->key, (long long)p->step, a->worker, (long long)p->batch, (long long)p->version,
-                (long long)a->batch, a->version);
+        if (check_recorded(c, k, p, a) != 0) return -1;
         replay_of(k)->next++;
         if (apply_held(c, k, a->worker) != 0) return -1;
     }
@@ -162,8 +141,7 @@ static int replayed_admit(struct server_core *c, struct server_key *k, const str
     if (r->copy) c->totals.held_bytes -= (size_t)k->n * dtype_size(c->dtype);
     free(r->copy);
     r->copy = NULL;
-    r->push = (struct held_push){h->step,   h->version, h->batch,      h->ready_ns,
-                                 h->tokens, h->lr,      h->grad_scale, h->flags};
+    r->push = held_push_of(h);
     hold(c, k->slots, h->rank, g);
     note_held(c);
     k->pushed[h->rank] = h->step + 1;

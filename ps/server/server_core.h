@@ -25,13 +25,7 @@
 // that pass; the answer to the worker's pull acknowledges them. Weights go to the worker's segment, or the
 // worker reads them in place: they do not change before it has pushed again.
 //
-// A policy (server_state.h) decides how a push becomes an update. Each has its file; a job uses one:
-//
-//     in order     push_in_order.c    as drawn; all workers belong to a step
-//     units        push_units.c       the same per micro-batch, for workers that keep two units at a time
-//     set          push_set.c         gradients are held until the scheduler fixes which belong to the step (--elastic)
-//     on arrival   push_on_arrival.c  each is an update of its own, or one of K that are averaged (ps:async)
-//     replayed     push_replayed.c    the same, in the order that an earlier run has recorded
+// A policy decides how a push becomes an update: push_policy.h lists them, one file each. The drawing is push_in_order.c.
 //
 // Invariants
 // 1. Each message arrives once (ps/net/link.h), in any order. A push of (worker, key, step) that was taken before,

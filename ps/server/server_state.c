@@ -61,6 +61,37 @@ void keep_old(const struct server_core *c, struct server_key *k) {
     k->old_version[old_of(c, k->step)] = k->version;
 }
 
+// ---------------------------------------------------------------- pushes that wait
+struct held_push held_push_of(const struct wire_header *h) {
+    return (struct held_push){h->step,   h->version, h->batch,      h->ready_ns,
+                              h->tokens, h->lr,      h->grad_scale, h->flags};
+}
+
+struct wire_header held_push_header(const struct held_push *p, int key, int worker) {
+    return (struct wire_header){.kind = WIRE_PUSH,
+                                .rank = worker,
+                                .key = key,
+                                .step = p->step,
+                                .version = p->version,
+                                .batch = p->batch,
+                                .ready_ns = p->ready_ns,
+                                .tokens = p->tokens,
+                                .lr = p->lr,
+                                .grad_scale = p->grad_scale,
+                                .flags = p->flags};
+}
+
+int check_recorded(struct server_core *c, const struct server_key *k, const struct held_push *p,
+                   const struct arrival *a) {
+    if (p->version == a->version && p->batch == a->batch) return 0;
+    return core_fail(
+        c->error,
+        "key %d, step %lld: worker %d pushed a gradient of batch %lld on version %lld, in the recording of batch %lld on "
+        "version %u: it is of another run",
+        k->key, (long long)p->step, a->worker, (long long)p->batch, (long long)p->version,
+        (long long)a->batch, a->version);
+}
+
 // ---------------------------------------------------------------- checkpoints
 bool keep_wanted(const struct server_core *c, const struct wire_header *h) {
     // Worker 0 may be late, and all workers set the flag for the same steps.
@@ -133,6 +164,7 @@ static struct ps_message pull_reply(struct server_core *c, struct server_key *k,
                    .key = k->key,
                    .step = pull->want,
                    .version = old ? k->old_version[old_of(c, clock)] : k->version,
+                   .updates = (old ? k->old_version[old_of(c, clock)] : k->version) + k->skew,
                    .seq = pull->seq,
                    .staleness = c->rule.lead ? pull->want - clock
                                 : age < 0    ? 0
@@ -166,10 +198,13 @@ void answer_pull(struct server_core *c, struct server_key *k, int worker) {
 }
 
 static struct ps_message snapshot_reply(const struct server_core *c, const struct server_key *k) {
-    return (struct ps_message){
-        .header = {.kind = WIRE_SNAPSHOT_REPLY, .key = k->key, .version = k->version, .seq = k->shot.seq},
-        .payload = k->buf.weight,
-        .bytes = (size_t)k->n * dtype_size(c->dtype)};
+    return (struct ps_message){.header = {.kind = WIRE_SNAPSHOT_REPLY,
+                                          .key = k->key,
+                                          .version = k->version,
+                                          .updates = k->version + k->skew,
+                                          .seq = k->shot.seq},
+                               .payload = k->buf.weight,
+                               .bytes = (size_t)k->n * dtype_size(c->dtype)};
 }
 
 // Answers the last snapshot request once the key has its version: with a copy, and after all other answers of an

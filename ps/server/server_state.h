@@ -195,6 +195,19 @@ static inline struct span of_all(const struct server_core *c, const struct serve
     return span_for(k->step, k->key, 0, c->rule.workers);
 }
 
+// ---------------------------------------------------------------- pushes that wait for their place in an order
+// What is needed of the header of a push whose gradient is held.
+struct held_push {
+    int64_t step, version, batch, ready_ns, tokens;
+    float lr, grad_scale;
+    uint32_t flags;
+};
+struct held_push held_push_of(const struct wire_header *h);
+struct wire_header held_push_header(const struct held_push *p, int key, int worker);
+// Returns 0, or -1 with an error if the push is not the recorded one.
+int check_recorded(struct server_core *c, const struct server_key *k, const struct held_push *p,
+                   const struct arrival *a);
+
 // ---------------------------------------------------------------- steps that commit (push_in_order.c)
 // Records a push, and holds its gradient in its step's slot. Returns 0, or -1 with an error.
 int note_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
@@ -225,6 +238,11 @@ const char *on_arrival_unfit(const struct server_core *c, const struct server_ke
 static inline int64_t age_of(const struct server_core *c, int64_t versions) {
     return (versions + c->per_update - 1) / c->per_update;
 }
+// out[0 .. n) = elements at .. at + n of a gradient or of weights, in fp32.
+void gradient_widen(float *out, const void *in, int64_t at, int64_t n, enum dtype from);
+// Returns the gradient that a push's code means, rounded to the gradients' type, in the key's buffer of sums.
+const void *gradient_decoded(const struct server_core *c, const struct server_key *k,
+                             const struct gradient *g);
 // A gradient's age for its worker; -1: it was skipped or too old, and no update has it.
 int64_t told_age(const struct server_core *c, uint32_t flags, uint64_t age);
 // Applies a push at once.

@@ -11,8 +11,9 @@ struct collection {
     bool begun;
     uint64_t seq;
     int64_t version, least, most;
-    int missing;     // keys
-    bool *answered;  // (keys)
+    int64_t updates;  // the least
+    int missing;      // keys
+    bool *answered;   // (keys)
 };
 
 struct snapshot_pulls {
@@ -49,6 +50,7 @@ void snapshot_pulls_open(struct snapshot_pulls *p, int64_t version, struct snaps
                              .seq = ++p->seq,
                              .version = version,
                              .least = INT64_MAX,
+                             .updates = INT64_MAX,
                              .missing = p->o.map->count,
                              .answered = xcalloc((unsigned long)p->o.map->count, sizeof(bool))};
     *at = c;
@@ -94,10 +96,11 @@ void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h
     c->answered[h->key] = true;
     if (h->version < c->least) c->least = h->version;
     if (h->version > c->most) c->most = h->version;
+    if (h->updates < c->updates) c->updates = h->updates;
     if (--c->missing > 0) return;
     struct collection whole = *c;
     forget(p, c);
-    snapshot_collected(whole.snapshot, whole.least, whole.most);
+    snapshot_collected(whole.snapshot, whole.least, whole.most, whole.updates);
     begin_next(p);
 }
 

@@ -122,10 +122,10 @@ static int barrier(struct worker *w) {
 
 // All weights of the step have landed and none of the next, so their versions count the pushes of the whole job.
 static void count_samples(struct worker *w) {
-    int64_t pushes = worker_core_version(comm_lock(w->comm));
+    const struct worker_core *core = comm_lock(w->comm);
+    w->t.plan.version = worker_core_updates(core);
+    w->t.plan.samples = worker_core_version(core) * batches_own(w->c);
     comm_unlock(w->comm);
-    w->t.plan.version = updates_of_pushes(w->c, pushes);
-    w->t.plan.samples = pushes * batches_own(w->c);
 }
 
 // ---------------------------------------------------------------- a gradient leaves

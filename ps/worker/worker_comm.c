@@ -326,6 +326,7 @@ static int start_thread(struct comm *c) {
                                     .lead = c->rule.lead,
                                     .lag = c->rule.lag,
                                     .drops = consistency_drops(&c->rule),
+                                    .ages_late = consistency_ages_late(&c->rule),
                                     .per_update = pushes_per_update(c->c),
                                     .layout = c->o.role.layout,
                                     .map = c->o.map,

@@ -31,7 +31,10 @@ static struct worker_unit *unit_of_slot(const struct worker_core *c, const struc
 // A wake-up costs what has changed, however many keys there are: counts over the keys of a unit or a shard are updated
 // when one key changes.
 static int64_t *mark_of(struct worker_key *k, enum mark mark) {
-    return mark == MARK_LANDED ? &k->landed : mark == MARK_VERSION ? &k->version : &k->fills;
+    return mark == MARK_LANDED    ? &k->landed
+           : mark == MARK_VERSION ? &k->version
+           : mark == MARK_UPDATES ? &k->updates
+                                  : &k->fills;
 }
 
 // Scans all keys of a unit only when the last key with the least value rises: at most once per key.
@@ -394,7 +397,7 @@ static void count_age(struct worker_core *c, const struct wire_header *h, int64_
 // next weights.
 static void taken(struct worker_core *c, int key, struct worker_slot *s, const struct wire_header *h,
                   double now) {
-    if (!c->o.drops) count_age(c, h, c->o.lead > 0 ? s->staleness : h->staleness);
+    if (!c->o.ages_late) count_age(c, h, c->o.lead > 0 ? s->staleness : h->staleness);
     note_acknowledged(c, key, s, h, now);
     sent_through(c, key, s, now);
 }
@@ -503,6 +506,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
                          key, (long long)h->step, k->part->shard / c->o.map->threads, bytes, k->bytes);
     set_mark(c, key, MARK_LANDED, h->step);
     set_mark(c, key, MARK_VERSION, h->version);
+    set_mark(c, key, MARK_UPDATES, h->updates);
     set_mark(c, key, MARK_FILLS, k->fills + 1);
     if (c->o.lead > 0) k->lacks = h->staleness;
     for (int i = 0; i < slots(c); i++) {
@@ -514,7 +518,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
             c->status.pulling--;
             owe(c, key, -1, now);
             if (s->pull_final) continue;  // it follows no push
-            if (c->o.drops) count_age(c, h, h->staleness);
+            if (c->o.ages_late) count_age(c, h, h->staleness);
             t->landed_peers_ns = needed_ns(c, h, t->landed_peers_ns);
             if (!t->landed_first_ns) t->landed_first_ns = ps_clock_ns(now);
             if (--u->unlanded == 0) t->landed_ns = ps_clock_ns(now);
@@ -654,13 +658,14 @@ int worker_core_tick(struct worker_core *c, double now) {
 int64_t worker_core_landed(const struct worker_core *c, int u) {
     return c->least[u * MARKS + MARK_LANDED].value;
 }
-int64_t worker_core_version(const struct worker_core *c) {
+static int64_t least_of_all(const struct worker_core *c, enum mark mark) {
     int64_t least = INT64_MAX;
     for (int u = 0; u < c->o.layout->count; u++)
-        if (c->least[u * MARKS + MARK_VERSION].value < least)
-            least = c->least[u * MARKS + MARK_VERSION].value;
+        if (c->least[u * MARKS + mark].value < least) least = c->least[u * MARKS + mark].value;
     return least;
 }
+int64_t worker_core_version(const struct worker_core *c) { return least_of_all(c, MARK_VERSION); }
+int64_t worker_core_updates(const struct worker_core *c) { return least_of_all(c, MARK_UPDATES); }
 uint64_t worker_core_fills(const struct worker_core *c, int u) {
     return (uint64_t)c->least[u * MARKS + MARK_FILLS].value;
 }

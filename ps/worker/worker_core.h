@@ -54,6 +54,7 @@ struct worker_core_options {
     int rank;
     int lead;        // steps that may be open in addition to one
     int lag;         // reported steps whose outcome may be unknown
+    bool ages_late;  // consistency_ages_late: a gradient's age comes with the next weights
     bool drops;      // steps may close without this worker: the next weights show whether its push counted
     int per_update;  // pushes that are averaged in one update; 0: 1
     const struct layout *layout;
@@ -190,7 +191,9 @@ const struct worker_status *worker_core_status(const struct worker_core *c);
 const struct step_outcome *worker_core_outcome(const struct worker_core *c, int64_t step);
 int64_t worker_core_landed(const struct worker_core *c, int u);  // step whose weights every key has
 uint64_t worker_core_fills(const struct worker_core *c, int u);  // pulls that every key has had answered
-int64_t worker_core_version(const struct worker_core *c);        // updates that the weights of every key hold
+// That the weights of every key hold: versions (updates, or pushes where each is an update of its own), and updates.
+int64_t worker_core_version(const struct worker_core *c);
+int64_t worker_core_updates(const struct worker_core *c);
 // Times of u's push of `step`, or of the push that had the slot before: see times.step.
 const struct unit_times *worker_core_times(const struct worker_core *c, int u, int64_t step);
 const struct ps_clock *worker_core_clock(const struct worker_core *c);

@@ -74,7 +74,7 @@ struct worker_key {
     size_t push_at, push_bytes;  // of the pushed bytes: their offset in the unit's
     bool shared;                 // the shard reads and writes this worker's segment
     uint64_t weight_at;
-    int64_t landed, version;
+    int64_t landed, version, updates;
     int64_t fills;  // pulls answered
     int64_t lacks;  // with a lead: steps before `landed` whose updates its weights do not hold
 };
@@ -84,7 +84,7 @@ struct least {
     int64_t value;
     int have;
 };
-enum mark { MARK_LANDED, MARK_VERSION, MARK_FILLS, MARKS };
+enum mark { MARK_LANDED, MARK_VERSION, MARK_UPDATES, MARK_FILLS, MARKS };
 
 // A key's push of a step, and the pull after it. worker_core.h draws the states.
 struct worker_slot {

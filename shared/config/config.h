@@ -297,13 +297,9 @@ static inline int config_group(const struct config *c) {
     return c->reduce_group > 1 && c->reduce_group < c->workers ? (int)c->reduce_group : 0;
 }
 
-// K: pushes whose mean is one update, where pushes are applied on arrival. updates_of_pushes: the updates that so
-// many pushes of a key make; the last one may have fewer than K.
+// K: pushes whose mean is one update, where pushes are applied on arrival.
 static inline int pushes_per_update(const struct config *c) {
     return c->ps.pushes_per_update > 1 ? c->ps.pushes_per_update : 1;
-}
-static inline int64_t updates_of_pushes(const struct config *c, int64_t pushes) {
-    return (pushes + pushes_per_update(c) - 1) / pushes_per_update(c);
 }
 
 // Whether a step's micro-batches are added in fp32 buffers, separate from the 16-bit gradients

@@ -95,8 +95,8 @@ struct checkpoint_report {
       "in the global batch; under `ps:async` in one worker's share of it")                                   \
     F(int64_t, samples_counted, "samples_counted", "sequences",                                              \
       "whose gradients were applied, where they are counted. A worker with `--elastic`, "                    \
-      "`ps:backup` or `ps:quorum`: the job's, since its first step. A server with "                          \
-      "`pushes_per_update` above 1: those in every key. Else null",                                          \
+      "`ps:backup` or `ps:quorum`: the job's, since its first step. A server of "                            \
+      "an asynchronous star: those in every key. Else null",                                                 \
       .null_if_zero = true)                                                                                  \
     F(double, consensus_distance, "consensus_distance", NULL,                                                \
       "of `gossip`, at the end: ||x - mean||^2, x being a rank's masters and mean the mean of "              \

@@ -410,11 +410,11 @@ static int write_collected(void *arg) {
     return 0;
 }
 
-void snapshot_collected(struct snapshot *one, int64_t least, int64_t most) {
+void snapshot_collected(struct snapshot *one, int64_t least, int64_t most, int64_t updates) {
     struct saver *s = one->owner;
     if (s->on_arrival) {
         one->version = least;
-        one->state.updates = updates_of_pushes(s->c, least);
+        one->state.updates = updates;
         one->state.samples = least * own_sequences(s->c);
         pthread_mutex_lock(&s->mutex);
         one->seconds = fmax(now_seconds() - s->start_s, s->last_seconds);

@@ -108,8 +108,8 @@ struct snapshot;
 bool snapshot_may_begin(const struct snapshot *s);
 // Returns the address in the room for the unit's elements from `begin` on.
 void *snapshot_room(const struct snapshot *s, int unit, int64_t begin);
-// All elements are in the room; the keys' versions are between least and most. The topology must not use the
-// snapshot afterwards.
-void snapshot_collected(struct snapshot *s, int64_t least, int64_t most);
+// All elements are in the room; the keys' versions are between least and most, and each key has at least so many updates.
+// The topology must not use the snapshot afterwards.
+void snapshot_collected(struct snapshot *s, int64_t least, int64_t most, int64_t updates);
 
 #endif

@@ -50,6 +50,7 @@ static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
                                     .lead = s->t.lead,
                                     .lag = sim_lag(s),
                                     .drops = ps_drops(&s->c),
+                                    .ages_late = ps_ages_late(&s->c),
                                     .per_update = pushes_per_update(&s->c),
                                     .layout = s->l,
                                     .map = s->map,
@@ -146,6 +147,7 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
         const struct partition *p = &s->map->parts[k];
         unsigned long n = (unsigned long)(p->end - p->begin);
         char *weight = (char *)s->published[p->unit] + (size_t)p->begin * dtype_size(t->dtype);
+        bool table = consistency_of(&s->c).row->ordered;  // a sum and the model of each worker
         bool keeps = t->oldest || (t->lead && order && order->replay);
         void *old = keeps ? xcalloc(n * (unsigned long)t->lead, dtype_size(t->dtype)) : NULL;
         s->buffers[k] =
@@ -153,9 +155,9 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
                                     {xcalloc(n, 4), xcalloc(n, 4)},
                                     weight,
                                     xcalloc(n, 4),
-                                    t->micro > 1 || t->group ? xcalloc(n, 4) : NULL,
-                                    t->lambda > 0 ? xcalloc(n * (unsigned long)t->workers, 4) : NULL,
-                                    t->decay > 0 ? xcalloc(n, 4) : NULL,
+                                    t->micro > 1 || t->group || table ? xcalloc(n, 4) : NULL,
+                                    t->lambda > 0 || table ? xcalloc(n * (unsigned long)t->workers, 4) : NULL,
+                                    t->decay > 0 || table ? xcalloc(n * (unsigned long)t->workers, 4) : NULL,
                                     old};
     }
     s->workers = xcalloc((unsigned long)t->workers, sizeof *s->workers);

@@ -21,6 +21,7 @@ static struct wire_header sample(enum wire_kind kind) {
                             .key = 123456,
                             .step = 1ll << 40,
                             .version = 9,
+                            .updates = 7,
                             .seq = 8,
                             .staleness = 5,
                             .untaken = 2,
@@ -69,9 +70,9 @@ static const char *const carried[WIRE_KINDS] = {
     [WIRE_PUSH] = "key step version seq flags ready_ns lr grad_scale batch place place_bytes into",
     [WIRE_PUSH_ACK] = "key step flags peers_ready_ns staleness batch",
     [WIRE_PULL] = "key step seq flags into",
-    [WIRE_PULL_REPLY] = "key step version seq flags peers_ready_ns staleness place_bytes untaken",
-    [WIRE_SNAPSHOT] = "key version seq",
-    [WIRE_SNAPSHOT_REPLY] = "key version seq",
+    [WIRE_PULL_REPLY] = "key step version updates seq flags peers_ready_ns staleness place_bytes untaken",
+    [WIRE_SNAPSHOT] = "key version updates seq",
+    [WIRE_SNAPSHOT_REPLY] = "key version updates seq",
     [WIRE_SHARD_SUM] = "step peers_ready_ns sum",
     [WIRE_DECISION] = "step flags peers_ready_ns grad_scale norm",
     [WIRE_REPORT] = "step flags ready_ns loss lr loss_scale clip mask values",
@@ -130,7 +131,7 @@ static void test_round_trip(void **state) {
         CHECK(key), CHECK(step), CHECK(version), CHECK(seq), CHECK(flags), CHECK(staleness), CHECK(batch);
         CHECK(ready_ns), CHECK(peers_ready_ns), CHECK(lr), CHECK(grad_scale), CHECK(loss_scale), CHECK(clip);
         CHECK(place), CHECK(place_bytes), CHECK(into), CHECK(text), CHECK(values), CHECK(sum);
-        CHECK(loss), CHECK(norm), CHECK(mask), CHECK(untaken);
+        CHECK(loss), CHECK(norm), CHECK(mask), CHECK(untaken), CHECK(updates);
         assert_int_equal(back.has_sum, k == WIRE_SHARD_SUM);
         assert_int_equal(back.count, does_carry(k, "values") ? WIRE_VALUES_MAX : 0);
         assert_string_not_equal(wire_kind_name((enum wire_kind)k), "unknown");

@@ -12,6 +12,7 @@
 // (either); steps close without stragglers (backup, quorum); weights change while workers read them.
 #define SETTINGS(S)                                                                           \
     S(ON_ARRIVAL, alone, topology)                                                            \
+    S(ORDERED, rule.row->ordered, topology)                                                   \
     S(IN_STEPS, !alone, topology)                                                             \
     S(AHEAD, rule.lead > 0, topology)                                                         \
     S(OWN_PACE, rule.delay > 0, topology)                                                     \
@@ -63,6 +64,7 @@ static const char either[] = "leave out one of the two", out[] = "leave it out",
                   async_[] = "leave it out, or use ps:async",
                   rounds[] = "workers have no common rounds: rounds are of ps:sync and ps:async",
                   places[] = "workers are at different places of their rounds",
+                  in_table[] = "an update is a mean over a table of all workers' gradients",
                   one_by_one[] = "pushes are not applied one by one as they come",
                   by_itself[] = "each gradient is taken by itself, and a code is added to a sum as it is",
                   again[] = "weights that are read again for the backward pass may have changed",
@@ -76,6 +78,7 @@ static const struct pair {
 } pairs[] = {
     {LOCAL_STEPS, AHEAD, rounds, "choose one of them"},
     {LOCAL_STEPS, DROPS, rounds, "choose one of them"},
+    {LOCAL_STEPS, ORDERED, rounds, "choose one of them"},
     {LOCAL_ASYNC, CHECKPOINTS, places, either},
     {LOCAL_ASYNC, RESUME, places, either},
     {LOCAL_ASYNC, EVALUATIONS, "versions of ps:async are of rounds, not of steps",
@@ -113,6 +116,12 @@ static const struct pair {
     {OLDEST, ORDER, "there is nothing to record: each run repeats the one before", either},
     {GRACE, ENOUGH_IS_ALL, "no step waits for others when it has enough",
      "leave it out, or use ps:quorum:Q with Q below the number of workers"},
+    {MAX_LEAD, ORDERED, "the table bounds a gradient's age, to 2N - 2 updates", async_},
+    {SUMS, ORDERED, in_table, async_},
+    {FRESH, ORDERED, "the table bounds a gradient's age, to 2N - 2 updates", async_},
+    {DAMPING, ORDERED, in_table, async_},
+    {COMPENSATION, ORDERED, in_table, async_},
+    {ORDERED, FP16, "a mean over the table may be beyond the range of fp16", "use --dtype bf16"},
     {MAX_LEAD, IN_STEPS, one_by_one, async_},
     {SUMS, IN_STEPS, one_by_one, async_},
     {FRESH, IN_STEPS, one_by_one, async_},

@@ -32,6 +32,7 @@ GOSSIP, LOCAL, REDUCE = "test_decentral_gossip", "test_decentral_local_steps", "
 DELAY = "star/test_bounded_delay.py"
 ON_ARRIVAL, IN_ORDER, PUSH_SET = "ps/server/push_on_arrival.c", "ps/server/push_in_order.c", "ps/server/push_set.c"
 PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
+RINGLEADER = "ps/server/push_ringleader.c"
 CORE_C, EPOCHS = "ps/scheduler/scheduler_core.c", "test_ps_epochs"
 GOSSIP_C, LOCAL_C = "decentral/gossip.c", "shared/launch/local_steps.c"
 TCP, LIVES = "test_decentral_tcp", "decentral/collective/rank_lives.c"
@@ -132,6 +133,13 @@ RULES = [Rule(*row) for row in (
     ("a replayed worker reads the version that it has read", "ps/server/push_replayed.c", "told == want || version == k->version",
      "told == want || true", ARRIVALS),
     ("a replayed push waits until all have read what it replaces", "ps/server/push_replayed.c", " || version_needed(c, k)", "", "test_ps_replay"),
+    # ---- a table of gradients by worker
+    ("a fast worker weighs no more than a slow one", RINGLEADER, "(float)(1.0 / r->w[worker].count)", "1.0f", "test_ps_ringleader"),
+    ("a worker has one update in a round", RINGLEADER, "if (!x->updated && is_full(r))", "if (is_full(r))", "test_ps_ringleader"),
+    ("a worker computes with one model in a round", RINGLEADER, "    if (r->begun) m->payload = model_of(c, k, worker);\n", "", "test_ps_ringleader"),
+    ("a resent answer has the version of the first", RINGLEADER, "    m->header.version = r->w[worker].version;\n", "", "test_ps_ringleader"),
+    ("a push has a position when all shards have it", "ps/scheduler/rounds.c", "++c->arrived[w] < c->full_shards", "++c->arrived[w] < 1", "test_ps_ringleader"),
+    ("a push has a position when all keys have it", RINGLEADER, "if (++part->keys < c->count) return 0;", "part->keys++;", "test_ps_ringleader"),
     # ---- steps that go on without those that are late
     ("a gradient counts only if the set has its worker", PUSH_SET, "        if (!belongs) continue;\n", "", LATE),
     ("the sum of n of N is scaled by N/n", PUSH_SET, ".scale = set_scale(&share)", ".scale = 1.0f", LATE),

@@ -22,6 +22,13 @@ static void resolve_async(struct consistency_rule *c) {
     c->delay = INT64_MAX;
 }
 
+// Members of messages about an order are bits of one uint64_t.
+static int check_ordered(const struct consistency_rule *c, const char *origin, const char *topology) {
+    if (c->workers <= CONFIG_ELASTIC_MAX) return 0;
+    return fail("%s: topology %s: the order of pushes is of at most %d workers: there are %d", origin,
+                topology, CONFIG_ELASTIC_MAX, c->workers);
+}
+
 static int check_ssp(const struct consistency_rule *c, const char *origin, const char *topology) {
     if (c->argument <= CONFIG_DELAY_MAX) return 0;
     return fail("%s: topology %s: a worker keeps 1 + S gradients: S is at most %d", origin, topology,
@@ -54,6 +61,7 @@ static int check_backup(const struct consistency_rule *c, const char *origin, co
 }
 
 // ssp     bounded delay by clock (Ho et al. 2013; Li et al. 2014)
+// ringleader  a table of gradients by worker (Maranjyan and Richtarik 2025, arXiv 2509.22860)
 // backup  the first N-B workers; the other B are backup workers (Chen et al. 2016); K-sync with K = N-B (Dutta et al. 2018)
 // quorum  Q workers, and those that arrive within the grace (Decoupled DiLoCo, arXiv 2604.21428)
 static const struct consistency_row rows[] = {
@@ -70,6 +78,18 @@ static const struct consistency_row rows[] = {
          "the servers apply each worker's gradient alone, the moment it arrives: many small updates where the others make one, each "
          "computed on weights that have changed meanwhile. The order of arrival is a matter of timing, so two such runs differ "
          "as well"},
+    {.name = "ringleader",
+     .on_arrival = true,
+     .ordered = true,
+     .resolve = resolve_async,
+     .check = check_ordered,
+     .how =
+         "A server keeps a table with a sum of gradients for each worker. Each update uses the whole table: the mean per worker, then "
+         "the mean over the workers. In a round each worker gets one update and one new model, and computes on with that model until "
+         "its next; so a fast worker adds more gradients to its own mean, and has no more weight than a slow one.",
+     .differs =
+         "each update is a mean over a table of all workers' last gradients, which were computed on different weights. The order of "
+         "arrival is a matter of timing, so two such runs differ as well"},
     {.name = "ssp",
      .argument = "S",
      .means = "at most S updates behind",

@@ -74,9 +74,11 @@ struct push_policy {
     void (*close)(struct server_key *k);
 };
 
-// The policies: file push_NAME.c, with the table push_NAME. The first that fits is used.
+// The policies: file push_NAME.c, with the table push_NAME. The first that fits is used: one that fits fewer jobs stands
+// before one that fits more.
 #define PUSH_POLICIES(P)                                                                             \
     P(push_units)      /* as in order, per micro-batch, for workers that keep two units at a time */ \
+    P(push_ringleader) /* a table of gradients by worker, in one order for all keys */               \
     P(push_replayed)   /* as on arrival, in the recorded order */                                    \
     P(push_on_arrival) /* each push is an update of its own, or in a sum, at once */                 \
     P(push_in_order)   /* a step's are summed in worker order; all workers belong to it */           \

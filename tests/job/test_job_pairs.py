@@ -155,7 +155,7 @@ BESIDE = {
     "no overlap": (setting("zero_optimization.overlap_comm=false"), "overlap_comm", True),
     "evaluated": (["--eval-every", "2"], "eval_every", True),
 }
-CONSISTENCIES = ["ps:sync", "ps:async", "ps:ssp:1", "ps:backup:1", "ps:quorum:2"]
+CONSISTENCIES = ["ps:sync", "ps:async", "ps:ringleader", "ps:ssp:1", "ps:backup:1", "ps:quorum:2"]
 
 
 class Beside(Runs):
@@ -186,7 +186,9 @@ class Beside(Runs):
         dealt = self.STEPS * self.WORKERS * 2 * (3 if "micro-batches" in names else 1)
         left_out = sum(s.get("dropped_pushes", [])) + sum(s.get("late_steps", [])) + sum(s.get("missed_steps", []))
         skipped = any(line["skipped"] for line in self.lines("run", "metrics.jsonl"))
-        if not left_out and not skipped and "fp16" not in names:
+        if topology == "ps:ringleader":  # what is in the table at the end is in no update
+            self.assertTrue(0 < s["samples_applied"] <= dealt, about)
+        elif not left_out and not skipped and "fp16" not in names:
             self.assertEqual(s["samples_applied"], dealt, about)
         return s
 

@@ -59,7 +59,7 @@ class Rows(Runs):
         self.assertEqual(len(set(schedule)), STEPS - 2)  # twice none, twice all
         for name, options in self.rows():
             # If workers share a budget a line reports where the run is; a single worker does all of it.
-            for workers in [1] if name.startswith("local") else [1, 2] if "ps:async" in name else [3]:
+            for workers in [1] if name.startswith("local") else [1, 2] if "ps:async" in name or "ps:ringleader" in name else [3]:
                 slow = ["--straggle", f"{workers - 1}:3"] if workers > 1 else []
                 with self.subTest(name, workers=workers):
                     self.train("run", *options, "--workers", str(workers), *slow, *DECAYS, "--set", "eval_batches=none")

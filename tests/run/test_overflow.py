@@ -19,7 +19,7 @@ LOST = ["train", "--model", "tiny", "--data", "demo", "--steps", "6", "--seq", "
 
 class Lost(Runs):
     def test_every_topology(self):
-        for topology in ("local", "zero:0", "zero:3", "gossip", "ps:sync", "ps:async", "ps:ssp:1", "ps:backup:1", "ps:quorum:1"):
+        for topology in ("local", "zero:0", "zero:3", "gossip", "ps:sync", "ps:async", "ps:ringleader", "ps:ssp:1", "ps:backup:1", "ps:quorum:1"):
             workers = ["--workers", "1" if topology == "local" else "2"]
             for more in ([], ["--dtype", "bf16"], ["--local-steps", "2"]):
                 if more[:1] == ["--local-steps"] and topology not in ("zero:0", "ps:sync", "ps:async"):

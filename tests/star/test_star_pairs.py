@@ -22,7 +22,7 @@ CYCLE = key("scheduler.type=OneCycle", "scheduler.params.cycle_min_lr=1e-4", "sc
             "scheduler.params.cycle_first_step_size=2", "optimizer.params.betas=[0.9, 0.99]")
 # The requirements of a setting: its topology, if it needs one, and its words.
 ASKS = {
-    "ON_ARRIVAL": ("async", []), "IN_STEPS": ("sync", []), "AHEAD": ("ssp:1", []), "OWN_PACE": ("async", []), "DROPS": ("backup:1", []),
+    "ON_ARRIVAL": ("async", []), "ORDERED": ("ringleader", []), "IN_STEPS": ("sync", []), "AHEAD": ("ssp:1", []), "OWN_PACE": ("async", []), "DROPS": ("backup:1", []),
     "CHANGES": ("async", []), "ONE_VERSION": ("sync", []), "ENOUGH_IS_ALL": ("backup:1", []), "ONE_RESULT": ("sync", []),
     "LOCAL_STEPS": ("", ["--local-steps", "2"]), "LOCAL_ASYNC": ("async", ["--local-steps", "2"]), "UNITS": ("", ["--resident", "units"]),
     "BESIDE": ("", ["--servers-on", "workers"]), "CODES": ("", ps("compression=int8")), "CODES_DECIDED": ("", ps("compression=int8")),

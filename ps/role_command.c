@@ -28,7 +28,7 @@
 #include "shared/report/run_state.h"
 #include "shared/report/summary.h"
 #include "shared/state/checkpoint.h"
-#include "shared/time/moments.h"
+#include "shared/time/stall_report.h"
 #include "shared/train/session.h"
 
 struct role {
@@ -118,7 +118,7 @@ static int read_files(void *ctx) {
     struct role *r = ctx;
     const struct config *c = r->job.config;
     bool scheduler = is(r, &command_scheduler);
-    struct memory_part part = {r->command->name, (int)r->rank, 1, .processes = true};
+    struct memory_ranks part = {r->command->name, (int)r->rank, 1, .processes = true};
     error_quiet(r->by_hand ? QUIET_NOT : QUIET_WARNINGS);
     int opened = job_open(&r->job, c, !is(r, &command_worker));
     error_quiet(QUIET_NOT);
@@ -183,7 +183,7 @@ static int run_server(struct role *r) {
     if (ps_server_run(&r->ps, &report)) return -1;
     r->end = (struct session_end){.rank = report.rank, .job = report.job};
     int rc = r->job.dir ? summary_write_rank(r->job.dir, &report, NULL) : 0;
-    moments_free(&report.moments);
+    stall_report_free(&report.stall_report);
     return rc;
 }
 

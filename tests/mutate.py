@@ -68,9 +68,9 @@ RULES = [Rule(*row) for row in (
     ("who has given no sign of life yet is on the way", LIVES, "bool comes = !sign || ", "bool comes = ", "ring/test_slow_files.py"),
     ("while a whole job stands still nobody becomes silent", LIVES, "sooner(now - l->looked_s, step_s)", "now - l->looked_s", "test_decentral_collective"),
     ("a sign of life of long ago is none", LIVES, "l->unsure = 2", "l->unsure = 0", "test_decentral_collective"),
-    ("nobody is silent while nobody listens", "shared/time/turn_clock.c", "c->behind_s += took_s - most_s;", "", "test_ps_still"),
-    ("slow turns do not make a peer immortal", "shared/time/turn_clock.c", "fmax(TURN_COUNTS * c->lost_s, c->pause_s)", "c->pause_s", "test_ps_still"),
-    ("a launcher that was stopped kills nobody for it", "shared/launch/launch.c", "now = turn_clock_turn(&l->turns, now_seconds()), most_s", "now = now_seconds(), most_s",
+    ("nobody is silent while nobody listens", "shared/time/poll_clock.c", "c->lag_s += took_s - most_s;", "", "test_ps_still"),
+    ("slow turns do not make a peer immortal", "shared/time/poll_clock.c", "fmax(COUNTED_SHARE * c->lost_s, c->pause_s)", "c->pause_s", "test_ps_still"),
+    ("a launcher that was stopped kills nobody for it", "shared/launch/launch.c", "now = poll_clock_poll(&l->turns, now_seconds()), most_s", "now = now_seconds(), most_s",
      "test_shared_still"),
     # ---- deaths and restarts
     ("a silence and its kill are one death", CORE_C, "if (counted) c->given_up[i] = 0;", "counted = false;", EPOCHS),
@@ -150,7 +150,7 @@ RULES = [Rule(*row) for row in (
      "complete", SET),
     ("a quorum waits for the window of grace", "ps/agree/step_set.c", "now - s->enough_s >= s->o.grace_s", "true", SET),
     ("a set is fixed of workers whose every key has come", "ps/agree/step_set.c", "complete &= s->arrived[i];", "complete &= s->members;", SET),
-    ("workers that do not wait for each other begin together", "shared/train/train.c", "return waits_not && !x->c", "return false && !x->c",
+    ("workers that do not wait for each other begin together", "shared/train/train.c", "return may_be_left_out && !x->c", "return false && !x->c",
      "evaluation/test_evaluation.py Evaluation.test_workers_that_do_not_wait_begin_with_worker_0"),
     # ---- bounded delay by clock
     ("no version is older than S updates", IN_ORDER, "k->step >= k->pulls[worker].least", "k->step + 1 >= k->pulls[worker].least", LEAD),

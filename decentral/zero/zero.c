@@ -140,7 +140,7 @@ static void release_weights(struct zero *z, int u, uint64_t at) {
     if (z->policy->weights == RESIDENT_FULL) return;
     struct zero_slot *s = slot_of(z, u);
     event_record(s->idle, z->opt.compute);
-    s->idle_at = at ? at : timeline_moment(z->base.timeline);
+    s->idle_at = at ? at : timeline_mark(z->base.timeline);
     s->held = false;
 }
 
@@ -227,7 +227,7 @@ int zero_grad_ready(struct topology *t, int u) {
     // 1. The gradient is complete. Where it is whole, compute adds it to the fp32 sum.
     if (whole) zero_sum_micro(z, z->opt.compute, u, z->units[u].grad);
     event_record(z->units[u].grad_done, z->opt.compute);
-    uint64_t done_at = timeline_moment(t->timeline);
+    uint64_t done_at = timeline_mark(t->timeline);
     // 2. Backward no longer needs the weights.
     release_weights(z, u, done_at);
     // 3. Reduce the gradient: after each micro-batch, or where it is whole after the last one. 1-bit Adam reduces none.
@@ -292,7 +292,7 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
     dev_copy(z->opt.compute, z->shares + at, in->loss_sum, sizeof(double));
     dev_copy(z->opt.compute, z->shares + at + 1, mine + 1, (size_t)(words - 1) * sizeof(double));
     event_record(z->norm_done, z->opt.compute);
-    struct zero_move m = {TRANSFER_CONTROL, -1, 0, {timeline_moment(z->base.timeline)}};
+    struct zero_move m = {TRANSFER_CONTROL, -1, 0, {timeline_mark(z->base.timeline)}};
     stream_wait_event(reduce, z->norm_done);
     // 2. The norm of all ranks' shards, then the words of all ranks.
     m.bytes = 2 * peers * EXACT_SUM_WORDS * sizeof(int64_t) / size;
@@ -331,7 +331,7 @@ static void launch_update(struct zero *z, const struct step_input *in) {
             optimizer_launch(z->opt.compute, &z->opt.optimizer, &zu->update, &update);
             event_record(zu->updated, z->opt.compute);
         }
-        zu->updated_at = needed ? timeline_moment(z->base.timeline) : 0;
+        zu->updated_at = needed ? timeline_mark(z->base.timeline) : 0;
         // 2. Where all ranks hold whole weights, gather the updated shards.
         if (!z->policy->gather_weights) continue;
         if (zero_bundle_of(&z->gathered_bundles.table, u)->count > 1) {

@@ -107,7 +107,7 @@ static void encode(struct zero *z, int u, float beta1) {
                                                                   .beta1 = beta1,
                                                                   .dt = z->opt.dtype});
     event_record(zu->grad_done, z->opt.compute);
-    zu->onebit.encoded_at = timeline_moment(z->base.timeline);
+    zu->onebit.encoded_at = timeline_mark(z->base.timeline);
 }
 
 // codes: this rank's for all ranks. shard_codes: all ranks' of this rank's shard. Then codes: all shards' results.

@@ -50,7 +50,7 @@ static int64_t own_clock(const struct zero *z) { return now_ns() + z->time.ahead
 
 // Learns the offset to rank 0's clock. Each exchange sends the times from before and after the previous exchange.
 static int measure_offset(struct zero *z, struct clock_offset *o) {
-    struct clock_meeting own = {0}, last = {0};
+    struct clock_barrier own = {0}, last = {0};
     *o = clock_offset_unknown();
     for (int i = 0; i <= CLOCK_EXCHANGES; i++) {
         double *mine = z->host_shares + 2 * z->base.rank;
@@ -60,7 +60,7 @@ static int measure_offset(struct zero *z, struct clock_offset *o) {
         own.before = own_clock(z);
         if (exchange(z, 2)) return -1;
         own.after = own_clock(z);
-        struct clock_meeting first = {from_word(z->host_shares[0]), from_word(z->host_shares[1])};
+        struct clock_barrier first = {from_word(z->host_shares[0]), from_word(z->host_shares[1])};
         if (i > 0) clock_offset_learn(o, last, first);
     }
     return 0;
@@ -110,7 +110,7 @@ void zero_time_close(struct zero *z) {
 }
 
 static int record_thread(void *timeline) {
-    timeline_part(timeline, gettid());
+    timeline_watch_thread(timeline, gettid());
     return 0;
 }
 
@@ -130,7 +130,7 @@ int zero_time_watch(struct zero *z) {
 void zero_serialize_begin(struct zero *z, struct stream *s, uint64_t id) {
     if (!z->opt.no_overlap) return;
     event_record(z->serialized.begun, z->opt.compute);
-    if (id) timeline_gate(z->base.timeline, id, timeline_moment(z->base.timeline));
+    if (id) timeline_ready_at_mark(z->base.timeline, id, timeline_mark(z->base.timeline));
     stream_wait_event(s, z->serialized.begun);
 }
 
@@ -140,7 +140,7 @@ uint64_t zero_move_begin(struct zero *z, struct stream *s, const struct zero_mov
     uint64_t id = timeline_ask(tl, &(struct transfer){.kind = m->kind, .unit = m->unit, .bytes = m->bytes});
     zero_serialize_begin(z, s, id);
     if (!id) return 0;
-    for (int i = 0; i < 2; i++) timeline_gate(tl, id, m->after[i]);
+    for (int i = 0; i < 2; i++) timeline_ready_at_mark(tl, id, m->after[i]);
     if (t->count[ZERO_INTERVAL_OPEN] < t->capacity)
         t->ids[ZERO_INTERVAL_OPEN][t->count[ZERO_INTERVAL_OPEN]++] = id;
     *(s == z->gather_stream ? &t->gathered : &t->reduced) = id;

@@ -15,7 +15,7 @@
 #include "shared/core/error.h"
 #include "shared/fabric/job_key.h"
 #include "shared/report/rank_report.h"
-#include "shared/time/moments.h"
+#include "shared/time/stall_report.h"
 
 // ---------------------------------------------------------------- lines from and to the bench
 // Sleeps until ns. Returns the time at which it continued.
@@ -103,7 +103,7 @@ int bench_server(const struct bench_role_options *s) {
         struct ps_role_options o = role_of(s, c, l, &key);
         if ((o.meet = member_come(&o, PS_SERVER, 1, false))) {
             rc = ps_server_run(&o, &r);
-            moments_free(&r.moments);
+            stall_report_free(&r.stall_report);
         }
         rendezvous_close(&o.meet);
     }

@@ -26,8 +26,8 @@
 #include "shared/report/run_state.h"
 #include "shared/report/span_files.h"
 #include "shared/state/checkpoint_read.h"
+#include "shared/time/poll_clock.h"
 #include "shared/time/thread_time.h"
-#include "shared/time/turn_clock.h"
 #include "shared/train/job.h"
 
 #define QUEUE_MESSAGES 65536  // control messages of all members
@@ -56,7 +56,7 @@ struct scheduler {
     uint64_t standing;              // of the last job that was printed as slow
     int found;                      // result of a job: 0 or -1
     struct epoch_options epochs;    // of the first epoch
-    struct turn_clock turns;        // the core's clock
+    struct poll_clock turns;        // the core's clock
     struct waiting waiting;
     struct thread_time *spans;  // NULL: no trace
     int64_t cpu_begin_ns;       // when the job started
@@ -80,7 +80,7 @@ static void scheduler_send(void *ctx, int peer, const struct ps_message *message
     net_lines_send(&s->lines, peer, &m);
 }
 
-static double moment(const struct scheduler *s) { return turn_clock_at(&s->turns, now_seconds()); }
+static double moment(const struct scheduler *s) { return poll_clock_at(&s->turns, now_seconds()); }
 
 // ---------------------------------------------------------------- the rendezvous
 static void put_text(const struct scheduler *s, const char *name, char *text, size_t bytes) {
@@ -184,7 +184,7 @@ static void hear(struct scheduler *s, struct net_message *m) {
 
 // Checks all members, which may be thousands: once for all messages that have arrived together. Returns 0 or -1.
 static int look_around(struct scheduler *s) {
-    int rc = scheduler_core_tick(s->core, turn_clock_turn(&s->turns, now_seconds()));
+    int rc = scheduler_core_tick(s->core, poll_clock_poll(&s->turns, now_seconds()));
     link_tick(s->link, now_seconds());
     return rc;
 }
@@ -264,9 +264,9 @@ static void epoch_first(const struct ps_role_options *o, const char *checkpoint,
     if (!o->launched) {
         run_state_read(o->dir, &state);
         again = state.phase == RUN_RUNNING || state.phase == RUN_DEAD;
-        if (!again && !resume_is_own(checkpoint, o->dir)) history_forget(o->dir);
+        if (!again && !resume_is_own(checkpoint, o->dir)) history_remove(o->dir);
     }
-    struct history_row last = history_last_life(o->dir);
+    struct history_row last = history_last_start(o->dir);
     out->start = again && last.epoch ? last.start : last.start + 1;
     if (!out->restarts || !again || !last.epoch) return;
     out->first = last.epoch + 1;
@@ -288,7 +288,7 @@ static int epoch_starts(const struct ps_role_options *o, const struct epochs *e,
     // After a scheduler's own death metrics.jsonl shows how far the job was: it has not been cut yet.
     bool later = e->why[0] || stays > 0;
     int64_t reached = e->reached < 0 && later && o->dir ? metrics_last_step(o->dir) : e->reached;
-    struct history_row life = {.kind = HISTORY_LIFE,
+    struct history_row life = {.kind = HISTORY_START,
                                .step = out->step + 1,
                                .start = e->o.start,
                                .epoch = e->epoch,
@@ -366,7 +366,7 @@ struct noting {
 static int note(void *arg) {
     const struct noting *n = arg;
     const struct absence *a = &n->a;
-    history_add(n->s->o->dir, &(struct history_row){.kind = a->away ? HISTORY_AWAY : HISTORY_BACK,
+    history_add(n->s->o->dir, &(struct history_row){.kind = a->away ? HISTORY_ABSENT : HISTORY_RETURNED,
                                                     .step = a->step,
                                                     .worker = a->worker,
                                                     .cause = a->loss.cause,
@@ -495,7 +495,7 @@ static int scheduler_open(struct scheduler *s) {
                                    .recorded = s->replay ? recorded : NULL,
                                    .recorded_ctx = s};
     s->turns.lost_s = ps_lost_s(c);
-    turn_clock_turn(&s->turns, co.start_s);
+    poll_clock_poll(&s->turns, co.start_s);
     s->core = scheduler_core_create(&co);
     return 0;
 }

@@ -2,7 +2,7 @@
 // who has arrived, left or is lost. It decides when an epoch begins and for whom it waits, who is late, and when the
 // job closes. Only `death` decides what a death does to the job: a new epoch, while restarts are left. The common work
 // of the members is in rounds.h. No sockets, no clock but `now` (seconds), which stops while the thread is blocked, so
-// that no member counts as silent then (shared/time/turn_clock.h). One thread.
+// that no member counts as silent then (shared/time/poll_clock.h). One thread.
 //
 // Errors: -1 with scheduler_core_error set; the reason is then published at the rendezvous.
 #ifndef STARRING_PS_SCHEDULER_SCHEDULER_CORE_H

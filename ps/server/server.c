@@ -20,7 +20,7 @@
 #include "shared/core/numbers.h"
 #include "shared/launch/local_steps.h"
 #include "shared/report/span_files.h"
-#include "shared/time/moments.h"
+#include "shared/time/stall_report.h"
 
 #define SLICE (1 << 20)  // elements: a request to stop waits for at most one slice
 
@@ -233,7 +233,7 @@ static int server_hear(struct server *s) {
         if (m.header.kind == WIRE_SHUTDOWN) {
             const double *v = m.header.values;
             if (m.header.count == 4)
-                s->scheduler_cost = (struct helper_figures){true, v[0], v[1], v[2], v[3]};
+                s->scheduler_cost = (struct scheduler_figures){true, v[0], v[1], v[2], v[3]};
             return 1;
         }
     }
@@ -245,7 +245,7 @@ static const char *server_trouble(struct server *s, double now, char text[WIRE_T
     const char *why = NULL;
     for (int t = 0; t < s->map->threads; t++) {
         struct shard *shard = &s->shards[t];
-        double stood_s = turning_stood(&shard->turning, atomic_load(&shard->turns), now);
+        double stood_s = poll_watch_idle_s(&shard->poll_watch, atomic_load(&shard->turns), now);
         if (atomic_load(&shard->failed)) {
             why = shard->error;
         } else if (stood_s > ps_deadline_s(s->c)) {
@@ -273,7 +273,7 @@ static int server_begins(struct server *s) {
 
 static int server_watch(struct server *s) {
     double beat_s = 0;
-    struct turn_clock clock = {.lost_s = ps_lost_s(s->c)};
+    struct poll_clock clock = {.lost_s = ps_lost_s(s->c)};
     struct waiting waiting = {.said_s = 0};
     for (;;) {
         struct net_poll_item item = {.socket = s->lines.scheduler};
@@ -281,7 +281,7 @@ static int server_watch(struct server *s) {
         if (net_poll(&item, 1, POLL_MS) != 0) return -1;
         int rc = item.ready ? server_hear(s) : 0;
         if (rc != 0) return rc < 0 ? -1 : 0;
-        double now = now_seconds(), turn_s = turn_clock_turn(&clock, now);
+        double now = now_seconds(), turn_s = poll_clock_poll(&clock, now);
         link_tick(s->link, now);
         for (int t = 0; t < s->map->threads; t++) staleness_log_tell(s->shards[t].staleness_log);
         if (member_goes_on(s->o, &s->id) != 0) return -1;
@@ -356,7 +356,7 @@ static void server_report(struct server *s, struct rank_report *r) {
     if (alone) r->samples_counted = pushes * r->samples_per_update;
     r->span = (struct rank_span){atomic_load(&s->begin_ns), atomic_load(&s->end_ns),
                                  atomic_load(&s->cpu_begin_ns), atomic_load(&s->cpu_end_ns), 0};
-    r->moments = moments_take(&(struct moments_options){
+    r->stall_report = stall_report_take(&(struct stall_report_options){
         .watch = s->watch, .begin = r->span.begin_ns, .offset = s->id.clock.offset_ns});
     r->scheduler = s->scheduler_cost;
     r->transport_peak_bytes += atomic_load(&s->wire.copied_peak);

@@ -18,7 +18,7 @@
 #include "ps/server/server_memory.h"
 #include "ps/server/server_sharing.h"
 #include "ps/server/server_time.h"
-#include "shared/time/turn_clock.h"
+#include "shared/time/poll_clock.h"
 
 struct server;
 struct stall_watch;
@@ -36,10 +36,10 @@ struct shard {
     bool acquainted;  // its core knows the members of the job
     bool heard;       // a message of the scheduler, which then knows where to answer
     pthread_t tid;
-    bool started, loaded;    // loaded: its keys have the checkpoint's state
-    _Atomic uint64_t turns;  // iterations of its loop: the main thread finds a stuck thread by it
-    struct turning turning;  // the main thread's
-    _Atomic int failed;      // error is complete before this is set
+    bool started, loaded;          // loaded: its keys have the checkpoint's state
+    _Atomic uint64_t turns;        // iterations of its loop: the main thread finds a stuck thread by it
+    struct poll_watch poll_watch;  // the main thread's
+    _Atomic int failed;            // error is complete before this is set
     char error[WIRE_TEXT_MAX];
 };
 
@@ -71,7 +71,7 @@ struct server {
     _Atomic int quit;
     // Times of the first gradient and of the last update, by the clock and in CPU time of the process.
     _Atomic int64_t begin_ns, cpu_begin_ns, end_ns, cpu_end_ns;
-    struct helper_figures scheduler_cost;  // as the scheduler sent it at the end of the job
+    struct scheduler_figures scheduler_cost;  // as the scheduler sent it at the end of the job
 };
 
 // The options for reading a checkpoint that was written by keeper.h or by any other topology.

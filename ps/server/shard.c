@@ -129,7 +129,7 @@ void *shard_main(void *arg) {
     struct server *sv = s->server;
     error_set_label("server %d shard %d", s->id.rank, s->thread);
     error_quiet(1);  // the main thread logs for the server
-    stall_part(sv->watch, NULL, gettid());
+    stall_watch_thread(sv->watch, NULL, gettid());
     int rc = shard_loop(s);
     thread_time_end(s->spans);
     if (rc != 0) {

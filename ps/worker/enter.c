@@ -7,7 +7,7 @@
 #include "ps/job/timing.h"
 #include "ps/net/medium.h"
 #include "shared/core/error.h"
-#include "shared/time/turn_clock.h"
+#include "shared/time/poll_clock.h"
 
 // 0, or -1 after logging.
 static int goes_on(const struct entered *e) {
@@ -72,13 +72,13 @@ static int meet(const struct entered *e, enum asked *asked, struct net_poll_item
     const struct config *c = e->o.role->config;
     int shards = e->o.map->shards, threads = e->o.map->threads;
     double since_s = now_seconds();  // the start, or the last answer
-    struct turn_clock clock = {.lost_s = ps_deadline_s(c)};
+    struct poll_clock clock = {.lost_s = ps_deadline_s(c)};
     link_tick(e->link, since_s);
     for (int g = 0; g < shards; g++)
         ask(e, g,
             asked[g] = ps_shares_with(e->o.sharing->c, e->id.rank, g / threads) ? ASK_SHARE : ASK_NOTHING);
     for (int before = shards;;) {
-        double now = turn_clock_turn(&clock, now_seconds());
+        double now = poll_clock_poll(&clock, now_seconds());
         int open = 0, late = -1;
         for (int g = 0; g < shards; g++)
             if (asked[g] != ASK_DONE) open++, late = late < 0 ? g : late;

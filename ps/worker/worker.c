@@ -236,7 +236,7 @@ static int worker_begin_micro(struct topology *t, int index, int count) {
     }
     if (w->watched || !t->timeline) return 0;
     w->watched = true;
-    timeline_part(t->timeline, comm_thread(w->comm));
+    timeline_watch_thread(t->timeline, comm_thread(w->comm));
     return staging_watch(w->staging, t->timeline);
 }
 

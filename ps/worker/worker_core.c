@@ -57,7 +57,7 @@ static void set_mark(struct worker_core *c, int key, enum mark mark, int64_t to)
 
 static void owe(struct worker_core *c, int key, int answers, double now) {
     struct shard_side *shard = &c->shards[c->o.map->parts[key].shard];
-    if (shard->owes == 0) shard->asked_s = turn_clock_at(&c->turns, now);
+    if (shard->owes == 0) shard->asked_s = poll_clock_at(&c->turns, now);
     shard->owes += answers;
 }
 
@@ -607,7 +607,7 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
     if (!rc && peer == PEER_SCHEDULER)
         rc = on_scheduler(c, h, now);
     else if (!rc) {
-        c->shards[peer].heard_s = turn_clock_at(&c->turns, now);
+        c->shards[peer].heard_s = poll_clock_at(&c->turns, now);
         rc = on_shard(c, peer, h, frame, now);
     }
     ps_frame_release(frame);
@@ -636,7 +636,7 @@ static void note_free(struct worker_core *c) {
 
 int worker_core_tick(struct worker_core *c, double now) {
     if (c->error[0]) return -1;
-    double turn_s = turn_clock_turn(&c->turns, now);
+    double turn_s = poll_clock_poll(&c->turns, now);
     snapshot_pulls_tick(c->snapshots);
     pump(c, now);
     note_free(c);

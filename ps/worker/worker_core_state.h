@@ -9,7 +9,7 @@
 #include "ps/job/timing.h"
 #include "ps/worker/snapshot_pulls.h"
 #include "ps/worker/worker_core.h"
-#include "shared/time/turn_clock.h"
+#include "shared/time/poll_clock.h"
 
 // Credits limit the bytes that a worker has pushed and that are in no sum yet, and let urgent keys overtake others.
 //
@@ -155,7 +155,7 @@ struct worker_core {
     bool stop;          // this worker was asked to leave
     uint64_t progress;  // pushes and initial values acknowledged: a stuck worker makes none
     double beat_s;
-    struct turn_clock turns;    // the clock of the shards' times
+    struct poll_clock turns;    // the clock of the shards' times
     struct shard_side *shards;  // (shards)
     char error[WIRE_TEXT_MAX];
 };

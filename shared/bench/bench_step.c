@@ -161,7 +161,7 @@ static struct job job_of(const struct step *b) {
 // and on a CPU the system would kill the program without a message.
 static int check_memory(const struct step *b, bool gpu) {
     const struct config *c = b->config;
-    struct memory_part part = {.role = "worker", .count = 1, .processes = true, .gpus = device_gpus(c)};
+    struct memory_ranks part = {.role = "worker", .count = 1, .processes = true, .gpus = device_gpus(c)};
     struct memory_need need;
     struct job job = job_of(b);
     char what[160];

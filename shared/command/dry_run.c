@@ -185,7 +185,7 @@ static void print_json(FILE *f, cJSON *doc) {
     cJSON_Delete(rows[1]);
 }
 
-int dry_run(const struct job *j, const struct memory_part *part, FILE *f, bool as_json) {
+int dry_run(const struct job *j, const struct memory_ranks *part, FILE *f, bool as_json) {
     cJSON *doc = cJSON_CreateObject();
     int rc = build(doc, j);
     if (!rc) rc = memory_check_put(doc, j, part);

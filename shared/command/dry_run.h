@@ -9,6 +9,6 @@
 
 // Prints the table, or one JSON document with as_json. "memory" and "wire" have summary.json's fields. "textbook" has
 // one row per topology and role. "here" compares `part` with this machine's memory. Returns 0, or -1 after logging.
-int dry_run(const struct job *j, const struct memory_part *part, FILE *f, bool as_json);
+int dry_run(const struct job *j, const struct memory_ranks *part, FILE *f, bool as_json);
 
 #endif

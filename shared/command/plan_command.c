@@ -129,7 +129,7 @@ static void print_table(const struct plan_question *q, const struct plan *p, boo
     free(line);
 }
 
-static void say_none(const struct plan_question *q, const struct plan *p) {
+static void report_none_fits(const struct plan_question *q, const struct plan *p) {
     char limit[3][24], least[3][24], *flags = plan_flags(&p->least);
     fail(
         "plan: nothing fits %s of device memory for each worker, and %s of host memory and %s of disk for all roles "
@@ -151,7 +151,7 @@ static int run(const struct topology_table *t, const struct cli_args *a) {
         status = p.count ? 0 : EXIT_RUN_FAILED;
         if (json) print_json(&q, &p);
         if (!json && p.count) print_table(&q, &p, cli_get(a, "all") != NULL);
-        if (!p.count) say_none(&q, &p);
+        if (!p.count) report_none_fits(&q, &p);
     }
     plan_free(&p);
     return status;

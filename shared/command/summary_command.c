@@ -77,14 +77,14 @@ static void look(struct found *f) {
     run_state_read(f->dir, &f->state);
     f->reports = cJSON_CreateArray();
     f->missing = cJSON_CreateArray();
-    bool told = !access(path, F_OK), measured = has_file(f->dir, "metrics.jsonl");
-    if (!told) warn("%s is missing, so the configuration of the run is not known", path);
-    f->config = told ? config_load(f->topologies, path, NULL, 0) : NULL;
-    if (told && !f->config)
+    bool has_config = !access(path, F_OK), measured = has_file(f->dir, "metrics.jsonl");
+    if (!has_config) warn("%s is missing, so the configuration of the run is not known", path);
+    f->config = has_config ? config_load(f->topologies, path, NULL, 0) : NULL;
+    if (has_config && !f->config)
         fail("%s is damaged or of another version, so the configuration of the run is not known", path);
     free(path);
     f->has_metrics = measured && !metrics_read(f->dir, &f->metrics);
-    f->damaged = (told && !f->config) || (measured && !f->has_metrics);
+    f->damaged = (has_config && !f->config) || (measured && !f->has_metrics);
     if (f->has_metrics && f->metrics.torn)
         warn("%s/%s: the last line is not whole: it is left out", f->dir, f->metrics.torn);
     char *text = run_file_read(f->dir, "summary.json", true);

@@ -41,7 +41,7 @@ static bool workers_given(const struct cli_args *args, const char *path) {
 }
 
 // Prints defaults that the run uses and that matter for its losses.
-static void say_defaults(const struct config *c, const char *path) {
+static void print_defaults(const struct config *c, const char *path) {
     char lr[32];
     path = path ? config_file_name(path) : NULL;
     shortest_f32(lr, c->optimizer.lr);
@@ -94,10 +94,10 @@ static bool is_rank(const struct run *r) {
 
 // Returns the ranks of the run on this machine. For ranks started by mpirun, the first one here reports for all. For
 // ranks that mpirun has not started yet (--dry-run), all count as on this machine.
-static struct memory_part part_here(const struct run *r) {
-    if (!is_rank(r)) return memory_part_of_run(r->config);
+static struct memory_ranks part_here(const struct run *r) {
+    if (!is_rank(r)) return memory_ranks_of_run(r->config);
     int count = r->env.local_size ? r->env.local_size : 1;
-    return (struct memory_part){"worker", r->env.rank, count, .processes = true};
+    return (struct memory_ranks){"worker", r->env.rank, count, .processes = true};
 }
 
 // 1. Reads the configuration, and whether this process is one rank of several.
@@ -188,9 +188,9 @@ static int check_places(const struct run *r) {
 }
 
 // Many ranks on few cores are useful to study memory and bytes, but slow.
-static void say_crowd(const struct run *r) {
+static void warn_of_crowd(const struct run *r) {
     const struct config *c = r->config;
-    struct memory_part part = part_here(r);
+    struct memory_ranks part = part_here(r);
     struct memory_need need;
     int given = processors_given(), ranks = 0;
     char bytes[24];
@@ -204,7 +204,7 @@ static void say_crowd(const struct run *r) {
 
 // Warns of more threads than processors: set by --threads, or one per rank where another program has placed many
 // ranks.
-static void say_threads(const struct run *r) {
+static void print_threads(const struct run *r) {
     const struct config *c = r->config;
     bool placed = is_rank(r) && r->env.kind != RANK_ENV_OWN;
     int ranks = r->job.bound ? 1 : r->job.ranks_here, threads = job_threads(&r->job),
@@ -236,9 +236,9 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
     // Ranks with a rendezvous (run_meets) access no directory before it: the directory may hang, and the other ranks
     // would take this one for missing.
     if (first && (run_meets(r) ? monitor_check(c) : check_places(r))) opened = -1;
-    if (first && !opened) say_defaults(c, cli_get(args, "config"));
-    if (first && !opened) say_crowd(r);
-    if (!dry && !r->life && !opened) say_threads(r);
+    if (first && !opened) print_defaults(c, cli_get(args, "config"));
+    if (first && !opened) warn_of_crowd(r);
+    if (!dry && !r->life && !opened) print_threads(r);
     if (first && !opened && !rank && r->env.batch)
         info(
             "SLURM_NTASKS=%s, but a batch script is none of these tasks: this command is the whole run. srun starts ranks",
@@ -246,7 +246,7 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
     error_quiet(QUIET_NOT);
     if (opened && !speaks) speak_alone(r);
     if (opened) return EXIT_USAGE;
-    struct memory_part part = part_here(r);
+    struct memory_ranks part = part_here(r);
     if (dry) return dry_run(&r->job, &part, stdout, c->json) ? EXIT_RUN_FAILED : 0;
     if (speaks && !r->life && memory_check_run(&r->job, &part)) return EXIT_USAGE;
     error_quiet(!speaks);

@@ -42,12 +42,12 @@ struct prediction {
     // Host memory outside the ledger that grows with units, ranks or steps.
     int64_t record_bytes;
     // This many ranks of the role, from this one on, need the same; 0: unknown.
-    int alike;
+    int same_ranks;
 };
 
 // Returns for how many of the next `most` ranks p is valid, including the first.
-static inline int prediction_alike(const struct prediction *p, int most) {
-    return p->alike > most ? most : p->alike > 0 ? p->alike : 1;
+static inline int prediction_same_ranks(const struct prediction *p, int most) {
+    return p->same_ranks > most ? most : p->same_ranks > 0 ? p->same_ranks : 1;
 }
 
 #define TOPOLOGY_CONSISTENCY 24

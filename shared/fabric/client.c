@@ -25,7 +25,7 @@ void client_open(struct client *s, const struct meet_join *c, const char *identi
     if (!s->member_0) s->member_0 = "rank 0";
     if (!(s->beat_s > 0)) s->beat_s = MEET_RESEND_S;
     s->first_lost = -1;
-    s->turns = (struct turn_clock){.lost_s = s->silent_s, .pause_s = MEET_PAUSE_S};
+    s->turns = (struct poll_clock){.lost_s = s->silent_s, .pause_s = MEET_PAUSE_S};
     s->mailbox = mailbox_open(1, send_to_registry, s);
     s->lost = xcalloc((size_t)s->size, sizeof *s->lost);
     s->join_bytes = sizeof *c + strlen(identity);
@@ -128,7 +128,7 @@ static void on_message(struct client *s, const struct meet_message *m, struct me
 
 void client_receive(struct client *s, const struct meet_message *m, const void *data, double now_s) {
     s->heard = true;
-    s->heard_s = turn_clock_at(&s->turns, now_s);
+    s->heard_s = poll_clock_at(&s->turns, now_s);
     s->closed_s = 0;
     struct meet_value *v = mailbox_receive(s->mailbox, 0, m, data, now_s);
     if (!m->number) v = meet_value_of(meet_copy(data, m->bytes), m->bytes);
@@ -138,15 +138,15 @@ void client_receive(struct client *s, const struct meet_message *m, const void *
 }
 
 void client_unreachable(struct client *s, double now_s) {
-    if (!s->closed_s) s->closed_s = turn_clock_at(&s->turns, now_s);
+    if (!s->closed_s) s->closed_s = poll_clock_at(&s->turns, now_s);
 }
 
 // Ends a client whose registry is silent for too long.
 static void check_member_0(struct client *s, double turn_s) {
     bool gone = s->closed_s && turn_s - s->closed_s > MEET_CLOSED_S;
     if (!gone && (!s->heard || turn_s - s->heard_s <= s->silent_s)) return;
-    char stood[TURN_CLOCK_WORDS];
-    turn_clock_words(&s->turns, gone ? s->closed_s : s->heard_s, stood);
+    char stood[POLL_CLOCK_TEXT];
+    poll_clock_text(&s->turns, gone ? s->closed_s : s->heard_s, stood);
     char *why =
         gone ? xasprintf("%s at %s has gone%s", s->member_0, s->where, stood)
              : xasprintf("%s at %s has not been heard for %g s%s", s->member_0, s->where, s->silent_s, stood);
@@ -165,7 +165,7 @@ static void send_join(struct client *s, double turn_s, double now_s) {
 }
 
 void client_tick(struct client *s, double now_s) {
-    double turn_s = turn_clock_turn(&s->turns, now_s);
+    double turn_s = poll_clock_poll(&s->turns, now_s);
     check_member_0(s, turn_s);
     if (!client_has_joined(s)) send_join(s, turn_s, now_s);
     if (s->heard && meet_due(&s->ping_s, s->beat_s, now_s)) {

@@ -7,7 +7,7 @@
 #define STARRING_SHARED_FABRIC_CLIENT_H
 
 #include "shared/fabric/mailbox.h"
-#include "shared/time/turn_clock.h"
+#include "shared/time/poll_clock.h"
 
 struct client_want {
     struct meet_named named;
@@ -46,7 +46,7 @@ struct client {
     uint64_t gets;
     int joins_sent;  // how many COMEs were sent
     double join_s, ping_s;
-    struct turn_clock turns;  // the clock of the next two
+    struct poll_clock turns;  // the clock of the next two
     double heard_s, closed_s;
 };
 void client_open(struct client *s, const struct meet_join *join, const char *identity);

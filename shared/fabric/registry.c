@@ -10,7 +10,7 @@
 #include "shared/core/error.h"
 #include "shared/fabric/address.h"
 #include "shared/fabric/mailbox.h"
-#include "shared/time/turn_clock.h"
+#include "shared/time/poll_clock.h"
 
 #define NAMED_MAX 8    // ranks that a message lists by number
 #define LOOK_S    0.5  // between two checks for silent members
@@ -62,7 +62,7 @@ struct registry {
     struct meet_names names;
     struct mailbox *mailbox;
     uint64_t gathers;  // how many gathers are complete
-    struct turn_clock turns;
+    struct poll_clock turns;
     double look_s, asks_s;  // asks_s: until then each check asks all members
     double begun_s;         // on the turn clock
     int absent, here;       // absent: ranks that have not joined; here: ranks that are connected
@@ -81,7 +81,7 @@ struct registry *registry_create(const struct rendezvous_options *o, const char 
                                  void (*news)(void *ctx, const struct member_news *n), void *ctx) {
     struct registry *b = xcalloc(1, sizeof *b);
     *b = (struct registry){.o = *o, .where = where, .send_to = send, .news = news, .ctx = ctx};
-    b->turns = (struct turn_clock){.lost_s = o->silent_s, .pause_s = MEET_PAUSE_S};
+    b->turns = (struct poll_clock){.lost_s = o->silent_s, .pause_s = MEET_PAUSE_S};
     b->o.identity = b->identity = xstrdup(o->identity);  // ranks may send JOIN much later
     if (!o->member_0) b->o.member_0 = "rank 0";
     if (!(o->beat_s > 0)) b->o.beat_s = MEET_RESEND_S;
@@ -443,7 +443,7 @@ static void on_join(struct registry *b, const struct meet_message *m, const void
         if (ends) end_job(b, p ? m->rank : 0, why);
     } else {
         if (p->is == ABSENT || p->incarnation != m->incarnation) admit(b, m, &c);
-        p->heard_s = turn_clock_at(&b->turns, now_s);
+        p->heard_s = poll_clock_at(&b->turns, now_s);
         p->closed_s = 0;
         if (!b->begun && !b->absent && !*b->ended) begin_job(b);
         answer_heartbeat(b, m->rank, now_s);
@@ -553,7 +553,7 @@ void registry_receive(struct registry *b, const struct meet_message *m, const vo
         if (ended) send_end_reason(b, m->rank, ended);
         return;
     }
-    p->heard_s = turn_clock_at(&b->turns, now_s);
+    p->heard_s = poll_clock_at(&b->turns, now_s);
     p->closed_s = 0;
     struct meet_value *v = mailbox_receive(b->mailbox, m->rank, m, data, now_s);
     if (v) on_message(b, m, p, v);
@@ -568,7 +568,7 @@ void registry_unreachable(struct registry *b, int rank, uint64_t incarnation, do
     if (rank < 0 || rank >= b->members) return;  // the member number of a refused process
     struct member_entry *p = &b->entries[rank];
     if (p->is == HERE && p->incarnation == incarnation && !p->closed_s)
-        p->closed_s = turn_clock_at(&b->turns, now_s);
+        p->closed_s = poll_clock_at(&b->turns, now_s);
 }
 
 void registry_recheck(struct registry *b, double now_s) {
@@ -579,13 +579,13 @@ void registry_recheck(struct registry *b, double now_s) {
 static void lose_member(struct registry *b, int member, bool gone, double turn_s) {
     struct member_entry *p = &b->entries[member];
     struct member_news n = {.silent_s = turn_s - p->heard_s};
-    char stood[TURN_CLOCK_WORDS];
+    char stood[POLL_CLOCK_TEXT];
     snprintf(n.word, sizeof n.word, gone ? "gone" : "silent");
     if (gone)
         snprintf(n.why, sizeof n.why, "has gone: its connection has closed");
     else
         snprintf(n.why, sizeof n.why, "was silent for %.1f s%s", n.silent_s,
-                 turn_clock_words(&b->turns, p->heard_s, stood));
+                 poll_clock_text(&b->turns, p->heard_s, stood));
     if (!is_role(b, member) && !b->begun)
         set_presence(b, member, ABSENT);  // it may join again, or reappear
     else
@@ -622,7 +622,7 @@ static void send_losses(struct registry *b) {
 }
 
 void registry_tick(struct registry *b, double now_s) {
-    double turn_s = turn_clock_turn(&b->turns, now_s);
+    double turn_s = poll_clock_poll(&b->turns, now_s);
     if (!meet_due(&b->look_s, fmin(LOOK_S, b->o.silent_s / LOOKS), now_s)) return;
     if (!b->begun_s) b->begun_s = turn_s;
     bool enough = b->o.min_ranks && b->o.size - b->absent >= b->o.min_ranks;

@@ -75,7 +75,7 @@ struct rendezvous {
     uint64_t gathers;
     struct news_item *news, **news_end;  // for member 0's process, oldest first
     int news_fd;                         // eventfd; -1: no news is reported
-    struct turning turning;              // the state of o.turns
+    struct poll_watch poll_watch;        // the state of o.turns
     const _Atomic uint64_t *turns;
     void (*act)(void *ctx, const char *why);  // NULL: no watcher, or it was called
     void *act_ctx;
@@ -231,9 +231,9 @@ static void *thread_main(void *arg) {
         receive_all(r, r->dealer, false);
         check_handshakes(r);
         if (r->registry) registry_tick(r->registry, now_seconds());
-        double turn_s = turn_clock_at(&r->client.turns, now_seconds());
+        double turn_s = poll_clock_at(&r->client.turns, now_seconds());
         r->client.frozen =
-            r->turns && turning_stood(&r->turning, atomic_load(r->turns), turn_s) > r->o.deadline_s;
+            r->turns && poll_watch_idle_s(&r->poll_watch, atomic_load(r->turns), turn_s) > r->o.deadline_s;
         client_tick(&r->client, now_seconds());
         pthread_cond_broadcast(&r->changed);
         bool closing = r->closing;
@@ -341,14 +341,14 @@ static void pause_until(struct rendezvous *r, double until_s) {
 static int wait_for_all(struct rendezvous *r) {
     struct client *s = &r->client;
     double wait_s = r->o.deadline_s * (r->o.min_ranks ? 2 : 1);
-    struct turn_clock clock = {.lost_s = wait_s, .pause_s = PAUSE_S};
-    double now = turn_clock_turn(&clock, now_seconds()), since_s = now;
+    struct poll_clock clock = {.lost_s = wait_s, .pause_s = PAUSE_S};
+    double now = poll_clock_poll(&clock, now_seconds()), since_s = now;
     pthread_mutex_lock(&r->lock);
     double progress_s = s->progress_s;
     while (!client_has_joined(s) && !*s->ended && now - since_s < wait_s && !stopped(r) &&
            (r->o.same_key || r->refusals < REFUSALS)) {
         pause_until(r, now_seconds() + PAUSE_S);
-        now = turn_clock_turn(&clock, now_seconds());
+        now = poll_clock_poll(&clock, now_seconds());
         if (s->progress_s != progress_s) progress_s = s->progress_s, since_s = now;
     }
     bool here = client_has_joined(s) && !*s->ended, heard = s->heard;
@@ -492,7 +492,7 @@ uint64_t rendezvous_incarnation(const struct rendezvous *r) { return r->client.i
 void rendezvous_watch_progress(struct rendezvous *r, const _Atomic uint64_t *turns) {
     pthread_mutex_lock(&r->lock);
     r->turns = turns;
-    r->turning = (struct turning){0};
+    r->poll_watch = (struct poll_watch){0};
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -565,8 +565,8 @@ void rendezvous_end_process(struct rendezvous *r, int member, uint64_t incarnati
 }
 
 void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes) {
-    struct turn_clock clock = {.lost_s = r->o.deadline_s, .pause_s = PAUSE_S};
-    double until_s = turn_clock_turn(&clock, now_seconds()) + r->o.deadline_s;
+    struct poll_clock clock = {.lost_s = r->o.deadline_s, .pause_s = PAUSE_S};
+    double until_s = poll_clock_poll(&clock, now_seconds()) + r->o.deadline_s;
     struct client *s = &r->client;
     struct client_want w = {0};
     snprintf(w.named.name, sizeof w.named.name, "%s", name);
@@ -574,7 +574,7 @@ void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes) {
     int losses = s->losses;
     client_want(s, &w);
     wake(r);
-    while (!w.data && !*s->ended && s->losses == losses && turn_clock_turn(&clock, now_seconds()) < until_s)
+    while (!w.data && !*s->ended && s->losses == losses && poll_clock_poll(&clock, now_seconds()) < until_s)
         pause_until(r, now_seconds() + PAUSE_S);
     client_unwant(s, &w);
     if (bytes) *bytes = w.bytes;
@@ -647,7 +647,7 @@ bool rendezvous_is_lost(struct rendezvous *r, int rank) {
 
 double rendezvous_silent_s(struct rendezvous *r) {
     pthread_mutex_lock(&r->lock);
-    double silent_s = turn_clock_at(&r->client.turns, now_seconds()) - r->client.heard_s;
+    double silent_s = poll_clock_at(&r->client.turns, now_seconds()) - r->client.heard_s;
     pthread_mutex_unlock(&r->lock);
     return silent_s;
 }

@@ -34,7 +34,7 @@ int rendezvous_port(const struct rendezvous *r);
 void rendezvous_descriptors(const struct rendezvous *r, int out[2]);
 const char *rendezvous_address(const struct rendezvous *r);   // at which other processes reach this one
 uint64_t rendezvous_incarnation(const struct rendezvous *r);  // of this process, random; never 0
-// turns: the counter of a thread that must make progress (shared/time/turn_clock.h, turning_stood). If it does not
+// turns: the counter of a thread that must make progress (shared/time/poll_clock.h, poll_watch_idle_s). If it does not
 // change for more than deadline_s, this process sends no heartbeat. NULL: none; rendezvous_close removes it.
 void rendezvous_watch_progress(struct rendezvous *r, const _Atomic uint64_t *turns);
 // is_at returns what this process does now, 0 to 255; each heartbeat carries it, and the name MEET_HEARTBEATS returns it of

@@ -15,15 +15,15 @@
 #include "shared/report/span_files.h"
 #include "shared/report/summary.h"
 #include "shared/state/staleness.h"
-#include "shared/time/moments.h"
+#include "shared/time/stall_report.h"
 #include "shared/train/session.h"
 
 struct cJSON *closing_merge(const struct config *c, const char *dir) {
     struct cJSON *missing = cJSON_CreateArray(), *reports = summary_reports(c, dir, missing);
-    struct meeting *m = meeting_of(reports);
+    struct stall_reports *m = stall_reports_read(reports);
     // A fault in one file does not keep the others from being merged.
     bool whole = trace_merge(c, dir, m) == 0;
-    meeting_free(&m);
+    stall_reports_free(&m);
     cJSON_Delete(reports);
     cJSON_Delete(missing);
     if (c->ps.log_updates && staleness_merge_logs(dir, c->ps.servers * c->ps.threads)) whole = false;

@@ -20,7 +20,7 @@
 #include "shared/fabric/rendezvous.h"
 #include "shared/launch/rank_env.h"
 #include "shared/launch/stop.h"
-#include "shared/time/turn_clock.h"
+#include "shared/time/poll_clock.h"
 
 #define WAKE_MS           100   // how often the clock is checked when no signal arrives
 #define ASKED_MS          5     // the same, while a verdict is awaited
@@ -62,7 +62,7 @@ struct launcher {
     bool no_more_verdicts;   // the deciding process has ended
     int verdicts_received;
     bool done;                // the last report whether no child is left
-    struct turn_clock turns;  // the clock of the next two, and of children's not_stopped_s
+    struct poll_clock turns;  // the clock of the next two, and of children's not_stopped_s
     double checked_s;         // when it last checked for stopped children
     double ended_s;           // when the first child was seen to have ended well; 0: none has
     bool restart_all;         // all children are being ended, to be restarted
@@ -75,7 +75,7 @@ struct launcher *launcher_create(const struct launch_options *o) {
     l->o = *o;
     rank_env_supervise();
     l->start_s = now_seconds();
-    l->turns = (struct turn_clock){.lost_s = o->stopped_s, .pause_s = WAKE_MS * 1e-3};
+    l->turns = (struct poll_clock){.lost_s = o->stopped_s, .pause_s = WAKE_MS * 1e-3};
     sigemptyset(&l->signals);
     sigaddset(&l->signals, SIGCHLD);
     sigaddset(&l->signals, SIGINT);
@@ -480,7 +480,7 @@ static pid_t find_stopped(const struct launcher *l, const struct child *child) {
 
 // After the first children have ended well, no other process may be left that checks whether the rest are alive.
 static void watch_rest(struct launcher *l) {
-    double now = turn_clock_turn(&l->turns, now_seconds()), most_s = l->o.stopped_s;
+    double now = poll_clock_poll(&l->turns, now_seconds()), most_s = l->o.stopped_s;
     if (most_s <= 0 || now - l->checked_s < most_s / STOPPED_CHECKS) return;
     bool any = l->o.together;
     for (int i = 0; i < l->count; i++) any = any || l->children[i].ended_well;
@@ -556,7 +556,7 @@ static int give_up_silent(const struct launcher *l, double deadline_s) {
 }
 
 int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line, int size) {
-    double until_s = turn_clock_at(&l->turns, now_seconds()) + deadline_s;
+    double until_s = poll_clock_at(&l->turns, now_seconds()) + deadline_s;
     int length = 0;
     while (!l->status) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -575,7 +575,7 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
             continue;
         }
         watch(l, 1);
-        double now = turn_clock_at(&l->turns, now_seconds());
+        double now = poll_clock_at(&l->turns, now_seconds());
         if (now <= until_s) continue;
         if (give_up_silent(l, deadline_s)) return -1;
         until_s = now + deadline_s;

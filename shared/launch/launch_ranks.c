@@ -108,9 +108,9 @@ static void note_life(const struct ranks *s) {
     char *latest = checkpoint_latest(dir);
     int64_t from = latest ? checkpoint_latest_step(dir) : 0;
     bool known = latest || !c->recovery.resume;
-    history_add(dir, &(struct history_row){.kind = HISTORY_LIFE,
+    history_add(dir, &(struct history_row){.kind = HISTORY_START,
                                            .step = known ? from + 1 : 0,
-                                           .start = history_last_life(dir).start,
+                                           .start = history_last_start(dir).start,
                                            .epoch = (uint32_t)s->life,
                                            .job = s->r->lives,
                                            .restarts = s->restarts.used,

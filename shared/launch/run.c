@@ -27,10 +27,10 @@ static void begin_history(const struct run *r) {
     const char *dir = r->config->out;
     bool goes_on = resume_is_own(r->job.resume, dir);
     int64_t done = metrics_last_step(dir), from = r->job.resume_step;
-    if (!goes_on) history_forget(dir);
-    struct history_row first = {.kind = HISTORY_LIFE,
+    if (!goes_on) history_remove(dir);
+    struct history_row first = {.kind = HISTORY_START,
                                 .step = from + 1,
-                                .start = history_last_life(dir).start + 1,
+                                .start = history_last_start(dir).start + 1,
                                 .epoch = 1,
                                 .job = r->lives,
                                 .checkpoint = r->job.resume,

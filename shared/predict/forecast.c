@@ -18,7 +18,8 @@ void forecast_report(const struct config *c, const char *role, int rank, const s
 
 static bool same_figures(const struct rank_report *a, const struct rank_report *b) {
     return !strcmp(a->role, b->role) && !memcmp(&a->memory, &b->memory, sizeof a->memory) &&
-           !memcmp(&a->wire, &b->wire, sizeof a->wire) && a->transport_bound_bytes == b->transport_bound_bytes;
+           !memcmp(&a->wire, &b->wire, sizeof a->wire) &&
+           a->transport_bound_bytes == b->transport_bound_bytes;
 }
 
 static void add_ranks(struct forecast *f, const struct rank_report *r, int count) {
@@ -56,8 +57,8 @@ static void put_work(const struct job *j, struct forecast_sums *f) {
 
 int forecast_of(const struct job *j, struct forecast *out) {
     const struct config *c = j->config;
-    const struct memory_part one = {"worker", 0, 1, .processes = true, .gpus = 1},
-                             all = memory_part_of_run(c);
+    const struct memory_ranks one = {"worker", 0, 1, .processes = true, .gpus = 1},
+                              all = memory_ranks_of_run(c);
     struct memory_need of_one, of_all;
     *out = (struct forecast){0};
     for (const struct topology_role *role = c->row->roles; role->name; role++)
@@ -68,7 +69,7 @@ int forecast_of(const struct job *j, struct forecast *out) {
                 forecast_free(out);
                 return -1;
             }
-            same = prediction_alike(&p, count - r);
+            same = prediction_same_ranks(&p, count - r);
             forecast_report(c, role->name, r, &p, &report);
             add_ranks(out, &report, same);
         }

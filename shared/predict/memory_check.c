@@ -10,10 +10,10 @@
 #include "shared/device/device_choice.h"
 
 // ---------------------------------------------------------------- what is left, and whether a need exceeds it
-void memory_room_read(const char *root, const struct config *c, int gpus, struct memory_room *out) {
+void memory_left_read(const char *root, const struct config *c, int gpus, struct memory_left *out) {
     const char *why;
     const struct backend *b = gpus ? backend_find(config_device(c)->name, &why) : NULL;
-    *out = (struct memory_room){.host_known = !memory_limit_read(root, &out->host), .host = out->host};
+    *out = (struct memory_left){.host_known = !memory_limit_read(root, &out->host), .host = out->host};
     out->gpus = b && config_device(c)->gpu ? gpus : 0;
     out->device.free_bytes = c->device_bytes ? (double)c->device_bytes : -1;
     snprintf(out->device.name, sizeof out->device.name, "memory.device_bytes of each worker");
@@ -37,15 +37,15 @@ bool memory_exceeds(const struct memory_sum *wanted, const struct memory_limit *
     return limit->free_bytes >= 0 && wanted->predicted_bytes + wanted->allowed_bytes > limit->free_bytes;
 }
 
-struct memory_short memory_compare(const struct memory_need *need, const struct memory_room *room) {
+struct memory_excess memory_compare(const struct memory_need *need, const struct memory_left *room) {
     if (memory_exceeds(&need->device, &room->device))
-        return (struct memory_short){&room->device, need->device};
+        return (struct memory_excess){&room->device, need->device};
     if (room->host_known && memory_exceeds(&need->host, &room->host))
-        return (struct memory_short){&room->host, need->host};
+        return (struct memory_excess){&room->host, need->host};
     for (int i = 0; i < need->gpus && i < room->gpus; i++)
         if (memory_exceeds(&need->gpu[i], &room->gpu[i]))
-            return (struct memory_short){&room->gpu[i], need->gpu[i]};
-    return (struct memory_short){0};
+            return (struct memory_excess){&room->gpu[i], need->gpu[i]};
+    return (struct memory_excess){0};
 }
 
 // ---------------------------------------------------------------- what to change in a run that does not fit
@@ -61,8 +61,8 @@ struct proposal {
 // One search for advice.
 struct search {
     const struct job *job;
-    const struct memory_part *part;
-    const struct memory_room *room;
+    const struct memory_ranks *part;
+    const struct memory_left *room;
     struct layout *other;  // the job's, padded for another number of workers; NULL: not needed yet
 };
 
@@ -185,7 +185,7 @@ static bool (*const changes[])(struct search *, struct proposal *) = {
     with_stage, with_recomputation, with_offload, with_batch, with_bf16, with_workers};
 #define CHANGES (sizeof changes / sizeof *changes)
 
-static void say(char **text, const struct proposal *p) {
+static void add_proposal(char **text, const struct proposal *p) {
     char bytes[24], *more;
     more = xasprintf("%s  %s (%s)\n", *text, p->flags, format_bytes(bytes, p->bytes));
     free(*text);
@@ -194,20 +194,21 @@ static void say(char **text, const struct proposal *p) {
 
 // Returns lines (malloc'd), each with a newline: what fits with one change, else with several, else that nothing
 // does. Each proposal has been predicted.
-static char *advice_for(const struct job *j, const struct memory_part *part, const struct memory_room *room) {
+static char *advice_for(const struct job *j, const struct memory_ranks *part,
+                        const struct memory_left *room) {
     char *text = xstrdup("  What would fit, by prediction:\n");
     struct search search = {.job = j, .part = part, .room = room};
     int found = 0;
     for (size_t i = 0; i < CHANGES; i++) {
         struct proposal p = {.c = *j->config};
         if (!changes[i](&search, &p)) continue;
-        say(&text, &p);
+        add_proposal(&text, &p);
         found++;
     }
     struct proposal all = {.c = *j->config};
     for (size_t i = 0; i < CHANGES && !found; i++)
         if (changes[i](&search, &all)) {
-            say(&text, &all);
+            add_proposal(&text, &all);
             found++;
         }
     layout_destroy(&search.other);
@@ -223,7 +224,7 @@ static char *advice_for(const struct job *j, const struct memory_part *part, con
 }
 
 // ---------------------------------------------------------------- texts
-static char *figures(const struct memory_short *s, const char *what) {
+static char *figures(const struct memory_excess *s, const char *what) {
     char all[24], predicted[24], allowed[24], left[24];
     format_bytes(all, s->wanted.predicted_bytes + s->wanted.allowed_bytes);
     format_bytes(predicted, s->wanted.predicted_bytes);
@@ -236,7 +237,7 @@ static char *figures(const struct memory_short *s, const char *what) {
 }
 
 // "worker 0 needs 7.00 GiB of its device (master 3.00 GiB, ..), and memory.device_bytes allows 6.00 GiB"
-static char *device_figures(const struct memory_short *s, const struct memory_need *n) {
+static char *device_figures(const struct memory_excess *s, const struct memory_need *n) {
     char all[24], one[24], limit[24];
     char *classes = xstrdup("");
     for (int c = 0; c < MEM_CLASSES; c++) {
@@ -254,7 +255,7 @@ static char *device_figures(const struct memory_short *s, const struct memory_ne
     return text;
 }
 
-static int device_answer(const struct config *c, const struct memory_short *s, const struct memory_need *n,
+static int device_answer(const struct config *c, const struct memory_excess *s, const struct memory_need *n,
                          const char *advice) {
     char program[PROGRAM_WORD], *text = device_figures(s, n), *model = shell_word(c->model);
     int rc = 0;
@@ -271,7 +272,7 @@ static int device_answer(const struct config *c, const struct memory_short *s, c
     return rc;
 }
 
-static int answer(const struct config *c, const struct memory_short *s, const char *what,
+static int answer(const struct config *c, const struct memory_excess *s, const char *what,
                   const char *advice) {
     if (!s->limit) return 0;
     char *text = figures(s, what);
@@ -285,31 +286,31 @@ static int answer(const struct config *c, const struct memory_short *s, const ch
 }
 
 int memory_check(const struct config *c, const struct memory_need *need, const char *what) {
-    struct memory_room room;
-    memory_room_read("", c, need->gpus, &room);
-    struct memory_short s = memory_compare(need, &room);
+    struct memory_left room;
+    memory_left_read("", c, need->gpus, &room);
+    struct memory_excess s = memory_compare(need, &room);
     return answer(c, &s, what, "");
 }
 
 // The needs of some ranks of the job, and what this machine has for them.
-struct outlook {
-    struct memory_part here;  // the ranks, with the number of this machine's GPUs
+struct memory_here {
+    struct memory_ranks here;  // the ranks, with the number of this machine's GPUs
     struct memory_need need;
-    struct memory_room room;
+    struct memory_left room;
 };
 
-static int look(const struct job *j, const struct memory_part *part, struct outlook *o) {
+static int memory_here_read(const struct job *j, const struct memory_ranks *part, struct memory_here *o) {
     o->here = *part;
     o->here.gpus = device_gpus(j->config);
     if (memory_need_of(j, &o->here, &o->need)) return -1;
-    memory_room_read("", j->config, o->need.gpus, &o->room);
+    memory_left_read("", j->config, o->need.gpus, &o->room);
     return 0;
 }
 
-int memory_check_run(const struct job *j, const struct memory_part *part) {
-    struct outlook o;
-    if (look(j, part, &o)) return -1;
-    struct memory_short s = memory_compare(&o.need, &o.room);
+int memory_check_run(const struct job *j, const struct memory_ranks *part) {
+    struct memory_here o;
+    if (memory_here_read(j, part, &o)) return -1;
+    struct memory_excess s = memory_compare(&o.need, &o.room);
     if (!s.limit) return 0;
     char *advice = j->config->memory_check == MEMORY_CHECK_OFF ? NULL : advice_for(j, &o.here, &o.room);
     int rc = s.limit == &o.room.device ? device_answer(j->config, &s, &o.need, advice)
@@ -329,9 +330,9 @@ static void put_one(cJSON *list, const struct memory_sum *wanted, const struct m
     cJSON_AddItemToArray(list, o);
 }
 
-int memory_check_put(struct cJSON *doc, const struct job *j, const struct memory_part *part) {
-    struct outlook seen;
-    if (look(j, part, &seen)) return -1;
+int memory_check_put(struct cJSON *doc, const struct job *j, const struct memory_ranks *part) {
+    struct memory_here seen;
+    if (memory_here_read(j, part, &seen)) return -1;
     cJSON *o = cJSON_AddObjectToObject(doc, "here"), *limits = cJSON_AddArrayToObject(o, "limits");
     if (seen.room.device.free_bytes >= 0) put_one(limits, &seen.need.device, &seen.room.device);
     if (seen.room.host_known) put_one(limits, &seen.need.host, &seen.room.host);

@@ -16,7 +16,7 @@
 struct cJSON;
 
 // The memory that this machine and its GPUs have left.
-struct memory_room {
+struct memory_left {
     bool host_known;
     struct memory_limit host;
     int gpus;
@@ -24,29 +24,29 @@ struct memory_room {
     struct memory_limit device;                // of each worker, as configured; free_bytes < 0: no limit
 };
 // Reads what is left below root ("": this machine) and on the first `gpus` devices of c.
-void memory_room_read(const char *root, const struct config *c, int gpus, struct memory_room *out);
+void memory_left_read(const char *root, const struct config *c, int gpus, struct memory_left *out);
 
 // Whether the limit is known and is less than the sum of predicted and allowed bytes.
 bool memory_exceeds(const struct memory_sum *wanted, const struct memory_limit *limit);
 
 // Returns the first limit that need exceeds, with the bytes that need has of it. limit NULL: it fits as far as is
 // known. Pure.
-struct memory_short {
+struct memory_excess {
     const struct memory_limit *limit;
     struct memory_sum wanted;
 };
-struct memory_short memory_compare(const struct memory_need *need, const struct memory_room *room);
+struct memory_excess memory_compare(const struct memory_need *need, const struct memory_left *room);
 
 // For a caller that knows its needs. Returns 0 if they fit, or if memory.check is "off" (with a warning if they do
 // not). Returns -1 after logging what does not fit. what: "the run", "sampling".
 int memory_check(const struct config *c, const struct memory_need *need, const char *what);
 
 // Checks a run's ranks on this machine, and logs what would fit instead. Returns as memory_check.
-int memory_check_run(const struct job *j, const struct memory_part *part);
+int memory_check_run(const struct job *j, const struct memory_ranks *part);
 
 // The comparison for --dry-run. memory_check_put adds it to doc as "here"; memory_check_print prints it as lines,
 // below a heading of the caller.
-int memory_check_put(struct cJSON *doc, const struct job *j, const struct memory_part *part);
+int memory_check_put(struct cJSON *doc, const struct job *j, const struct memory_ranks *part);
 void memory_check_print(FILE *f, const struct cJSON *doc);
 
 #endif

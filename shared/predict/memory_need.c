@@ -56,9 +56,9 @@ int prediction_of_rank(const struct job *j, const char *role, int rank, struct p
     for (int c = 0; c < MEM_CLASSES; c++) out->memory.predicted_bytes[c] += model_bytes[c];
     // Units are padded for the number of workers, so all workers have equal shares.
     if (alone)
-        out->alike = 1;
-    else if (!out->alike)
-        out->alike = config_ranks(j->config, role) - rank;
+        out->same_ranks = 1;
+    else if (!out->same_ranks)
+        out->same_ranks = config_ranks(j->config, role) - rank;
     return check_sizes(j, role, rank, out);
 }
 
@@ -106,7 +106,7 @@ static double process_bytes(const struct config *c, bool computes) {
 }
 
 // Adds `count` workers like `first`.
-static int add_workers(const struct job *j, const struct memory_part *part, int first, int count,
+static int add_workers(const struct job *j, const struct memory_ranks *part, int first, int count,
                        struct memory_need *n) {
     const struct config *c = j->config;
     struct prediction p;
@@ -145,7 +145,7 @@ static int add_others(const struct job *j, const char *role, int first, int coun
     for (int i = first, alike; i < first + count; i += alike) {
         struct prediction p;
         if (prediction_of_rank(j, role, i, &p)) return -1;
-        alike = prediction_alike(&p, first + count - i);
+        alike = prediction_same_ranks(&p, first + count - i);
         n->host.predicted_bytes += alike * (double)mem_device_bytes(p.memory.predicted_bytes);
         n->host.allowed_bytes += alike * topology_allowance_of(j->config, role, &p).frame_bytes;
         n->host.allowed_bytes += alike * (double)p.record_bytes;
@@ -154,20 +154,20 @@ static int add_others(const struct job *j, const char *role, int first, int coun
     return 0;
 }
 
-static int add_ranks(const struct job *j, const struct memory_part *part, const char *role, int first,
+static int add_ranks(const struct job *j, const struct memory_ranks *part, const char *role, int first,
                      int count, struct memory_need *n) {
     return strcmp(role, "worker") ? add_others(j, role, first, count, n)
                                   : add_workers(j, part, first, count, n);
 }
 
-struct memory_part memory_part_of_run(const struct config *c) {
+struct memory_ranks memory_ranks_of_run(const struct config *c) {
     if (launch_rows[c->launch].by_others)
-        return (struct memory_part){"worker", 0, c->workers, .processes = true};
+        return (struct memory_ranks){"worker", 0, c->workers, .processes = true};
     bool started = c->row->collectives && c->launch == LAUNCH_PROCESSES;
-    return (struct memory_part){.processes = started || !(c->row->launches >> LAUNCH_THREADS & 1)};
+    return (struct memory_ranks){.processes = started || !(c->row->launches >> LAUNCH_THREADS & 1)};
 }
 
-int memory_need_of(const struct job *j, const struct memory_part *part, struct memory_need *out) {
+int memory_need_of(const struct job *j, const struct memory_ranks *part, struct memory_need *out) {
     const struct config *c = j->config;
     int rank = part->rank > 0 ? part->rank : 0, rc = 0;
     *out = (struct memory_need){0};

@@ -53,7 +53,7 @@ struct memory_need {
 };
 
 // Which ranks of the run are on this machine.
-struct memory_part {
+struct memory_ranks {
     const char *role;  // "worker", "server", or NULL: the whole run
     int rank, count;   // of a role: `count` ranks like `rank`; -1 is rank 0
     bool processes;    // each rank is a process of its own; the caller is none of them or one of several
@@ -61,9 +61,9 @@ struct memory_part {
 };
 
 // Returns the whole run, as `train` starts it on this machine.
-struct memory_part memory_part_of_run(const struct config *c);
+struct memory_ranks memory_ranks_of_run(const struct config *c);
 
 // Returns 0, or -1 after logging if the prediction failed.
-int memory_need_of(const struct job *j, const struct memory_part *part, struct memory_need *out);
+int memory_need_of(const struct job *j, const struct memory_ranks *part, struct memory_need *out);
 
 #endif

@@ -14,7 +14,7 @@
 #include "shared/device/machine_facts.h"
 #include "shared/report/evals.h"
 #include "shared/report/metrics.h"
-#include "shared/time/moments.h"
+#include "shared/time/stall_report.h"
 
 #define DRY_RUN "train --dry-run --json"  // its name among the documents
 
@@ -77,9 +77,9 @@ static void put_faults(cJSON *o, const char *key, const void *from) {
     for (int i = 0; i < WIRE_FAULTS; i++) json_put(faults, names[i], (double)REPORT(from)->faults[i]);
 }
 
-static void put_moments(cJSON *o, const char *key, const void *from) {
-    (void)key;  // moments_put writes its own keys
-    moments_put(o, REPORT(from)->moments);
+static void put_stalls(cJSON *o, const char *key, const void *from) {
+    (void)key;  // stall_report_put writes its own keys
+    stall_report_put(o, REPORT(from)->stall_report);
 }
 
 static void put_histogram(cJSON *o, const char *key, const void *from) {
@@ -107,7 +107,7 @@ static void put_device(cJSON *o, const char *key, const void *from) {
 #define MADE(f)     .kind = FIGURE_MADE, .put = f
 #define OBJECT      .kind = FIGURE_OBJECT
 #define OF_A_BUDGET IF(r.shares), .when = "ps:async", .excluded_from = NOT_OF_SERVERS
-#define OF_THE_LATE IF(r.waits_not), .when = "`ps:backup`, `ps:quorum`", .excluded_from = NOT_OF_SERVERS
+#define OF_THE_LATE IF(r.may_be_left_out), .when = "`ps:backup`, `ps:quorum`", .excluded_from = NOT_OF_SERVERS
 #define OF_THE_DROPPED \
     IF(r.drops), .when = "`max_staleness`, `ps:backup`, `ps:quorum`", .excluded_from = NOT_OF_WORKERS
 #define PREDICTED(t) .predicted = true, .title = t
@@ -266,7 +266,7 @@ static const struct figure of_ranks[] = {
     {"moments", NULL,
      "times from which summary.json's `waited_for` and `stood_still` are computed, on the clock of "
      "`trace.json`",
-     MADE(put_moments), .type = "object"},
+     MADE(put_stalls), .type = "object"},
     {"checkpoints", NULL, NULL, OBJECT, IF(keeps), .when = "`--checkpoint-every`", WORKER_ONLY},
     {"checkpoints.written", NULL, "complete checkpoints", AT(checkpoints.written), .join = JOIN_FIRST},
     {"checkpoints.failed", NULL, "checkpoints that were given up, for example because the disk was full",

@@ -22,7 +22,7 @@ static void put_if(cJSON *o, const char *key, bool there, double x) { json_put(o
 // All rows have the same keys; a key that does not apply to the kind is null.
 void history_add(const char *dir, const struct history_row *r) {
     char job[24], utc[32];
-    bool life = r->kind == HISTORY_LIFE;
+    bool life = r->kind == HISTORY_START;
     const char *slash = r->checkpoint ? strrchr(r->checkpoint, '/') : NULL;
     snprintf(job, sizeof job, "%016" PRIx64, r->job);
     cJSON *o = cJSON_CreateObject();
@@ -72,9 +72,9 @@ static void take_line(void *ctx, const cJSON *o) {
                             .cause = json_text(o, "cause", NULL)};
     int64_t start = whole(o, "start", 1), epoch = whole(o, "epoch", 1), restarts = whole(o, "restarts", 0),
             worker = whole(o, "worker", 0);
-    bool good = kind == HISTORY_LIFE ? start > 0 && epoch > 0 && restarts >= 0 : worker >= 0 && step > 0;
+    bool good = kind == HISTORY_START ? start > 0 && epoch > 0 && restarts >= 0 : worker >= 0 && step > 0;
     if (!good) return;
-    if (kind == HISTORY_LIFE) {
+    if (kind == HISTORY_START) {
         r.start = (int)start;
         r.epoch = (uint32_t)epoch;
         r.restarts = (int)restarts;
@@ -90,18 +90,18 @@ void history_each(const char *dir, void (*take)(void *ctx, const struct history_
 
 static void take_life(void *ctx, const struct history_row *r) {
     struct history_row *last = ctx;
-    if (r->kind != HISTORY_LIFE) return;
+    if (r->kind != HISTORY_START) return;
     *last = *r;
     last->why = last->checkpoint = NULL;
 }
 
-struct history_row history_last_life(const char *dir) {
+struct history_row history_last_start(const char *dir) {
     struct history_row last = {0};
     history_each(dir, take_life, &last);
     return last;
 }
 
-void history_forget(const char *dir) {
+void history_remove(const char *dir) {
     char *path = xasprintf("%s/" HISTORY_FILE, dir);
     unlink(path);
     free(path);

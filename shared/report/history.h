@@ -17,7 +17,7 @@
 
 #define HISTORY_FILE "history.jsonl"
 
-enum history_kind { HISTORY_LIFE, HISTORY_AWAY, HISTORY_BACK };
+enum history_kind { HISTORY_START, HISTORY_ABSENT, HISTORY_RETURNED };
 
 struct history_row {
     enum history_kind kind;
@@ -42,8 +42,8 @@ void history_add(const char *dir, const struct history_row *row);
 // lines.
 void history_each(const char *dir, void (*take)(void *ctx, const struct history_row *row), void *ctx);
 // Returns the last life, without its texts; start and epoch are 0 if there is none.
-struct history_row history_last_life(const char *dir);
+struct history_row history_last_start(const char *dir);
 // Deletes the file: a new run begins in dir.
-void history_forget(const char *dir);
+void history_remove(const char *dir);
 
 #endif

@@ -23,7 +23,7 @@ struct rank_span {
 };
 
 // A role without its own report: a star's scheduler. It sends its figures to the servers when the job ends.
-struct helper_figures {
+struct scheduler_figures {
     bool known;
     double cpu_s;  // from the start of the job
     double rss_bytes, control_sent, control_received;
@@ -129,7 +129,7 @@ struct checkpoint_report {
       "end of the last worker's last batch",                                                                 \
       OF_A_BUDGET, .join = JOIN_MOST)
 
-struct moments;
+struct stall_report;
 struct rank_report {
     char role[16];  // "worker", "server", "scheduler"
     int rank;
@@ -139,18 +139,18 @@ struct rank_report {
     struct job_resident resident;  // worker 0: of the whole job, after the last step
     struct wire_prediction wire;
     struct wire_later wire_later;
-    int64_t steps;                 // divisor of all per-step figures
-    uint64_t faults[WIRE_FAULTS];  // struct wire_count's
-    struct time_split time;        // of all steps on this rank
-    struct moments *moments;       // shared/time/moments.h; owned by the report's owner; NULL: none
-    double time_check;             // sum of time's parts / duration of the steps by the loop's own clock
-    int64_t clock_error_ns;        // largest error of peers' times on this rank's clock
+    int64_t steps;                      // divisor of all per-step figures
+    uint64_t faults[WIRE_FAULTS];       // struct wire_count's
+    struct time_split time;             // of all steps on this rank
+    struct stall_report *stall_report;  // shared/time/stall_report.h; owned by the report's owner; NULL: none
+    double time_check;                  // sum of time's parts / duration of the steps by the loop's own clock
+    int64_t clock_error_ns;             // largest error of peers' times on this rank's clock
     struct server_time server_time;
     struct rank_span span;
-    bool waits_not;  // steps may be closed without this rank
-    bool drops;      // a server drops gradients that are too old or too late
-    bool shares;     // ranks share a budget of batches: this rank's batches are counted
-    struct helper_figures scheduler;
+    bool may_be_left_out;  // steps may be closed without this rank
+    bool drops;            // a server drops gradients that are too old or too late
+    bool shares;           // ranks share a budget of batches: this rank's batches are counted
+    struct scheduler_figures scheduler;
     struct checkpoint_report checkpoints;
     struct staleness staleness;
     bool on_gpu;  // if so, read after the last step, before any rank freed memory:

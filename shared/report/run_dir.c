@@ -234,7 +234,7 @@ static void let_it_end(const char *dir, struct run_state *s) {
     }
 }
 
-int run_dir_continue(const char *dir, const struct config *c) {
+int run_dir_resume(const char *dir, const struct config *c) {
     static const char *const over[] = {"summary.json", "trace.json"};
     struct run_state s;
     int lock;
@@ -250,17 +250,17 @@ int run_dir_continue(const char *dir, const struct config *c) {
     return rc;
 }
 
-void run_dir_go_on(const char *dir, const struct config *c) {
+void run_dir_adopt(const char *dir, const struct config *c) {
     struct run_state s;
     run_state_read(dir, &s);
     if (s.phase == RUN_RUNNING && s.own) return;
     char *text = config_to_json(c);
     run_file_try(dir, "config.json", text);
     free(text);
-    run_state_go_on(dir);
+    run_state_adopt(dir);
 }
 
-int run_dir_begin_again(const char *dir, const struct config *c) {
+int run_dir_restart(const char *dir, const struct config *c) {
     struct run_state s;
     let_it_end(dir, &s);
     if (s.phase == RUN_COMPLETE)

@@ -25,13 +25,13 @@ int run_dir_prepare(const char *dir, bool force);
 int run_dir_take(const char *dir, const struct config *c, bool force);
 // Takes the directory of a run that resumes from one of its own checkpoints: its steps, evaluations and checkpoints
 // stay. Refused only if a running process of this machine has taken it.
-int run_dir_continue(const char *dir, const struct config *c);
+int run_dir_resume(const char *dir, const struct config *c);
 // For a later start of the job that already owns the directory: makes this process the one that represents the run,
 // even if another process took it. If the disk fails, it only warns.
-void run_dir_go_on(const char *dir, const struct config *c);
-// As run_dir_continue, without a checkpoint to resume from: removes the files of an earlier start, unless that run is
+void run_dir_adopt(const char *dir, const struct config *c);
+// As run_dir_resume, without a checkpoint to resume from: removes the files of an earlier start, unless that run is
 // complete.
-int run_dir_begin_again(const char *dir, const struct config *c);
+int run_dir_restart(const char *dir, const struct config *c);
 // Removes everything later: checkpoints after `step`, evaluations and snapshots after step `place` of the job (a
 // different number where workers share a budget). Returns 0, or -1 after logging.
 int run_dir_cut(const char *dir, int64_t step, int64_t place);

@@ -114,7 +114,7 @@ int run_state_begin(const char *dir) {
     return write_state(dir, state_text(RUN_RUNNING, format_utc(now, time(NULL)), NULL, NULL));
 }
 
-void run_state_go_on(const char *dir) {
+void run_state_adopt(const char *dir) {
     char now[32], *text = state_text(RUN_RUNNING, format_utc(now, time(NULL)), NULL, NULL);
     run_file_try(dir, STATE_FILE, text);
     free(text);

@@ -40,7 +40,7 @@ void run_state_read(const char *dir, struct run_state *out);
 // This process takes the directory. Returns 0, or -1 after logging.
 int run_state_begin(const char *dir);
 // As run_state_begin, for a later start of a job that already owns the directory: if the disk fails, it only warns.
-void run_state_go_on(const char *dir);
+void run_state_adopt(const char *dir);
 // This process leaves the directory. why: NULL or a sentence. Does nothing if another process has taken it meanwhile.
 int run_state_end(const char *dir, enum run_phase phase, const char *why);
 // As run_state_end, for a process of this machine that died while it owned the directory.

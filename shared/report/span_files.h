@@ -6,7 +6,7 @@
 // A process of the job is a process (pid) of the trace; its streams and threads are threads (tid).
 //
 // Gaps     Times in which a worker's computing waited for a transfer. When merged, they are split where any rank's
-//          report says that this rank stood still (shared/time/moments.h). A worker writes them as it saw them itself.
+//          report says that this rank stood still (shared/time/stall_report.h). A worker writes them as it saw them itself.
 // Arrows   follow one partition of one worker through one step, across the processes of a star:
 //
 //     worker    push ------.                                   .----> pull
@@ -22,7 +22,7 @@
 #include "kernels/backend.h"
 
 struct config;
-struct meeting;
+struct stall_reports;
 struct timeline;
 
 // ---------------------------------------------------------------- a worker, after timeline_end
@@ -51,6 +51,6 @@ int trace_write_threads(const struct span_role *r);
 
 // ---------------------------------------------------------------- all ranks
 // m: of all ranks' reports. Removes the parts after merging them.
-int trace_merge(const struct config *c, const char *dir, const struct meeting *m);
+int trace_merge(const struct config *c, const char *dir, const struct stall_reports *m);
 
 #endif

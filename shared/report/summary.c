@@ -19,7 +19,7 @@
 #include "shared/report/run_state.h"
 #include "shared/state/checkpoint.h"
 #include "shared/state/staleness.h"
-#include "shared/time/moments.h"
+#include "shared/time/stall_report.h"
 
 int summary_write_rank(const char *dir, const struct rank_report *r, const struct run_facts *facts) {
     cJSON *o = cJSON_CreateObject();
@@ -59,7 +59,9 @@ bool summary_interrupted(const struct cJSON *summary) {
     return !strcmp(json_text(summary, "state", ""), run_phase_word(RUN_INTERRUPTED));
 }
 
-static bool is(const cJSON *rank, const char *role) { return !strcmp(json_text(rank, "role", ""), role); }
+static bool has_role(const cJSON *rank, const char *role) {
+    return !strcmp(json_text(rank, "role", ""), role);
+}
 
 // ---------------------------------------------------------------- the run
 // As in the configuration; nothing if there was none.
@@ -211,8 +213,8 @@ static double updates_applied(const cJSON *ranks, double *samples_per_update) {
     double least = NAN;
     const cJSON *r, *first = NULL;
     cJSON_ArrayForEach(r, ranks) {
-        if (!first && is(r, "worker")) first = r;
-        if (!is(r, "server")) continue;
+        if (!first && has_role(r, "worker")) first = r;
+        if (!has_role(r, "server")) continue;
         double updates = json_number(r, "updates");
         least = isnan(least) ? updates : fmin(least, updates);
         *samples_per_update = json_number(r, "samples_per_update");
@@ -228,8 +230,8 @@ static double samples_counted(const cJSON *ranks) {
     double least = NAN;
     const cJSON *r;
     cJSON_ArrayForEach(r, ranks) {
-        bool tells = is(r, "server") || (is(r, "worker") && json_number(r, "rank") == 0);
-        if (tells) least = fmin(least, json_number(r, "samples_counted"));
+        bool counts = has_role(r, "server") || (has_role(r, "worker") && json_number(r, "rank") == 0);
+        if (counts) least = fmin(least, json_number(r, "samples_counted"));
     }
     return least;
 }
@@ -242,7 +244,7 @@ static double training_seconds(const cJSON *ranks) {
     bool one_clock = true;
     const cJSON *r;
     cJSON_ArrayForEach(r, ranks) {
-        if (!is(r, "worker")) continue;
+        if (!has_role(r, "worker")) continue;
         const cJSON *clock = json_item(r, "clock");
         double from = json_number(clock, "begin_ns"), to = json_number(clock, "end_ns");
         double own_pause = json_number(clock, "aside_seconds"), own = (to - from) * 1e-9 - own_pause;
@@ -275,22 +277,22 @@ static double tokens_of_sequence(cJSON *s, const struct config *c, const cJSON *
     return each;
 }
 
-static bool is_on(const cJSON *rank, const char *role, const char *host) {
-    return is(rank, role) && !strcmp(json_text(json_item(rank, "machine"), "host", "?"), host);
+static bool is_role_on(const cJSON *rank, const char *role, const char *host) {
+    return has_role(rank, role) && !strcmp(json_text(json_item(rank, "machine"), "host", "?"), host);
 }
 
 // Writes the ranks of a role on a host, sorted by number: "workers 0-2 5", or "worker 1"; nothing if there are none.
-static void say_role_on(FILE *f, const cJSON *ranks, const char *role, const char *host, bool *any) {
+static void print_role_on(FILE *f, const cJSON *ranks, const char *role, const char *host, bool *any) {
     int count = 0, last = -2;
     bool run = false;
     const cJSON *r;
-    cJSON_ArrayForEach(r, ranks) count += is_on(r, role, host);
+    cJSON_ArrayForEach(r, ranks) count += is_role_on(r, role, host);
     if (!count) return;
     fprintf(f, "%s%s%s", *any ? ", " : "", role, count > 1 ? "s" : "");
     *any = true;
     cJSON_ArrayForEach(r, ranks) {
         int rank = (int)json_number(r, "rank");
-        if (!is_on(r, role, host)) continue;
+        if (!is_role_on(r, role, host)) continue;
         if (run && rank != last + 1) fprintf(f, "-%d", last);
         if (rank != last + 1) fprintf(f, " %d", rank);
         run = rank == last + 1;
@@ -320,7 +322,7 @@ static void put_placement(cJSON *s, const struct config *c, const cJSON *ranks) 
         bool any = host == hosts->child && c->row->scheduled && others;
         fprintf(f, "%s%s: %s", host == hosts->child ? "" : "; ", host->string, any ? "scheduler" : "");
         for (const struct topology_role *role = c->row->roles; role->name; role++)
-            say_role_on(f, ranks, role->name, host->string, &any);
+            print_role_on(f, ranks, role->name, host->string, &any);
     }
     fclose(f);
     cJSON_AddStringToObject(s, "placement", text);
@@ -354,7 +356,7 @@ static void put_totals(cJSON *s, const struct config *c, const cJSON *ranks) {
 }
 
 // ---------------------------------------------------------------- per rank
-static void put_peer(cJSON *list, const struct meeting *m, size_t i, double seconds) {
+static void put_peer(cJSON *list, const struct stall_reports *m, size_t i, double seconds) {
     if (!(seconds > 0)) return;
     cJSON *o = cJSON_CreateObject();
     cJSON_AddItemToArray(list, o);
@@ -369,12 +371,12 @@ static void replace(cJSON *o, const char *name, double value) {
 
 // Moves parts of worker i's exposed time: time in which another rank stood still becomes waiting for that rank; time
 // in which this rank stood still becomes host time. all (count): the seconds that workers waited for each rank so far.
-static void settle(const struct meeting *m, size_t i, cJSON *time, double *all) {
-    const struct moments *own = m->moments[i];
+static void assign_waits(const struct stall_reports *m, size_t i, cJSON *time, double *all) {
+    const struct stall_report *own = m->all[i];
     if (!own) return;
     double *blamed = xcalloc(m->count + 1, sizeof *blamed), moved = 0;
     size_t parts;
-    struct blame *list = moments_blame(m->moments, m->count, i, &parts);
+    struct blame *list = stall_blame(m->all, m->count, i, &parts);
     for (size_t k = 0; k < parts; k++) {
         double seconds = (double)(list[k].end - list[k].begin) * 1e-9;
         blamed[list[k].rank] += seconds;
@@ -400,20 +402,20 @@ static void settle(const struct meeting *m, size_t i, cJSON *time, double *all) 
     free(blamed);
 }
 
-// For each worker: settles the times in its report (joined later). Also writes the mean time that workers waited for
+// For each worker: completes the times in its report (joined later). Also writes the mean time that workers waited for
 // each rank, and how long each rank stood still.
 static void put_times(cJSON *s, cJSON *ranks) {
     double check = 1;
     int workers = 0;
     size_t next = 0;
-    struct meeting *m = meeting_of(ranks);
+    struct stall_reports *m = stall_reports_read(ranks);
     double *all = xcalloc(m->count + 1, sizeof *all);
     cJSON *each = cJSON_AddArrayToObject(s, "time_per_rank"), *mean = cJSON_GetObjectItem(s, "time"), *r;
     cJSON_ArrayForEach(r, ranks) {
         size_t at = next++;
         cJSON *time = cJSON_GetObjectItem(r, "time");
-        if (!is(r, "worker") || !time) continue;
-        settle(m, at, time, all);
+        if (!has_role(r, "worker") || !time) continue;
+        assign_waits(m, at, time, all);
         double own = json_number(time, "check");
         if (fabs(own - 1) > fabs(check - 1)) check = own;
         cJSON_AddItemToArray(each, cJSON_Duplicate(time, 1));
@@ -424,9 +426,9 @@ static void put_times(cJSON *s, cJSON *ranks) {
           *still = cJSON_AddArrayToObject(s, "stood_still");
     for (size_t i = 0; i < m->count; i++) {
         put_peer(waited, m, i, all[i] / workers);
-        put_peer(still, m, i, m->moments[i] ? m->moments[i]->stood_still : 0);
+        put_peer(still, m, i, m->all[i] ? m->all[i]->stood_still : 0);
     }
-    meeting_free(&m);
+    stall_reports_free(&m);
     free(all);
 }
 
@@ -491,9 +493,9 @@ static void add_work(cJSON *known, const cJSON *d) {
     cJSON *notes = cJSON_GetObjectItemCaseSensitive(known, "notes");
     const cJSON *note, *other;
     cJSON_ArrayForEach(note, json_item(d, "notes")) {
-        bool told = false;
-        cJSON_ArrayForEach(other, notes) told |= !strcmp(other->valuestring, note->valuestring);
-        if (!told) cJSON_AddItemToArray(notes, cJSON_CreateString(note->valuestring));
+        bool known_note = false;
+        cJSON_ArrayForEach(other, notes) known_note |= !strcmp(other->valuestring, note->valuestring);
+        if (!known_note) cJSON_AddItemToArray(notes, cJSON_CreateString(note->valuestring));
     }
 }
 
@@ -578,7 +580,7 @@ static void put_checkpoints(cJSON *s, const char *dir, const cJSON *ranks) {
 }
 
 // ---------------------------------------------------------------- starts of the job, and absent workers
-struct past {
+struct history_sums {
     // `count` and `lost`: of the command's last start; `earlier*`: of the starts before. A death's lost steps are done
     // again in the same start. When a start is ended, its steps after the last checkpoint are done again in the next
     // start.
@@ -597,7 +599,7 @@ static void end_absence(cJSON *list, cJSON *o, double to, bool returned) {
     cJSON_ReplaceItemInObject(o, "returned", cJSON_CreateBool(returned));
 }
 
-static void take_life(struct past *p, const struct history_row *r) {
+static void add_start(struct history_sums *p, const struct history_row *r) {
     double lost = r->counted ? (double)r->lost : NAN, step = (double)r->step;
     if (r->start != p->start) {
         p->earlier += p->count;
@@ -617,9 +619,9 @@ static void take_life(struct past *p, const struct history_row *r) {
     }
 }
 
-static void take_absence(struct past *p, const struct history_row *r) {
+static void add_absence(struct history_sums *p, const struct history_row *r) {
     double step = (double)r->step;
-    bool away = r->kind == HISTORY_AWAY;
+    bool away = r->kind == HISTORY_ABSENT;
     cJSON *o = p->away->child;
     while (o && (json_number(o, "worker") != r->worker || !cJSON_IsNull(json_item(o, "to_step"))))
         o = o->next;
@@ -634,14 +636,14 @@ static void take_absence(struct past *p, const struct history_row *r) {
     json_put_text(o, "why", r->why);
 }
 
-static void take_row(void *ctx, const struct history_row *r) {
-    if (r->kind == HISTORY_LIFE)
-        take_life(ctx, r);
+static void add_history_row(void *ctx, const struct history_row *r) {
+    if (r->kind == HISTORY_START)
+        add_start(ctx, r);
     else
-        take_absence(ctx, r);
+        add_absence(ctx, r);
 }
 
-static void put_lives(cJSON *s, const struct past *p) {
+static void put_starts(cJSON *s, const struct history_sums *p) {
     cJSON *o = p->count ? cJSON_AddObjectToObject(s, "lives") : NULL;
     if (!o) return;
     json_put(o, "start", p->start);
@@ -653,8 +655,8 @@ static void put_lives(cJSON *s, const struct past *p) {
 
 // Writes null if the steps' own lines show absences that are not in the history (a scheduler without the directory).
 // Takes ownership of the list.
-static void put_away(cJSON *s, cJSON *list, int64_t workers, const struct metrics_totals *m) {
-    double last = (double)m->last_step, missed = 0, told = (double)(m->steps * workers - m->contributions);
+static void put_absences(cJSON *s, cJSON *list, int64_t workers, const struct metrics_totals *m) {
+    double last = (double)m->last_step, missed = 0, absent = (double)(m->steps * workers - m->contributions);
     cJSON *o, *next;
     for (o = list->child; o; o = next) {
         next = o->next;
@@ -662,17 +664,17 @@ static void put_away(cJSON *s, cJSON *list, int64_t workers, const struct metric
     }
     cJSON_ArrayForEach(o, list) missed += json_number(o, "to_step") - json_number(o, "from_step") + 1;
     // With backup or quorum, some of the missing workers were only late.
-    bool known = !m->contributions || (json_item(s, "late_steps") ? missed <= told : missed == told);
+    bool known = !m->contributions || (json_item(s, "late_steps") ? missed <= absent : missed == absent);
     cJSON_AddItemToObject(s, "away", known ? list : cJSON_CreateNull());
     if (!known) cJSON_Delete(list);
 }
 
 static void put_history(cJSON *s, const struct config *c, const char *dir, const struct metrics_totals *m) {
-    struct past p = {.away = cJSON_CreateArray(), .last = (double)m->last_step};
-    history_each(dir, take_row, &p);
-    if (c->recovery.restart > 0) put_lives(s, &p);
+    struct history_sums p = {.away = cJSON_CreateArray(), .last = (double)m->last_step};
+    history_each(dir, add_history_row, &p);
+    if (c->recovery.restart > 0) put_starts(s, &p);
     if (c->recovery.elastic)
-        put_away(s, p.away, c->workers, m);
+        put_absences(s, p.away, c->workers, m);
     else
         cJSON_Delete(p.away);
 }
@@ -685,7 +687,7 @@ static void put_staleness(cJSON *s, const cJSON *ranks) {
     cJSON *out = cJSON_GetObjectItem(s, "staleness"), *workers = cJSON_AddArrayToObject(out, "workers");
     const cJSON *r, *bin;
     cJSON_ArrayForEach(r, ranks) {
-        if (!is(r, "worker")) continue;
+        if (!has_role(r, "worker")) continue;
         const cJSON *one = json_item(r, "staleness");
         double n = 0, own = figure_number(one, "spread.steps");
         int i = 0;

@@ -47,19 +47,19 @@ static void print_lives(FILE *f, const cJSON *s) {
     fprintf(f, " (history.jsonl)\n");
 }
 
-#define AWAY_SAID_MOST 6  // entries printed in the table
+#define AWAY_PRINTED_MAX 6  // entries printed in the table
 
 // Where steps may be closed without late ranks: prints how many each worker missed.
 static void print_late(FILE *f, const cJSON *s) {
     const cJSON *late = json_item(s, "late_steps"), *missed = json_item(s, "missed_steps");
-    for (int w = 0, said = 0; w < cJSON_GetArraySize(late); w++) {
+    for (int w = 0, printed = 0; w < cJSON_GetArraySize(late); w++) {
         double vain = cJSON_GetArrayItem(late, w)->valuedouble, without = vain;
         const cJSON *more = cJSON_GetArrayItem(missed, w);
         if (more) without += more->valuedouble;
         if (without > 0)
             fprintf(f, "%sworker %d in %.0f of %.0f steps (%.0f computed in vain)",
-                    said++ ? ", " : "late        ", w, without, json_number(s, "steps"), vain);
-        if (said && w + 1 == cJSON_GetArraySize(late)) fputc('\n', f);
+                    printed++ ? ", " : "late        ", w, without, json_number(s, "steps"), vain);
+        if (printed && w + 1 == cJSON_GetArraySize(late)) fputc('\n', f);
     }
 }
 
@@ -76,13 +76,13 @@ static void print_dropped(FILE *f, const cJSON *s) {
 
 static void print_away(FILE *f, const cJSON *s) {
     const cJSON *list = json_item(s, "away"), *o;
-    int count = cJSON_GetArraySize(list), said = 0;
+    int count = cJSON_GetArraySize(list), printed = 0;
     if (!count) return;
     fprintf(f, "away        ");
     cJSON_ArrayForEach(o, list) {
         double from = json_number(o, "from_step"), to = json_number(o, "to_step");
-        if (said == AWAY_SAID_MOST) break;
-        fprintf(f, "%sworker %.0f ", said++ ? ", " : "", json_number(o, "worker"));
+        if (printed == AWAY_PRINTED_MAX) break;
+        fprintf(f, "%sworker %.0f ", printed++ ? ", " : "", json_number(o, "worker"));
         if (!cJSON_IsTrue(json_item(o, "returned")))
             fprintf(f, "from step %.0f on", from);
         else if (from == to)
@@ -91,7 +91,7 @@ static void print_away(FILE *f, const cJSON *s) {
             fprintf(f, "in steps %.0f-%.0f", from, to);
         fprintf(f, " (%s)", json_text(o, "cause", "-"));
     }
-    if (count > said) fprintf(f, " and %d more (history.jsonl)", count - said);
+    if (count > printed) fprintf(f, " and %d more (history.jsonl)", count - printed);
     fputc('\n', f);
 }
 
@@ -427,7 +427,7 @@ static void print_pair(FILE *f, const struct pair *g) {
 }
 
 // Adds one rank: the figure printed is the largest rank's.
-static void take(struct pair *g, double predicted, double measured) {
+static void add_rank(struct pair *g, double predicted, double measured) {
     g->exact &= fabs(predicted - measured) < 0.5;
     if (measured < g->measured || (measured == g->measured && predicted == measured)) return;
     g->predicted = predicted;
@@ -452,7 +452,7 @@ static void brief_memory(FILE *f, const cJSON *s) {
         next = next_role(r);
         for (; r != next; r = r->next) {
             const cJSON *predicted = json_item(r, "predicted"), *peak = json_item(r, "peak");
-            take(&memory, json_number(r, "predicted_bytes"), json_number(r, "device_bytes"));
+            add_rank(&memory, json_number(r, "predicted_bytes"), json_number(r, "device_bytes"));
             memory.exact &= cJSON_Compare(predicted, peak, 1);
         }
         fputs(separator, f);
@@ -472,8 +472,8 @@ static void brief_wire(FILE *f, const cJSON *s) {
         fprintf(f, "%sa %s sends ", separator, json_text(r, "role", ""));
         next = next_role(r);
         for (; r != next; r = r->next) {
-            take(&sent, json_number(r, "predicted_sent"), json_number(r, "sent_per_step"));
-            take(&received, json_number(r, "predicted_received"), json_number(r, "received_per_step"));
+            add_rank(&sent, json_number(r, "predicted_sent"), json_number(r, "sent_per_step"));
+            add_rank(&received, json_number(r, "predicted_received"), json_number(r, "received_per_step"));
         }
         print_pair(f, &sent);
         fputs(" and receives ", f);

@@ -17,7 +17,7 @@
 #include "shared/core/file.h"
 #include "shared/core/json.h"
 #include "shared/report/span_files.h"
-#include "shared/time/moments.h"
+#include "shared/time/stall_report.h"
 #include "shared/time/thread_time.h"
 
 // Above the tids of the device's streams.
@@ -132,22 +132,23 @@ static void put_step(struct trace *t, const struct layout *l, const struct timel
 }
 
 // ---------------------------------------------------------------- a worker's streams, and its gaps
-// A settled piece of a gap: the part of the time it counts for, and the rank that was waited for (role NULL: unknown).
-struct settled_gap {
+// The cause of a section of a gap: the part of the time it counts for, and the rank that was waited for (role NULL: unknown).
+struct gap_cause {
     const char *part;  // "host", "wait", "comm_exposed"
     const char *role;
     int rank;
 };
 
-// stood: index of the rank that stood still, -1: use the gap's own data; own: index of the gap's rank.
-static struct settled_gap gap_settle(const struct meeting *m, const struct span *piece, int stood, int own) {
-    if (stood >= 0 && stood == own) return (struct settled_gap){"host", NULL, -1};
-    if (stood >= 0) return (struct settled_gap){"wait", m->roles[stood], m->ranks[stood]};
-    if (piece->kind != SPAN_WAIT) return (struct settled_gap){"comm_exposed", NULL, -1};
-    return (struct settled_gap){"wait", piece->peer >= 0 ? "worker" : NULL, piece->peer};
+// stalled: index of the rank that stalled still, -1: use the gap's own data; own: index of the gap's rank.
+static struct gap_cause gap_cause_of(const struct stall_reports *m, const struct span *piece, int stalled,
+                                     int own) {
+    if (stalled >= 0 && stalled == own) return (struct gap_cause){"host", NULL, -1};
+    if (stalled >= 0) return (struct gap_cause){"wait", m->roles[stalled], m->ranks[stalled]};
+    if (piece->kind != SPAN_WAIT) return (struct gap_cause){"comm_exposed", NULL, -1};
+    return (struct gap_cause){"wait", piece->peer >= 0 ? "worker" : NULL, piece->peer};
 }
 
-static void put_gap(struct trace *t, const struct span *g, const char *transfer, struct settled_gap of) {
+static void put_gap(struct trace *t, const struct span *g, const char *transfer, struct gap_cause of) {
     char name[96] = "exposed communication";
     if (!strcmp(of.part, "host")) snprintf(name, sizeof name, "this rank stood still");
     if (!strcmp(of.part, "wait")) snprintf(name, sizeof name, "wait");
@@ -171,7 +172,7 @@ static void put_own_gap(struct trace *t, const struct span *g) {
     char transfer[128];
     snprintf(transfer, sizeof transfer, "%s%s%s", transfer_kind_name(g->part), g->name ? " of " : "",
              g->name ? g->name : "");
-    put_gap(t, g, transfer, gap_settle(NULL, g, -1, -1));
+    put_gap(t, g, transfer, gap_cause_of(NULL, g, -1, -1));
 }
 
 static void put_streams(struct trace *t, struct device *dev) {
@@ -301,21 +302,22 @@ int trace_write_threads(const struct span_role *r) {
 // A gap in a worker's file, which is split into pieces.
 struct gap_line {
     struct trace *t;
-    const struct meeting *m;
+    const struct stall_reports *m;
     int index;  // of the worker among the reports
     const char *transfer;
 };
 
-static void put_piece(void *ctx, const struct span *g, int stood) {
+static void put_piece(void *ctx, const struct span *g, int stalled) {
     const struct gap_line *l = ctx;
-    put_gap(l->t, g, l->transfer, gap_settle(l->m, g, stood, l->index));
+    put_gap(l->t, g, l->transfer, gap_cause_of(l->m, g, stalled, l->index));
 }
 
 static int64_t nanoseconds(double us) { return isfinite(us) && fabs(us) < 1e15 ? llround(us * 1e3) : 0; }
 
-// Appends the events of DIR/ranks/NAME; gaps are settled with all ranks' reports. Returns 0, or -1 if it cannot be
+// Appends the events of DIR/ranks/NAME; the causes of gaps are found in all ranks' reports. Returns 0, or -1 if it cannot be
 // read. may_lack: a missing file is allowed.
-static int join(struct trace *t, const char *dir, const char *name, const struct meeting *m, bool may_lack) {
+static int join(struct trace *t, const char *dir, const char *name, const struct stall_reports *m,
+                bool may_lack) {
     char *file = xasprintf("ranks/%s", name), *text = run_file_read(dir, file, may_lack), *rest = text, *line;
     size_t parts = 0, at = 0;
     struct blame *blame = NULL;
@@ -336,14 +338,14 @@ static int join(struct trace *t, const char *dir, const char *name, const struct
         }
         const cJSON *args = json_item(o, "args"), *peer = json_item(args, "worker");
         t->pid = (int)json_number(o, "pid");
-        if (index < 0 && (index = meeting_index(m, "worker", t->pid)) >= 0)
-            blame = moments_blame(m->moments, m->count, (size_t)index, &parts);
+        if (index < 0 && (index = stall_reports_index(m, "worker", t->pid)) >= 0)
+            blame = stall_blame(m->all, m->count, (size_t)index, &parts);
         struct span g = {.begin = nanoseconds(json_number(o, "ts")),
                          .kind = strcmp(json_text(o, "cat", ""), "wait") ? SPAN_EXPOSED : SPAN_WAIT,
                          .peer = cJSON_IsNumber(peer) ? peer->valueint : -1};
         g.end = g.begin + nanoseconds(json_number(o, "dur"));
         struct gap_line l = {t, m, index, json_text(args, "transfer", "")};
-        moments_settle(blame, parts, &at, &g, put_piece, &l);
+        stall_cut_gap(blame, parts, &at, &g, put_piece, &l);
         cJSON_Delete(o);
     }
     free(blame);
@@ -354,7 +356,7 @@ static int join(struct trace *t, const char *dir, const char *name, const struct
 
 // Writes the times in which a rank's process, or the threads of its transfers, did not run, from its report: a
 // separate thread.
-static void put_stalls(struct trace *t, const struct moments *m) {
+static void put_stalls(struct trace *t, const struct stall_report *m) {
     static const char *const names[STALL_KINDS] = {"the process did not run", "its transfers had no core"};
     bool named = false;
     for (int k = 0; m && k < STALL_KINDS; k++)
@@ -371,7 +373,7 @@ static int is_part(const struct dirent *e) {
     return !strncmp(e->d_name, "trace-", 6) && ends_with(e->d_name, ".json");
 }
 
-int trace_merge(const struct config *c, const char *dir, const struct meeting *m) {
+int trace_merge(const struct config *c, const char *dir, const struct stall_reports *m) {
     struct trace t = {0};
     const int workers = c->workers;
     char *path = xasprintf("%s/trace.json", dir), *ranks = xasprintf("%s/ranks", dir);
@@ -397,7 +399,7 @@ int trace_merge(const struct config *c, const char *dir, const struct meeting *m
         if (c->trace) t.from = 0;
         for (size_t i = 0; i < m->count; i++) {
             t.pid = m->ranks[i] + (strcmp(m->roles[i], "worker") ? workers : 0);
-            put_stalls(&t, m->moments[i]);
+            put_stalls(&t, m->all[i]);
         }
         fputs("\n]}\n", t.f);
     }

@@ -8,7 +8,7 @@ struct clock_offset clock_offset_unknown(void) {
     return (struct clock_offset){INT64_MIN / 4, INT64_MAX / 4};
 }
 
-void clock_offset_learn(struct clock_offset *o, struct clock_meeting own, struct clock_meeting reference) {
+void clock_offset_learn(struct clock_offset *o, struct clock_barrier own, struct clock_barrier reference) {
     int64_t low = reference.before - own.after, high = reference.after - own.before;
     if (low > o->low) o->low = low;
     if (high < o->high) o->high = high;

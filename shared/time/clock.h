@@ -1,27 +1,26 @@
 // Clocks of several hosts. Processes of one host share CLOCK_MONOTONIC. Clocks of different hosts differ by an
-// offset, which round trips bound: all processes enter a barrier (a meeting), and none leaves it before all have
-// entered. So
+// offset, which round trips bound: all processes enter a barrier, and none leaves it before all have entered. So
 //
 //     own clock   | before .. after |            before + offset <= the reference's after
 //     reference   | before .. after |            after + offset  >= the reference's before
 //
-// and many meetings give a narrow interval. Its middle is the offset, half of its width the error: a bound, not an
+// and many barriers give a narrow interval. Its middle is the offset, half of its width the error: a bound, not an
 // estimate. No state.
 #ifndef STARRING_SHARED_TIME_CLOCK_H
 #define STARRING_SHARED_TIME_CLOCK_H
 
 #include <stdint.h>
 
-struct clock_meeting {
-    int64_t before, after;  // of one clock, when it entered and left a meeting
+struct clock_barrier {
+    int64_t before, after;  // of one clock, when it entered and left the barrier
 };
 
 // reference's clock = own clock + offset
 struct clock_offset {
-    int64_t low, high;  // bounds from all meetings so far
+    int64_t low, high;  // bounds from all barriers so far
 };
 struct clock_offset clock_offset_unknown(void);
-void clock_offset_learn(struct clock_offset *o, struct clock_meeting own, struct clock_meeting reference);
+void clock_offset_learn(struct clock_offset *o, struct clock_barrier own, struct clock_barrier reference);
 int64_t clock_offset_ns(const struct clock_offset *o);
 int64_t clock_offset_error_ns(const struct clock_offset *o);  // never negative
 

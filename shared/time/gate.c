@@ -19,9 +19,9 @@
 #include "kernels/spans.h"
 #include "shared/core/error.h"
 
-#define LOOK_NS INT64_C(200000000)  // a standing rank checks this often whether it was asked to stop
+#define CHECK_NS INT64_C(200000000)  // a waiting rank checks this often whether it was asked to stop
 
-static_assert(sizeof(struct gate_head) == 128 && sizeof(struct gate_seat) == 128, "the file's layout");
+static_assert(sizeof(struct gate_head) == 128 && sizeof(struct gate_record) == 128, "the file's layout");
 
 static struct {
     pthread_once_t once;
@@ -45,10 +45,10 @@ static const char *map_file(const char *path) {
     close(fd);
     if (why) return why;
     struct gate_head *head = at;
-    int64_t room = ((int64_t)st.st_size - (int64_t)sizeof *head) / (int64_t)sizeof(struct gate_seat);
+    int64_t room = ((int64_t)st.st_size - (int64_t)sizeof *head) / (int64_t)sizeof(struct gate_record);
     if (memcmp(head->magic, GATE_MAGIC, sizeof head->magic) != 0)
         why = "it does not begin as a gate does";
-    else if (head->seats < 1 || head->seats > room)
+    else if (head->records < 1 || head->records > room)
         why = "it is shorter than it says";
     if (why)
         munmap(at, (size_t)st.st_size);
@@ -68,27 +68,23 @@ static struct gate_head *head(void) {
     return own.head;
 }
 
-static void wait_for_bell(struct gate_head *h, uint32_t bell) {
-    struct timespec most = {.tv_sec = LOOK_NS / 1000000000, .tv_nsec = LOOK_NS % 1000000000};
-    syscall(SYS_futex, &h->bell, FUTEX_WAIT, bell, &most, NULL, 0);
-}
-
-static bool holder_is_gone(const struct gate_head *h) {
-    return h->holder > 0 && kill((pid_t)h->holder, 0) != 0 && errno == ESRCH;
+static void wait_for_change(struct gate_head *h, uint32_t changes) {
+    struct timespec most = {.tv_sec = CHECK_NS / 1000000000, .tv_nsec = CHECK_NS % 1000000000};
+    syscall(SYS_futex, &h->changes, FUTEX_WAIT, changes, &most, NULL, 0);
 }
 
 // ---------------------------------------------------------------- a rank
-int gate_take_seat(struct gate_rank *g, const struct gate_facts *f) {
+int gate_join(struct gate_rank *g, const struct gate_facts *f) {
     *g = (struct gate_rank){.facts = *f};
     struct gate_head *h = head();
     if (own.why[0])
         return fail("%s=%s: %s; a comparison sets it, unset it to train without one", GATE_VARIABLE,
                     getenv(GATE_VARIABLE), own.why);
     if (!h) return 0;
-    if (f->rank >= h->seats)
-        return fail("%s=%s: it has %lld seats, and this is rank %d", GATE_VARIABLE, getenv(GATE_VARIABLE),
-                    (long long)h->seats, f->rank);
-    g->seat = (struct gate_seat *)(h + 1) + f->rank;
+    if (f->rank >= h->records)
+        return fail("%s=%s: it has records for %lld ranks, and this is rank %d", GATE_VARIABLE,
+                    getenv(GATE_VARIABLE), (long long)h->records, f->rank);
+    g->record = (struct gate_record *)(h + 1) + f->rank;
     atomic_store(&h->unit, f->unit);
     atomic_store(&h->total, f->total);
     atomic_store(&h->pace, f->pace);
@@ -99,35 +95,35 @@ int gate_take_seat(struct gate_rank *g, const struct gate_facts *f) {
 
 int64_t gate_limit(void) { return atomic_load(&head()->limit); }
 
-int gate_stand(struct gate_rank *g, int64_t place) {
+int gate_wait(struct gate_rank *g, int64_t sample) {
     struct gate_head *h = head();
-    struct gate_seat *s = g->seat;
+    struct gate_record *s = g->record;
     if (!s) return 0;
     for (;;) {
-        uint32_t bell = atomic_load(&h->bell);
+        uint32_t changes = atomic_load(&h->changes);
         int64_t limit = atomic_load(&h->limit);
-        if (place < limit) break;
-        atomic_store(&s->stands, limit + 1);
-        // All ranks of a run that was asked to stop must reach the step in which they tell each other.
+        if (sample < limit) break;
+        atomic_store(&s->waits, limit + 1);
+        // All ranks of a run that was asked to stop must reach the step in which they exchange this request.
         if (g->facts.stop && *g->facts.stop) {
             atomic_store(&h->limit, INT64_MAX);
-            atomic_fetch_add(&h->bell, 1);
-            syscall(SYS_futex, &h->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+            atomic_fetch_add(&h->changes, 1);
+            syscall(SYS_futex, &h->changes, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
             break;
         }
-        if (holder_is_gone(h))
-            return fail("the comparison that this run takes turns in (process %lld) has ended",
+        if (h->holder > 0 && kill((pid_t)h->holder, 0) != 0 && errno == ESRCH)
+            return fail("the comparison that alternates this run with others (process %lld) has ended",
                         (long long)h->holder);
-        wait_for_bell(h, bell);
+        wait_for_change(h, changes);
     }
     g->passed = true;
     atomic_store(&s->passed_ns, now_ns());
-    atomic_store(&s->stands, 0);
+    atomic_store(&s->waits, 0);
     return 0;
 }
 
 void gate_step(struct gate_rank *g, int64_t tokens, int64_t ended_ns) {
-    struct gate_seat *s = g->seat;
+    struct gate_record *s = g->record;
     if (!s) return;
     atomic_fetch_add(&s->tokens, tokens);
     if (g->passed) {
@@ -141,16 +137,16 @@ void gate_step(struct gate_rank *g, int64_t tokens, int64_t ended_ns) {
 }
 
 // ---------------------------------------------------------------- other code in a process of the job
-int64_t gate_stood_ns(void) {
+int64_t gate_held_ns(void) {
     struct gate_head *h = head();
     if (!h) return 0;
     int64_t since = atomic_load(&h->since);
-    return atomic_load(&h->stood) + (since ? now_ns() - since : 0);
+    return atomic_load(&h->held) + (since ? now_ns() - since : 0);
 }
 
-void gate_rest(void) {
+void gate_sleep(void) {
     struct gate_head *h = head();
     if (!h) return;
-    uint32_t bell = atomic_load(&h->bell);
-    if (atomic_load(&h->since)) wait_for_bell(h, bell);
+    uint32_t changes = atomic_load(&h->changes);
+    if (atomic_load(&h->since)) wait_for_change(h, changes);
 }

@@ -1,21 +1,21 @@
-// The gate: runs on one machine take turns. A comparison starts them all, and lets one continue for a slice of
-// steps while the others stand, which means that they wait between two steps (experiments/comparison/turns.py). A
-// place is a number of samples of the job.
+// The gate: lets runs on one machine alternate. A comparison starts them all, and lets one continue for a slice of
+// steps while the others wait between two steps (experiments/comparison/turns.py). Positions are counted in samples of
+// the job.
 //
 //     limit          0 ------------- 512 ---------------------------- 1024
-//     a rank         | stands        | steps up to sample 512 | stands | steps ..
-//     the others     .. steps        | stand                           ..
+//     a rank         | waits         | steps up to sample 512 | waits  | steps ..
+//     the others     .. steps        | wait                            ..
 //
 // The gate     is a file that the comparison creates and names in STARRING_GATE; every process of the job maps it.
-//              A rank begins a step if the step's place is below `limit`; otherwise it stands until the comparison
-//              raises the limit.
-// A place      is the same for all ranks that go together, so all stop at the same step. Where ranks share a budget
-//              of batches each batch has its own place: exactly `limit` samples are done, most of them by the fast
+//              A rank begins a step if the step's first sample is below `limit`; otherwise it waits until the
+//              comparison raises the limit.
+// A sample     number is the same for all ranks that go together, so all stop at the same step. Where ranks share a
+//              budget of batches each batch has its own: exactly `limit` samples are done, most of them by the fast
 //              ranks.
 // The end      is one more gate, after the last step: evaluation and the writing of files wait there, too.
 // Time         at the gate counts in no step, and peers do not treat it as silence: threads that talk to peers
-//              continue. While all ranks stand, the comparison sets `since`; code that waits for all of them can
-//              subtract this time (gate_stood_ns).
+//              continue. While all ranks wait, the comparison sets `since`; code that waits for all of them can
+//              subtract this time (gate_held_ns).
 // Errors       A file that is missing, too short or no gate: -1 after logging its name.
 #ifndef STARRING_SHARED_TIME_GATE_H
 #define STARRING_SHARED_TIME_GATE_H
@@ -26,26 +26,26 @@
 #define GATE_VARIABLE "STARRING_GATE"
 
 // The file's fields. The comparison writes the head, except unit, total, ranks, pace and taken. Each rank writes
-// its own seat.
+// its own record.
 #define GATE_MAGIC "STARGATE"
 struct gate_head {
     char magic[8];
-    int64_t seats;          // number of seats, which follow
-    _Atomic int64_t limit;  // INT64_MAX: no rank stands any more
-    // bell changes with every change that the comparison makes; ranks sleep on it (futex).
-    _Atomic uint32_t bell, spare;
-    _Atomic int64_t stood;  // ns during which all ranks stood, up to `since`
-    _Atomic int64_t since;  // CLOCK_MONOTONIC ns since which all stand; 0: they do not
+    int64_t records;        // number of records, which follow
+    _Atomic int64_t limit;  // INT64_MAX: no rank waits any more
+    // Counts the changes that the comparison makes; ranks sleep on it (futex).
+    _Atomic uint32_t changes, spare;
+    _Atomic int64_t held;   // ns during which all ranks waited, up to `since`
+    _Atomic int64_t since;  // CLOCK_MONOTONIC ns since which all wait; 0: they do not
     int64_t holder;         // pid of the comparison
     _Atomic int64_t unit;   // a limit is a multiple of so many samples
     _Atomic int64_t total;  // samples of the run
     _Atomic int64_t ranks;
     _Atomic int64_t pace;   // enum gate_pace
-    _Atomic int64_t taken;  // seats taken so far: more than ranks if a rank was restarted
+    _Atomic int64_t taken;  // records taken so far: more than ranks if a rank was restarted
     int64_t reserved[4];
 };
-struct gate_seat {
-    _Atomic int64_t stands;        // 1 + the limit at which this rank stands; 0: it does not
+struct gate_record {
+    _Atomic int64_t waits;         // 1 + the limit at which this rank waits; 0: it does not
     _Atomic int64_t done, tokens;  // samples of its completed steps, and tokens that counted
     _Atomic int64_t passed_ns;     // when it last passed the gate
     // The end of its first step after that, and the tokens by then.
@@ -63,31 +63,31 @@ struct gate_facts {
     int rank, ranks;
     int64_t own, unit, total;  // samples of its batch; see above
     enum gate_pace pace;
-    const _Atomic int *stop;  // non-zero: the run was asked to stop, and stands at no gate; or NULL
+    const _Atomic int *stop;  // non-zero: the run was asked to stop, and waits at no gate; or NULL
 };
 struct gate_rank {
-    struct gate_seat *seat;  // NULL: no gate
+    struct gate_record *record;  // NULL: no gate
     struct gate_facts facts;
     bool passed;  // no step has ended since it passed the gate
 };
-// Takes the rank's seat in the file that STARRING_GATE names. Returns 0 (also without a gate), or -1 after logging.
-int gate_take_seat(struct gate_rank *g, const struct gate_facts *facts);
-static inline bool gate_is_open(const struct gate_rank *g, int64_t place);
-// Stands until the limit is above place. Blocks. This rank must have no work in flight. Returns 0, or -1 after
+// Takes a record for the rank in the file that STARRING_GATE names. Returns 0 (also without a gate), or -1 after logging.
+int gate_join(struct gate_rank *g, const struct gate_facts *facts);
+static inline bool gate_is_open(const struct gate_rank *g, int64_t sample);
+// Waits until the limit is above sample. Blocks. This rank must have no work in flight. Returns 0, or -1 after
 // logging if the comparison has ended.
-int gate_stand(struct gate_rank *g, int64_t place);
+int gate_wait(struct gate_rank *g, int64_t sample);
 // A step has ended. `tokens` of it counted as this rank's.
 void gate_step(struct gate_rank *g, int64_t tokens, int64_t ended_ns);
 #define GATE_END (INT64_MAX - 1)  // the place after the last step
 
 // ---------------------------------------------------------------- other code in a process of the job
-int64_t gate_stood_ns(void);  // nanoseconds so far in which all ranks stood; 0 without a gate
-void gate_rest(void);         // while all stand: blocks until they do not, at most a fifth of a second
+int64_t gate_held_ns(void);  // nanoseconds so far in which all ranks waited; 0 without a gate
+void gate_sleep(void);       // while all wait: blocks until they do not, at most a fifth of a second
 
 // ---------------------------------------------------------------- inline
 int64_t gate_limit(void);
-static inline bool gate_is_open(const struct gate_rank *g, int64_t place) {
-    return !g->seat || place < gate_limit();
+static inline bool gate_is_open(const struct gate_rank *g, int64_t sample) {
+    return !g->record || sample < gate_limit();
 }
 
 #endif

@@ -30,7 +30,7 @@ static size_t cut_spans(struct span *s, size_t n, int64_t begin, int64_t end) {
 }
 
 // The same for blocked intervals, but their ends stay, even after the step's end: they show which transfer ends a
-// gap. A moment belongs to the interval that ends last: the one with the latest end so far keeps the moments up to
+// gap. Each time belongs to the interval that ends last: the one with the latest end so far keeps the times up to
 // its end, so an interval inside another one vanishes.
 static size_t cut_blocks(struct split_block *b, size_t n, int64_t begin, int64_t end) {
     size_t kept = 0;

@@ -5,7 +5,7 @@
 //                                ^ X.peers_ready
 //     split            | forward |wait|exp.| backward |  host |exp| | optimizer |     exp.: exposed
 //
-// A moment of the step is, in this order of precedence:
+// Each time within the step is, in this order of precedence:
 //   busy      the compute stream works: the phase of the span. If it hands a transfer over itself (PHASE_COMM), that
 //             is exposed communication
 //   blocked   the compute stream or the host is blocked by a transfer. Until the last rank that the transfer needs

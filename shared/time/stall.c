@@ -13,9 +13,9 @@
 #include "shared/time/gate.h"
 
 // ---------------------------------------------------------------- the rules
-bool stall_look(struct stall_looks *s, int64_t now, int64_t cpu, struct span *out) {
-    struct stall_looks last = *s;
-    *s = (struct stall_looks){now, cpu};
+bool stall_read(struct stall_reading *s, int64_t now, int64_t cpu, struct span *out) {
+    struct stall_reading last = *s;
+    *s = (struct stall_reading){now, cpu};
     int64_t late = now - last.now, got = cpu - last.cpu;
     if (!last.now || late < STALL_LEAST_NS || got > late / 2) return false;
     // The processor time counts as before the stop.
@@ -23,35 +23,35 @@ bool stall_look(struct stall_looks *s, int64_t now, int64_t cpu, struct span *ou
     return span_length(out) >= STALL_LEAST_NS;
 }
 
-bool stall_look_turns(struct stall_turns *s, int64_t now, int64_t waited, uint64_t turns, struct span *out) {
-    struct stall_turns last = *s;
-    *s = (struct stall_turns){waited, turns, true};
+bool stall_read_thread(struct stall_thread_reading *s, int64_t now, int64_t waited, uint64_t runs,
+                       struct span *out) {
+    struct stall_thread_reading last = *s;
+    *s = (struct stall_thread_reading){waited, runs, true};
     int64_t more = waited - last.waited;
-    if (!last.known || turns == last.turns || more / (int64_t)(turns - last.turns) < STALL_LEAST_NS)
-        return false;
+    if (!last.known || runs == last.runs || more / (int64_t)(runs - last.runs) < STALL_LEAST_NS) return false;
     *out = (struct span){.begin = now - more, .end = now};
     return true;
 }
 
 // ---------------------------------------------------------------- of this process
 struct kept {
-    struct spans longest;  // of STALL_PART id is the owner's address
+    struct spans longest;  // of STALL_THREAD id is the owner's address
     int64_t total;
 };
 
 struct part {
     int fd;  // its schedstat
     const void *owner;
-    struct stall_turns turns;
+    struct stall_thread_reading runs;
 };
 
 struct stall_watch {
     pthread_t thread;
     atomic_bool quit;
     pthread_mutex_t lock;  // guards the fields below
-    struct stall_looks looks;
+    struct stall_reading looks;
     int64_t stood;  // time at a gate, by the last reading
-    struct part parts[STALL_PARTS];
+    struct part parts[STALL_THREADS];
     int part_count;
     struct kept kept[STALL_KINDS];
 };
@@ -65,21 +65,21 @@ static void keep(struct kept *k, struct span one, const void *owner) {
 // Called with the lock held, so that threads read their clocks in order.
 static void look(struct stall_watch *w) {
     struct span one;
-    int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID), now = now_ns(), stood = gate_stood_ns();
-    if (stood != w->stood) w->looks = (struct stall_looks){0};  // the gate made it stand: no stall
+    int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID), now = now_ns(), stood = gate_held_ns();
+    if (stood != w->stood) w->looks = (struct stall_reading){0};  // the gate made it stand: no stall
     w->stood = stood;
     for (int i = 0; i < w->part_count; i++) {
         struct part *p = &w->parts[i];
         char text[96];
         int64_t waited;
-        uint64_t turns;
+        uint64_t runs;
         ssize_t n = pread(p->fd, text, sizeof text - 1, 0);  // fails once the thread has ended
         if (n <= 0) continue;
         text[n] = 0;
-        if (sscanf(text, "%*s %" SCNd64 " %" SCNu64, &waited, &turns) != 2) continue;
-        if (stall_look_turns(&p->turns, now, waited, turns, &one)) keep(&w->kept[STALL_PART], one, p->owner);
+        if (sscanf(text, "%*s %" SCNd64 " %" SCNu64, &waited, &runs) != 2) continue;
+        if (stall_read_thread(&p->runs, now, waited, runs, &one)) keep(&w->kept[STALL_THREAD], one, p->owner);
     }
-    if (stall_look(&w->looks, now, cpu, &one)) keep(&w->kept[STALL_PROCESS], one, NULL);
+    if (stall_read(&w->looks, now, cpu, &one)) keep(&w->kept[STALL_PROCESS], one, NULL);
 }
 
 static void *watch_main(void *arg) {
@@ -89,7 +89,7 @@ static void *watch_main(void *arg) {
         look(w);
         pthread_mutex_unlock(&w->lock);
         nanosleep(&(struct timespec){.tv_nsec = STALL_TICK_NS}, NULL);
-        if (!atomic_load(&w->quit)) gate_rest();
+        if (!atomic_load(&w->quit)) gate_sleep();
     }
     return NULL;
 }
@@ -144,12 +144,12 @@ void stall_watch_close(struct stall_watch **watch) {
     *watch = NULL;
 }
 
-void stall_part(struct stall_watch *w, const void *owner, pid_t tid) {
+void stall_watch_thread(struct stall_watch *w, const void *owner, pid_t tid) {
     char path[64];
     if (!w) return;
     snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", (int)tid);
     pthread_mutex_lock(&w->lock);
-    int fd = w->part_count < STALL_PARTS ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    int fd = w->part_count < STALL_THREADS ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (fd >= 0) w->parts[w->part_count++] = (struct part){.fd = fd, .owner = owner};
     pthread_mutex_unlock(&w->lock);
 }
@@ -172,7 +172,7 @@ size_t stall_list(struct stall_watch *w, enum stall_kind kind, const void *owner
     const struct spans *all = &w->kept[kind].longest;
     for (size_t i = 0; i < spans_count(all); i++) {
         const struct span *one = spans_at(all, i);
-        if (one->end > since && (kind != STALL_PART || one->id == (uintptr_t)owner)) spans_add(&found, one);
+        if (one->end > since && (kind != STALL_THREAD || one->id == (uintptr_t)owner)) spans_add(&found, one);
     }
     pthread_mutex_unlock(&w->lock);
     spans_sort(&found);

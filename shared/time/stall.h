@@ -2,7 +2,7 @@
 // host gave the cores to others. Its peers were not silent then, because this process did not listen; and its
 // transfers waited for it.
 //
-//     looks        |  |  |  |                  |  |  |
+//     readings     |  |  |  |                  |  |  |
 //     cpu clock      +1 +1 +1        +1          +1 +1
 //     stalls                 >-----------------<
 //
@@ -33,30 +33,31 @@
 #define STALL_LEAST_NS 6000000  // the shortest stall: a shorter delay is normal scheduling
 #define STALLS         4096     // kept per kind
 // Threads that are watched, at most: watching more (ranks of a large ring of threads) would cost cores.
-#define STALL_PARTS 8
+#define STALL_THREADS 8
 
 enum stall_kind {
     STALL_PROCESS,  // the process was stalled
-    STALL_PART,     // it ran, but a thread that takes part in transfers had no core
+    STALL_THREAD,   // it ran, but a thread that takes part in transfers had no core
     STALL_KINDS
 };
 
 // ---------------------------------------------------------------- the rules, without clocks
 // Starts as {0}. now: CLOCK_MONOTONIC; cpu: processor time that the process has got. Returns whether a stall has
 // just ended; *out receives it.
-struct stall_looks {
+struct stall_reading {
     int64_t now, cpu;  // at the last reading; now 0: none yet
 };
-bool stall_look(struct stall_looks *s, int64_t now, int64_t cpu, struct span *out);
+bool stall_read(struct stall_reading *s, int64_t now, int64_t cpu, struct span *out);
 
-// The same for a thread. waited: how long it has waited for a core so far; turns: how often it has got one. A wait
+// The same for a thread. waited: how long it has waited for a core so far; runs: how often it has got one. A wait
 // is reported after it has ended. If several have ended since the last reading, their mean must be long.
-struct stall_turns {
+struct stall_thread_reading {
     int64_t waited;
-    uint64_t turns;
+    uint64_t runs;
     bool known;
 };
-bool stall_look_turns(struct stall_turns *s, int64_t now, int64_t waited, uint64_t turns, struct span *out);
+bool stall_read_thread(struct stall_thread_reading *s, int64_t now, int64_t waited, uint64_t runs,
+                       struct span *out);
 
 // ---------------------------------------------------------------- of this process
 struct stall_watch;
@@ -64,14 +65,14 @@ struct stall_watch *stall_watch_open(void);  // NULL after logging
 void stall_watch_close(struct stall_watch **w);
 
 // From now on, until it ends, thread tid of this process takes part in the transfers of owner (a rank: any address
-// that identifies it). Only the first STALL_PARTS threads are watched.
-void stall_part(struct stall_watch *w, const void *owner, pid_t tid);
+// that identifies it). Only the first STALL_THREADS threads are watched.
+void stall_watch_thread(struct stall_watch *w, const void *owner, pid_t tid);
 
 // Returns the nanoseconds since the watch began in which the process was stalled. CLOCK_MONOTONIC minus this is a
 // clock that stops with the process. w NULL: 0.
 int64_t stall_total(struct stall_watch *w);
 // Writes the stalls of a kind that ended after since, oldest first; if there are more than room, the longest ones.
-// STALL_PART: only the owner's. Returns how many were written.
+// STALL_THREAD: only the owner's. Returns how many were written.
 size_t stall_list(struct stall_watch *w, enum stall_kind kind, const void *owner, int64_t since,
                   struct span *out, size_t room);
 

@@ -57,7 +57,7 @@ static void add(struct thread_time *t, struct span *s, int64_t aside) {
 
 static void close_span(struct thread_time *t, int64_t ns) {
     struct span s = t->now;
-    int64_t stood = gate_stood_ns() - t->stood;
+    int64_t stood = gate_held_ns() - t->stood;
     t->stood += stood;
     if (!t->weaves) {
         s.end = ns;

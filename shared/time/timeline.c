@@ -1,7 +1,7 @@
 // All data is in ring buffers:
 //
 //     busy, blocks, reads    spans in the order in which they become known
-//     transfers, moments     index id % room; ids count from 1
+//     transfers, marks     index id % room; ids count from 1
 //     steps                  index number % STEPS
 #include "shared/time/timeline.h"
 
@@ -28,7 +28,7 @@ enum tag { TAG_TRANSFER, TAG_MOMENT, TAG_FIRST_BYTE, TAG_DONE, TAGS };
 
 struct record {
     struct transfer_times t;
-    uint64_t gates[GATES];  // moments; 0: none
+    uint64_t gates[GATES];  // marks; 0: none
     int last;               // the last rank to be ready, as far as known; -1: unknown
 };
 
@@ -54,10 +54,10 @@ struct timeline {
     int stream_count;
     bool ended;
     const struct layout *layout;
-    size_t room;  // of transfers, blocks, reads and moments
+    size_t room;  // of transfers, blocks, reads and marks
     struct spans busy, blocks, reads;
     struct record *transfers;
-    struct stamp_ring moments;
+    struct stamp_ring marks;
     uint64_t next_transfer;
     struct step steps[STEPS];
     uint64_t begun, split;  // steps
@@ -124,8 +124,8 @@ struct timeline *timeline_create(const struct timeline_options *o) {
     tl->stood = xcalloc(room, sizeof *tl->stood);
     tl->transfers = xcalloc(room, sizeof *tl->transfers);
     tl->moves = xcalloc(room, sizeof *tl->moves);
-    tl->moments.ns = xcalloc(room, sizeof *tl->moments.ns);
-    tl->next_transfer = tl->moments.next = 1;
+    tl->marks.ns = xcalloc(room, sizeof *tl->marks.ns);
+    tl->next_transfer = tl->marks.next = 1;
     pthread_mutex_init(&tl->lock, NULL);
     int rc = gaps_open(&tl->gaps, o->ranks, o->traced);
     if (!rc && (spans_open(&tl->busy, SPANS, SPANS_LAST) || spans_open(&tl->blocks, room, SPANS_LAST) ||
@@ -146,7 +146,7 @@ void timeline_destroy(struct timeline **timeline) {
     free(tl->stood);
     free(tl->transfers);
     free(tl->moves);
-    free(tl->moments.ns);
+    free(tl->marks.ns);
     gaps_close(&tl->gaps);
     pthread_mutex_destroy(&tl->lock);
     free(tl);
@@ -165,8 +165,8 @@ int timeline_watch(struct timeline *tl, struct stream *s) {
     return 0;
 }
 
-void timeline_part(struct timeline *tl, pid_t tid) {
-    if (tl) stall_part(tl->watch, tl, tid);
+void timeline_watch_thread(struct timeline *tl, pid_t tid) {
+    if (tl) stall_watch_thread(tl->watch, tl, tid);
 }
 
 // ---------------------------------------------------------------- records, with the lock held
@@ -206,7 +206,7 @@ static void note_span(struct timeline *tl, const struct span *s) {
     else if (s->kind == SPAN_BLOCKED && tag == TAG_TRANSFER)
         note_block(tl, number, s->begin, s->end);
     else if (s->kind == SPAN_STAMP && tag == TAG_MOMENT)
-        tl->moments.ns[number % tl->room] = s->begin;
+        tl->marks.ns[number % tl->room] = s->begin;
     else if (s->kind == SPAN_STAMP && tag == TAG_FIRST_BYTE)
         note_first_byte(tl, number, s->begin);
     else if (s->kind == SPAN_STAMP && tag == TAG_DONE)
@@ -226,14 +226,14 @@ static void look(struct timeline *tl) {
     }
 }
 
-// This rank's data of a transfer is ready when it has been asked for and all moments that it waits for have passed.
+// This rank's data of a transfer is ready when it has been asked for and all marks that it waits for have passed.
 static int64_t ready_of(const struct timeline *tl, const struct record *r) {
     int64_t at = r->t.own_ready;
     bool gated = false;
     for (size_t i = 0; i < GATES; i++) {
         if (!r->gates[i]) continue;
-        bool kept = is_kept(tl, r->gates[i], tl->moments.next);
-        int64_t ns = kept ? tl->moments.ns[r->gates[i] % tl->room] : 0;
+        bool kept = is_kept(tl, r->gates[i], tl->marks.next);
+        int64_t ns = kept ? tl->marks.ns[r->gates[i] % tl->room] : 0;
         if (!ns) return 0;
         gated = true;
         keep_latest(&at, ns);
@@ -441,23 +441,23 @@ void timeline_blocked(struct timeline *tl, uint64_t id, int64_t begin_ns, int64_
 }
 
 // ---------------------------------------------------------------- what streams record themselves
-uint64_t timeline_moment(struct timeline *tl) {
+uint64_t timeline_mark(struct timeline *tl) {
     if (!tl) return 0;
     pthread_mutex_lock(&tl->lock);
-    uint64_t moment = tl->moments.next++;
-    tl->moments.ns[moment % tl->room] = 0;
+    uint64_t mark = tl->marks.next++;
+    tl->marks.ns[mark % tl->room] = 0;
     pthread_mutex_unlock(&tl->lock);
-    stream_stamp(tl->streams[0], moment * TAGS + TAG_MOMENT);
-    return moment;
+    stream_stamp(tl->streams[0], mark * TAGS + TAG_MOMENT);
+    return mark;
 }
 
-void timeline_gate(struct timeline *tl, uint64_t id, uint64_t moment) {
+void timeline_ready_at_mark(struct timeline *tl, uint64_t id, uint64_t mark) {
     if (!tl) return;
     pthread_mutex_lock(&tl->lock);
     struct record *r = record_of(tl, id);
     for (size_t i = 0; r && i < GATES; i++) {
-        if (r->gates[i] && r->gates[i] != moment) continue;
-        r->gates[i] = moment;
+        if (r->gates[i] && r->gates[i] != mark) continue;
+        r->gates[i] = mark;
         break;
     }
     if (r) keep_latest(&r->t.own_ready, r->t.asked);

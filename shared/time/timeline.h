@@ -15,7 +15,7 @@
 //              first_byte   its first byte is on the link
 //              done         it has arrived
 //              A time that was not recorded is 0: unknown.
-// A moment     is a position in the compute stream that a transfer waits for (a gradient is complete). The stream
+// A mark       is a position in the compute stream that a transfer waits for (a gradient is complete). The stream
 //              records when it has passed it, so that a host that runs ahead need not know.
 // Late facts   A device is read late, and peers report their times a step or two later. A step is split when
 //              TIMELINE_LATE later ones have begun, or at the end. Ids stay valid for TIMELINE_LATE steps after the
@@ -25,7 +25,7 @@
 //             every function accepts NULL, then does nothing, and returns 0.
 // Memory      Bounded, and all allocated by timeline_create and timeline_watch. Spans without room are counted
 //             (timeline_lost), and the components still add up.
-// Threads     timeline_step, timeline_pause, timeline_end, timeline_data, timeline_moment, timeline_gate and
+// Threads     timeline_step, timeline_pause, timeline_end, timeline_data, timeline_mark, timeline_ready_at_mark and
 //             timeline_stamp: the thread that enqueues on the stream. All others: any thread. Nothing blocks,
 //             except a lock that is held briefly, or once per step while a step is split.
 #ifndef STARRING_SHARED_TIME_TIMELINE_H
@@ -87,14 +87,14 @@ void timeline_done(struct timeline *tl, uint64_t id, int64_t ns);
 void timeline_blocked(struct timeline *tl, uint64_t id, int64_t begin_ns, int64_t end_ns);
 
 // ---------------------------------------------------------------- what streams record themselves
-// Thread tid moves this rank's data of transfers (stall_part).
-void timeline_part(struct timeline *tl, pid_t tid);
+// Thread tid moves this rank's data of transfers (stall_watch_thread).
+void timeline_watch_thread(struct timeline *tl, pid_t tid);
 // Makes a stream other than compute record what timeline_stamp asks for. Returns 0, or -1 after logging.
 int timeline_watch(struct timeline *tl, struct stream *s);
-uint64_t timeline_moment(struct timeline *tl);  // a moment here, in the compute stream
-// own_ready is at least the moment (0: none) and at least asked. A transfer with a gate (or more) needs no call of
-// timeline_own_ready.
-void timeline_gate(struct timeline *tl, uint64_t id, uint64_t moment);
+uint64_t timeline_mark(struct timeline *tl);  // marks this position of the compute stream
+// own_ready is at least the time of the mark (0: none) and at least asked. A transfer with a mark, or several, needs no
+// call of timeline_own_ready.
+void timeline_ready_at_mark(struct timeline *tl, uint64_t id, uint64_t mark);
 enum timeline_stamp { TIMELINE_FIRST_BYTE, TIMELINE_DONE };
 // Records the time at which s (compute, or watched) reaches this position.
 void timeline_stamp(struct timeline *tl, struct stream *s, uint64_t id, enum timeline_stamp what);

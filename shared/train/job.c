@@ -106,8 +106,8 @@ static int verify_own(const char *path, const char *dir) {
 }
 
 int resume_take_dir(const struct config *c, const char *path, const char *dir, bool force) {
-    if (resume_is_own(path, dir)) return verify_own(path, dir) ? -1 : run_dir_continue(dir, c);
-    return latest(c) && !path ? run_dir_begin_again(dir, c) : run_dir_take(dir, c, force);
+    if (resume_is_own(path, dir)) return verify_own(path, dir) ? -1 : run_dir_resume(dir, c);
+    return latest(c) && !path ? run_dir_restart(dir, c) : run_dir_take(dir, c, force);
 }
 
 // ---------------------------------------------------------------- open and close

@@ -20,7 +20,7 @@
 #include "shared/report/summary.h"
 #include "shared/state/checkpoint.h"
 #include "shared/state/identity_agree.h"
-#include "shared/time/moments.h"
+#include "shared/time/stall_report.h"
 #include "shared/train/batch_feed.h"
 #include "shared/train/saver.h"
 #include "shared/train/slowdown.h"
@@ -225,7 +225,7 @@ static int open_output(struct session *x) {
     // In a later start of the job the directory already belongs to the job, even if this process was started with
     // takes_dir.
     bool takes = j->dir && j->takes_dir, later = x->topology->epoch > 1;
-    if (takes && later) run_dir_go_on(j->dir, j->config);
+    if (takes && later) run_dir_adopt(j->dir, j->config);
     if (takes && !later && resume_take_dir(j->config, from, j->dir, j->force)) return -1;
     if (j->dir && run_dir_cut(j->dir, first, train_state_place(&x->topology->start))) return -1;
     if (j->dir && !(x->metrics = metrics_create(j->dir, first, &x->elapsed_before))) return -1;
@@ -261,13 +261,14 @@ static struct saver *open_saver(const struct session *x) {
                                                 .evaluates = evaluates(x)});
 }
 
-static struct moments *moments_of(const struct session *x, const struct train_result *result) {
+static struct stall_report *stalls_of(const struct session *x, const struct train_result *result) {
     const struct rank_span *span = &result->report.span;
-    return moments_take(&(struct moments_options){.timeline = result->timeline,
-                                                  .watch = x->watch,
-                                                  .begin = span->begin_ns,
-                                                  .offset = timeline_clock(result->timeline).offset_ns,
-                                                  .alone = x->topology->plan.alone});
+    return stall_report_take(
+        &(struct stall_report_options){.timeline = result->timeline,
+                                       .watch = x->watch,
+                                       .begin = span->begin_ns,
+                                       .offset = timeline_clock(result->timeline).offset_ns,
+                                       .alone = x->topology->plan.alone});
 }
 
 static int leave_report(struct session *x, struct train_result *result) {
@@ -297,9 +298,9 @@ static int leave_report(struct session *x, struct train_result *result) {
     // If a file cannot be written, this rank still takes part in the collectives below.
     int rc = result->lacks_file ? -1 : 0;
     if (trace_write_worker(j->dir, x->topology->rank, x->dev, result->timeline, j->config->trace)) rc = -1;
-    result->report.moments = moments_of(x, result);
+    result->report.stall_report = stalls_of(x, result);
     if (summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL)) rc = -1;
-    moments_free(&result->report.moments);
+    stall_report_free(&result->report.stall_report);
     return rc;
 }
 

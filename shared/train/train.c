@@ -441,7 +441,7 @@ static int take_seat(struct train *x) {
                                              : x->t->plan.drops ? GATE_PACE_FASTEST
                                                                 : GATE_PACE_SLOWEST,
                                      .stop = x->o->stop};
-    return gate_take_seat(&x->gate, &facts);
+    return gate_join(&x->gate, &facts);
 }
 
 // Waits until the gate (shared/time/gate.h) is open for a step at `place`, after all work enqueued so far. The
@@ -451,11 +451,11 @@ static int take_seat(struct train *x) {
 static int stand(struct train *x, int64_t place, int64_t *start, int64_t *begin) {
     if (gate_is_open(&x->gate, place)) return 0;
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);
-    int64_t came = now_ns(), all_stood = gate_stood_ns();
+    int64_t came = now_ns(), all_stood = gate_held_ns();
     timeline_pause_at(x->r->timeline, *begin);
-    if (gate_stand(&x->gate, place)) return -1;
+    if (gate_wait(&x->gate, place)) return -1;
     bool waits = x->gate.facts.pace == GATE_PACE_SLOWEST && x->r->steps > x->t->start.step;
-    int64_t stood = waits ? gate_stood_ns() - all_stood : now_ns() - came;
+    int64_t stood = waits ? gate_held_ns() - all_stood : now_ns() - came;
     x->r->report.span.not_training_s += 1e-9 * (double)stood;
     *start += stood;
     *begin += stood;
@@ -480,9 +480,9 @@ static int64_t tokens_told(const struct train *x) {
 // needs. Not used where a rank may join later (elastic): it would miss these sums.
 static int begin_together(struct train *x) {
     double nothing = 0;
-    bool waits_not = x->t->plan.alone || x->t->plan.drops;
+    bool may_be_left_out = x->t->plan.alone || x->t->plan.drops;
     saver_ask(x->o->saver, x->o->elapsed_before);
-    return waits_not && !x->c->recovery.elastic ? topology_sum(x->t, &nothing, 1) : 0;
+    return may_be_left_out && !x->c->recovery.elastic ? topology_sum(x->t, &nothing, 1) : 0;
 }
 
 static int run_steps(struct train *x) {
@@ -654,7 +654,7 @@ static void report(struct train *x) {
     if (r->shares) r->batches = x->r->steps - x->t->start.step;
     if (r->shares) r->tokens = x->r->counted.tokens;
     r->samples_per_update = x->t->plan.mean;
-    r->waits_not = x->t->plan.drops;
+    r->may_be_left_out = x->t->plan.drops;
     r->late_steps = x->t->plan.late;
     r->missed_steps = x->t->plan.missed;
     r->samples_counted = x->t->plan.in_part ? x->t->plan.samples - x->t->start.samples : 0;

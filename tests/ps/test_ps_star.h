@@ -4,7 +4,7 @@
 
 #include "ps/job/shard_map.h"
 #include "ps/net/member.h"
-#include "shared/time/moments.h"
+#include "shared/time/stall_report.h"
 #include "test_ps_job.h"
 
 #define MAX_WORKERS 4
@@ -79,7 +79,7 @@ static inline void *server_main(void *arg) {
     o.meet = member_come(&o, PS_SERVER, 1, true);
     *rc = o.meet ? ps_server_run(&o, &s->job->report[s->rank]) : -1;
     leave_of_test(&o.meet);
-    moments_free(&s->job->report[s->rank].moments);
+    stall_report_free(&s->job->report[s->rank].stall_report);
     snprintf(s->job->server_error[s->rank], 512, "%s", error_last());
     return NULL;
 }

@@ -1,7 +1,7 @@
 // A process that stood still - frozen, asleep, without a core - does not take that time for its peers' silence, says so
 // when the job turns out to be over, and is still sure of whom it has lost.
 #include "shared/fabric/client.h"
-#include "shared/time/turn_clock.h"
+#include "shared/time/poll_clock.h"
 #include "tests/ps/test_ps_log.h"
 
 #define LOST_S 2.0
@@ -157,31 +157,31 @@ static void slow_turns_end(void **state) {
 // The clock by itself: it never goes back, nor faster than the host's, and a moment within a turn lies between the turns.
 static void the_clock(void **state) {
     (void)state;
-    struct turn_clock c = {.lost_s = LOST_S};
-    char text[TURN_CLOCK_WORDS];
-    assert_true(turn_clock_at(&c, 40) == 40);
-    assert_true(turn_clock_turn(&c, 50) == 50);
-    assert_true(turn_clock_at(&c, 50.03125) == 50.03125);  // the thread's own work
-    assert_true(turn_clock_at(&c, 51) == 50.0625);
-    assert_true(turn_clock_turn(&c, 51) == 50.0625);
-    assert_true(turn_clock_turn(&c, 51.0625) == 50.125);
-    assert_true(turn_clock_at(&c, 51.09375) == 50.15625);
-    assert_true(turn_clock_turn(&c, 52.5625) == 50.1875);  // with one turn between them they are one
-    assert_string_equal(turn_clock_words(&c, 50, text),
+    struct poll_clock c = {.lost_s = LOST_S};
+    char text[POLL_CLOCK_TEXT];
+    assert_true(poll_clock_at(&c, 40) == 40);
+    assert_true(poll_clock_poll(&c, 50) == 50);
+    assert_true(poll_clock_at(&c, 50.03125) == 50.03125);  // the thread's own work
+    assert_true(poll_clock_at(&c, 51) == 50.0625);
+    assert_true(poll_clock_poll(&c, 51) == 50.0625);
+    assert_true(poll_clock_poll(&c, 51.0625) == 50.125);
+    assert_true(poll_clock_at(&c, 51.09375) == 50.15625);
+    assert_true(poll_clock_poll(&c, 52.5625) == 50.1875);  // with one turn between them they are one
+    assert_string_equal(poll_clock_text(&c, 50, text),
                         ", after this process had stood still for 2.5 s: the job may do without it");
-    assert_string_equal(turn_clock_words(&c, 55, text), "");
-    for (int i = 1; i <= 200; i++) assert_true(turn_clock_turn(&c, 52.5625 + i / 64.0) == 50.1875 + i / 64.0);
-    assert_true(turn_clock_turn(&c, 85.6875) == 53.375);
-    assert_string_equal(turn_clock_words(&c, 53, text),
+    assert_string_equal(poll_clock_text(&c, 55, text), "");
+    for (int i = 1; i <= 200; i++) assert_true(poll_clock_poll(&c, 52.5625 + i / 64.0) == 50.1875 + i / 64.0);
+    assert_true(poll_clock_poll(&c, 85.6875) == 53.375);
+    assert_string_equal(poll_clock_text(&c, 53, text),
                         ", after this process had stood still for 30.0 s: the job may do without it");
     // The thread's own pauses count.
-    struct turn_clock slow = {.lost_s = LOST_S, .pause_s = 0.5};
-    assert_true(turn_clock_turn(&slow, 10) == 10 && turn_clock_turn(&slow, 10.5) == 10.5);
-    assert_true(turn_clock_turn(&slow, 20) == 11);
+    struct poll_clock slow = {.lost_s = LOST_S, .pause_s = 0.5};
+    assert_true(poll_clock_poll(&slow, 10) == 10 && poll_clock_poll(&slow, 10.5) == 10.5);
+    assert_true(poll_clock_poll(&slow, 20) == 11);
     // Turns that end a little behind their pause are no standstill, however many they are.
-    struct turn_clock late = {.lost_s = LOST_S, .pause_s = 0.125};
-    for (int i = 0; i < 200; i++) turn_clock_turn(&late, 10 + i * 0.15625);
-    assert_string_equal(turn_clock_words(&late, turn_clock_at(&late, 10), text), "");
+    struct poll_clock late = {.lost_s = LOST_S, .pause_s = 0.125};
+    for (int i = 0; i < 200; i++) poll_clock_poll(&late, 10 + i * 0.15625);
+    assert_string_equal(poll_clock_text(&late, poll_clock_at(&late, 10), text), "");
 }
 
 // A host so busy that this thread takes two turns a second, and its peers no more: what is heard less often than LOST_S, by the
@@ -207,21 +207,21 @@ static void nobody_gets_a_core(void **state) {
 // Nor does who watches a thread of its own process: a thread stands still for as long as the watcher has turned without it.
 static void a_thread_beside(void **state) {
     (void)state;
-    struct turning t = {0};
-    struct turn_clock clock = {.lost_s = LOST_S};
+    struct poll_watch t = {0};
+    struct poll_clock clock = {.lost_s = LOST_S};
     double now = 100, stood = 0;
-    for (int i = 0; i < 50; i++) stood = turning_stood(&t, 0, turn_clock_turn(&clock, now += TURN_S));
+    for (int i = 0; i < 50; i++) stood = poll_watch_idle_s(&t, 0, poll_clock_poll(&clock, now += TURN_S));
     assert_true(stood == 0);  // it has not begun
-    turning_stood(&t, 7, turn_clock_turn(&clock, now));
+    poll_watch_idle_s(&t, 7, poll_clock_poll(&clock, now));
     now += 10 * LOST_S;
-    stood = turning_stood(&t, 7, turn_clock_turn(&clock, now));
+    stood = poll_watch_idle_s(&t, 7, poll_clock_poll(&clock, now));
     assert_true(stood > 0 && stood < 0.1 * LOST_S);
     for (int i = 0; i < 150; i++) {
         now += TURN_S;
-        stood = turning_stood(&t, 7, turn_clock_turn(&clock, now));
+        stood = poll_watch_idle_s(&t, 7, poll_clock_poll(&clock, now));
     }
     assert_true(stood > 1.5 * LOST_S);
-    assert_true(turning_stood(&t, 8, turn_clock_turn(&clock, now += TURN_S)) == 0);
+    assert_true(poll_watch_idle_s(&t, 8, poll_clock_poll(&clock, now += TURN_S)) == 0);
 }
 
 // A start's deadline as well: of those who are still to come nobody has heard, for nobody listened.
@@ -247,12 +247,12 @@ static void a_start_too(void **state) {
                                       .port = {&log, log_send},
                                       .meeting = met_port(&met)};
         struct scheduler_core *core = scheduler_core_create(&o);
-        struct turn_clock clock = {.lost_s = LOST_S};
+        struct poll_clock clock = {.lost_s = LOST_S};
         met_joins_epoch(core, 0, 50, 1, 0, 1);
         assert_int_equal(scheduler_core_tick(core, 1), 0);
-        turn_clock_turn(&clock, 1);
+        poll_clock_poll(&clock, 1);
         double now = 1 + 7.5;
-        if (excused) now = turn_clock_turn(&clock, now);
+        if (excused) now = poll_clock_poll(&clock, now);
         assert_int_equal(scheduler_core_tick(core, now), excused ? 0 : -1);
         if (excused) now += 4;  // what is left of it
         assert_int_equal(scheduler_core_tick(core, now), -1);

@@ -145,13 +145,13 @@ static void figures_decide(void **state) {
     (void)state;
     struct memory_need n = {
         .host = {60 * MIB, 40 * MIB}, .gpus = 2, .gpu = {{10 * MIB, 0}, {20 * MIB, 5 * MIB}}};
-    struct memory_room r = {.host_known = true,
+    struct memory_left r = {.host_known = true,
                             .host = {100 * MIB, "host"},
                             .gpus = 2,
                             .gpu = {{10 * MIB, "first"}, {25 * MIB, "second"}}};
     assert_null(memory_compare(&n, &r).limit);
     n.gpu[1].allowed_bytes += 1;
-    struct memory_short s = memory_compare(&n, &r);
+    struct memory_excess s = memory_compare(&n, &r);
     assert_ptr_equal(s.limit, &r.gpu[1]);
     assert_true(s.wanted.predicted_bytes == 20 * MIB);
     n.host.allowed_bytes += 1;
@@ -173,7 +173,7 @@ static int predict_hundred(const struct config *c, const struct layout *l, const
     return 0;
 }
 
-static struct memory_need need_of(const char *topology, const char *more, const struct memory_part *part,
+static struct memory_need need_of(const char *topology, const char *more, const struct memory_ranks *part,
                                   enum device_kind device) {
     struct config_override set[] = {{"topology", topology, NULL}, {"workers", "3", NULL},
                                     {"model.name", "tiny", NULL}, {"threads", "1", NULL},
@@ -199,14 +199,14 @@ static double whole_mib(double bytes) { return (double)(int64_t)(bytes / MIB); }
 
 static void ranks_of_this_machine_add_up(void **state) {
     (void)state;
-    struct memory_need all = need_of("zero:0", "2", &(struct memory_part){0}, DEVICE_CPU);
+    struct memory_need all = need_of("zero:0", "2", &(struct memory_ranks){0}, DEVICE_CPU);
     struct memory_need one =
-        need_of("zero:0", "2", &(struct memory_part){"worker", 1, 1, true, 0}, DEVICE_CPU);
+        need_of("zero:0", "2", &(struct memory_ranks){"worker", 1, 1, true, 0}, DEVICE_CPU);
     struct memory_need two =
-        need_of("zero:0", "2", &(struct memory_part){"worker", 1, 2, true, 0}, DEVICE_CPU);
-    struct memory_need star = need_of("ps:sync", "2", &(struct memory_part){.processes = true}, DEVICE_CPU);
+        need_of("zero:0", "2", &(struct memory_ranks){"worker", 1, 2, true, 0}, DEVICE_CPU);
+    struct memory_need star = need_of("ps:sync", "2", &(struct memory_ranks){.processes = true}, DEVICE_CPU);
     struct memory_need server =
-        need_of("ps:sync", "2", &(struct memory_part){"server", -1, 1, true, 0}, DEVICE_CPU);
+        need_of("ps:sync", "2", &(struct memory_ranks){"server", -1, 1, true, 0}, DEVICE_CPU);
     // 100 MiB and, as host memory, 7 of tiny's activations aside: those are added to each worker alike.
     double worker = one.host.predicted_bytes;
     assert_true(worker > 107 * MIB);
@@ -224,14 +224,14 @@ static void ranks_of_this_machine_add_up(void **state) {
 
 static void ranks_that_share_a_gpu_add_up(void **state) {
     (void)state;
-    struct memory_need n = need_of("zero:0", "1", &(struct memory_part){.gpus = 2}, DEVICE_CUDA);
+    struct memory_need n = need_of("zero:0", "1", &(struct memory_ranks){.gpus = 2}, DEVICE_CUDA);
     assert_int_equal(n.gpus, 2);
     assert_true(n.gpu[1].predicted_bytes > 100 * MIB);
     assert_true(n.gpu[0].predicted_bytes == 2 * n.gpu[1].predicted_bytes);
     assert_true(n.gpu[0].allowed_bytes == 2 * n.gpu[1].allowed_bytes);
     // Page-locked memory alone: what the topology takes and two batches of 4 sequences of 256 tokens.
     assert_true(n.host.predicted_bytes == 3 * 7 * MIB + 3 * 2 * 8.0 * 4 * 256);
-    n = need_of("zero:0", "1", &(struct memory_part){.gpus = 8}, DEVICE_CUDA);
+    n = need_of("zero:0", "1", &(struct memory_ranks){.gpus = 8}, DEVICE_CUDA);
     assert_int_equal(n.gpus, 3);
 }
 

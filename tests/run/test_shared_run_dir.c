@@ -248,7 +248,7 @@ static void test_unfinished_files(void **state) {
         for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) put(base, ours[i], "torn");
         for (size_t i = 0; i < sizeof others / sizeof *others; i++) put(base, others[i], "mine");
         if (again)
-            assert_int_equal(run_dir_continue(base, c), 0);
+            assert_int_equal(run_dir_resume(base, c), 0);
         else
             assert_int_equal(run_dir_prepare(base, false), 0);
         for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
@@ -271,12 +271,12 @@ static void test_going_on_without_room(void **state) {
     none.rlim_cur = 0;
     setrlimit(RLIMIT_FSIZE, &none);
     error_quiet(QUIET_ALL);
-    assert_int_equal(run_dir_continue(base, c), -1);
+    assert_int_equal(run_dir_resume(base, c), -1);
     assert_non_null(strstr(error_last(), "state.json: cannot write"));
     char *file = xasprintf("%s/state.json", base);
     unlink(file);
     free(file);
-    run_dir_go_on(base, c);
+    run_dir_adopt(base, c);
     error_quiet(QUIET_NOT);
     setrlimit(RLIMIT_FSIZE, &before);
     assert_false(there(base, "config.json"));
@@ -295,7 +295,7 @@ static void test_going_on_in_the_place_of_another(void **state) {
     waitpid(other, &status, 0);
     assert_int_equal(status, 0);
     put(base, "summary.json", "kept");
-    run_dir_go_on(base, c);
+    run_dir_adopt(base, c);
     run_state_read(base, &s);
     assert_int_equal(s.phase, RUN_RUNNING);
     assert_true(s.own && there(base, "config.json") && there(base, "summary.json"));
@@ -339,7 +339,7 @@ static void lines_are_whole(void **state) {
     struct rlimit before, small;
     struct history_row first = {.start = 1, .epoch = 1, .job = 7},
                        second = {.start = 1, .epoch = 2, .job = 8};
-    history_forget(base);
+    history_remove(base);
     history_add(base, &first);
     char *one = run_file_read(base, HISTORY_FILE, false);
     signal(SIGXFSZ, SIG_IGN);
@@ -357,9 +357,9 @@ static void lines_are_whole(void **state) {
     put(base, HISTORY_FILE,
         "{\"kind\":\"life\",\"start\":1,\"epoch\":1,\"job\":\"7\",\"restarts\":0}\n"
         "{\"kind\":\"life\",\"start\":1,\"epoch\":9,\"restarts\":0}");
-    assert_int_equal(history_last_life(base).epoch, 1);  // what has no end may be half of a line
+    assert_int_equal(history_last_start(base).epoch, 1);  // what has no end may be half of a line
     history_add(base, &second);
-    assert_int_equal(history_last_life(base).epoch, 2);
+    assert_int_equal(history_last_start(base).epoch, 2);
     text = run_file_read(base, HISTORY_FILE, false);
     assert_null(strstr(text, "\"epoch\":9"));
     free(text);
@@ -382,12 +382,13 @@ static void take_row(void *ctx, const struct history_row *r) {
 static void history_comes_back(void **state) {
     const char *base = *state;
     struct told t = {0};
-    history_forget(base);
-    assert_int_equal(history_last_life(base).start, 0);
+    history_remove(base);
+    assert_int_equal(history_last_start(base).start, 0);
     history_add(base, &(struct history_row){.step = 1, .start = 2, .epoch = 1, .job = 7});
-    history_add(base, &(struct history_row){
-                          .kind = HISTORY_AWAY, .step = 13, .worker = 0, .cause = "died", .why = "signal 9"});
-    history_add(base, &(struct history_row){.kind = HISTORY_BACK, .step = 20});
+    history_add(base,
+                &(struct history_row){
+                    .kind = HISTORY_ABSENT, .step = 13, .worker = 0, .cause = "died", .why = "signal 9"});
+    history_add(base, &(struct history_row){.kind = HISTORY_RETURNED, .step = 20});
     history_add(base, &(struct history_row){.step = 11,
                                             .start = 2,
                                             .epoch = 2,
@@ -395,7 +396,7 @@ static void history_comes_back(void **state) {
                                             .checkpoint = "/a/checkpoints/step-10",
                                             .counted = true,
                                             .lost = 12});
-    history_add(base, &(struct history_row){.kind = HISTORY_AWAY, .worker = 1});  // no step
+    history_add(base, &(struct history_row){.kind = HISTORY_ABSENT, .worker = 1});  // no step
     run_file_add(base, HISTORY_FILE, "{\"kind\":\"lives\",\"start\":3,\"epoch\":1,\"restarts\":0}\n");
     run_file_add(base, HISTORY_FILE, "{\"kind\":\"life\",\"start\":1e99,\"epoch\":1,\"restarts\":0}\n");
     run_file_add(base, HISTORY_FILE, "{\"kind\":\"back\",\"step\":3,\"worker\":-1}\n");
@@ -403,11 +404,11 @@ static void history_comes_back(void **state) {
     history_each(base, take_row, &t);
     assert_int_equal(t.count, 4);
     assert_true(t.rows[0].start == 2 && t.rows[0].job == 7 && !t.rows[0].counted && t.rows[0].step == 1);
-    assert_true(t.rows[1].kind == HISTORY_AWAY && t.rows[1].step == 13 && t.rows[1].worker == 0);
+    assert_true(t.rows[1].kind == HISTORY_ABSENT && t.rows[1].step == 13 && t.rows[1].worker == 0);
     assert_string_equal(t.why[1], "signal 9");
-    assert_true(t.rows[2].kind == HISTORY_BACK && t.rows[2].step == 20);
+    assert_true(t.rows[2].kind == HISTORY_RETURNED && t.rows[2].step == 20);
     assert_true(t.rows[3].counted && t.rows[3].lost == 12 && t.rows[3].restarts == 1 && t.rows[3].step == 11);
-    struct history_row last = history_last_life(base);
+    struct history_row last = history_last_start(base);
     assert_true(last.epoch == 2 && last.start == 2 && !last.checkpoint);
 }
 

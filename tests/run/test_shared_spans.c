@@ -18,7 +18,7 @@
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/report/span_files.h"
-#include "shared/time/moments.h"
+#include "shared/time/stall_report.h"
 #include "shared/time/thread_time.h"
 
 // ---------------------------------------------------------------- bounded lists
@@ -375,15 +375,16 @@ static void gaps_are_settled_where_reports_meet(void **state) {
     timeline_end(tl);
     timeline_set_clock(tl, (struct timeline_clock){.offset_ns = 3});
     at += 3;  // on the job's clock
-    struct moments *own = moments_take(&(struct moments_options){.timeline = tl, .offset = 3}), server = {0};
+    struct stall_report *own = stall_report_take(&(struct stall_report_options){.timeline = tl, .offset = 3}),
+                        server = {0};
     struct spans *stalls = &server.stalls[STALL_PROCESS];
     assert_int_equal(spans_open(stalls, 2, SPANS_FIRST), 0);
     spans_add(stalls, &(struct span){.begin = begin - 20 * ms, .end = begin - 10 * ms});
     spans_add(stalls, &(struct span){.begin = at + 20 * ms, .end = at + 30 * ms});
-    struct moments *moments[2] = {own, &server};
+    struct stall_report *moments[2] = {own, &server};
     const char *roles[2] = {"worker", "server"};
     int ranks[2] = {0, 0};
-    const struct meeting m = {moments, roles, ranks, 2};
+    const struct stall_reports m = {moments, roles, ranks, 2};
     struct config c = {.workers = 1};
     for (int whole = 0; whole < 2; whole++) {
         c.trace = whole;
@@ -400,7 +401,7 @@ static void gaps_are_settled_where_reports_meet(void **state) {
     c.trace = true;
     assert_int_equal(trace_merge(&c, dir, &m), -1);
     spans_close(stalls);
-    moments_free(&own);
+    stall_report_free(&own);
     timeline_destroy(&tl);
     stream_destroy(&compute);
     dev_close(&dev);

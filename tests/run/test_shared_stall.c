@@ -20,10 +20,10 @@
 #define MS INT64_C(1000000)
 
 static bool looks(int64_t late, int64_t got, struct span *out) {
-    struct stall_looks s = {0};
+    struct stall_reading s = {0};
     *out = (struct span){0};
-    assert_false(stall_look(&s, 1000 * MS, 50 * MS, out));
-    return stall_look(&s, 1000 * MS + late, 50 * MS + got, out);
+    assert_false(stall_read(&s, 1000 * MS, 50 * MS, out));
+    return stall_read(&s, 1000 * MS + late, 50 * MS + got, out);
 }
 
 static void test_a_late_look_without_processor_time_is_a_stall(void **state) {
@@ -49,16 +49,16 @@ static void test_a_process_whose_other_threads_ran_did_not_stand_still(void **st
 // The kernel tells a wait when it has ended, with how often the thread has got a core.
 static void test_a_thread_that_had_no_core(void **state) {
     (void)state;
-    struct stall_turns s = {0};
+    struct stall_thread_reading s = {0};
     struct span one = {0};
-    assert_false(stall_look_turns(&s, 1000 * MS, 500 * MS, 7, &one));  // what was before counts for nothing
-    assert_false(stall_look_turns(&s, 1002 * MS, 505 * MS, 8, &one));  // a turn that was short to wait for
-    assert_false(stall_look_turns(&s, 1040 * MS, 505 * MS, 8, &one));  // it waits, or sleeps
-    assert_true(stall_look_turns(&s, 1042 * MS, 540 * MS, 9, &one));
+    assert_false(stall_read_thread(&s, 1000 * MS, 500 * MS, 7, &one));  // what was before counts for nothing
+    assert_false(stall_read_thread(&s, 1002 * MS, 505 * MS, 8, &one));  // a turn that was short to wait for
+    assert_false(stall_read_thread(&s, 1040 * MS, 505 * MS, 8, &one));  // it waits, or sleeps
+    assert_true(stall_read_thread(&s, 1042 * MS, 540 * MS, 9, &one));
     assert_int_equal(one.begin, 1007 * MS);
     assert_int_equal(one.end, 1042 * MS);
-    assert_false(stall_look_turns(&s, 1050 * MS, 548 * MS, 12, &one));  // three short ones
-    assert_true(stall_look_turns(&s, 1080 * MS, 568 * MS, 14, &one));   // two long ones
+    assert_false(stall_read_thread(&s, 1050 * MS, 548 * MS, 12, &one));  // three short ones
+    assert_true(stall_read_thread(&s, 1080 * MS, 568 * MS, 14, &one));   // two long ones
 }
 
 static void sleep_ms(int64_t ms) {
@@ -170,17 +170,17 @@ static void test_a_starved_thread_knows_when(void **state) {
     while (!atomic_load(&s.tid)) continue;
     snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", (int)s.tid);
     bool can_tell = access(path, R_OK) == 0;
-    stall_part(w, &s, s.tid);
+    stall_watch_thread(w, &s, s.tid);
     int64_t begin = now_ns();
     pthread_create(&rich, NULL, want, &s);
     // Waits until it has had to wait, and has run again after it: an idle thread gets a share of some
     // thousandths.
     size_t n = 0;
-    while (can_tell && !(n = stall_list(w, STALL_PART, &s, begin, found, 64))) sleep_ms(5);
+    while (can_tell && !(n = stall_list(w, STALL_THREAD, &s, begin, found, 64))) sleep_ms(5);
     for (size_t i = 0; i < n; i++) assert_true(found[i].end - found[i].begin >= STALL_LEAST_NS);
     struct stall_watch *same = stall_watch_open();
     assert_ptr_equal(same, w);  // a process has one
-    assert_int_equal(stall_list(same, STALL_PART, &w, begin, found, 64),
+    assert_int_equal(stall_list(same, STALL_THREAD, &w, begin, found, 64),
                      0);  // another rank's threads had their cores
     stall_watch_close(&same);
     atomic_store(&s.quit, true);
@@ -196,7 +196,7 @@ static void test_without_a_watch_nothing_stood_still(void **state) {
     struct stall_watch *none = NULL;
     assert_int_equal(stall_total(NULL), 0);
     assert_int_equal(stall_list(NULL, STALL_PROCESS, NULL, 0, &one, 1), 0);
-    stall_part(NULL, NULL, 1);
+    stall_watch_thread(NULL, NULL, 1);
     stall_watch_close(&none);
 }
 

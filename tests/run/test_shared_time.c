@@ -215,8 +215,8 @@ static void test_an_offset_lies_within_its_error(void **state) {
         for (int i = 0; i < 20; i++) {
             int64_t begin_own = now + rand_r(&seed) % 1000, begin_first = now + rand_r(&seed) % 1000;
             int64_t met = (begin_own > begin_first ? begin_own : begin_first) + 100;
-            struct clock_meeting own = {begin_own - offset, met + rand_r(&seed) % 1000 - offset};
-            struct clock_meeting first = {begin_first, met + rand_r(&seed) % 1000};
+            struct clock_barrier own = {begin_own - offset, met + rand_r(&seed) % 1000 - offset};
+            struct clock_barrier first = {begin_first, met + rand_r(&seed) % 1000};
             clock_offset_learn(&o, own, first);
             int64_t error = clock_offset_error_ns(&o);
             assert_true(llabs(clock_offset_ns(&o) - offset) <= error + 1);
@@ -321,9 +321,9 @@ static void test_a_stream_notes_when_it_is_busy_and_blocked(void **state) {
     timeline_step(r->tl, 0);
     stream_phase(r->compute, PHASE_FORWARD);
     stream_host(r->compute, "work", forward, &paced);
-    uint64_t moment = timeline_moment(r->tl);
+    uint64_t moment = timeline_mark(r->tl);
     uint64_t id = timeline_ask(r->tl, &(struct transfer){TRANSFER_WEIGHTS, 1, 77});
-    timeline_gate(r->tl, id, moment);
+    timeline_ready_at_mark(r->tl, id, moment);
     stream_host(r->other, "wait", forward_is_done, &paced);
     timeline_stamp(r->tl, r->other, id, TIMELINE_FIRST_BYTE);
     work(r->other, 120);
@@ -420,7 +420,7 @@ static void test_it_is_bounded(void **state) {
     for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, ask_much, r->tl);
     for (int step = 1; step < 40; step++) {
         timeline_step(r->tl, step);
-        timeline_moment(r->tl);
+        timeline_mark(r->tl);
     }
     for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
     timeline_done(r->tl, old, 5);
@@ -433,7 +433,7 @@ static void test_lost_intervals_are_counted(void **state) {
     struct rig *r = *state;
     struct time_split t;
     timeline_step(r->tl, 0);
-    for (int i = 0; i < 10000; i++) timeline_moment(r->tl);
+    for (int i = 0; i < 10000; i++) timeline_mark(r->tl);
     stream_sync(r->compute);
     timeline_pause(r->tl);
     timeline_end(r->tl);
@@ -447,8 +447,8 @@ static void test_nothing_is_recorded_without_one(void **state) {
     struct time_split t;
     timeline_step(NULL, 0);
     assert_int_equal(timeline_ask(NULL, &(struct transfer){0}), 0);
-    assert_int_equal(timeline_moment(NULL), 0);
-    timeline_gate(NULL, 1, 1);
+    assert_int_equal(timeline_mark(NULL), 0);
+    timeline_ready_at_mark(NULL, 1, 1);
     timeline_stamp(NULL, r->compute, 1, TIMELINE_DONE);
     timeline_wait(NULL, r->compute, r->e, 1);
     timeline_blocked(NULL, 1, 0, 1);

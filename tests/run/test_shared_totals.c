@@ -8,7 +8,7 @@
 #include "shared/core/json.h"
 #include "shared/core/system.h"
 #include "shared/report/job_resident.h"
-#include "shared/time/moments.h"
+#include "shared/time/stall_report.h"
 #include "tests/run/summary_helper.h"
 
 static void change(const char *dir, const char *role, int rank, const char *key, const char *member,
@@ -33,7 +33,7 @@ static void the_job_is_added_up(void **state) {
     struct rank_report behind = report("server", 1);
     behind.updates = 39;
     behind.peak_bytes[MEM_HOST] = 512;
-    behind.scheduler = (struct helper_figures){true, 0.25, 1000, 500, 50};
+    behind.scheduler = (struct scheduler_figures){true, 0.25, 1000, 500, 50};
     assert_int_equal(summary_write_rank(dir, &behind, NULL), 0);
     for (int r = 0; r < 2; r++) {
         change(dir, "worker", r, "process", "pid", cJSON_CreateNumber(10 + r));
@@ -295,16 +295,16 @@ static void what_was_exposed_is_the_one_s_who_stood_still(void **state) {
     w.time.wait = 0.1;
     w.time.comm_exposed = 0.4;
     w.time.total += 0.5;
-    w.moments = &(struct moments){.exposed = {.ring = &exposed, .room = 1, .next = 1},
-                                  .stalls = {{.ring = &own, .room = 1, .next = 1}},
-                                  .waited = waited,
-                                  .ranks = 2};
+    w.stall_report = &(struct stall_report){.exposed = {.ring = &exposed, .room = 1, .next = 1},
+                                            .stalls = {{.ring = &own, .room = 1, .next = 1}},
+                                            .waited = waited,
+                                            .ranks = 2};
     assert_int_equal(summary_write_rank(dir, &w, NULL), 0);
     w = report("worker", 1);
-    w.moments = &(struct moments){.exposed = {.ring = &exposed, .room = 1},
-                                  .stalls = {{.ring = &other, .room = 1, .next = 1}},
-                                  .waited = waited,
-                                  .ranks = 2};
+    w.stall_report = &(struct stall_report){.exposed = {.ring = &exposed, .room = 1},
+                                            .stalls = {{.ring = &other, .room = 1, .next = 1}},
+                                            .waited = waited,
+                                            .ranks = 2};
     assert_int_equal(summary_write_rank(dir, &w, NULL), 0);
     cJSON *s = summary_merge(&topologies, dir),
           *time = cJSON_GetArrayItem(cJSON_GetObjectItem(s, "time_per_rank"), 0);

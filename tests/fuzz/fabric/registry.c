@@ -25,7 +25,7 @@ struct sent {
     int seat;  // to that member's, or -1: to the registry
 };
 
-struct meeting {
+struct stall_reports {
     struct fuzz_bytes in;
     struct client clients[CLIENTS];
     struct client_want wants[RANKS][WANTS];
@@ -42,7 +42,7 @@ struct meeting {
     double now_s;
 };
 
-static void post(struct meeting *x, int seat, const struct meet_message *m, const void *data) {
+static void post(struct stall_reports *x, int seat, const struct meet_message *m, const void *data) {
     if (x->count == FLIGHT) return;
     struct sent *s = &x->flight[x->count++];
     *s = (struct sent){*m, xcalloc(1, m->bytes + 1), seat};
@@ -55,7 +55,7 @@ static void to_book(void *ctx, int rank, uint64_t life, const struct meet_messag
 }
 
 static void to_seat(void *ctx, int rank, uint64_t life, const struct meet_message *m, const void *data) {
-    struct meeting *x = ctx;
+    struct stall_reports *x = ctx;
     if (rank >= 0 && rank < CLIENTS && x->clients[rank].incarnation == life && rank != x->cut)
         post(x, rank, m, data);
     else
@@ -64,7 +64,7 @@ static void to_seat(void *ctx, int rank, uint64_t life, const struct meet_messag
 }
 
 static void hear_news(void *ctx, const struct member_news *n) {
-    struct meeting *x = ctx;
+    struct stall_reports *x = ctx;
     struct lived *l =
         n->incarnation >= 1000 && n->incarnation < 1000 + LIVES ? &x->lives[n->incarnation - 1000] : NULL;
     int word = 0;
@@ -85,7 +85,7 @@ static void hear_news(void *ctx, const struct member_news *n) {
 }
 
 // A new process of that member; the one before is heard no more, but for what is on its way.
-static void sits_down(struct meeting *x, int member) {
+static void sits_down(struct stall_reports *x, int member) {
     struct meet_join c = {.member = {.host = "h", .address = "10.0.0.1", .pid = 100 + member},
                           .machine = 1,
                           .counts = {WORKERS}};
@@ -106,14 +106,14 @@ static void sits_down(struct meeting *x, int member) {
     client_open(&x->clients[member], &c, member < RANKS ? IDENTITY : "");
 }
 
-static void hear(struct meeting *x, const struct sent *s) {
+static void hear(struct stall_reports *x, const struct sent *s) {
     if (s->seat < 0)
         registry_receive(x->registry, &s->m, s->data, x->now_s);
     else
         client_receive(&x->clients[s->seat], &s->m, s->data, x->now_s);
 }
 
-static void deliver(struct meeting *x, bool lost, bool twice) {
+static void deliver(struct stall_reports *x, bool lost, bool twice) {
     if (!x->count) return;
     int i = (int)fuzz_below(&x->in, (uint64_t)x->count);
     struct sent s = x->flight[i];
@@ -125,7 +125,7 @@ static void deliver(struct meeting *x, bool lost, bool twice) {
 
 // For the sizes that the sockets accept. A stranger does not know a member's incarnation; a process of the job that has gone wrong
 // does, but not of another rank.
-static void stranger(struct meeting *x) {
+static void stranger(struct stall_reports *x) {
     uint8_t how = fuzz_u8(&x->in);
     size_t bytes =
         fuzz_below(&x->in, 2) ? sizeof(struct meet_join) + fuzz_below(&x->in, 64) : fuzz_below(&x->in, 64);
@@ -151,7 +151,7 @@ static void stranger(struct meeting *x) {
 }
 
 // A worker says its next word, is started again, stands still or turns again, or is given up.
-static void worker(struct meeting *x, uint8_t what) {
+static void worker(struct stall_reports *x, uint8_t what) {
     struct client *s = &x->clients[RANKS + (what >> 4) % WORKERS];
     struct lived *l = &x->lives[s->incarnation - 1000];
     char name[MEET_NAME_MAX];
@@ -167,7 +167,7 @@ static void worker(struct meeting *x, uint8_t what) {
 }
 
 // Rank 1 puts n0, n1, ..; rank 0 reads them. Ranks give up and leave.
-static void turn(struct meeting *x) {
+static void turn(struct stall_reports *x) {
     char name[MEET_NAME_MAX];
     uint8_t what = fuzz_u8(&x->in);
     struct client *s = &x->clients[(what >> 4) % CLIENTS];
@@ -220,7 +220,7 @@ static void turn(struct meeting *x) {
     }
 }
 
-static void check(const struct meeting *x) {
+static void check(const struct stall_reports *x) {
     for (int r = 0; r < CLIENTS; r++) {
         const struct client *s = &x->clients[r];
         FUZZ_CHECK((s->end != MEET_CONTINUES) == (s->ended[0] != 0), "member %d has ended without a word", r);
@@ -239,7 +239,7 @@ static void check(const struct meeting *x) {
 }
 
 FUZZ_TARGET(registry) {
-    struct meeting x = {.in = {data, size}, .now_s = 10, .cut = -1};
+    struct stall_reports x = {.in = {data, size}, .now_s = 10, .cut = -1};
     uint8_t how = fuzz_u8(&x.in);
     x.registry = registry_create(&(struct rendezvous_options){.size = RANKS,
                                                               .min_ranks = how & 1 ? 2 : 0,

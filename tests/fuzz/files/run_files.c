@@ -9,7 +9,7 @@
 
 static void take_row(void *ctx, const struct history_row *r) {
     (void)ctx;
-    bool life = r->kind == HISTORY_LIFE;
+    bool life = r->kind == HISTORY_START;
     FUZZ_CHECK(life ? r->start > 0 && r->epoch > 0 && r->restarts >= 0 : r->worker >= 0 && r->step > 0,
                "kind %d: start %d, epoch %u, restart %d, worker %d", r->kind, r->start, r->epoch, r->restarts,
                r->worker);
@@ -32,8 +32,8 @@ FUZZ_TARGET(run_files) {
         default: {
             fuzz_put(HISTORY_FILE, in.p, in.left);
             history_each(fuzz_dir(), take_row, NULL);
-            struct history_row l = history_last_life(fuzz_dir());
-            FUZZ_CHECK(l.kind == HISTORY_LIFE && !l.epoch == !l.start, "epoch %u of start %d", l.epoch,
+            struct history_row l = history_last_start(fuzz_dir());
+            FUZZ_CHECK(l.kind == HISTORY_START && !l.epoch == !l.start, "epoch %u of start %d", l.epoch,
                        l.start);
             break;
         }

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "shared/core/json.h"
-#include "shared/time/moments.h"
+#include "shared/time/stall_report.h"
 
 static void assert_near(double got, double want, double error, const char *what) {
     if (!(fabs(got - want) <= error)) fail_msg("%s: %.9f, not %.9f", what, got, want);
@@ -24,16 +24,16 @@ static const struct span *span_at(const struct spans *list, int64_t now) {
 }
 
 // The stopped rank that continues last; -1: none.
-static int last_to_go_on(struct moments *const *m, size_t count, size_t of, int64_t now) {
+static int last_to_go_on(struct stall_report *const *m, size_t count, size_t of, int64_t now) {
     int64_t last = 0;
     int peer = -1;
     for (size_t r = 0; r < count; r++)
         for (size_t i = 0, first = spans_count(&m[r]->stalls[STALL_PROCESS]);
              !(r != of && m[of]->alone && m[r]->exposed.ring) &&
-             i < first + spans_count(&m[r]->stalls[STALL_PART]);
+             i < first + spans_count(&m[r]->stalls[STALL_THREAD]);
              i++) {
             const struct span *s = i < first ? spans_at(&m[r]->stalls[STALL_PROCESS], i)
-                                             : spans_at(&m[r]->stalls[STALL_PART], i - first);
+                                             : spans_at(&m[r]->stalls[STALL_THREAD], i - first);
             if (now < s->begin || now >= s->end || s->end <= last) continue;
             last = s->end;
             peer = (int)r;
@@ -43,7 +43,7 @@ static int last_to_go_on(struct moments *const *m, size_t count, size_t of, int6
 
 // Nanosecond by nanosecond: what was exposed, and what a worker was waited for while it stood still for something itself, is
 // another rank's that stood still; what was exposed may be the rank's own.
-static void blame_by_definition(struct moments *const *m, size_t count, size_t of, double *out) {
+static void blame_by_definition(struct stall_report *const *m, size_t count, size_t of, double *out) {
     memset(out, 0, count * sizeof *out);
     for (int64_t now = 0; now < 400; now++) {
         const struct span *w = span_at(&m[of]->waits, now);
@@ -63,9 +63,9 @@ static void add_piece(void *ctx, const struct span *piece, int rank) {
 }
 
 // The blame as sums; and each gap cut by it: nothing is lost, and of what was exposed each rank has what it is blamed for.
-static void blame_added_up(struct moments *const *m, size_t count, size_t of, double *out) {
+static void blame_added_up(struct stall_report *const *m, size_t count, size_t of, double *out) {
     size_t n, at = 0;
-    struct blame *list = moments_blame(m, count, of, &n);
+    struct blame *list = stall_blame(m, count, of, &n);
     double exposed[5] = {0}, told = 0, all = 0;
     memset(out, 0, count * sizeof *out);
     for (size_t i = 0; i < n; i++) {
@@ -77,8 +77,8 @@ static void blame_added_up(struct moments *const *m, size_t count, size_t of, do
     }
     for (size_t i = 0; i < spans_count(&m[of]->exposed); i++) {
         const struct span *e = spans_at(&m[of]->exposed, i);
-        moments_settle(list, n, &at, &(struct span){.begin = e->begin, .end = e->end, .peer = -1}, add_piece,
-                       exposed);
+        stall_cut_gap(list, n, &at, &(struct span){.begin = e->begin, .end = e->end, .peer = -1}, add_piece,
+                      exposed);
         all += 1e-9 * (double)(e->end - e->begin);
     }
     for (size_t r = 1; r <= count; r++) assert_near(1e9 * exposed[r], 0, 1e-3, "settled");
@@ -88,8 +88,8 @@ static void blame_added_up(struct moments *const *m, size_t count, size_t of, do
     free(list);
 }
 
-static struct moments *made_up_moments(unsigned *seed, int64_t odd, bool server) {
-    struct moments *m = calloc(1, sizeof *m);
+static struct stall_report *made_up_moments(unsigned *seed, int64_t odd, bool server) {
+    struct stall_report *m = calloc(1, sizeof *m);
     for (int k = 0; k < STALL_KINDS; k++) spans_open(&m->stalls[k], 5, SPANS_FIRST);
     if (!server) spans_open(&m->exposed, 5, SPANS_FIRST);
     spans_open(&m->waits, 5, SPANS_FIRST);
@@ -118,15 +118,15 @@ static void test_what_is_lost_while_a_peer_stood_still_is_waiting_for_it(void **
     (void)state;
     unsigned seed = 5;
     for (int round = 0; round < 3000; round++) {
-        struct moments *m[4];
+        struct stall_report *m[4];
         double want[4], got[4];
         for (int r = 0; r < 4; r++) {
-            struct moments *made = made_up_moments(&seed, r, r == 3);
+            struct stall_report *made = made_up_moments(&seed, r, r == 3);
             cJSON *report = cJSON_CreateObject();  // as it comes out of a report
             cJSON_AddNumberToObject(report, "rank", r < 3 ? r : 0);
-            moments_put(report, made);
-            moments_free(&made);
-            assert_non_null(m[r] = moments_read(report));
+            stall_report_put(report, made);
+            stall_report_free(&made);
+            assert_non_null(m[r] = stall_report_read(report));
             cJSON_Delete(report);
         }
         for (size_t of = 0; of < 3; of++) {
@@ -134,7 +134,7 @@ static void test_what_is_lost_while_a_peer_stood_still_is_waiting_for_it(void **
             blame_added_up(m, 4, of, got);
             for (int r = 0; r < 4; r++) assert_near(1e9 * got[r], want[r], 1e-3, "blamed");
         }
-        for (int r = 0; r < 4; r++) moments_free(&m[r]);
+        for (int r = 0; r < 4; r++) stall_report_free(&m[r]);
     }
 }
 
@@ -143,19 +143,19 @@ static void test_reports_without_moments_have_none(void **state) {
     static const char *const texts[] = {"{}", "{\"moments\":3}", "{\"moments\":null}"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         cJSON *report = cJSON_Parse(texts[i]);
-        assert_null(moments_read(report));
+        assert_null(stall_report_read(report));
         cJSON_Delete(report);
     }
     cJSON *broken = cJSON_Parse(
         "{\"moments\":{\"stalls\":[[1],[-3,4],[9,5],[1e300,2e300],\"x\",[3,4]],\"exposed\":[7],\"waits\":[[1,2],[3,1,0],7,[5,6,1]],\"waited\":[null,2]}}");
-    struct moments *m = moments_read(broken);
+    struct stall_report *m = stall_report_read(broken);
     assert_int_equal(spans_count(&m->stalls[STALL_PROCESS]), 1);
-    assert_int_equal(spans_count(&m->stalls[STALL_PART]), 0);
+    assert_int_equal(spans_count(&m->stalls[STALL_THREAD]), 0);
     assert_int_equal(spans_count(&m->exposed), 0);
     assert_int_equal(spans_count(&m->waits), 1);
     assert_true(m->rank == -1 && m->ranks == 2 && m->waited[0] == 0 && m->waited[1] == 2 &&
                 m->stood_still == 0);
-    moments_free(&m);
+    stall_report_free(&m);
     cJSON_Delete(broken);
 }
 

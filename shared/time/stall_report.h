@@ -16,18 +16,18 @@
 //     rank 2    | exposed .................. | forward |
 //     rank 1    |    >---- stopped ----<     |
 //     rank 0's  |wait| wait for rank 1 | wait for 2 |
-#ifndef STARRING_SHARED_TIME_MOMENTS_H
-#define STARRING_SHARED_TIME_MOMENTS_H
+#ifndef STARRING_SHARED_TIME_STALL_REPORT_H
+#define STARRING_SHARED_TIME_STALL_REPORT_H
 
 #include "shared/time/stall.h"
 #include "shared/time/timeline.h"
 
-// The moments of one rank, on the job's clock. Bounded: the longest are kept, GAPS_KEPT and STALLS.
-struct moments {
+// What one rank reports of its stalls and of its gaps, on the job's clock. Bounded: the longest are kept, GAPS_KEPT and STALLS.
+struct stall_report {
     struct spans exposed;  // without a ring for a server
     struct spans waits;    // peer: the worker that was waited for
     struct spans stalls[STALL_KINDS];
-    // Only after moments_read: exposed and waits, in order. exposed is then in order, too.
+    // Only after stall_report_read: exposed and waits, in order. exposed is then in order, too.
     struct spans idle;
     int rank;
     double stood_still;  // seconds of all stalls of the process
@@ -35,15 +35,15 @@ struct moments {
     int ranks;
     bool alone;  // no worker waits for another one: only servers can be waited for
 };
-struct moments_options {
+struct stall_report_options {
     struct timeline *timeline;  // a worker's, after timeline_end; NULL: a server
     struct stall_watch *watch;  // NULL: the rank is the only one
     int64_t begin;              // of training, CLOCK_MONOTONIC: what ended before it does not count
     int64_t offset;             // of the job's clock
     bool alone;
 };
-struct moments *moments_take(const struct moments_options *o);
-void moments_free(struct moments **m);
+struct stall_report *stall_report_take(const struct stall_report_options *o);
+void stall_report_free(struct stall_report **m);
 
 // A section of a gap of rank `of` that another rank, or the rank itself, has caused. rank: index of the rank that
 // was stalled. instead: index of the worker that had been taken for the cause; -1: communication.
@@ -52,30 +52,31 @@ struct blame {
     int rank, instead;
 };
 // Returns the blame of rank `of`, in order of time, on all ranks that it depends on (malloc'd); *n receives the
-// number. The moments must have been read by moments_read; entries may be NULL.
-struct blame *moments_blame(struct moments *const *ranks, size_t count, size_t of, size_t *n);
+// number. The reports must have been read by stall_report_read; entries may be NULL.
+struct blame *stall_blame(struct stall_report *const *ranks, size_t count, size_t of, size_t *n);
 
-// Cuts a gap of rank `of` where the blame (n entries) changes its cause. tell receives each section, in order of
+// Cuts a gap of rank `of` where the blame (n entries) changes its cause. each receives every section, in order of
 // time. rank: index of the rank that was stalled; -1: the cause is the gap's own. Gaps must come in order of time;
 // *at is 0 at first.
-typedef void moments_tell(void *ctx, const struct span *piece, int rank);
-void moments_settle(const struct blame *blame, size_t n, size_t *at, const struct span *gap,
-                    moments_tell *tell, void *ctx);
+typedef void stall_section_fn(void *ctx, const struct span *piece, int rank);
+void stall_cut_gap(const struct blame *blame, size_t n, size_t *at, const struct span *gap,
+                   stall_section_fn *each, void *ctx);
 
-// "moments" in a rank's report. moments_read returns NULL if there are none, or if they are malformed.
+// "moments" in a rank's report. stall_report_read returns NULL if there are none, or if they are malformed.
 struct cJSON;
-void moments_put(struct cJSON *report, const struct moments *m);
-struct moments *moments_read(const struct cJSON *report);
+void stall_report_put(struct cJSON *report, const struct stall_report *m);
+struct stall_report *stall_report_read(const struct cJSON *report);
 
-// The moments of all ranks, in the order of their reports (an array, which outlives it).
-struct meeting {
-    struct moments **moments;  // (count); NULL: the report has none
-    const char **roles;        // (count)
-    int *ranks;                // (count)
+// The stall reports of all ranks, in the order of their reports (an array, which outlives it).
+struct stall_reports {
+    struct stall_report **all;  // (count); NULL: the report has none
+    const char **roles;         // (count)
+    int *ranks;                 // (count)
     size_t count;
 };
-struct meeting *meeting_of(const struct cJSON *reports);
-void meeting_free(struct meeting **m);
-int meeting_index(const struct meeting *m, const char *role, int rank);  // -1: there is no such report
+struct stall_reports *stall_reports_read(const struct cJSON *reports);
+void stall_reports_free(struct stall_reports **m);
+int stall_reports_index(const struct stall_reports *m, const char *role,
+                        int rank);  // -1: there is no such report
 
 #endif

@@ -1,4 +1,4 @@
-#include "shared/time/moments.h"
+#include "shared/time/stall_report.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -26,8 +26,8 @@ static struct spans copy_of(const struct spans *all, int64_t offset) {
     return s;
 }
 
-struct moments *moments_take(const struct moments_options *o) {
-    struct moments *m = xcalloc(1, sizeof *m);
+struct stall_report *stall_report_take(const struct stall_report_options *o) {
+    struct stall_report *m = xcalloc(1, sizeof *m);
     struct span *stalls = xcalloc(STALLS, sizeof *stalls);
     int64_t still = stall_total(o->watch);
     m->alone = o->alone;
@@ -54,8 +54,8 @@ struct moments *moments_take(const struct moments_options *o) {
     return m;
 }
 
-void moments_free(struct moments **moments) {
-    struct moments *m = *moments;
+void stall_report_free(struct stall_report **report) {
+    struct stall_report *m = *report;
     if (!m) return;
     spans_close(&m->exposed);
     for (int k = 0; k < STALL_KINDS; k++) spans_close(&m->stalls[k]);
@@ -63,7 +63,7 @@ void moments_free(struct moments **moments) {
     spans_close(&m->idle);
     free(m->waited);
     free(m);
-    *moments = NULL;
+    *report = NULL;
 }
 
 // ---------------------------------------------------------------- the blame
@@ -116,8 +116,8 @@ static void suspect_wait(struct suspects *s, const struct span *w, const struct 
     }
 }
 
-static struct suspects suspects_of(struct moments *const *ranks, size_t count, size_t of) {
-    const struct moments *m = ranks[of];
+static struct suspects suspects_of(struct stall_report *const *ranks, size_t count, size_t of) {
+    const struct stall_report *m = ranks[of];
     size_t exposed = spans_count(&m->exposed), waits = spans_count(&m->waits), room = exposed + waits;
     for (size_t r = 0; r < count; r++) room += ranks[r] ? spans_count(&ranks[r]->idle) : 0;
     struct suspects s = {.list = new_spans(room), .of = of};
@@ -142,8 +142,8 @@ static int by_begin(const void *a, const void *b) {
 
 // Treats the suspects as the gaps of a step, and the stalls as the transfers that blocked it. The split then
 // assigns a stall to each time.
-struct blame *moments_blame(struct moments *const *ranks, size_t count, size_t of, size_t *n) {
-    const struct moments *m = ranks[of];
+struct blame *stall_blame(struct stall_report *const *ranks, size_t count, size_t of, size_t *n) {
+    const struct stall_report *m = ranks[of];
     size_t stalls = 0;
     struct time_split unused;
     *n = 0;
@@ -160,7 +160,7 @@ struct blame *moments_blame(struct moments *const *ranks, size_t count, size_t o
     }
     in.blocked = xcalloc(stalls, sizeof *in.blocked);
     for (size_t r = 0; r < count; r++) {
-        // A worker that waits for no other worker waits for servers, which have no exposed moments.
+        // A worker that waits for no other worker waits for servers, which have no exposed gaps.
         if (!ranks[r] || (r != of && m->alone && ranks[r]->exposed.ring)) continue;
         for (int k = 0; k < STALL_KINDS; k++)
             for (size_t i = 0; i < spans_count(&ranks[r]->stalls[k]); i++) {
@@ -178,18 +178,18 @@ struct blame *moments_blame(struct moments *const *ranks, size_t count, size_t o
     return s.out;
 }
 
-void moments_settle(const struct blame *blame, size_t n, size_t *at, const struct span *gap,
-                    moments_tell *tell, void *ctx) {
+void stall_cut_gap(const struct blame *blame, size_t n, size_t *at, const struct span *gap,
+                   stall_section_fn *each, void *ctx) {
     struct span rest = *gap;
     while (*at < n && blame[*at].end <= gap->begin) ++*at;
     for (size_t i = *at; i < n && blame[i].begin < gap->end; i++) {
         struct span before = rest, part = rest;
         before.end = part.begin = later(blame[i].begin, rest.begin);
         rest.begin = part.end = earlier(blame[i].end, gap->end);
-        if (before.end > before.begin) tell(ctx, &before, -1);
-        if (part.end > part.begin) tell(ctx, &part, blame[i].rank);
+        if (before.end > before.begin) each(ctx, &before, -1);
+        if (part.end > part.begin) each(ctx, &part, blame[i].rank);
     }
-    if (rest.end > rest.begin) tell(ctx, &rest, -1);
+    if (rest.end > rest.begin) each(ctx, &rest, -1);
 }
 
 // ---------------------------------------------------------------- in a report
@@ -221,7 +221,7 @@ static struct spans read_list(const cJSON *o, const char *name, int numbers) {
     return list;
 }
 
-void moments_put(struct cJSON *report, const struct moments *m) {
+void stall_report_put(struct cJSON *report, const struct stall_report *m) {
     if (!m) return;
     cJSON *o = cJSON_AddObjectToObject(report, "moments");
     json_put(o, "stood_still", m->stood_still);
@@ -233,10 +233,10 @@ void moments_put(struct cJSON *report, const struct moments *m) {
     cJSON_AddItemToObject(o, "waited", cJSON_CreateDoubleArray(m->waited, m->ranks));
 }
 
-struct moments *moments_read(const struct cJSON *report) {
+struct stall_report *stall_report_read(const struct cJSON *report) {
     const cJSON *o = json_item(report, "moments"), *waited = json_item(o, "waited");
     if (!cJSON_IsObject(o)) return NULL;
-    struct moments *m = xcalloc(1, sizeof *m);
+    struct stall_report *m = xcalloc(1, sizeof *m);
     double still = json_number(o, "stood_still");
     m->stood_still = isfinite(still) ? still : 0;
     m->alone = cJSON_IsTrue(json_item(o, "alone"));
@@ -260,34 +260,34 @@ struct moments *moments_read(const struct cJSON *report) {
 }
 
 // ---------------------------------------------------------------- all ranks
-struct meeting *meeting_of(const struct cJSON *reports) {
-    struct meeting *m = xcalloc(1, sizeof *m);
+struct stall_reports *stall_reports_read(const struct cJSON *reports) {
+    struct stall_reports *m = xcalloc(1, sizeof *m);
     unsigned long room = (unsigned long)cJSON_GetArraySize(reports) + 1;
     const cJSON *r;
-    m->moments = xcalloc(room, sizeof(struct moments *));
+    m->all = xcalloc(room, sizeof(struct stall_report *));
     m->roles = xcalloc(room, sizeof(const char *));
     m->ranks = xcalloc(room, sizeof *m->ranks);
     cJSON_ArrayForEach(r, reports) {
         double rank = json_number(r, "rank");
-        m->moments[m->count] = moments_read(r);
+        m->all[m->count] = stall_report_read(r);
         m->roles[m->count] = json_text(r, "role", "");
         m->ranks[m->count++] = rank >= 0 && rank < INT32_MAX ? (int)rank : -1;
     }
     return m;
 }
 
-void meeting_free(struct meeting **meeting) {
-    struct meeting *m = *meeting;
+void stall_reports_free(struct stall_reports **meeting) {
+    struct stall_reports *m = *meeting;
     if (!m) return;
-    for (size_t i = 0; i < m->count; i++) moments_free(&m->moments[i]);
-    free(m->moments);
+    for (size_t i = 0; i < m->count; i++) stall_report_free(&m->all[i]);
+    free(m->all);
     free(m->roles);
     free(m->ranks);
     free(m);
     *meeting = NULL;
 }
 
-int meeting_index(const struct meeting *m, const char *role, int rank) {
+int stall_reports_index(const struct stall_reports *m, const char *role, int rank) {
     for (size_t i = 0; i < m->count; i++)
         if (m->ranks[i] == rank && !strcmp(m->roles[i], role)) return (int)i;
     return -1;

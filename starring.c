@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "decentral/mpi/mpi_load.h"
+#include "decentral/mpi/mpi_engine.h"
 #include "decentral/ring.h"
 #include "ps/role_command.h"
 #include "ps/star.h"
@@ -157,7 +157,7 @@ static int help(const struct topology_table *t, int argc, char **argv) {
 
 int main(int argc, char **argv) {
     static const struct topology_table topologies = {
-        .row = {&topology_local, &topology_star, RING_TOPOLOGIES}, .tell = mpi_tell};
+        .row = {&topology_local, &topology_star, RING_TOPOLOGIES}, .tell = mpi_broadcast_text};
     const char *word = argc > 1 ? argv[1] : "";
     const struct command *c = command_of(word);
     output_open_streams();

@@ -6,12 +6,10 @@
 #include <unistd.h>
 
 #include "decentral/collective/hub.h"
-#include "decentral/collective/last_word.h"
-#include "decentral/collective/rank_lives.h"
-#include "decentral/collective/ring_meeting.h"
-#include "decentral/mpi/mpi_load.h"
-#include "decentral/nccl/collective_nccl.h"
-#include "decentral/nccl/nccl_world.h"
+#include "decentral/collective/rank_liveness.h"
+#include "decentral/collective/ring_bootstrap.h"
+#include "decentral/mpi/mpi_engine.h"
+#include "decentral/nccl/nccl_engine.h"
 #include "decentral/tcp/collective_tcp.h"
 #include "shared/core/error.h"
 #include "shared/core/segment.h"
@@ -21,8 +19,8 @@
 #include "shared/launch/joined.h"
 #include "shared/launch/stop.h"
 
-#define LOST_LOOKS       30
-#define LOST_LOOK_US     100000
+#define LOST_POLLS       30
+#define LOST_POLL_US     100000
 #define SILENT_DEADLINES 1.6
 
 // ---------------------------------------------------------------- sources of collectives
@@ -30,7 +28,7 @@ struct ring_source {
     struct collective_source source;
     struct tcp_world *tcp;
     struct job_key key;  // of tcp
-    struct ring_meeting meeting;
+    struct ring_bootstrap bootstrap;
     struct nccl_world *nccl;
 };
 
@@ -69,7 +67,7 @@ static const struct collective_kind *const kinds[RING_COLLECTIVES][2] = {
 
 // r: its worlds that are open so far.
 static struct collective_source source_of(enum ring_collective kind, bool device_memory,
-                                          const struct ring_place *p, const struct ring_source *r) {
+                                          const struct ring_connection *p, const struct ring_source *r) {
     void *world = kind == RING_NCCL ? (void *)r->nccl : kind == RING_TCP ? (void *)r->tcp : p->world;
     return (struct collective_source){
         .kind = kinds[kind][device_memory], .world = world, .rank = p->rank, .size = p->size};
@@ -77,43 +75,43 @@ static struct collective_source source_of(enum ring_collective kind, bool device
 
 struct collective_source ranks_predicted(const struct config *c, int rank) {
     return source_of(c->collective, config_device(c)->gpu,
-                     &(struct ring_place){.rank = rank, .size = c->workers}, &(struct ring_source){0});
+                     &(struct ring_connection){.rank = rank, .size = c->workers}, &(struct ring_source){0});
 }
 
 // Each process has resolved "auto" on its own machine; the results may differ.
-static int agree(struct ring_source *r, enum ring_collective kind, const struct ring_place *p) {
+static int agree(struct ring_source *r, enum ring_collective kind, const struct ring_connection *p) {
     enum ring_collective first = kind;
-    if (ring_meeting_share(&r->meeting, 0, &first, sizeof first) != 0) return -1;
+    if (ring_bootstrap_broadcast(&r->bootstrap, 0, &first, sizeof first) != 0) return -1;
     if (first == kind) return 0;
     fail("rank %d would use --collective %s, rank 0 %s: their machines differ; choose one for all", p->rank,
          engine_rows[kind].name, engine_rows[first].name);
-    collective_abort(r->meeting.under, error_last());
+    collective_abort(r->bootstrap.under, error_last());
     return -1;
 }
 
-static int open_nccl(struct ring_source *r, const struct ring_place *p) {
+static int open_nccl(struct ring_source *r, const struct ring_connection *p) {
     return nccl_world_open(&r->nccl, &(struct nccl_world_options){.device = p->dev,
                                                                   .rank = p->rank,
                                                                   .size = p->size,
-                                                                  .meeting = &r->meeting,
+                                                                  .bootstrap = &r->bootstrap,
                                                                   .deadline_s = p->deadline_s});
 }
 
-// Ranks over tcp exchange their addresses in the rendezvous, or on one host through the ring's meeting.
-static int meet_by_rendezvous(void *rendezvous, const void *mine, size_t bytes, void *all) {
+// Ranks over tcp exchange their addresses in the rendezvous, or on one host through the bootstrap.
+static int exchange_by_rendezvous(void *rendezvous, const void *mine, size_t bytes, void *all) {
     return rendezvous_allgather(rendezvous, mine, bytes, all);
 }
 
-static int meet_here(void *source, const void *mine, size_t bytes, void *all) {
+static int exchange_by_bootstrap(void *source, const void *mine, size_t bytes, void *all) {
     struct ring_source *r = source;
     int rc = 0;
     memcpy((char *)all + (size_t)r->source.rank * bytes, mine, bytes);
     for (int i = 0; i < r->source.size && !rc; i++)
-        rc = ring_meeting_share(&r->meeting, i, (char *)all + (size_t)i * bytes, bytes);
+        rc = ring_bootstrap_broadcast(&r->bootstrap, i, (char *)all + (size_t)i * bytes, bytes);
     return rc;
 }
 
-static int open_tcp(struct ring_source *r, const struct ring_place *p) {
+static int open_tcp(struct ring_source *r, const struct ring_connection *p) {
     bool joined = p->host == RING_TCP;
     r->source = (struct collective_source){.rank = p->rank, .size = p->size};
     char listen[ADDRESS_MAX + 32];
@@ -122,18 +120,18 @@ static int open_tcp(struct ring_source *r, const struct ring_place *p) {
     // On one host no other user can read the traffic, and a token rejects strangers.
     int keyed = joined ? job_key_given(&r->key) : 0;
     if (keyed < 0) return -1;
-    return tcp_world_open(&r->tcp,
-                          &(struct tcp_world_options){.rank = p->rank,
-                                                      .size = p->size,
-                                                      .lives = p->lives,
-                                                      .listen = listen,
-                                                      .key = keyed ? &r->key : NULL,
-                                                      .deadline_s = p->deadline_s,
-                                                      .meet = joined ? meet_by_rendezvous : meet_here,
-                                                      .ctx = joined ? p->world : r});
+    return tcp_world_open(
+        &r->tcp, &(struct tcp_world_options){.rank = p->rank,
+                                             .size = p->size,
+                                             .lives = p->lives,
+                                             .listen = listen,
+                                             .key = keyed ? &r->key : NULL,
+                                             .deadline_s = p->deadline_s,
+                                             .meet = joined ? exchange_by_rendezvous : exchange_by_bootstrap,
+                                             .ctx = joined ? p->world : r});
 }
 
-int ring_source_open(struct ring_source **out, enum ring_collective kind, const struct ring_place *p) {
+int ring_source_open(struct ring_source **out, enum ring_collective kind, const struct ring_connection *p) {
     bool device_memory = !dev_host_memory(p->dev), processes = p->host != RING_THREADS;
     bool joined = p->host == RING_TCP;
     struct ring_source *r = xcalloc(1, sizeof *r);
@@ -141,7 +139,7 @@ int ring_source_open(struct ring_source **out, enum ring_collective kind, const 
     *out = NULL;
     if (rc == 0 && (kind == RING_NCCL || (kind == RING_TCP && !joined) || (processes && device_memory))) {
         struct collective_source under = source_of(p->host, false, p, r);
-        rc = ring_meeting_open(&r->meeting, &under, p->deadline_s);
+        rc = ring_bootstrap_open(&r->bootstrap, &under, p->deadline_s);
         if (rc == 0 && processes && device_memory) rc = agree(r, kind, p);
     }
     if (rc == 0 && kind == RING_TCP && !joined) rc = open_tcp(r, p);
@@ -161,7 +159,7 @@ void ring_source_close(struct ring_source **source) {
     struct ring_source *r = *source;
     if (!r) return;
     nccl_world_close(&r->nccl);
-    ring_meeting_close(&r->meeting);
+    ring_bootstrap_close(&r->bootstrap);
     tcp_world_close(&r->tcp);
     job_key_forget(&r->key);
     free(r);
@@ -191,10 +189,11 @@ void ranks_resolve(struct config *c, const struct rank_env *e) {
     if (e->kind == RANK_ENV_OWN) c->launch = LAUNCH_PROCESSES;
     if (!started && c->launch == LAUNCH_DEFAULT) c->launch = default_launch(c);
     bool auto_engine = c->collective == RING_AUTO;
-    int told = e->local_size ? e->local_size : 1;
     struct ring_machine m = {.host = host_here(c, e),
                              .cuda = config_device(c)->gpu,
-                             .ranks_here = started ? told : c->workers,
+                             .ranks_here = !started        ? c->workers
+                                           : e->local_size ? e->local_size
+                                                           : 1,
                              .gpus = device_gpus(c)};
     if (c->medium != MEDIUM_AUTO && m.host != RING_THREADS)
         m.cuda = false;  // NCCL chooses its own transports
@@ -321,7 +320,7 @@ int ranks_check_machine(const struct config *c) {
 struct rank {
     const struct job *job;
     ranks_create *create;
-    struct ring_place place;
+    struct ring_connection place;
     struct ring_source *source;  // open as long as the topology exists
     struct mpi_medium medium;    // with MPI
     const char *by;              // the name of another launcher that started the rank; NULL: this program's
@@ -359,7 +358,7 @@ static int train(struct rank *r, int local_rank) {
 
 // Opens the shared memory in which the ranks of one machine meet: their launcher's, which exists before any rank
 // starts, or rank 0's, which the others open by its name. The rendezvous reports dead ranks.
-static struct hub *meet_in_memory(struct run *r, struct segment *memory, struct rank_lives *lives) {
+static struct hub *join_memory(struct run *r, struct segment *memory, struct rank_liveness *lives) {
     static const char name[] = "ring/memory";
     int rank = r->env.rank, size = r->env.size;
     char text[SEGMENT_NAME_MAX] = "", why[SEGMENT_WHY_MAX];
@@ -371,10 +370,10 @@ static struct hub *meet_in_memory(struct run *r, struct segment *memory, struct 
         segment_name(memory, text);
         if (rendezvous_put(r->meet, name, text, sizeof text)) return NULL;
     } else {
-        char *told = rendezvous_get(r->meet, name, &(size_t){0});
-        if (!told) return NULL;
-        int rc = segment_open(memory, told, SEGMENT_WRITE, why);
-        free(told);
+        char *found = rendezvous_get(r->meet, name, &(size_t){0});
+        if (!found) return NULL;
+        int rc = segment_open(memory, found, SEGMENT_WRITE, why);
+        free(found);
         if (rc)
             return fail("rank %d cannot share rank 0's memory: %s; use --collective tcp", rank, why), NULL;
     }
@@ -383,7 +382,7 @@ static struct hub *meet_in_memory(struct run *r, struct segment *memory, struct 
 
 // The rendezvous of ranks that our launcher's mpirun has started: only MPI can send them its address. Returns 0, or -1
 // after logging.
-static int meet_over_mpi(struct run *r) {
+static int open_rendezvous_over_mpi(struct run *r) {
     struct rendezvous_options o = {.rank = r->env.rank,
                                    .size = r->env.size,
                                    .deadline_s = (double)r->config->deadline_ms * 1e-3,
@@ -400,9 +399,9 @@ static int meet_over_mpi(struct run *r) {
 }
 
 // A collective's error names the missing rank. The rendezvous learns shortly afterwards that its machine is gone.
-static void say_lost(struct run *r, struct rank_lives *lives) {
-    const char *said = rank_lives_ended(lives);
-    for (int i = 0; i < LOST_LOOKS && rendezvous_machines(r->meet) > 1; i++, usleep(LOST_LOOK_US)) {
+static void log_lost(struct run *r, struct rank_liveness *lives) {
+    const char *said = rank_liveness_end_reason(lives);
+    for (int i = 0; i < LOST_POLLS && rendezvous_machines(r->meet) > 1; i++, usleep(LOST_POLL_US)) {
         int rank = rendezvous_lost(r->meet);
         const char *why = rendezvous_end_reason(r->meet);
         if (rank < 0 && (!why || (said && strstr(said, why)))) continue;
@@ -415,7 +414,7 @@ static void say_lost(struct run *r, struct rank_lives *lives) {
 }
 
 // Runs this process as a rank that another program, or this program's launcher, has started.
-static int run_rank(struct run *r, ranks_create *create_one, struct rank_lives *lives) {
+static int run_rank(struct run *r, ranks_create *create_one, struct rank_liveness *lives) {
     struct job *j = &r->job;
     bool child = r->env.kind == RANK_ENV_OWN, joins = run_meets(r);
     struct mpi_world *world = NULL;
@@ -444,20 +443,20 @@ static int run_rank(struct run *r, ranks_create *create_one, struct rank_lives *
     // 1. All ranks meet, and rank 0 begins the run. Children of our launcher use its rendezvous; the ranks of its
     //    mpirun open one of their own.
     if (child && run_come(r)) return EXIT_RUN_FAILED;
-    if (mpi && !joins && r->env.size > 1 && meet_over_mpi(r)) return EXIT_RUN_FAILED;
+    if (mpi && !joins && r->env.size > 1 && open_rendezvous_over_mpi(r)) return EXIT_RUN_FAILED;
     if (joins && run_join(r, &status)) return status;
     if (!joins && rank == 0 && !r->life && run_begin(r)) return EXIT_USAGE;
     if (!joins && !child && rank != 0) job_resume_forget(j);
     if (joins && !r->env.local_size) local_rank = rendezvous_member(r->meet, rank)->local_rank;
-    if (r->meet) rank_lives_meet(lives, r->meet);
+    if (r->meet) rank_liveness_set_rendezvous(lives, r->meet);
     // 2. They train.
     j->stop = child ? stop_install_role(true) : stop_install(rank == 0 && !r->life ? "this step" : NULL);
-    struct hub *hub = own.place.host == RING_SHM ? meet_in_memory(r, &memory, lives) : NULL;
+    struct hub *hub = own.place.host == RING_SHM ? join_memory(r, &memory, lives) : NULL;
     own.place.world = mpi ? (void *)world : hub ? (void *)hub : r->meet;
     status = own.place.host == RING_SHM && !hub ? -1 : train(&own, local_rank);
-    if (joins && status) say_lost(r, lives);
+    if (joins && status) log_lost(r, lives);
     if (child && hub && status) hub_abort(hub, error_last());
-    if (child) run_go(r, !status ? NULL : hub ? last_word(segment_data(&memory)) : error_last());
+    if (child) run_go(r, !status ? NULL : hub ? end_reason_get(segment_data(&memory)) : error_last());
     if (!child && !joins && r->meet && status) rendezvous_abort(r->meet, error_last());
     if (!child && !joins && rendezvous_close(&r->meet) && !status) status = -1;
     hub_destroy(&hub);
@@ -473,7 +472,7 @@ static int run_rank(struct run *r, ranks_create *create_one, struct rank_lives *
 
 static int train_thread(void *ctx, struct hub *hub, int rank) {
     struct rank own = *(const struct rank *)ctx;
-    own.place = (struct ring_place){
+    own.place = (struct ring_connection){
         .host = RING_THREADS, .world = hub, .rank = rank, .size = own.job->config->workers};
     return train(&own, rank);
 }
@@ -485,8 +484,8 @@ static int train_threads(void *ctx, const struct job *j) {
 
 int ranks_run(struct run *r, ranks_create *create_one) {
     if (r->env.kind == RANK_ENV_NONE) return run_here(r, train_threads, &create_one);
-    struct rank_lives *lives = rank_lives_open(r->env.rank, r->env.size);
+    struct rank_liveness *lives = rank_liveness_open(r->env.rank, r->env.size);
     int status = run_rank(r, create_one, lives);
-    rank_lives_close(&lives);
+    rank_liveness_close(&lives);
     return status;
 }

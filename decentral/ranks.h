@@ -5,7 +5,7 @@
 //     starting     threads of this process, processes of this program's launcher (shared/launch/launch_ranks.h), or of
 //                  another launcher: mpirun, srun, torchrun ..
 //     connecting   a hub (decentral/collective/hub.h), MPI's world, or a rendezvous (tcp)
-//     collectives  a source creates them: over the same connection, or over NCCL, which needs a meeting and a world
+//     collectives  a source creates them: over the same connection, or over NCCL, which needs a bootstrap and a world
 //
 // Ownership   A source belongs to its rank. Close it after the collectives that it created, and before the device and
 //             the hub or world that it was given.
@@ -53,11 +53,11 @@ struct ring_machine {
 // rank has a GPU of its own and NCCL is available, else `host`. Any other `asked` is returned unchanged.
 enum ring_collective ring_collective_resolve(enum ring_collective asked, const struct ring_machine *m);
 
-struct ring_place {
+struct ring_connection {
     enum ring_collective
         host;     // how ranks meet: RING_THREADS, RING_SHM, RING_MPI, or RING_TCP: at a rendezvous
     void *world;  // a struct hub; for RING_MPI a struct mpi_world; for RING_TCP the struct rendezvous
-    struct rank_lives *lives;  // only for processes
+    struct rank_liveness *lives;  // only for processes
     int rank, size;
     struct device *dev;
     double deadline_s;  // 0: none
@@ -66,7 +66,8 @@ struct ring_place {
 struct ring_source;
 // kind: not RING_AUTO. Returns 0, or -1 after logging: the machine cannot run the kind, or the ranks chose different
 // kinds.
-int ring_source_open(struct ring_source **out, enum ring_collective kind, const struct ring_place *place);
+int ring_source_open(struct ring_source **out, enum ring_collective kind,
+                     const struct ring_connection *place);
 const struct collective_source *ring_source_get(const struct ring_source *r);
 void ring_source_close(struct ring_source **r);
 

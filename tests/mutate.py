@@ -35,7 +35,7 @@ PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
 RINGLEADER = "ps/server/push_ringleader.c"
 CORE_C, EPOCHS = "ps/scheduler/scheduler_core.c", "test_ps_epochs"
 GOSSIP_C, LOCAL_C = "decentral/gossip.c", "shared/launch/local_steps.c"
-TCP, LIVES = "test_decentral_tcp", "decentral/collective/rank_lives.c"
+TCP, LIVES = "test_decentral_tcp", "decentral/collective/rank_liveness.c"
 MESH, LANES, SEAT = "shared/fabric/mesh.c", "shared/fabric/lanes.c", "shared/fabric/client.c"
 
 HF, HF_DIR, DATA, DATA_FILES = "test_shared_hf", "shared/hf/hf_dir.c", "test_shared_data", "shared/data/data_files.c"
@@ -43,8 +43,8 @@ HF, HF_DIR, DATA, DATA_FILES = "test_shared_hf", "shared/hf/hf_dir.c", "test_sha
 RULES = [Rule(*row) for row in (
     # ---- ranks that are processes
     ("a rank that closed its connections is missed", MESH, "if (missing[i] && m->peers[i].gone_s > 0", "if (false && m->peers[i].gone_s > 0", TCP),
-    ("a rank that gives up tells the others", "decentral/collective/collective_peers.c", "if (!rank_lives_end(m->lives, why, lost)) return;",
-     "if (rank_lives_end(m->lives, why, lost) || true) return;", TCP),
+    ("a rank that fails sends the others the reason", "decentral/collective/collective_peers.c", "if (!rank_liveness_end_all(m->lives, why, lost)) return;",
+     "if (rank_liveness_end_all(m->lives, why, lost) || true) return;", TCP),
     ("a rank that needs nothing of one that has left goes on", MESH, "if (missing[i] && m->peers", "if (m->peers", TCP),
     ("a message of another length is an error", LANES, "h->total != p->in_bytes || ", "", TCP),
     ("what is on its way to where all meet is bounded", "shared/fabric/mailbox.c", " && n->in_flight + MEET_CHUNK + sizeof(struct meet_message) <= MEET_WINDOW", "", "test_shared_registry_slow"),
@@ -61,13 +61,13 @@ RULES = [Rule(*row) for row in (
     ("a peer that sends more than its window is named", LANES, "p->kept_bytes + piece->bytes > l->window", "false", "test_shared_lanes"),
     ("credit that was not owed is none", LANES, "h->total > l->window - pair_of", "false && h->total > l->window - pair_of", "test_shared_lanes"),
     ("slow is not dead", LIVES, "    if (on) return false;\n", "", TCP),
-    ("who lives and rests is not waited for", LIVES, "return works || l->told_s - l->since_s <= window_s;", "return true;", "test_decentral_collective"),
+    ("a wait ends if no rank works, although all are alive", LIVES, "return any_works || l->clock_s - l->since_s <= window_s;", "return true;", "test_decentral_collective"),
     ("a rank that is slow itself names no slow one", LIVES, "if (i != rank && !work[i]) return;", "if (i != rank) return;", "ring/test_slow_files.py"),
     # ---- who stands still
-    ("where the meeting stands still rank 0 is silent", LIVES, "    else if (rank_0_silent)\n", "    else if (false)\n", "test_decentral_collective"),
-    ("who has given no sign of life yet is on the way", LIVES, "bool comes = !sign || ", "bool comes = ", "ring/test_slow_files.py"),
-    ("while a whole job stands still nobody becomes silent", LIVES, "sooner(now - l->looked_s, step_s)", "now - l->looked_s", "test_decentral_collective"),
-    ("a sign of life of long ago is none", LIVES, "l->unsure = 2", "l->unsure = 0", "test_decentral_collective"),
+    ("rank 0 is silent when the rendezvous that it hosts is", LIVES, "    else if (rank_0_silent)\n", "    else if (false)\n", "test_decentral_collective"),
+    ("a rank without any heartbeat yet counts as working", LIVES, "bool fresh = !heartbeat || ", "bool fresh = ", "ring/test_slow_files.py"),
+    ("while a whole job is stopped no rank becomes silent", LIVES, "sooner(now - l->reported_s, step_s)", "now - l->reported_s", "test_decentral_collective"),
+    ("a heartbeat of unknown age counts for nothing", LIVES, "l->stale_reports = 2", "l->stale_reports = 0", "test_decentral_collective"),
     ("nobody is silent while nobody listens", "shared/time/poll_clock.c", "c->lag_s += took_s - most_s;", "", "test_ps_still"),
     ("slow turns do not make a peer immortal", "shared/time/poll_clock.c", "fmax(COUNTED_SHARE * c->lost_s, c->pause_s)", "c->pause_s", "test_ps_still"),
     ("a launcher that was stopped kills nobody for it", "shared/launch/launch.c", "now = poll_clock_poll(&l->turns, now_seconds()), most_s", "now = now_seconds(), most_s",
@@ -186,7 +186,7 @@ RULES = [Rule(*row) for row in (
     ("what is asked of a unit's keys is counted", WORKER, "    if (l->have > 0) return;\n", "", MANY),
     ("keys of a unit that have left are not looked at again", WORKER, "            u->next += u->next == key;\n", "", MANY),
     # ---- gossip
-    ("all that a rank hears have the same weight as its own", GOSSIP_C, "1.0f / (float)count", "1.0f / 2.0f", GOSSIP),
+    ("a rank gives its neighbours' weights the same weight as its own", GOSSIP_C, "1.0f / (float)count", "1.0f / 2.0f", GOSSIP),
     ("the exponential graph doubles its distance each step", GOSSIP_C, "1 << step % log2_up(size)", "1", GOSSIP),
     ("the static exponential graph has all its distances in each step", GOSSIP_C, "distance[k] = 1 << k", "distance[k] = 1 + k", GOSSIP),
     ("sums are in rank order", GOSSIP_C, "at > 0 && rank[at - 1] > from", "at > 0 && rank[at - 1] < from", GOSSIP),

@@ -6,8 +6,8 @@
 
 #include "decentral/bench/bench_rank.h"
 #include "decentral/collective/hub.h"
-#include "decentral/collective/rank_lives.h"
-#include "decentral/mpi/mpi_load.h"
+#include "decentral/collective/rank_liveness.h"
+#include "decentral/mpi/mpi_engine.h"
 #include "decentral/ranks.h"
 #include "shared/bench/bench_work.h"
 #include "shared/core/error.h"
@@ -203,7 +203,7 @@ static void on_row(void *ctx, const struct bench_row *r) {
 
 // ---------------------------------------------------------------- ranks
 // Runs a rank. Rank 0 writes the figures.
-static int run_rank(struct collective_bench *b, void *world, struct rank_lives *lives, int rank,
+static int run_rank(struct collective_bench *b, void *world, struct rank_liveness *lives, int rank,
                     int64_t *wrong) {
     struct bench_rank_options o = b->o;
     struct device *dev = NULL;
@@ -213,13 +213,13 @@ static int run_rank(struct collective_bench *b, void *world, struct rank_lives *
     struct device_options d = {
         .threads = b->threads, .label = error_label(), .index = rank % backend_devices(b->backend)};
     if (dev_open(b->backend, &d, &dev)) return fail("cannot open the %s device", b->backend->name);
-    struct ring_place place = {.host = b->host,
-                               .world = world,
-                               .lives = lives,
-                               .rank = rank,
-                               .size = b->ranks,
-                               .dev = dev,
-                               .deadline_s = b->o.deadline_s};
+    struct ring_connection place = {.host = b->host,
+                                    .world = world,
+                                    .lives = lives,
+                                    .rank = rank,
+                                    .size = b->ranks,
+                                    .dev = dev,
+                                    .deadline_s = b->o.deadline_s};
     int rc = ring_source_open(&source, b->kind, &place);
     if (rank == 0) o.on_row = on_row, o.ctx = b;
     if (!rc && rank == 0 && !b->backend->host_memory) {
@@ -245,13 +245,13 @@ static int64_t run_mpi(struct collective_bench *b) {
     int rank, size;
     int64_t wrong = 0;
     struct mpi_world *world;
-    struct rank_lives *lives = rank_lives_open(b->env.rank, b->env.size);
+    struct rank_liveness *lives = rank_liveness_open(b->env.rank, b->env.size);
     if (mpi_world_open(&world, &(struct mpi_medium){0}, lives, &rank, &size) ||
         run_rank(b, world, lives, rank, &wrong))
         wrong = -1;
     else
         mpi_world_close(&world);
-    rank_lives_close(&lives);
+    rank_liveness_close(&lives);
     return wrong;
 }
 
@@ -260,12 +260,12 @@ static int64_t run_process(struct collective_bench *b) {
     struct segment memory;
     int64_t wrong = -1;
     if (segment_adopt(&memory, b->env.memory)) return -1;
-    struct rank_lives *lives = rank_lives_open(b->env.rank, b->env.size);
+    struct rank_liveness *lives = rank_liveness_open(b->env.rank, b->env.size);
     struct hub *hub = hub_join(segment_data(&memory), b->env.rank, b->env.size, lives);
     if (run_rank(b, hub, lives, b->env.rank, &wrong)) wrong = -1;
     if (wrong < 0) hub_abort(hub, error_last());
     hub_destroy(&hub);
-    rank_lives_close(&lives);
+    rank_liveness_close(&lives);
     segment_close(&memory);
     return wrong;
 }

@@ -229,7 +229,7 @@ static int run_row(struct rank *x, enum collective_primitive what, size_t bytes,
         if (there[place] && measure(x, &row.shape, place, &row.figure[place])) return -1;
         *wrong += row.figure[place].wrong;
     }
-    row.by = x->tested->by;
+    row.by = x->tested->method;
     if (x->o->on_row) x->o->on_row(x->o->ctx, &row);
     return 0;
 }

@@ -148,6 +148,14 @@ void collective_impl_enqueue(struct collective *head, const struct collective_ca
     c->enqueue(call->stream, collective_name(call->primitive), run_record, r);
 }
 
+// ---------------------------------------------------------------- groups
+void collective_grouped_enqueue(struct collective *c, const struct collective_call *call) {
+    for (int k = 0; k < collective_legs(call, c->size, c->group); k++) {
+        struct collective_call leg = collective_leg(call, c->rank, c->size, c->group, k);
+        c->ops->enqueue(c, &leg);
+    }
+}
+
 // ---------------------------------------------------------------- device memory that is not the host's
 #define STAGED_BYTES ((size_t)1 << 20)  // of one block per chunk
 

@@ -16,11 +16,11 @@
 //             and in; all_reduce twice that, 2(N-1)/N. Sums by a library are counted by the same formula, however the
 //             library moves the bytes. A control communicator counts control bytes. A barrier moves no payload.
 // Groups      With collective_options.group ranks exchange within groups of so many ranks, and between groups, and sum
-//             in that order (collective_groups.h). Bytes that leave a group are also counted separately.
+//             in that order (collective_plan.h). Bytes that leave a group are also counted separately.
 // Deadline    0: none. It starts when an operation begins to wait for its peers. If the device of each rank is known, a
 //             wait continues beyond the deadline while all missing ranks are alive and the device of some rank is
 //             working. That rank is logged once. The wait ends at most half a deadline after that is no longer so.
-//             Threads are alive as long as their process; processes send heartbeats (rank_lives.h). Over NCCL the
+//             Threads are alive as long as their process; processes send heartbeats (rank_liveness.h). Over NCCL the
 //             deadline is final, and also for send and recv between threads.
 // send, recv  A send may block until its receiver receives: two ranks that exchange must order their calls.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_H
@@ -73,7 +73,7 @@ struct collective_call {
     size_t count;      // elements of a block
     enum dtype dt;
     int root, peer;  // for primitives that have one; else 0
-    // Set in the calls that collective_groups.h makes of a call of all ranks. A call with a team is not split again.
+    // Set in the calls that collective_plan.h makes of a call of all ranks. A call with a team is not split again.
     size_t stride;                // elements from one block of a buffer to the next; 0: count
     struct collective_team team;  // the ranks of the call; root and peer count within it
     enum reduction reduction;     // for primitives that reduce
@@ -96,12 +96,12 @@ struct collective {
     int rank, size;
     enum reduce_mode mode;
     bool control;             // count as control bytes
-    int group;                // ranks per group, 0: no groups (collective_groups.h)
+    int group;                // ranks per group, 0: no groups (collective_plan.h)
     int counted_group;        // ranks per group whose outgoing bytes are counted separately, 0: not counted
     struct wire_count *wire;  // the rank's counters; not owned
     double deadline_s;
-    const char *by;  // how the last finished call ran: "memory", "exchange" (pairs of ranks) or "library"
-    double busy_s;   // in transfers, waiting for peers included; written by the stream's thread
+    const char *method;  // how the last finished call ran: "memory", "exchange" (pairs of ranks) or "library"
+    double busy_s;       // in transfers, waiting for peers included; written by the stream's thread
 };
 
 // The caller provides memory, of the sizes that a kind needs (struct collective_kind).
@@ -133,7 +133,7 @@ static inline const char *collective_aborted(struct collective *c) {
 
 static inline bool collective_is_grouped(int group, int size) { return group > 1 && group < size; }
 void collective_grouped_enqueue(struct collective *c,
-                                const struct collective_call *call);  // collective_groups.c
+                                const struct collective_call *call);  // collective.c
 
 static inline void collective_enqueue(struct collective *c, const struct collective_call *call) {
     assert(call->root >= 0 && call->root < c->size && call->peer >= 0 && call->peer < c->size);

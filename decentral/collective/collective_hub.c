@@ -1,8 +1,8 @@
 // Collectives in shared memory: each rank loads directly from its peers' buffers, or from their windows (hub_impl.h).
-// An all_reduce has one more meeting (barrier), before it loads the others' sums.
+// An all_reduce has one more barrier, before it loads the others' sums.
 //
 // Aliasing    reduce_scatter and all_reduce write the rank's own piece of its own buffer while peers load the other
-//             pieces. This is safe: only rank r reads piece r of any buffer before the second meeting. A chunk touches
+//             pieces. This is safe: only rank r reads piece r of any buffer before the second barrier. A chunk touches
 //             only its own elements of each block.
 // Chunks      Between processes a call is as many operations as its blocks fill windows. Chunk c of each block:
 //
@@ -11,7 +11,7 @@
 //             The own block is not copied: no peer loads it.
 // Counting    Each rank counts the bytes of its call's plan when the call is done.
 // Devices     For threads in device memory, the same operations are enqueued, ordered by events. For processes the
-//             device memory is staged on the host. Only the meetings have a deadline; a hanging device is not
+//             device memory is staged on the host. Only the barriers have a deadline; a hanging device is not
 //             noticed.
 #include <assert.h>
 #include <errno.h>
@@ -21,14 +21,14 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "decentral/collective/collective_groups.h"
+#include "decentral/collective/collective_plan.h"
 #include "decentral/collective/hub_impl.h"
 #include "shared/core/error.h"
 
 #define DIRECT_LEAST ((size_t)128 << 10)  // bytes; processes copy calls up to this size through windows
 
 // ---------------------------------------------------------------- comparing the ranks' calls
-static void describe(char *buf, size_t bytes, int rank, const struct hub_show *s) {
+static void describe(char *buf, size_t bytes, int rank, const struct hub_call *s) {
     int n =
         snprintf(buf, bytes, "rank %d called %s of %zu %s as its operation %llu", rank,
                  collective_name(s->primitive), s->count, dtype_name(s->dt), (unsigned long long)s->sequence);
@@ -37,18 +37,18 @@ static void describe(char *buf, size_t bytes, int rank, const struct hub_show *s
     if (s->enqueues) snprintf(buf + n, bytes - (size_t)n, " on device memory");
 }
 
-// After the first meeting every rank compares all calls with rank 0's, so all ranks get the same result.
+// After the first barrier every rank compares all calls with rank 0's, so all ranks get the same result.
 static int check_signatures(struct collective_hub *t) {
-    const struct hub_show *first = hub_shown(t, 0);
+    const struct hub_call *first = hub_call_of(t, 0);
     for (int i = 1; i < t->size; i++) {
-        const struct hub_show *s = hub_shown(t, i);
+        const struct hub_call *s = hub_call_of(t, i);
         if (s->primitive == first->primitive && s->count == first->count && s->dt == first->dt &&
             s->root == first->root && s->reduction == first->reduction && s->sequence == first->sequence &&
             s->enqueues == first->enqueues)
             continue;
         char one[200], other[200], text[COLLECTIVE_ERROR_BYTES];
-        describe(one, sizeof one, collective_member(t->seat->team, 0), first);
-        describe(other, sizeof other, collective_member(t->seat->team, i), s);
+        describe(one, sizeof one, collective_member(t->team->ranks, 0), first);
+        describe(other, sizeof other, collective_member(t->team->ranks, i), s);
         snprintf(text, sizeof text, "channel %d: %s, but %s", t->index, one, other);
         return collective_impl_fail(&t->impl, "%s", text);
     }
@@ -57,12 +57,12 @@ static int check_signatures(struct collective_hub *t) {
 
 // ---------------------------------------------------------------- windows
 static char *window_of(const struct collective_hub *t, int member, int window) {
-    return hub_window(t->hub, collective_member(t->seat->team, member), t->index, window);
+    return hub_window(t->hub, collective_member(t->team->ranks, member), t->index, window);
 }
 
 // Returns the window with the data that the member sends in the current operation.
 static char *sent_window(const struct collective_hub *t, int member) {
-    return window_of(t, member, 2 * t->seat_kind + t->turn);
+    return window_of(t, member, 2 * t->team_kind + t->parity);
 }
 
 // Returns the offset, in elements, of the piece for a rank in a window. A window has no gaps between blocks.
@@ -70,7 +70,7 @@ static size_t packed(const struct collective_plan *p, int rank) {
     return p->row->n_sent ? (size_t)rank * p->call->count : collective_piece(p, rank).at;
 }
 
-// Fills the window that peers load from. The window is free: its last readers have since entered a later meeting.
+// Fills the window that peers load from. The window is free: its last readers have since entered a later barrier.
 static void fill_window(const struct collective_hub *t, const struct collective_plan *p) {
     size_t e = dtype_size(p->call->dt);
     char *window = sent_window(t, t->rank);
@@ -92,7 +92,7 @@ static void fill_window(const struct collective_hub *t, const struct collective_
 static const char *piece_from(const struct collective_hub *t, const struct collective_plan *p, int member) {
     size_t e = dtype_size(p->call->dt), at = collective_piece(p, p->rank).at * e;
     if (member == p->rank) return (const char *)p->call->send + at;
-    if (!t->windows) return (const char *)hub_shown(t, member)->send + at;
+    if (!t->windows) return (const char *)hub_call_of(t, member)->send + at;
     bool whole = !p->row->n_sent && p->row->result != RESULT_SUMMED_IN_PIECES;
     return sent_window(t, member) + (whole ? 0 : packed(p, p->rank) * e);
 }
@@ -101,9 +101,9 @@ static const char *piece_from(const struct collective_hub *t, const struct colle
 static bool can_read(const struct hub *h, int rank) {
     const struct hub_rank *r = &h->memory->ranks[rank];
     uint64_t word = 0;
-    struct iovec to = {&word, sizeof word}, from = {(void *)(uintptr_t)r->own_word, sizeof word};
+    struct iovec to = {&word, sizeof word}, from = {(void *)(uintptr_t)r->probe, sizeof word};
     return process_vm_readv(r->pid, &to, 1, &from, 1, 0) == (ssize_t)sizeof word &&
-           word == hub_own_word(r->pid, rank);
+           word == hub_probe_value(r->pid, rank);
 }
 
 static bool never(const void *arg) {
@@ -122,8 +122,8 @@ int hub_read(struct collective_hub *t, enum collective_primitive p, int rank, vo
         int error = errno;
         if (n > 0) done += (size_t)n;
         if (n > 0) continue;
-        if (rank_lives_ended(t->hub->lives)) return hub_fail_aborted(t, p);
-        if (n < 0 && error == ESRCH) return hub_wait_for(t, &(struct hub_bell){0}, never, NULL, p, rank);
+        if (rank_liveness_end_reason(t->hub->lives)) return hub_fail_aborted(t, p);
+        if (n < 0 && error == ESRCH) return hub_wait_for(t, &(struct hub_futex){0}, never, NULL, p, rank);
         char text[COLLECTIVE_ERROR_BYTES];
         snprintf(text, sizeof text, "%s on channel %d: the memory of rank %d cannot be read: %s",
                  collective_name(p), t->index, rank, strerror(n < 0 ? error : EFAULT));
@@ -132,24 +132,24 @@ int hub_read(struct collective_hub *t, enum collective_primitive p, int rank, vo
     return 0;
 }
 
-// Called after the first meeting of a seat's first operation: tests how its members reach each other's memory. GPUs:
+// Called after the first barrier of a team's first operation: tests how its members reach each other's memory. GPUs:
 // sums need direct access; copies use it if possible. Processes use it only if all of them can read. Returns 0 or -1.
-static int greet(struct collective_hub *t, enum collective_primitive p) {
-    t->seat->greeted = true;
+static int probe_access(struct collective_hub *t, enum collective_primitive p) {
+    t->team->probed = true;
     for (int i = t->size - 1; i >= 0 && t->enqueues; i--)
-        if (dev_reach(t->dev, hub_shown(t, i)->owner->dev) != 0)
-            t->unreachable = collective_member(t->seat->team, i);
+        if (dev_reach(t->dev, hub_call_of(t, i)->owner->dev) != 0)
+            t->unreachable = collective_member(t->team->ranks, i);
     if (!t->hub->processes) return 0;
     bool reads = dev_host_memory(t->dev);
-    for (int i = 0; i < t->size && reads; i++) reads = can_read(t->hub, collective_member(t->seat->team, i));
+    for (int i = 0; i < t->size && reads; i++) reads = can_read(t->hub, collective_member(t->team->ranks, i));
     atomic_store(&hub_slot(t, t->rank)->reads, reads);
-    if (hub_meet_again(t, p, 0)) return -1;
+    if (hub_barrier_again(t, p, 0)) return -1;
     for (int i = 0; i < t->size; i++) reads = reads && atomic_load(&hub_slot(t, i)->reads);
-    t->seat->direct = reads;
+    t->team->direct = reads;
     return 0;
 }
 
-// ---------------------------------------------------------------- the work after the first meeting
+// ---------------------------------------------------------------- the work after the first barrier
 // In device memory the work is enqueued. In host memory it is done at once, and points have no effect.
 //
 // Stores the stream's device and creates the points' events. Returns 0, or -1 after keeping the error.
@@ -168,13 +168,13 @@ static int open_moves(struct collective_hub *t, struct stream *s) {
 
 // Waits until every peer has left all operations that this rank took part in; then destroys the events.
 static void close_moves(struct collective_hub *t) {
-    // This ends soon: between the last meeting and its points no peer waits for another.
-    for (int i = 0; i < HUB_SEATS && t->enqueues; i++) {
-        const struct hub_seat *s = &t->seats[i];
-        uint64_t passed = hub_line(t->hub, t->impl.head.rank, t->index)->slots[i].passed;
-        for (int k = 0; s->gate && k < s->team.count; k++) {
-            int peer = collective_member(s->team, k);
-            while (atomic_load(&hub_line(t->hub, peer, t->index)->slots[i].left) < passed) usleep(20);
+    // This ends soon: between the last barrier and its points no peer waits for another.
+    for (int i = 0; i < HUB_TEAMS && t->enqueues; i++) {
+        const struct hub_team *s = &t->teams[i];
+        uint64_t entered = hub_channel(t->hub, t->impl.head.rank, t->index)->slots[i].entered;
+        for (int k = 0; s->barrier && k < s->ranks.count; k++) {
+            int peer = collective_member(s->ranks, k);
+            while (atomic_load(&hub_channel(t->hub, peer, t->index)->slots[i].left) < entered) usleep(20);
         }
     }
     for (int p = 0; p < HUB_POINTS; p++) event_destroy(&t->points[p]);
@@ -191,8 +191,8 @@ static int mark_point(struct collective_hub *t, enum collective_primitive p, enu
 }
 
 // Work that is enqueued from now on waits for the peer's point.
-static void follow(struct collective_hub *t, int from, enum hub_point p) {
-    if (from != t->rank && t->enqueues) stream_wait_event(t->stream, hub_shown(t, from)->owner->points[p]);
+static void follow_point(struct collective_hub *t, int from, enum hub_point p) {
+    if (from != t->rank && t->enqueues) stream_wait_event(t->stream, hub_call_of(t, from)->owner->points[p]);
 }
 
 static void load(struct collective_hub *t, void *dst, const void *src, size_t bytes) {
@@ -204,7 +204,7 @@ static void load(struct collective_hub *t, void *dst, const void *src, size_t by
 }
 
 // out(n) = the reduction of t->inputs in rank order. Returns 0, or -1 after keeping the error.
-static int join(struct collective_hub *t, const struct collective_call *c, void *out, size_t n) {
+static int reduce_inputs(struct collective_hub *t, const struct collective_call *c, void *out, size_t n) {
     struct reduce_args a = {
         .out = out, .inputs = t->inputs, .count = t->size, .n = (int64_t)n, .dt = c->dt, .how = c->reduction};
     if (!t->enqueues) return collective_sum(&t->impl, &a);
@@ -224,10 +224,10 @@ static int load_sum(struct collective_hub *t, const struct collective_plan *p) {
     struct collective_span mine = collective_piece(p, p->rank);
     size_t e = dtype_size(p->call->dt);
     for (int i = 0; i < p->size; i++) {
-        follow(t, i, HUB_READY);
+        follow_point(t, i, HUB_READY);
         t->inputs[i] = piece_from(t, p, i);
     }
-    return join(t, p->call, (char *)p->call->recv + collective_sum_place(p) * e, mine.count);
+    return reduce_inputs(t, p->call, (char *)p->call->recv + collective_sum_offset(p) * e, mine.count);
 }
 
 // Loads the others' pieces after they are summed. rc: the result of the own sum.
@@ -238,12 +238,12 @@ static int load_summed(struct collective_hub *t, const struct collective_plan *p
     if (rc == 0 && t->windows && mine.count)
         memcpy(window_of(t, t->rank, HUB_WINDOW_SUMS) + mine.at * e, recv + mine.at * e, mine.count * e);
     if (rc == 0) rc = mark_point(t, p->call->primitive, HUB_SUMMED);
-    if (hub_meet_again(t, p->call->primitive, rc) != 0) return -1;
+    if (hub_barrier_again(t, p->call->primitive, rc) != 0) return -1;
     for (int i = 0; i < p->size; i++) {
         if (i == p->rank) continue;
         size_t at = collective_piece(p, i).at * e;
-        const char *from = t->windows ? window_of(t, i, HUB_WINDOW_SUMS) : hub_shown(t, i)->recv;
-        follow(t, i, HUB_SUMMED);
+        const char *from = t->windows ? window_of(t, i, HUB_WINDOW_SUMS) : hub_call_of(t, i)->recv;
+        follow_point(t, i, HUB_SUMMED);
         load(t, recv + at, from + at, collective_piece(p, i).count * e);
     }
     return 0;
@@ -257,12 +257,12 @@ static int load_pieces(struct collective_hub *t, const struct collective_plan *p
     if (p->row->result == RESULT_SUMMED_IN_PIECES) return load_summed(t, p, load_sum(t, p));
     for (int i = 0; i < p->size; i++) {
         if (!collective_sends(p, i)) continue;
-        char *to = (char *)p->call->recv + collective_place(p, i) * e;
-        follow(t, i, HUB_READY);
+        char *to = (char *)p->call->recv + collective_recv_offset(p, i) * e;
+        follow_point(t, i, HUB_READY);
         if (!reads || i == p->rank)
             load(t, to, piece_from(t, p, i), bytes);
-        else if (hub_read(t, p->call->primitive, collective_member(t->seat->team, i), to, piece_from(t, p, i),
-                          bytes))
+        else if (hub_read(t, p->call->primitive, collective_member(t->team->ranks, i), to,
+                          piece_from(t, p, i), bytes))
             return -1;
     }
     return 0;
@@ -275,16 +275,16 @@ static int finish(struct collective_hub *t, enum collective_primitive what, enum
     return rc;
 }
 
-// The last meeting. Afterwards this rank's later work waits until its peers have finished loading.
-static int leave(struct collective_hub *t, enum collective_primitive what, int rc) {
+// The last barrier. Afterwards this rank's later work waits until its peers have finished loading.
+static int finish_operation(struct collective_hub *t, enum collective_primitive what, int rc) {
     int own = finish(t, what, HUB_DONE, rc);
-    rc = hub_meet_again(t, what, own);
+    rc = hub_barrier_again(t, what, own);
     for (int i = 0; i < t->size; i++) {
         if (i == t->rank || !t->enqueues || atomic_load(&hub_slot(t, i)->failed)) continue;
         if (own == 0)
-            follow(t, i, HUB_DONE);
+            follow_point(t, i, HUB_DONE);
         else
-            event_sync(hub_shown(t, i)->owner->points[HUB_DONE]);
+            event_sync(hub_call_of(t, i)->owner->points[HUB_DONE]);
     }
     return rc;
 }
@@ -293,26 +293,26 @@ static int leave(struct collective_hub *t, enum collective_primitive what, int r
 static int run_operation(struct collective_hub *t, const struct collective_call *c) {
     struct hub_slot *mine = hub_slot(t, t->rank);
     struct collective_plan p = collective_plan_of(c, t->impl.head.rank, t->hub->size);
-    t->turn = (int)(mine->passed & 1);
-    mine->show[t->turn] = (struct hub_show){.primitive = c->primitive,
-                                            .dt = c->dt,
-                                            .root = c->root,
-                                            .reduction = c->reduction,
-                                            .enqueues = t->enqueues,
-                                            .count = t->count,
-                                            .sequence = t->sequence,
-                                            .send = c->send,
-                                            .recv = c->recv,
-                                            .owner = t};
+    t->parity = (int)(mine->entered & 1);
+    mine->calls[t->parity] = (struct hub_call){.primitive = c->primitive,
+                                               .dt = c->dt,
+                                               .root = c->root,
+                                               .reduction = c->reduction,
+                                               .enqueues = t->enqueues,
+                                               .count = t->count,
+                                               .sequence = t->sequence,
+                                               .send = c->send,
+                                               .recv = c->recv,
+                                               .owner = t};
     if (t->windows) fill_window(t, &p);
     if (mark_point(t, c->primitive, HUB_READY) != 0) return hub_fail_and_abort(t, t->impl.error);
-    if (hub_meet_first(t, c->primitive) != 0) return -1;
+    if (hub_barrier_first(t, c->primitive) != 0) return -1;
     int rc = check_signatures(t);
     bool agreed = rc == 0;
-    if (agreed && !t->seat->greeted) rc = greet(t, c->primitive);
+    if (agreed && !t->team->probed) rc = probe_access(t, c->primitive);
     if (rc == 0) rc = load_pieces(t, &p);
     // If peers load from a window, this rank need not wait for them.
-    if (!t->windows || (!agreed && !t->hub->processes)) rc = leave(t, c->primitive, rc);
+    if (!t->windows || (!agreed && !t->hub->processes)) rc = finish_operation(t, c->primitive, rc);
     atomic_fetch_add(&mine->left, 1);
     if (rc != 0) hub_abort(t->hub, t->impl.error);
     return rc;
@@ -323,50 +323,51 @@ static int run_operation(struct collective_hub *t, const struct collective_call 
 //
 //     sender     | fill 0, fill 1 | FULL |          | fill 2 |    | fill 3 | ..  | until TAKEN | EMPTY
 //     receiver                    | READING | take 0 |    | take 1 |          ..  | TAKEN
-struct mail_state_is {
-    const struct hub_mail *mail;
+struct message_wait {
+    const struct hub_message *message;
     uint32_t state;
     int to;
 };
 
-static bool mail_is(const void *arg) {
-    const struct mail_state_is *w = arg;
-    return atomic_load(&w->mail->state) == w->state && w->mail->to == w->to;
+static bool message_is(const void *arg) {
+    const struct message_wait *w = arg;
+    return atomic_load(&w->message->state) == w->state && w->message->to == w->to;
 }
 
-static bool mail_is_not(const void *arg) {
-    const struct mail_state_is *w = arg;
-    return atomic_load(&w->mail->state) != w->state;
+static bool message_is_not(const void *arg) {
+    const struct message_wait *w = arg;
+    return atomic_load(&w->message->state) != w->state;
 }
 
-struct mail_moved {
+struct chunks_wait {
     const _Atomic uint64_t *chunks;
     uint64_t least;
 };
 
-static bool mail_has_moved(const void *arg) {
-    const struct mail_moved *w = arg;
+static bool chunks_have_moved(const void *arg) {
+    const struct chunks_wait *w = arg;
     return atomic_load(w->chunks) >= w->least;
 }
 
-static void set_mail(struct collective_hub *t, struct hub_mail *m, enum mail_state state) {
+static void set_message(struct collective_hub *t, struct hub_message *m, enum message_state state) {
     atomic_store(&m->state, state);
-    hub_ring(t->hub, &m->bell);
+    hub_wake(t->hub, &m->futex);
 }
 
-// Chunk k of a mail: its offset and length in bytes, and its half of the sender's window.
-struct mail_chunk {
+// Chunk k of a message: its offset and length in bytes, and its half of the sender's window.
+struct message_chunk {
     size_t at, bytes;
     char *window;
 };
 
-static struct mail_chunk mail_chunk(const struct collective_hub *t, int sender, size_t bytes, uint64_t k) {
+static struct message_chunk message_chunk(const struct collective_hub *t, int sender, size_t bytes,
+                                          uint64_t k) {
     size_t half = t->hub->window_bytes / 2, at = (size_t)k * half, left = bytes - at;
-    char *window = hub_window(t->hub, sender, t->index, HUB_WINDOW_MAIL) + (k & 1) * half;
-    return (struct mail_chunk){at, left < half ? left : half, window};
+    char *window = hub_window(t->hub, sender, t->index, HUB_WINDOW_MESSAGE) + (k & 1) * half;
+    return (struct message_chunk){at, left < half ? left : half, window};
 }
 
-static uint64_t mail_chunks(const struct collective_hub *t, size_t bytes) {
+static uint64_t message_chunks(const struct collective_hub *t, size_t bytes) {
     size_t half = t->hub->window_bytes / 2;
     return t->hub->processes ? (bytes + half - 1) / half : 0;
 }
@@ -374,7 +375,7 @@ static uint64_t mail_chunks(const struct collective_hub *t, size_t bytes) {
 // Returns when the receiver has loaded the bytes, or has enqueued the load, for which later work here then waits.
 static int run_send(struct collective_hub *t, const struct collective_call *c) {
     int rank = t->impl.head.rank;
-    struct hub_mail *m = &hub_line(t->hub, rank, t->index)->mail;
+    struct hub_message *m = &hub_channel(t->hub, rank, t->index)->message;
     size_t bytes = c->count * dtype_size(c->dt);
     if (mark_point(t, c->primitive, HUB_READY) != 0) return hub_fail_and_abort(t, t->impl.error);
     m->to = c->peer;
@@ -386,98 +387,100 @@ static int run_send(struct collective_hub *t, const struct collective_call *c) {
     m->sender = t;
     atomic_store(&m->sent, 0);
     atomic_store(&m->taken, 0);
-    for (uint64_t k = 0, n = mail_chunks(t, bytes); k < n || (k == 0 && n == 0); k++) {
-        struct mail_chunk chunk = mail_chunk(t, rank, bytes, k);
-        struct mail_moved free_again = {&m->taken, k - 1};
-        if (k > 1 && hub_wait_for(t, &m->bell, mail_has_moved, &free_again, c->primitive, c->peer)) return -1;
+    for (uint64_t k = 0, n = message_chunks(t, bytes); k < n || (k == 0 && n == 0); k++) {
+        struct message_chunk chunk = message_chunk(t, rank, bytes, k);
+        struct chunks_wait free_again = {&m->taken, k - 1};
+        if (k > 1 && hub_wait_for(t, &m->futex, chunks_have_moved, &free_again, c->primitive, c->peer))
+            return -1;
         if (n) memcpy(chunk.window, (const char *)c->send + chunk.at, chunk.bytes);
         atomic_store(&m->sent, k + 1);
         if (k == 0)
-            set_mail(t, m, MAIL_FULL);
+            set_message(t, m, MESSAGE_FULL);
         else
-            hub_ring(t->hub, &m->bell);
+            hub_wake(t->hub, &m->futex);
     }
-    struct mail_state_is taken = {m, MAIL_TAKEN, c->peer};
-    int rc = hub_wait_for(t, &m->bell, mail_is, &taken, c->primitive, c->peer);
-    uint32_t full = MAIL_FULL;
-    if (rc != 0 && (t->hub->processes || atomic_compare_exchange_strong(&m->state, &full, MAIL_EMPTY)))
+    struct message_wait taken = {m, MESSAGE_TAKEN, c->peer};
+    int rc = hub_wait_for(t, &m->futex, message_is, &taken, c->primitive, c->peer);
+    uint32_t full = MESSAGE_FULL;
+    if (rc != 0 && (t->hub->processes || atomic_compare_exchange_strong(&m->state, &full, MESSAGE_EMPTY)))
         return -1;
     // The receiving thread is loading, which ends soon: it only copies memory.
-    if (rc != 0) hub_wait_on(t, &m->bell, mail_is, &taken);
+    if (rc != 0) hub_wait_on(t, &m->futex, message_is, &taken);
     bool failed = m->failed;
     if (!failed && t->enqueues) stream_wait_event(t->stream, m->receiver->points[HUB_DONE]);
-    set_mail(t, m, MAIL_EMPTY);
+    set_message(t, m, MESSAGE_EMPTY);
     if (failed) return hub_fail_aborted(t, c->primitive);
     if (rc == 0) collective_count_peer(&t->impl.head, c->peer, bytes, 0);
     return rc;
 }
 
-// Loads the bytes of a mail. Its sender waits until they are loaded.
-static int take_mail(struct collective_hub *t, struct hub_mail *m, const struct collective_call *c) {
+// Loads the bytes of a message. Its sender waits until they are loaded.
+static int receive_message(struct collective_hub *t, struct hub_message *m, const struct collective_call *c) {
     size_t bytes = c->count * dtype_size(c->dt);
     if (t->enqueues) stream_wait_event(t->stream, m->sender->points[HUB_READY]);
     if (!t->hub->processes) load(t, c->recv, m->send, bytes);
-    for (uint64_t k = 0; k < mail_chunks(t, bytes); k++) {
-        struct mail_chunk chunk = mail_chunk(t, c->peer, bytes, k);
-        struct mail_moved filled = {&m->sent, k + 1};
-        if (hub_wait_for(t, &m->bell, mail_has_moved, &filled, c->primitive, c->peer)) return -1;
+    for (uint64_t k = 0; k < message_chunks(t, bytes); k++) {
+        struct message_chunk chunk = message_chunk(t, c->peer, bytes, k);
+        struct chunks_wait filled = {&m->sent, k + 1};
+        if (hub_wait_for(t, &m->futex, chunks_have_moved, &filled, c->primitive, c->peer)) return -1;
         memcpy((char *)c->recv + chunk.at, chunk.window, chunk.bytes);
         atomic_store(&m->taken, k + 1);
-        hub_ring(t->hub, &m->bell);
+        hub_wake(t->hub, &m->futex);
     }
     collective_count_peer(&t->impl.head, c->peer, 0, bytes);
     int rc = finish(t, c->primitive, HUB_DONE, 0);
     m->receiver = t;
     m->failed = rc != 0;
     if (rc != 0) hub_abort(t->hub, t->impl.error);
-    set_mail(t, m, MAIL_TAKEN);
+    set_message(t, m, MESSAGE_TAKEN);
     // The sender follows this rank's point first; then the point may be marked again.
-    struct mail_state_is taken = {m, MAIL_TAKEN, 0};
-    if (t->enqueues) hub_wait_on(t, &m->bell, mail_is_not, &taken);
+    struct message_wait taken = {m, MESSAGE_TAKEN, 0};
+    if (t->enqueues) hub_wait_on(t, &m->futex, message_is_not, &taken);
     return rc;
 }
 
 static int run_recv(struct collective_hub *t, const struct collective_call *c) {
     int rank = t->impl.head.rank;
-    struct hub_mail *m = &hub_line(t->hub, c->peer, t->index)->mail;
-    struct mail_state_is full = {m, MAIL_FULL, rank};
-    uint32_t state = MAIL_FULL;
+    struct hub_message *m = &hub_channel(t->hub, c->peer, t->index)->message;
+    struct message_wait full = {m, MESSAGE_FULL, rank};
+    uint32_t state = MESSAGE_FULL;
     do {
-        if (hub_wait_for(t, &m->bell, mail_is, &full, c->primitive, c->peer)) return -1;
-    } while (!atomic_compare_exchange_strong(&m->state, &state, MAIL_READING) && (state = MAIL_FULL));
+        if (hub_wait_for(t, &m->futex, message_is, &full, c->primitive, c->peer)) return -1;
+    } while (!atomic_compare_exchange_strong(&m->state, &state, MESSAGE_READING) && (state = MESSAGE_FULL));
     const char *differs = NULL;
     if (m->count != c->count || m->dt != c->dt) differs = "";
     if (m->enqueues != t->enqueues) differs = ", one of them in device memory";
-    if (!differs) return take_mail(t, m, c);
+    if (!differs) return receive_message(t, m, c);
     char text[COLLECTIVE_ERROR_BYTES];
     snprintf(text, sizeof text, "channel %d: rank %d sends %zu %s, but rank %d receives %zu %s%s", t->index,
              c->peer, m->count, dtype_name(m->dt), rank, c->count, dtype_name(c->dt), differs);
-    set_mail(t, m, MAIL_FULL);
+    set_message(t, m, MESSAGE_FULL);
     return hub_fail_and_abort(t, text);
 }
 
 // ---------------------------------------------------------------- calls
-static void take_seat(struct collective_hub *t, const struct collective_call *call) {
+static void select_team(struct collective_hub *t, const struct collective_call *call) {
     struct collective_team team = collective_team_of(call, t->hub->size);
     int i = 0;
-    while (i + 1 < HUB_SEATS && memcmp(&t->seats[i].team, &team, sizeof team) != 0) i++;
-    assert(t->seats[i].gate && "a team that its collective was created without");
-    t->seat_kind = i;
-    t->seat = &t->seats[i];
-    t->rank = t->seat->rank;
+    while (i + 1 < HUB_TEAMS && memcmp(&t->teams[i].ranks, &team, sizeof team) != 0) i++;
+    assert(t->teams[i].barrier && "a team that its collective was created without");
+    t->team_kind = i;
+    t->team = &t->teams[i];
+    t->rank = t->team->rank;
     t->size = team.count;
 }
 
-// With groups each rank has two more seats: in its own group, and with the ranks at the same place in other groups. A
-// team's gate is its first member's.
-static void find_seats(struct collective_hub *t) {
+// With groups each rank has two more teams: its own group, and the ranks with its index in the other groups. A team's
+// barrier is its first member's.
+static void open_teams(struct collective_hub *t) {
     int group = t->impl.head.group, rank = t->impl.head.rank, size = t->hub->size;
-    struct collective_team teams[HUB_SEATS] = {
+    struct collective_team teams[HUB_TEAMS] = {
         {0, 1, size}, collective_within(rank, group), collective_across(rank, size, group)};
-    for (int i = 0; i < (collective_is_grouped(group, size) ? HUB_SEATS : 1); i++)
-        t->seats[i] = (struct hub_seat){.gate = &hub_line(t->hub, teams[i].first, t->index)->slots[i].gate,
-                                        .team = teams[i],
-                                        .rank = collective_place_in(teams[i], rank)};
+    for (int i = 0; i < (collective_is_grouped(group, size) ? HUB_TEAMS : 1); i++)
+        t->teams[i] =
+            (struct hub_team){.barrier = &hub_channel(t->hub, teams[i].first, t->index)->slots[i].barrier,
+                              .ranks = teams[i],
+                              .rank = collective_member_of(teams[i], rank)};
 }
 
 // Returns the blocks in a sender's buffer.
@@ -494,7 +497,7 @@ static int run_call(struct collective_impl *impl, const struct collective_call *
     bool large = blocks_of(t, c) * c->count * e > DIRECT_LEAST;
     t->count = c->count;
     t->sequence++;
-    t->windows = t->hub->processes ? !(t->seat->direct && large && row->result == RESULT_MOVED)
+    t->windows = t->hub->processes ? !(t->team->direct && large && row->result == RESULT_MOVED)
                                    : !t->enqueues && !c->stride && c->count <= most;
     if (!t->windows || !t->hub->processes) return run_operation(t, c);
     do {
@@ -520,16 +523,16 @@ static int run_on(struct collective_impl *impl, const struct collective_call *c,
     struct collective_plan p = collective_plan_of(c, impl->head.rank, t->hub->size);
     for (int i = 0; i < t->size && rc == 0; i++) {
         struct collective_volume v = collective_volume_with(&p, i);
-        collective_count_peer(&impl->head, collective_member(t->seat->team, i), v.sent, v.received);
+        collective_count_peer(&impl->head, collective_member(t->team->ranks, i), v.sent, v.received);
     }
     return rc;
 }
 
 static int hub_run_call(struct collective_impl *impl, const struct collective_call *c) {
-    impl->head.by = "memory";
+    impl->head.method = "memory";
     struct collective_hub *t = (struct collective_hub *)impl;
     bool staged = t->hub->processes && !dev_host_memory(stream_device(c->stream));
-    take_seat(t, c);
+    select_team(t, c);
     if (open_moves(t, c->stream) != 0) return hub_fail_and_abort(t, impl->error);
     if (!staged) return run_on(impl, c, NULL);
     if (!t->host.at)
@@ -544,12 +547,12 @@ static void abort_hub(struct collective *c, const char *why) {
 }
 
 static const char *aborted(struct collective *c) {
-    return rank_lives_ended(((struct collective_hub *)c)->hub->lives);
+    return rank_liveness_end_reason(((struct collective_hub *)c)->hub->lives);
 }
 
 static void destroy(struct collective *c) {
     struct collective_hub *t = (struct collective_hub *)c;
-    rank_lives_computes(t->hub->lives, t->impl.head.rank, NULL);
+    rank_liveness_set_device(t->hub->lives, t->impl.head.rank, NULL);
     close_moves(t);
     collective_impl_fini(&t->impl);
     free(t->inputs);
@@ -587,9 +590,9 @@ static struct collective *create(void *world, int rank, int channel, const struc
     t->index = channel;
     t->host = (struct collective_room){o->host_staging, o->host_staging_bytes};
     if (!t->host.at) t->impl.enqueue = stream_submit;
-    find_seats(t);
+    open_teams(t);
     t->inputs = xcalloc((unsigned long)h->size, sizeof *t->inputs);
-    if (o->dev) rank_lives_computes(h->lives, rank, o->dev);
+    if (o->dev) rank_liveness_set_device(h->lives, rank, o->dev);
     return &t->impl.head;
 }
 

@@ -42,7 +42,7 @@ void peers_fini(struct collective_peers *m) {
 }
 
 // ---------------------------------------------------------------- exchanges
-static size_t part(size_t total, size_t at, size_t most) {
+static size_t bytes_from(size_t total, size_t at, size_t most) {
     if (total <= at) return 0;
     return total - at < most ? total - at : most;
 }
@@ -50,8 +50,8 @@ static size_t part(size_t total, size_t at, size_t most) {
 void peers_count(struct collective_peers *m, enum collective_primitive p, size_t at, size_t most) {
     if (p == COLLECTIVE_BARRIER) return;
     for (int i = 0; i < m->impl.head.size; i++)
-        collective_count_peer(&m->impl.head, i, part(m->transfers[i].send_bytes, at, most),
-                              part(m->transfers[i].recv_bytes, at, most));
+        collective_count_peer(&m->impl.head, i, bytes_from(m->transfers[i].send_bytes, at, most),
+                              bytes_from(m->transfers[i].recv_bytes, at, most));
 }
 
 // Exchanges one byte with every rank.
@@ -127,7 +127,7 @@ static bool needs_staging(const struct collective_peers *m, const struct collect
 static int run_here(struct collective_impl *impl, const struct collective_call *call,
                     const struct collective_room *staging) {
     struct collective_peers *m = (struct collective_peers *)impl;
-    impl->head.by = is_native(m, call) ? "library" : "exchange";
+    impl->head.method = is_native(m, call) ? "library" : "exchange";
     return is_native(m, call) ? m->engine->native(m, call, staging) : run_exchanges(m, call, staging);
 }
 
@@ -149,11 +149,11 @@ int peers_fail(struct collective_peers *m, const char *what, const char *why) {
 }
 
 static void end_all(struct collective_peers *m, const char *why, bool lost) {
-    if (!rank_lives_end(m->lives, why, lost)) return;
-    if (m->engine->tell)
-        m->engine->tell(m, why);
+    if (!rank_liveness_end_all(m->lives, why, lost)) return;
+    if (m->engine->send_reason)
+        m->engine->send_reason(m, why);
     else
-        rank_lives_tell(m->lives, why);
+        rank_liveness_send_reason(m->lives, why);
 }
 
 int peers_lose(struct collective_peers *m, const char *what, const char *why) {
@@ -169,25 +169,25 @@ void peers_abort(struct collective *c, const char *why) {
 }
 
 const char *peers_aborted(struct collective *c) {
-    return rank_lives_ended(((struct collective_peers *)c)->lives);
+    return rank_liveness_end_reason(((struct collective_peers *)c)->lives);
 }
 
-int peers_check(struct collective_peers *m, struct lives_wait *w) {
-    const char *ended = rank_lives_ended(m->lives);
-    char why[LAST_WORD_BYTES + 16];
+int peers_check(struct collective_peers *m, struct liveness_wait *w) {
+    const char *ended = rank_liveness_end_reason(m->lives);
+    char why[END_REASON_BYTES + 16];
     if (ended) {
         snprintf(why, sizeof why, "aborted: %s", ended);
         return peers_fail(m, w->what, why);
     }
-    return rank_lives_in_vain(m->lives, w, why, sizeof why) ? peers_lose(m, w->what, why) : 0;
+    return rank_liveness_wait_failed(m->lives, w, why, sizeof why) ? peers_lose(m, w->what, why) : 0;
 }
 
 void peers_wait_begins(struct collective_peers *m) {
     if (m->stream) stream_waits(m->stream, true);
-    if (!m->stream) rank_lives_waits(m->lives, true);
+    if (!m->stream) rank_liveness_set_waiting(m->lives, true);
 }
 
 void peers_wait_ends(struct collective_peers *m) {
     if (m->stream) stream_waits(m->stream, false);
-    if (!m->stream) rank_lives_waits(m->lives, false);
+    if (!m->stream) rank_liveness_set_waiting(m->lives, false);
 }

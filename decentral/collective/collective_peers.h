@@ -11,7 +11,7 @@
 #define STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_PEERS_H
 
 #include "decentral/collective/collective_impl.h"
-#include "decentral/collective/rank_lives.h"
+#include "decentral/collective/rank_liveness.h"
 
 struct collective_peers;
 
@@ -24,7 +24,7 @@ struct peers_engine {
     // Lets messages in flight progress, between two slices of a sum; NULL: they progress by themselves.
     void (*push)(struct collective_peers *m);
     // Sends the other ranks the reason why all end; NULL: it is sent at the rendezvous.
-    void (*tell)(struct collective_peers *m, const char *why);
+    void (*send_reason)(struct collective_peers *m, const char *why);
     // The library's own sum; NULL: it has none, and integers are exchanged like all other types.
     int (*native)(struct collective_peers *m, const struct collective_call *c,
                   const struct collective_room *staging);
@@ -33,7 +33,7 @@ struct peers_engine {
 struct collective_peers {
     struct collective_impl impl;
     const struct peers_engine *engine;
-    struct rank_lives *lives;  // of the process; not owned
+    struct rank_liveness *lives;  // of the process; not owned
     int channel;
     atomic_bool *broken;                   // of the process: calls fail from now on
     struct collective_room staging, host;  // host: page-locked memory; none: device memory is the host's
@@ -62,8 +62,8 @@ void peers_count(struct collective_peers *m, enum collective_primitive p, size_t
 int peers_fail(struct collective_peers *m, const char *what, const char *why);
 // The same; also ends all ranks: a rank is lost. why names it.
 int peers_lose(struct collective_peers *m, const char *what, const char *why);
-// Returns -1 if all ranks end, or if the wait cannot succeed (rank_lives.h).
-int peers_check(struct collective_peers *m, struct lives_wait *w);
+// Returns -1 if all ranks end, or if the wait cannot succeed (rank_liveness.h).
+int peers_check(struct collective_peers *m, struct liveness_wait *w);
 // Called when the main thread, or the device's stream, begins or ends a wait for other ranks.
 void peers_wait_begins(struct collective_peers *m);
 void peers_wait_ends(struct collective_peers *m);

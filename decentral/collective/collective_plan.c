@@ -43,7 +43,7 @@ struct collective_plan collective_plan_of(const struct collective_call *c, int r
     struct collective_team team = collective_team_of(c, size);
     struct collective_plan p = {.call = c,
                                 .row = &collective_rows[c->primitive],
-                                .rank = collective_place_in(team, rank),
+                                .rank = collective_member_of(team, rank),
                                 .size = team.count,
                                 .stride = c->stride ? c->stride : c->count};
     if (holds(&p, p.row->senders, p.rank)) p.send_blocks = p.row->n_sent ? (size_t)p.size : 1;
@@ -64,11 +64,11 @@ struct collective_span collective_piece(const struct collective_plan *p, int ran
     return (struct collective_span){p->row->n_sent ? i * p->stride : 0, count};
 }
 
-size_t collective_place(const struct collective_plan *p, int from) {
+size_t collective_recv_offset(const struct collective_plan *p, int from) {
     return p->row->n_received ? (size_t)from * p->stride : 0;
 }
 
-size_t collective_sum_place(const struct collective_plan *p) {
+size_t collective_sum_offset(const struct collective_plan *p) {
     return p->row->result == RESULT_SUMMED_IN_PIECES ? collective_piece(p, p->rank).at : 0;
 }
 
@@ -128,7 +128,7 @@ static struct collective_transfer moved(const struct collective_plan *p, int pee
     struct collective_span mine = collective_piece(p, p->rank), theirs = collective_piece(p, peer);
     size_t e = dtype_size(p->call->dt);
     return (struct collective_transfer){.send = element(p, p->call->send, theirs.at),
-                                        .recv = element(p, p->call->recv, collective_place(p, peer)),
+                                        .recv = element(p, p->call->recv, collective_recv_offset(p, peer)),
                                         .send_bytes = p->send_blocks ? theirs.count * e : 0,
                                         .recv_bytes = collective_sends(p, peer) ? mine.count * e : 0};
 }
@@ -162,7 +162,7 @@ struct reduce_args collective_step_sum(const struct collective_plan *p, size_t s
     if (n == 0) return (struct reduce_args){0};
     for (int i = 0; i < p->size; i++)
         inputs[i] = i == p->rank ? element(p, c->send, mine.at + done) : slot_of(p, step, i);
-    return (struct reduce_args){.out = element(p, c->recv, collective_sum_place(p) + done),
+    return (struct reduce_args){.out = element(p, c->recv, collective_sum_offset(p) + done),
                                 .inputs = inputs,
                                 .count = p->size,
                                 .n = (int64_t)n,
@@ -215,4 +215,66 @@ struct collective_volume collective_native_volume(const struct collective_plan *
     if (p->row->result != RESULT_SUMMED_IN_PIECES) return collective_volume(p);
     bytes = 2 * (size - 1) * bytes / size;
     return (struct collective_volume){bytes, bytes};
+}
+
+// ---------------------------------------------------------------- groups
+struct collective_team collective_within(int rank, int group) {
+    return group ? (struct collective_team){rank / group * group, 1, group} : (struct collective_team){0};
+}
+
+struct collective_team collective_across(int rank, int size, int group) {
+    return group ? (struct collective_team){rank % group, group, size / group} : (struct collective_team){0};
+}
+
+static void *block(const void *buf, size_t i, const struct collective_call *c) {
+    return buf ? (char *)(uintptr_t)buf + i * c->count * dtype_size(c->dt) : NULL;
+}
+
+int collective_legs(const struct collective_call *c, int size, int group) {
+    bool split = c->primitive == COLLECTIVE_REDUCE_SCATTER || c->primitive == COLLECTIVE_ALL_GATHER;
+    return split && collective_is_grouped(group, size) ? size / group + 1 : 1;
+}
+
+struct collective_call collective_leg(const struct collective_call *c, int rank, int size, int group, int k) {
+    int legs = collective_legs(c, size, group), index = group ? rank % group : 0;
+    bool sums = c->primitive == COLLECTIVE_REDUCE_SCATTER, across = k == (sums ? legs - 1 : 0);
+    struct collective_call leg = *c;
+    if (legs == 1) return leg;
+    size_t first =
+        (size_t)(sums ? k : k - 1) * (size_t)group;  // first block of the group that this leg sums or gathers
+    leg.team = across ? collective_across(rank, size, group) : collective_within(rank, group);
+    leg.stride = across ? (size_t)group * c->count : 0;
+    if (sums) {
+        leg.send = block(c->send, across ? (size_t)index : first, c);
+        leg.recv = across ? c->recv : block(c->send, first + (size_t)index, c);
+    } else {
+        leg.send = across ? c->send : block(c->recv, first + (size_t)index, c);
+        leg.recv = block(c->recv, across ? (size_t)index : first, c);
+    }
+    return leg;
+}
+
+// Every peer of a call receives the same number of bytes.
+struct collective_traffic collective_traffic(const struct collective_call *c, int rank, int size, int group) {
+    int legs = collective_legs(c, size, group);
+    bool sums = c->primitive == COLLECTIVE_REDUCE_SCATTER;
+    struct collective_call last = collective_leg(c, rank, size, group, sums ? legs - 1 : 0);
+    struct collective_plan p = collective_plan_of(&last, rank, size);
+    struct collective_traffic t = {.all = collective_volume(&p), .messages = (uint64_t)(p.size - 1)};
+    if (legs > 1) {
+        uint64_t legs_within = (uint64_t)legs - 1;
+        struct collective_call within = collective_leg(c, rank, size, group, sums ? 0 : 1);
+        struct collective_plan w = collective_plan_of(&within, rank, size);
+        struct collective_volume v = collective_volume(&w);
+        t.across = t.all;
+        t.messages_across = t.messages;
+        t.all.sent += v.sent * legs_within;
+        t.all.received += v.received * legs_within;
+        t.messages += legs_within * (uint64_t)(w.size - 1);
+    } else if (group && size > 1) {
+        t.messages_across = (uint64_t)(size - group);
+        t.across = (struct collective_volume){(size_t)(t.all.sent / t.messages * t.messages_across),
+                                              (size_t)(t.all.received / t.messages * t.messages_across)};
+    }
+    return t;
 }

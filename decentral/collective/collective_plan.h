@@ -3,7 +3,7 @@
 // Pure: moves nothing.
 //
 // Piece       The elements of every sender's buffer that one rank receives, or sums.
-// Place       The offset in a rank's recv at which the piece from a sender arrives.
+// Offset      The offset in a rank's recv at which the piece from a sender arrives.
 // Steps       Engines that only send and receive exchange with all peers at once, step by step:
 //
 //                 moved    | each piece to its place |
@@ -85,10 +85,10 @@ struct collective_plan {
 // rank, size: among all ranks.
 struct collective_plan collective_plan_of(const struct collective_call *c, int rank, int size);
 // collective_team_of returns the call's team of `size` ranks; collective_member the rank of member i;
-// collective_place_in the member that a rank is.
+// collective_member_of the member that a rank is.
 struct collective_team collective_team_of(const struct collective_call *c, int size);
 static inline int collective_member(struct collective_team t, int i) { return t.first + t.step * i; }
-static inline int collective_place_in(struct collective_team t, int rank) {
+static inline int collective_member_of(struct collective_team t, int rank) {
     return (rank - t.first) / t.step;
 }
 
@@ -108,8 +108,8 @@ struct collective_span {
 };
 bool collective_sends(const struct collective_plan *p, int rank);
 struct collective_span collective_piece(const struct collective_plan *p, int rank);
-size_t collective_place(const struct collective_plan *p, int from);
-size_t collective_sum_place(const struct collective_plan *p);  // offset of the own sum in recv
+size_t collective_recv_offset(const struct collective_plan *p, int from);
+size_t collective_sum_offset(const struct collective_plan *p);  // offset of the own sum in recv
 
 // The elements that the rank sends to and receives from a peer in one step; empty for a barrier.
 struct collective_transfer {
@@ -145,5 +145,40 @@ struct collective_volume collective_volume_with(const struct collective_plan *p,
 struct collective_volume collective_volume(const struct collective_plan *p);
 // For a reduction by a library: the formula's volume, because the library moves the bytes itself.
 struct collective_volume collective_native_volume(const struct collective_plan *p);
+
+// ---------------------------------------------------------------- groups
+// Groups of g consecutive ranks, for example the ranks of one host: how a call of all ranks is split.
+//
+// Order       A sum is an fp32 sum in rank order within each group, rounded once to the type. Then follows an fp32 sum
+//             of the groups' sums in group order, rounded once (docs/ring.md, Groups). g = 1 and g = N are the sum
+//             over all ranks.
+// Legs        A leg is one of the calls that a call is split into. Rank r = k*g + i has index i in group k. A buffer has
+//             one block for each of the N = G*g ranks:
+//
+//                 reduce_scatter   within | blocks of group 0 | blocks of group 1 | ..    G calls: the group's sum of
+//                                         | 0 .. i .. g-1     | g .. g+i ..       |       each block with index i
+//                                  across | i | g+i | 2g+i | ..                           one call: their sum over
+//                                                                                         the groups
+//                 all_gather       across, then within: the same in reverse
+//
+//             The owner of a block is the same as without groups. A rank sends N-1 blocks as before, but only G-1 of
+//             them to other groups instead of N-g: the bytes that leave a group are divided by g. The number of
+//             messages stays.
+// Memory      None: the sums of the first legs overwrite `send`, at the rank's index in each group.
+// All other primitives run as without groups.
+// The ranks of the rank's group; the ranks with the rank's index in all groups.
+struct collective_team collective_within(int rank, int group);
+struct collective_team collective_across(int rank, int size, int group);
+
+// The number of legs of a rank's call, and leg k. rank of size; group divides size, 0: no groups.
+int collective_legs(const struct collective_call *c, int size, int group);
+struct collective_call collective_leg(const struct collective_call *c, int rank, int size, int group, int k);
+
+// Payload and messages of the whole call; each leg sends one message to each of its peers. across: to other groups.
+struct collective_traffic {
+    struct collective_volume all, across;  // bytes
+    uint64_t messages, messages_across;    // sent
+};
+struct collective_traffic collective_traffic(const struct collective_call *c, int rank, int size, int group);
 
 #endif

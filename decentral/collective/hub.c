@@ -1,16 +1,16 @@
-// How the ranks of a hub meet, wait for each other, and fail.
+// How the ranks of a hub wait for each other, and fail.
 //
-// Meeting     A meeting is a barrier of a team. The first meeting of an operation ends early at the deadline (then the
-//             whole hub is aborted) or by an abort. A rank that leaves it has not begun to load, and an aborted hub
-//             completes no more first meetings. The later meetings of threads do not end early: all ranks are in the
-//             operation by then, and copying memory, or enqueuing copies, ends by itself. So after any failure no rank
-//             returns while a peer may still read its buffers. Between processes each meeting may end early: the
-//             kernel reads a peer's buffer, or reports that it no longer exists.
+// Barriers    The first barrier of an operation ends early at the deadline (then the whole hub is aborted) or by an
+//             abort. A rank that leaves it has not begun to load, and an aborted hub completes no more first barriers.
+//             The later barriers of threads do not end early: all ranks are in the operation by then, and copying memory,
+//             or enqueuing copies, ends by itself. So after any failure no rank returns while a peer may still read its
+//             buffers. Between processes each barrier may end early: the kernel reads a peer's buffer, or reports that it
+//             no longer exists.
 // Waiting     A wait begins by polling: waking a sleeping thread takes longer than a small message. If every rank can
 //             have a core, the wait keeps its core for as long as a small message takes. It does not if a rank that it
 //             waits for last ran on that core. After that it yields the core between polls, and sleeps once the wait
 //             has taken longer than waking would.
-// Slow        A slow rank is not a dead one (rank_lives.h).
+// Slow        A slow rank is not a dead one (rank_liveness.h).
 #include "decentral/collective/hub.h"
 
 #include <errno.h>
@@ -64,7 +64,7 @@ static struct hub *open_hub(void *memory, int size, bool processes) {
     struct hub *h = xcalloc(1, sizeof *h);
     h->size = size;
     h->processes = processes;
-    h->roomy = size <= processors_given();
+    h->core_each = size <= processors_given();
     h->memory = memory;
     h->windows = (char *)memory + head_bytes(size);
     h->window_bytes = window_bytes(size, processes);
@@ -84,29 +84,29 @@ static struct hub *hub_begin(int size) {
         return NULL;
     }
     struct hub *h = open_hub(memory, size, false);
-    h->lives = rank_lives_open(-1, size);
-    rank_lives_share(h->lives, &h->memory->end, NULL);
+    h->lives = rank_liveness_open(-1, size);
+    rank_liveness_share(h->lives, &h->memory->end, NULL);
     return h;
 }
 
 struct hub *hub_create(int size) {
     struct hub *h = hub_begin(size);
-    for (int i = 0; i < size && h; i++) rank_lives_computes(h->lives, i, NULL);
+    for (int i = 0; i < size && h; i++) rank_liveness_set_device(h->lives, i, NULL);
     return h;
 }
 
 void hub_destroy(struct hub **hub) {
     struct hub *h = *hub;
     if (!h) return;
-    rank_lives_share(h->lives, NULL, NULL);
-    if (!h->processes) rank_lives_close(&h->lives);
+    rank_liveness_share(h->lives, NULL, NULL);
+    if (!h->processes) rank_liveness_close(&h->lives);
     if (!h->processes) munmap(h->memory, bytes_of(h->size, false));
     free(h);
     *hub = NULL;
 }
 
 // Waits end soon, also those that sleep.
-void hub_abort(struct hub *h, const char *why) { (void)rank_lives_end(h->lives, why, false); }
+void hub_abort(struct hub *h, const char *why) { (void)rank_liveness_end_all(h->lives, why, false); }
 
 // ---------------------------------------------------------------- running
 struct worker {
@@ -120,7 +120,7 @@ struct worker {
 static void *rank_main(void *arg) {
     struct worker *r = arg;
     r->rc = r->work(r->ctx, r->hub, r->rank);
-    rank_lives_computes(r->hub->lives, r->rank, NULL);
+    rank_liveness_set_device(r->hub->lives, r->rank, NULL);
     if (r->rc) hub_abort(r->hub, error_last());  // the others must not wait for this rank
     return NULL;
 }
@@ -143,43 +143,45 @@ int hub_run(int size, const char *flag, int (*work)(void *ctx, struct hub *hub, 
         pthread_join(ranks[i].thread, NULL);
         if (ranks[i].rc) rc = -1;
     }
-    if (rc) error_take_over(rank_lives_ended(hub->lives));  // the first failure; the others follow from it
+    if (rc)
+        error_take_over(
+            rank_liveness_end_reason(hub->lives));  // the first failure; the others follow_point from it
     free(ranks);
     hub_destroy(&hub);
     return rc;
 }
 
-// ---------------------------------------------------------------- bells (futexes)
-static int futex(const struct hub *h, _Atomic uint32_t *word, int what, uint32_t value,
-                 const struct timespec *t) {
+// ---------------------------------------------------------------- futexes
+static int call_futex(const struct hub *h, _Atomic uint32_t *wakes, int what, uint32_t value,
+                      const struct timespec *t) {
     int flag = h->processes ? 0 : FUTEX_PRIVATE_FLAG;
-    return (int)syscall(SYS_futex, word, what | flag, value, t, NULL, 0);
+    return (int)syscall(SYS_futex, wakes, what | flag, value, t, NULL, 0);
 }
 
-void hub_ring(const struct hub *h, struct hub_bell *b) {
-    atomic_fetch_add(&b->rung, 1);
-    if (atomic_load(&b->sleepers)) futex(h, &b->rung, FUTEX_WAKE, INT_MAX, NULL);
+void hub_wake(const struct hub *h, struct hub_futex *b) {
+    atomic_fetch_add(&b->wakes, 1);
+    if (atomic_load(&b->sleepers)) call_futex(h, &b->wakes, FUTEX_WAKE, INT_MAX, NULL);
 }
 
-// Sleeps until the bell is rung (its count is no longer `rung`), or for the time.
-static void sleep_on(const struct hub *h, struct hub_bell *b, uint32_t rung, double seconds) {
+// Sleeps until the futex is woken (its count is no longer `wakes`), or for the time.
+static void sleep_on(const struct hub *h, struct hub_futex *b, uint32_t wakes, double seconds) {
     struct timespec t = {.tv_sec = (time_t)seconds,
                          .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
     atomic_fetch_add(&b->sleepers, 1);
-    futex(h, &b->rung, FUTEX_WAIT, rung, &t);
+    call_futex(h, &b->wakes, FUTEX_WAIT, wakes, &t);
     atomic_fetch_sub(&b->sleepers, 1);
 }
 
-struct hub *hub_join(void *memory, int rank, int size, struct rank_lives *lives) {
+struct hub *hub_join(void *memory, int rank, int size, struct rank_liveness *lives) {
     struct hub *h = open_hub(memory, size, true);
-    h->own_word = hub_own_word(getpid(), rank);
-    h->memory->ranks[rank].own_word = &h->own_word;
+    h->probe = hub_probe_value(getpid(), rank);
+    h->memory->ranks[rank].probe = &h->probe;
     atomic_store(&h->memory->ranks[rank].pid, getpid());
     // Yama lets only ancestors, and a process named here, read a process: the launcher, and all processes that it
     // starts.
     prctl(PR_SET_PTRACER, (unsigned long)getppid(), 0, 0, 0);
     h->lives = lives;
-    rank_lives_share(lives, &h->memory->end, h->memory->signs);
+    rank_liveness_share(lives, &h->memory->end, h->memory->heartbeats);
     return h;
 }
 
@@ -187,55 +189,55 @@ struct hub *hub_join(void *memory, int rank, int size, struct rank_lives *lives)
 #define KEEP_S 10e-6  // about the duration of a small message, once both ranks are there
 // About twice the cost of sleeping and waking: as long as a peer takes to read some MiB. A longer poll would cost the
 // other ranks more than it saves.
-#define ASK_S 100e-6
-#define LOOKS 16    // polls between two reads of the clock
-#define SEE_S 0.05  // the longest sleep
+#define ASK_S        100e-6
+#define POLLS        16    // polls between two reads of the clock
+#define SLEEP_MOST_S 0.05  // the longest sleep
 
-enum wait_end { WAIT_OVER, WAIT_ABORTED, WAIT_IN_VAIN };
+enum wait_end { WAIT_OVER, WAIT_ABORTED, WAIT_FAILED };
 
 struct wait {
     struct collective_hub *t;
     enum collective_primitive p;
-    struct hub_bell *bell;
+    struct hub_futex *futex;
     bool (*over)(const void *arg);
     const void *arg;
-    bool endless;   // neither the deadline nor an abort ends it
-    int peer;       // the rank that it waits for, among all ranks; -1: all that have not arrived at the gate
+    bool endless;  // neither the deadline nor an abort ends it
+    int peer;  // the rank that it waits for, among all ranks; -1: all that have not arrived at the barrier
     char why[256];  // out: why the wait cannot succeed
 };
 
-static void breathe(void) {
+static void pause_core(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
 }
 
-// Returns whether the rank is not waited for: it has arrived at the gate, or is not in the team.
+// Returns whether the rank is not waited for: it has arrived at the barrier, or is not in the team.
 static bool is_present(const struct wait *w, int rank) {
     const struct collective_hub *t = w->t;
-    const struct collective_team team = t->seat->team;
+    const struct collective_team team = t->team->ranks;
     if (w->peer >= 0) return rank != w->peer;
-    int place = collective_place_in(team, rank);
-    if (rank < team.first || place >= t->size || collective_member(team, place) != rank) return true;
-    uint64_t over = atomic_load(&t->seat->gate->word) >> 32;
-    return atomic_load(&hub_slot(t, place)->coming) == over + 1;
+    int member = collective_member_of(team, rank);
+    if (rank < team.first || member >= t->size || collective_member(team, member) != rank) return true;
+    uint64_t phase = atomic_load(&t->team->barrier->state) >> 32;
+    return atomic_load(&hub_slot(t, member)->arrived) == phase + 1;
 }
 
 static int note_core(const struct collective_hub *t) {
     int core = 1 + sched_getcpu();
-    _Atomic int *own = &hub_line(t->hub, t->impl.head.rank, t->index)->core;
+    _Atomic int *own = &hub_channel(t->hub, t->impl.head.rank, t->index)->core;
     if (atomic_load_explicit(own, memory_order_relaxed) != core)
         atomic_store_explicit(own, core, memory_order_relaxed);
     return core;
 }
 
 // Returns whether a rank that is waited for last ran on this thread's core.
-static bool is_in_the_way(const struct wait *w) {
+static bool shares_core(const struct wait *w) {
     const struct collective_hub *t = w->t;
     int core = note_core(t);
     for (int i = 0; i < t->size; i++) {
-        int rank = collective_member(t->seat->team, i);
-        if (i != t->rank && atomic_load(&hub_line(t->hub, rank, t->index)->core) == core &&
+        int rank = collective_member(t->team->ranks, i);
+        if (i != t->rank && atomic_load(&hub_channel(t->hub, rank, t->index)->core) == core &&
             !is_present(w, rank))
             return true;
     }
@@ -246,10 +248,10 @@ static bool is_in_the_way(const struct wait *w) {
 static bool ends_soon(const struct wait *w) {
     double since = now_seconds(), waited_s;
     do {
-        for (int i = 0; i < LOOKS; i++, breathe())
+        for (int i = 0; i < POLLS; i++, pause_core())
             if (w->over(w->arg)) return true;
         waited_s = now_seconds() - since;
-        if (!w->t->hub->roomy || waited_s > KEEP_S || is_in_the_way(w)) sched_yield();
+        if (!w->t->hub->core_each || waited_s > KEEP_S || shares_core(w)) sched_yield();
     } while (waited_s < ASK_S);
     return false;
 }
@@ -258,18 +260,18 @@ static bool is_missing(const void *wait, int rank) { return !is_present(wait, ra
 
 static enum wait_end sleep_until(struct wait *w) {
     struct collective_hub *t = w->t;
-    struct lives_wait p = {.what = collective_name(w->p),
-                           .since_s = now_seconds(),
-                           .deadline_s = w->endless ? 0 : t->impl.head.deadline_s,
-                           .missing = is_missing,
-                           .ctx = w};
+    struct liveness_wait p = {.what = collective_name(w->p),
+                              .since_s = now_seconds(),
+                              .deadline_s = w->endless ? 0 : t->impl.head.deadline_s,
+                              .missing = is_missing,
+                              .ctx = w};
     for (;;) {
-        uint32_t rung = atomic_load(&w->bell->rung);
+        uint32_t wakes = atomic_load(&w->futex->wakes);
         if (w->over(w->arg)) return WAIT_OVER;
-        if (!w->endless && rank_lives_ended(t->hub->lives)) return WAIT_ABORTED;
-        if (rank_lives_in_vain(t->hub->lives, &p, w->why, sizeof w->why) && !w->over(w->arg))
-            return WAIT_IN_VAIN;
-        sleep_on(t->hub, w->bell, rung, SEE_S);
+        if (!w->endless && rank_liveness_end_reason(t->hub->lives)) return WAIT_ABORTED;
+        if (rank_liveness_wait_failed(t->hub->lives, &p, w->why, sizeof w->why) && !w->over(w->arg))
+            return WAIT_FAILED;
+        sleep_on(t->hub, w->futex, wakes, SLEEP_MOST_S);
     }
 }
 
@@ -283,7 +285,7 @@ static enum wait_end await(struct wait *w) {
 
 // ---------------------------------------------------------------- failing
 int hub_fail_aborted(struct collective_hub *t, enum collective_primitive p) {
-    const char *why = rank_lives_ended(t->hub->lives);
+    const char *why = rank_liveness_end_reason(t->hub->lives);
     return collective_impl_fail(&t->impl, "%s on channel %d: aborted: %s", collective_name(p), t->index,
                                 why ? why : "");
 }
@@ -296,80 +298,85 @@ int hub_fail_and_abort(struct collective_hub *t, const char *text) {
 
 // A rank that withdraws still looks as if it had arrived: another rank that times out at the same time does not name
 // it. operation: the number of the operation, or 0.
-static void say_missing(struct wait *w, uint64_t operation) {
+static void report_missing(struct wait *w, uint64_t operation) {
     const struct collective_hub *t = w->t;
     char text[COLLECTIVE_ERROR_BYTES], which[48] = "";
     if (operation) snprintf(which, sizeof which, " (operation %llu)", (unsigned long long)operation);
     snprintf(text, sizeof text, "%s on channel %d%s: %s", collective_name(w->p), t->index, which, w->why);
-    (void)rank_lives_end(t->hub->lives, text, true);
+    (void)rank_liveness_end_all(t->hub->lives, text, true);
     collective_impl_fail(&w->t->impl, "%s", text);
 }
 
-// ---------------------------------------------------------------- meeting
-struct meeting {
-    const struct hub_gate *gate;
-    uint64_t over;  // completed meetings before it
+// ---------------------------------------------------------------- barriers
+struct barrier_phase {
+    const struct hub_barrier *barrier;
+    uint64_t number;  // completed phases before it
 };
 
-static bool meeting_is_over(const void *arg) {
-    const struct meeting *m = arg;
-    return atomic_load_explicit(&m->gate->word, memory_order_acquire) >> 32 != m->over;
+static bool phase_is_complete(const void *arg) {
+    const struct barrier_phase *p = arg;
+    return atomic_load_explicit(&p->barrier->state, memory_order_acquire) >> 32 != p->number;
 }
 
-// Arrives at the next meeting; the last rank completes it.
-static struct meeting come(struct collective_hub *t) {
-    struct hub_gate *g = t->seat->gate;
+// Arrives at the next phase; the last rank completes it.
+static struct barrier_phase arrive(struct collective_hub *t) {
+    struct hub_barrier *b = t->team->barrier;
     note_core(t);
-    _Atomic uint64_t *coming = &hub_slot(t, t->rank)->coming;
-    for (uint64_t word = atomic_load(&g->word);;) {
-        uint64_t over = word >> 32, come = (word & UINT32_MAX) + 1;
-        bool last = come == (uint64_t)t->size;
-        atomic_store(coming, (over & UINT32_MAX) + 1);
-        if (!atomic_compare_exchange_weak(&g->word, &word, last ? (over + 1) << 32 : over << 32 | come))
+    _Atomic uint64_t *arrived = &hub_slot(t, t->rank)->arrived;
+    for (uint64_t state = atomic_load(&b->state);;) {
+        uint64_t number = state >> 32, ranks = (state & UINT32_MAX) + 1;
+        bool last = ranks == (uint64_t)t->size;
+        atomic_store(arrived, (number & UINT32_MAX) + 1);
+        if (!atomic_compare_exchange_weak(&b->state, &state,
+                                          last ? (number + 1) << 32 : number << 32 | ranks))
             continue;
-        if (last) hub_ring(t->hub, &g->bell);
-        return (struct meeting){g, over};
+        if (last) hub_wake(t->hub, &b->futex);
+        return (struct barrier_phase){b, number};
     }
 }
 
-// Returns 0, or -1 if the meeting is over and this rank was in it.
-static int withdraw(struct collective_hub *t, struct meeting m) {
-    struct hub_gate *g = t->seat->gate;
-    for (uint64_t word = atomic_load(&g->word);;) {
-        if (word >> 32 != m.over) return -1;
-        if (atomic_compare_exchange_weak(&g->word, &word, word - 1)) return 0;
+// Returns 0, or -1 if the phase is complete and this rank was in it.
+static int withdraw(struct collective_hub *t, struct barrier_phase p) {
+    struct hub_barrier *b = t->team->barrier;
+    for (uint64_t state = atomic_load(&b->state);;) {
+        if (state >> 32 != p.number) return -1;
+        if (atomic_compare_exchange_weak(&b->state, &state, state - 1)) return 0;
     }
 }
 
-// Waits until the meeting is over. Returns 0, or -1 after keeping the error.
-static int stay(struct collective_hub *t, enum collective_primitive p, struct meeting m) {
-    struct wait w = {
-        .t = t, .p = p, .bell = &t->seat->gate->bell, .over = meeting_is_over, .arg = &m, .peer = -1};
+// Waits until the phase is complete. Returns 0, or -1 after keeping the error.
+static int await_phase(struct collective_hub *t, enum collective_primitive what, struct barrier_phase p) {
+    struct wait w = {.t = t,
+                     .p = what,
+                     .futex = &t->team->barrier->futex,
+                     .over = phase_is_complete,
+                     .arg = &p,
+                     .peer = -1};
     enum wait_end end = await(&w);
     if (end == WAIT_OVER) return 0;
-    if (withdraw(t, m) != 0) return 0;
-    if (end == WAIT_ABORTED) return hub_fail_aborted(t, p);
-    say_missing(&w, t->sequence);
+    if (withdraw(t, p) != 0) return 0;
+    if (end == WAIT_ABORTED) return hub_fail_aborted(t, what);
+    report_missing(&w, t->sequence);
     return -1;
 }
 
-int hub_meet_first(struct collective_hub *t, enum collective_primitive p) {
-    if (rank_lives_ended(t->hub->lives)) return hub_fail_aborted(t, p);
-    int rc = stay(t, p, come(t));
-    if (rc == 0) hub_slot(t, t->rank)->passed++;
+int hub_barrier_first(struct collective_hub *t, enum collective_primitive p) {
+    if (rank_liveness_end_reason(t->hub->lives)) return hub_fail_aborted(t, p);
+    int rc = await_phase(t, p, arrive(t));
+    if (rc == 0) hub_slot(t, t->rank)->entered++;
     return rc;
 }
 
-int hub_meet_again(struct collective_hub *t, enum collective_primitive p, int rc) {
+int hub_barrier_again(struct collective_hub *t, enum collective_primitive p, int rc) {
     if (rc != 0) {
         hub_abort(t->hub, t->impl.error);
         atomic_store(&hub_slot(t, t->rank)->failed, true);
     }
-    struct meeting m = come(t);
+    struct barrier_phase phase = arrive(t);
     if (t->hub->processes) {
-        if (stay(t, p, m) != 0) rc = -1;
+        if (await_phase(t, p, phase) != 0) rc = -1;
     } else {
-        hub_wait_on(t, &t->seat->gate->bell, meeting_is_over, &m);
+        hub_wait_on(t, &t->team->barrier->futex, phase_is_complete, &phase);
     }
     for (int i = 0; i < t->size && rc == 0; i++)
         if (atomic_load(&hub_slot(t, i)->failed)) rc = hub_fail_aborted(t, p);
@@ -377,17 +384,17 @@ int hub_meet_again(struct collective_hub *t, enum collective_primitive p, int rc
 }
 
 // ---------------------------------------------------------------- other waits
-int hub_wait_for(struct collective_hub *t, struct hub_bell *bell, bool (*over)(const void *arg),
+int hub_wait_for(struct collective_hub *t, struct hub_futex *futex, bool (*over)(const void *arg),
                  const void *arg, enum collective_primitive p, int peer) {
-    struct wait w = {.t = t, .p = p, .bell = bell, .over = over, .arg = arg, .peer = peer};
+    struct wait w = {.t = t, .p = p, .futex = futex, .over = over, .arg = arg, .peer = peer};
     enum wait_end end = await(&w);
-    if (end == WAIT_IN_VAIN) say_missing(&w, 0);
+    if (end == WAIT_FAILED) report_missing(&w, 0);
     if (end == WAIT_ABORTED) hub_fail_aborted(t, p);
     return end == WAIT_OVER ? 0 : -1;
 }
 
-void hub_wait_on(struct collective_hub *t, struct hub_bell *bell, bool (*over)(const void *arg),
+void hub_wait_on(struct collective_hub *t, struct hub_futex *futex, bool (*over)(const void *arg),
                  const void *arg) {
-    struct wait w = {.t = t, .bell = bell, .over = over, .arg = arg, .endless = true};
+    struct wait w = {.t = t, .futex = futex, .over = over, .arg = arg, .endless = true};
     (void)await(&w);
 }

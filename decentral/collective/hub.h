@@ -14,7 +14,7 @@
 #include "decentral/collective/collective.h"
 
 struct hub;
-struct rank_lives;
+struct rank_liveness;
 struct hub *hub_create(int size);  // for threads; NULL after logging
 void hub_destroy(struct hub **h);
 // Ends the waits of every rank. Any thread.
@@ -26,11 +26,11 @@ void hub_abort(struct hub *h, const char *why);
 int hub_run(int size, const char *flag, int (*work)(void *ctx, struct hub *hub, int rank), void *ctx);
 
 // Processes: at most so many. hub_bytes: bytes of their shared memory, which is initially zero. It begins with a
-// struct last_word (decentral/collective/last_word.h).
+// struct end_reason (decentral/collective/end_reason.h).
 #define HUB_PROCESSES_MAX 1024
 size_t hub_bytes(int size);
 // Makes this process the rank of the hub. lives outlives the hub, and keeps its end in this memory.
-struct hub *hub_join(void *memory, int rank, int size, struct rank_lives *lives);
+struct hub *hub_join(void *memory, int rank, int size, struct rank_liveness *lives);
 
 // world: struct hub. shm: for processes; staged: if device memory is not the host's.
 extern const struct collective_kind collective_threads_kind, collective_shm_kind, collective_shm_staged_kind;

@@ -1,4 +1,4 @@
-// Collectives between processes, over Open MPI. mpi_medium.h chooses the medium of the messages.
+// Collectives between processes, over Open MPI. mpi_medium.c chooses the medium of the messages.
 //
 // The primitives are exchanges over nonblocking point-to-point messages (collective_peers.h). Reductions of int64, and
 // all in native mode, are the library's nonblocking ones: only nonblocking calls allow a deadline. A wait is a loop
@@ -12,20 +12,41 @@
 // End         The reason comes through the rendezvous; every wait checks for it.
 // Devices     Memory that is not the host's is staged (collective_staged): the stream runs these calls as host
 //             functions.
-// Deadline    After half of it every wait checks whether peers are alive and compute (rank_lives.h).
+// Deadline    After half of it every wait checks whether peers are alive and compute (rank_liveness.h).
 // Mismatch    Operations have their own tags, and lengths are compared. Different lengths are an error that names both
 //             ranks. Different operations end at the deadline, and the rank that did not come is named.
+#include <mpi.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
 
-#include "decentral/mpi/mpi_impl.h"
-#include "decentral/mpi/mpi_load.h"
+#include "decentral/collective/collective_peers.h"
+#include "decentral/mpi/mpi_engine.h"
+#include "kernels/backend.h"
 #include "shared/core/error.h"
 
+#define MESSAGE_BYTES ((size_t)1 << 30)  // MPI counts are ints
+
+struct mpi_world {
+    int rank, size;
+    struct mpi_medium medium;
+    struct rank_liveness *lives;
+    atomic_bool broken;
+};
+
+struct collective_mpi {
+    struct collective_peers peers;
+    struct mpi_world *world;
+    MPI_Comm comm, coming;  // comm: MPI_COMM_NULL until all ranks have it; coming: its future value
+    MPI_Request *requests;  // (2*size): receive from i, send to i
+};
+
 // ---------------------------------------------------------------- the world
-static int world_open(struct mpi_world **out, struct mpi_medium *medium, struct rank_lives *lives, int *rank,
-                      int *size) {
+static int world_open(struct mpi_world **out, struct mpi_medium *medium, struct rank_liveness *lives,
+                      int *rank, int *size) {
     int provided = 0, done = 0;
     MPI_Initialized(&done);
     if (done) return fail("MPI is initialized already: one mpi_world a process");
@@ -36,7 +57,7 @@ static int world_open(struct mpi_world **out, struct mpi_medium *medium, struct 
         return fail("this MPI gives thread level %d, MPI_THREAD_MULTIPLE (%d) is needed", provided,
                     MPI_THREAD_MULTIPLE);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    if (mpi_medium_meet(medium) || mpi_medium_hide(medium)) return -1;
+    if (mpi_medium_check_hosts(medium) || mpi_medium_unlink(medium)) return -1;
     struct mpi_world *w = xcalloc(1, sizeof *w);
     w->medium = *medium;
     MPI_Comm_rank(MPI_COMM_WORLD, &w->rank);
@@ -58,7 +79,7 @@ static void world_close(struct mpi_world **world) {
     struct mpi_world *w = *world;
     if (!w) return;
     if (!atomic_load(&w->broken)) {
-        mpi_medium_show(&w->medium);
+        mpi_medium_relink(&w->medium);
         MPI_Finalize();
     }
     free(w->medium.hidden);
@@ -67,7 +88,7 @@ static void world_close(struct mpi_world **world) {
 }
 
 // A process that does not use MPI for its messages finalizes it again.
-static int tell(char *text, size_t bytes) {
+static int broadcast_text(char *text, size_t bytes) {
     int provided = 0, before = 0;
     MPI_Initialized(&before);
     if (!before && mpi_medium_set(&(struct mpi_medium){.medium = MEDIUM_AUTO})) return -1;
@@ -76,6 +97,106 @@ static int tell(char *text, size_t bytes) {
     int rc = MPI_Bcast(text, (int)bytes, MPI_CHAR, 0, MPI_COMM_WORLD);
     if (!before) MPI_Finalize();
     return rc == MPI_SUCCESS ? 0 : fail("MPI_Bcast failed");
+}
+
+// ---------------------------------------------------------------- waits
+// Keeps the error. Returns -1.
+static int mpi_fail(struct collective_mpi *m, const char *what, int code) {
+    char text[MPI_MAX_ERROR_STRING] = "unknown error";
+    int n;
+    MPI_Error_string(code, text, &n);
+    return peers_fail(&m->peers, what, text);
+}
+
+static bool is_missing(const void *ctx, int rank) {
+    const struct collective_mpi *m = ctx;
+    bool missing = false;
+    for (int i = rank; i < 2 * m->peers.impl.head.size; i += m->peers.impl.head.size) {
+        int done = 1;
+        if (m->requests[i] != MPI_REQUEST_NULL)
+            MPI_Request_get_status(m->requests[i], &done, MPI_STATUS_IGNORE);
+        missing = missing || !done;
+    }
+    return missing;
+}
+
+static void drop_requests(struct collective_mpi *m) {
+    for (int i = 0; i < 2 * m->peers.impl.head.size; i++) {
+        if (m->requests[i] == MPI_REQUEST_NULL) continue;
+        if (i < m->peers.impl.head.size) MPI_Cancel(&m->requests[i]);  // only receives can be cancelled
+        MPI_Request_free(&m->requests[i]);
+    }
+}
+
+// Compares the bytes that arrived from each peer with the expected ones.
+static int check_lengths(struct collective_mpi *m, const char *what, const size_t *expected,
+                         MPI_Status *statuses) {
+    for (int i = 0; i < m->peers.impl.head.size; i++) {
+        int got = 0;
+        if (expected[i] == 0) continue;
+        MPI_Get_count(&statuses[i], MPI_BYTE, &got);
+        if ((size_t)got == expected[i]) continue;
+        char text[192];
+        snprintf(text, sizeof text, "rank %d sent %d bytes where rank %d expects %zu: their calls differ", i,
+                 got, m->peers.impl.head.rank, expected[i]);
+        return peers_fail(&m->peers, what, text);
+    }
+    return 0;
+}
+
+// Open MPI has no call that sleeps until a message arrives.
+#define YIELD_S        200e-6  // after this time, sleep between tests:
+#define SLEEP_SHARE    16      // sleep for this part of the wait so far; the wait ends at most so much later
+#define SLEEP_LEAST_S  10e-6
+#define SLEEP_SLACK_NS 1000    // the kernel would add 50 us
+#define SLEEP_MOST_S   200e-6  // tcp's buffers must not run empty meanwhile: 250 kB at 10 Gbit/s
+
+// Pauses between two tests that found nothing done. start: of the wait. If ranks share cores, a wait is long because
+// the peer computes, and every test takes some of its time.
+static void pause_between_tests(double start) {
+    double waited_s = now_seconds() - start, sleep_s = waited_s / SLEEP_SHARE;
+    if (waited_s < YIELD_S) {
+        sched_yield();
+        return;
+    }
+    if (sleep_s < SLEEP_LEAST_S) sleep_s = SLEEP_LEAST_S;
+    if (sleep_s > SLEEP_MOST_S) sleep_s = SLEEP_MOST_S;
+    nanosleep(&(struct timespec){.tv_nsec = (long)(sleep_s * 1e9)}, NULL);
+}
+
+static int test_until_done(struct collective_mpi *m, const char *what, const size_t *expected) {
+    MPI_Status statuses[2 * REDUCE_MAX];
+    struct liveness_wait w = {.what = what,
+                              .since_s = now_seconds(),
+                              .deadline_s = m->peers.impl.head.deadline_s,
+                              .missing = expected ? is_missing : NULL,
+                              .ctx = m};
+    prctl(PR_SET_TIMERSLACK, SLEEP_SLACK_NS);
+    for (;;) {
+        int done = 0, rc = MPI_Testall(2 * m->peers.impl.head.size, m->requests, &done, statuses);
+        if (rc == MPI_ERR_IN_STATUS) {
+            for (int i = 0; i < 2 * m->peers.impl.head.size; i++)
+                if (statuses[i].MPI_ERROR != MPI_SUCCESS && statuses[i].MPI_ERROR != MPI_ERR_PENDING)
+                    rc = statuses[i].MPI_ERROR;
+        }
+        if (rc != MPI_SUCCESS) {
+            mpi_fail(m, what, rc);
+            break;
+        }
+        if (done) return expected ? check_lengths(m, what, expected, statuses) : 0;
+        if (peers_check(&m->peers, &w)) break;
+        pause_between_tests(w.since_s);
+    }
+    return -1;
+}
+
+// Waits for all of m->requests; the deadline and an abort end it. expected[i]: bytes from rank i, or 0; NULL: not
+// compared, and the requests are the library's own. Returns 0, or -1 after keeping the error.
+static int wait_all(struct collective_mpi *m, const char *what, const size_t *expected) {
+    peers_wait_begins(&m->peers);
+    int rc = test_until_done(m, what, expected);
+    peers_wait_ends(&m->peers);
+    return rc;
 }
 
 // ---------------------------------------------------------------- exchanges
@@ -113,7 +234,7 @@ static int begin_exchange(struct collective_peers *peers, enum collective_primit
     int rc = post_messages(m, p, 0);
     if (rc == MPI_SUCCESS) return 0;
     mpi_fail(m, collective_name(p), rc);
-    mpi_give_up_requests(m);
+    drop_requests(m);
     return -1;
 }
 
@@ -130,8 +251,8 @@ static int end_exchange(struct collective_peers *peers, enum collective_primitiv
         for (int i = 0; i < m->peers.impl.head.size; i++)
             expected[i] = message_bytes(m->peers.transfers[i].recv_bytes, at);
         if (rc != MPI_SUCCESS) mpi_fail(m, collective_name(p), rc);
-        if (rc != MPI_SUCCESS || mpi_wait_all(m, collective_name(p), expected) != 0) {
-            mpi_give_up_requests(m);
+        if (rc != MPI_SUCCESS || wait_all(m, collective_name(p), expected) != 0) {
+            drop_requests(m);
             return -1;
         }
         peers_count(peers, p, at, MESSAGE_BYTES);
@@ -182,7 +303,7 @@ static int wait_native(struct collective_mpi *m, enum collective_primitive p, in
     for (int i = 1; i < 2 * m->peers.impl.head.size; i++) m->requests[i] = MPI_REQUEST_NULL;
     if (rc != MPI_SUCCESS) return mpi_fail(m, collective_name(p), rc);
     m->requests[0] = request;
-    return mpi_wait_all(m, collective_name(p), NULL);
+    return wait_all(m, collective_name(p), NULL);
 }
 
 // The library's blocks must be contiguous and may not overlap its result, but ours do in place. So chunks of all
@@ -245,7 +366,7 @@ static int run_native(struct collective_peers *peers, const struct collective_ca
 // ---------------------------------------------------------------- the table
 static void mpi_destroy(struct collective *c) {
     struct collective_mpi *m = (struct collective_mpi *)c;
-    rank_lives_computes(m->peers.lives, m->world->rank, NULL);
+    rank_liveness_set_device(m->peers.lives, m->world->rank, NULL);
     // A broken world keeps MPI's objects: messages that refer to them may still be in flight.
     if (!atomic_load(&m->world->broken)) {
         if (m->comm != MPI_COMM_NULL) MPI_Comm_free(&m->comm);
@@ -269,7 +390,7 @@ static int open_communicator(struct collective_mpi *m) {
     for (int i = 0; i < 2 * m->peers.impl.head.size; i++) m->requests[i] = MPI_REQUEST_NULL;
     int rc = MPI_Comm_idup(MPI_COMM_WORLD, &m->coming, &m->requests[0]);
     if (rc != MPI_SUCCESS) return mpi_fail(m, "duplicating the communicator", rc);
-    if (mpi_wait_all(m, "duplicating the communicator", NULL) != 0) return -1;
+    if (wait_all(m, "duplicating the communicator", NULL) != 0) return -1;
     m->comm = m->coming;
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
     return 0;
@@ -293,7 +414,7 @@ static struct collective *create(void *world, int rank, int channel, const struc
     m->comm = MPI_COMM_NULL;
     m->requests = xcalloc(2 * (unsigned long)w->size, sizeof *m->requests);
     if (open_communicator(m) == 0) {
-        if (o->dev) rank_lives_computes(m->peers.lives, w->rank, o->dev);
+        if (o->dev) rank_liveness_set_device(m->peers.lives, w->rank, o->dev);
         return &m->peers.impl.head;
     }
     fail("rank %d: %s", w->rank, collective_error(&m->peers.impl.head));
@@ -302,4 +423,4 @@ static struct collective *create(void *world, int rank, int channel, const struc
 }
 
 extern const struct mpi_engine starring_mpi_engine;
-const struct mpi_engine starring_mpi_engine = {world_open, world_close, create, tell};
+const struct mpi_engine starring_mpi_engine = {world_open, world_close, create, broadcast_text};

@@ -2,7 +2,7 @@
 // STARRING_MPI_SO, if set and not empty. Otherwise it is beside the program, in the lib folder there, or in the lib
 // folder next to the program's own folder (bin/starring, lib/... and lib/starring/...). The library uses the program's
 // code for errors, streams and the plans of collectives.
-#include "decentral/mpi/mpi_load.h"
+#include "decentral/mpi/mpi_engine.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -61,7 +61,7 @@ static const struct mpi_engine *engine(const char **why) {
 
 bool mpi_available(const char **why) { return engine(why) != NULL; }
 
-int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, struct rank_lives *lives, int *rank,
+int mpi_world_open(struct mpi_world **out, struct mpi_medium *medium, struct rank_liveness *lives, int *rank,
                    int *size) {
     const char *why;
     return engine(&why) ? engine(&why)->open(out, medium, lives, rank, size) : fail("%s", why);
@@ -71,7 +71,7 @@ void mpi_world_close(struct mpi_world **w) {
     if (*w) engine(&(const char *){NULL})->close(w);
 }
 
-int mpi_tell(char *text, size_t bytes) {
+int mpi_broadcast_text(char *text, size_t bytes) {
     const char *why;
     return engine(&why) ? engine(&why)->tell(text, bytes) : fail("%s", why);
 }

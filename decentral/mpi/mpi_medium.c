@@ -1,4 +1,5 @@
-#include "decentral/mpi/mpi_medium.h"
+// The medium of Open MPI's messages (mpi_engine.h): environment variables before MPI_Init, and the checks after it.
+#include "decentral/mpi/mpi_engine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,23 +15,22 @@
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 
-#define MEETING_S  30.0
+#define START_S    30.0
 #define HOST_BYTES 128
 
 #define SEGMENTS      "/dev/shm"  // where Open MPI puts them
 #define SEGMENT_BYTES (4.25 * (1 << 20))
 
 // ---------------------------------------------------------------- before MPI_Init
-// Returns Open MPI's major version at run time: the installed library may differ from the headers.
-static int major_version(void) {
+// Version 5 renamed the shared-memory transport from "vader" to "sm", the name of an older one that was removed. The
+// installed library may differ from the headers.
+static const char *shared_memory_btl(void) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-    int length = 0, major = 0;
+    int length = 0, major = 4;
     MPI_Get_library_version(text, &length);
-    return sscanf(text, "Open MPI v%d", &major) == 1 ? major : 4;
+    (void)sscanf(text, "Open MPI v%d", &major);
+    return major >= 5 ? "sm" : "vader";
 }
-
-// Version 5 renamed the shared-memory transport from "vader" to "sm", the name of an older one that was removed.
-static const char *shared_memory_btl(void) { return major_version() >= 5 ? "sm" : "vader"; }
 
 // Returns whether a list contains exactly these two names, in any order.
 static bool is_pair(const char *list, const char *a, const char *b) {
@@ -62,7 +62,7 @@ static bool may_read_peers(void) {
     return process_vm_readv(getpid(), &in, 1, &out, 1, 0) == (ssize_t)sizeof to;
 }
 
-static double room_in(const char *folder) {
+static double free_bytes_in(const char *folder) {
     struct statvfs fs;
     return statvfs(folder, &fs) ? 0 : (double)fs.f_bavail * (double)fs.f_frsize;
 }
@@ -70,15 +70,15 @@ static double room_in(const char *folder) {
 // Each rank maps a file of its own for its messages on this host. The files may not fit, as in a container's 64 MB.
 // Then Open MPI ends the job without a message of ours, or a rank dies of SIGBUS at its first write. So the files are
 // put into the temporary folder.
-static int find_room(const struct mpi_medium *m, const char *shm) {
+static int choose_folder(const struct mpi_medium *m, const char *shm) {
     const char *tmp = getenv("TMPDIR");
-    double needs = SEGMENT_BYTES * (m->ranks_here > 0 ? m->ranks_here : 1), has = room_in(SEGMENTS);
+    double needs = SEGMENT_BYTES * (m->ranks_here > 0 ? m->ranks_here : 1), has = free_bytes_in(SEGMENTS);
     char name[64], needed[24], there[24], text[24];
     snprintf(name, sizeof name, "OMPI_MCA_btl_%s_backing_directory", shm);
     if (!tmp || !*tmp) tmp = "/tmp";
     if (has >= needs || getenv(name)) return 0;
-    format_bytes(needed, needs), format_bytes(there, has), format_bytes(text, room_in(tmp));
-    if (room_in(tmp) < needs)
+    format_bytes(needed, needs), format_bytes(there, has), format_bytes(text, free_bytes_in(tmp));
+    if (free_bytes_in(tmp) < needs)
         return fail("Open MPI maps %s for its %d ranks here, and " SEGMENTS
                     " has %s, %s %s: give the first one more (docker run "
                     "--shm-size 1g; mount -o remount,size=1g " SEGMENTS
@@ -114,7 +114,7 @@ int mpi_medium_set(struct mpi_medium *m) {
     char needs[48];
     if (m->medium == MEDIUM_AUTO && m->ranks_here > 0 && m->ranks_here == m->ranks && !pml && !btl)
         m->medium = MEDIUM_SHM;
-    if (m->medium != MEDIUM_TCP && find_room(m, shm)) return -1;
+    if (m->medium != MEDIUM_TCP && choose_folder(m, shm)) return -1;
     if (m->medium == MEDIUM_AUTO) return 0;
     const char *way = m->medium == MEDIUM_SHM ? shm : "tcp";
     snprintf(needs, sizeof needs, "self,%s", way);
@@ -146,7 +146,7 @@ static void read_host(char host[HOST_BYTES]) {
 // Waits with a deadline: mpirun ends the other ranks if one is lost here, but not every launcher does.
 static int complete(int rc, MPI_Request *request) {
     int done = 0;
-    double until = now_seconds() + MEETING_S;
+    double until = now_seconds() + START_S;
     while (rc == MPI_SUCCESS && !done) {
         rc = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (!done && now_seconds() > until) rc = MPI_ERR_OTHER;
@@ -155,20 +155,7 @@ static int complete(int rc, MPI_Request *request) {
     return rc == MPI_SUCCESS ? 0 : -1;
 }
 
-static int gather(char own[HOST_BYTES], char *all) {
-    MPI_Request request;
-    int rc = MPI_Iallgather(own, HOST_BYTES, MPI_CHAR, all, HOST_BYTES, MPI_CHAR, MPI_COMM_WORLD, &request);
-    return complete(rc, &request);
-}
-
-// Returns the first rank that shares no host with rank 0, or 0.
-static int first_elsewhere(const char *all, int size) {
-    for (int i = 1; i < size; i++)
-        if (memcmp(all, all + (size_t)i * HOST_BYTES, HOST_BYTES)) return i;
-    return 0;
-}
-
-int mpi_medium_meet(const struct mpi_medium *m) {
+int mpi_medium_check_hosts(const struct mpi_medium *m) {
     char own[HOST_BYTES];
     int rank, size;
     if (!m->several_hosts) return 0;
@@ -176,8 +163,12 @@ int mpi_medium_meet(const struct mpi_medium *m) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     char *all = xcalloc((size_t)size, HOST_BYTES);
     read_host(own);
-    int other = 0, rc = gather(own, all);
-    if (rc == 0) other = first_elsewhere(all, size);
+    MPI_Request request;
+    int other = 0;  // the first rank that shares no host with rank 0
+    int rc = MPI_Iallgather(own, HOST_BYTES, MPI_CHAR, all, HOST_BYTES, MPI_CHAR, MPI_COMM_WORLD, &request);
+    rc = complete(rc, &request);
+    for (int i = size - 1; i > 0 && rc == 0; i--)
+        if (memcmp(all, all + (size_t)i * HOST_BYTES, HOST_BYTES)) other = i;
     error_quiet(rank > 0 && rc == 0);  // all ranks know it; one logs it
     if (rc)
         fail(
@@ -197,8 +188,7 @@ int mpi_medium_meet(const struct mpi_medium *m) {
     error_quiet(0);
     // The first rank that exits without MPI_Finalize makes mpirun end the others; so all wait until rank 0 has logged
     // the reason.
-    MPI_Request said;
-    if (rc) (void)complete(MPI_Ibarrier(MPI_COMM_WORLD, &said), &said);
+    if (rc) (void)complete(MPI_Ibarrier(MPI_COMM_WORLD, &request), &request);
     free(all);
     return rc;
 }
@@ -220,7 +210,7 @@ static char *own_segment(const struct mpi_medium *m) {
     return found;
 }
 
-int mpi_medium_hide(struct mpi_medium *m) {
+int mpi_medium_unlink(struct mpi_medium *m) {
     int size;
     MPI_Request request;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -229,14 +219,14 @@ int mpi_medium_hide(struct mpi_medium *m) {
     int *words = xcalloc(2 * (size_t)size, sizeof *words);
     int rc = MPI_Ialltoall(words, 1, MPI_INT, words + size, 1, MPI_INT, MPI_COMM_WORLD, &request);
     rc = complete(rc, &request);
-    if (rc) return fail("MPI: not all %d ranks came within %g s of the start", size, MEETING_S);
+    if (rc) return fail("MPI: not all %d ranks came within %g s of the start", size, START_S);
     free(words);
     m->hidden = own_segment(m);
     if (m->hidden) unlink(m->hidden);
     return 0;
 }
 
-void mpi_medium_show(struct mpi_medium *m) {
+void mpi_medium_relink(struct mpi_medium *m) {
     if (!m->hidden) return;
     int fd = open(m->hidden, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd >= 0) close(fd);

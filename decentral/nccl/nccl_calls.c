@@ -2,14 +2,13 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "decentral/nccl/nccl_api.h"
 #include "decentral/nccl/nccl_impl.h"
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- failure
 // The streams fail before the abort releases the device, so that no thread that waits for the device sees the operation
 // end without an error.
-int nccl_give_up(struct collective_nccl *c, struct stream *s, const char *what, const char *why) {
+int nccl_abort_comm(struct collective_nccl *c, struct stream *s, const char *what, const char *why) {
     struct nccl_world *w = c->world;
     bool first = !atomic_load(&c->impl.failed);
     collective_impl_fail(&c->impl, "%s on channel %d: %s", what, c->channel, why);
@@ -18,13 +17,12 @@ int nccl_give_up(struct collective_nccl *c, struct stream *s, const char *what, 
     if (c->comm) w->api->CommAbort(c->comm);
     c->comm = NULL;
     pthread_mutex_unlock(&c->comm_lock);
-    if (first) collective_abort(w->o.meeting->under, c->impl.error);
+    if (first) collective_abort(w->o.bootstrap->under, c->impl.error);
     return -1;
 }
 
-int nccl_settle(struct collective_nccl *c, struct stream *s, double deadline_s, const char *what,
-                int result) {
-    ncclResult_t r = (ncclResult_t)result;
+int nccl_await_accepted(struct collective_nccl *c, struct stream *s, double deadline_s, const char *what,
+                        ncclResult_t r) {
     const struct nccl_api *api = c->world->api;
     double start = now_seconds();
     char why[384];
@@ -34,7 +32,7 @@ int nccl_settle(struct collective_nccl *c, struct stream *s, double deadline_s, 
         bool late = deadline_s > 0 && now_seconds() - start > deadline_s;
         if (late) {
             snprintf(why, sizeof why, "some other rank did not come within %g s", deadline_s);
-            nccl_give_up(c, s, what, why);
+            nccl_abort_comm(c, s, what, why);
         }
         pthread_mutex_lock(&c->comm_lock);
         if (!c->comm) return -1;
@@ -45,7 +43,7 @@ int nccl_settle(struct collective_nccl *c, struct stream *s, double deadline_s, 
     snprintf(why, sizeof why, "NCCL: %s (%.256s)", api->GetErrorString(r),
              c->comm ? api->GetLastError(c->comm) : "no communicator");
     pthread_mutex_unlock(&c->comm_lock);
-    nccl_give_up(c, s, what, why);
+    nccl_abort_comm(c, s, what, why);
     pthread_mutex_lock(&c->comm_lock);
     return -1;
 }
@@ -121,8 +119,8 @@ int nccl_run_step(void *arg, void *cuda_stream) {
     int rc = -1;
     pthread_mutex_lock(&c->comm_lock);
     if (c->comm)
-        rc = nccl_settle(c, step->entry->call.stream, c->impl.head.deadline_s, what,
-                         call_nccl(c, step, cuda_stream));
+        rc = nccl_await_accepted(c, step->entry->call.stream, c->impl.head.deadline_s, what,
+                                 call_nccl(c, step, cuda_stream));
     pthread_mutex_unlock(&c->comm_lock);
     return rc;
 }

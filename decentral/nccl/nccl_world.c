@@ -1,4 +1,5 @@
-#include "decentral/nccl/nccl_world.h"
+// A rank's NCCL: the library, the check that each rank has a GPU of its own, events and streams (nccl_engine.h).
+#include "decentral/nccl/nccl_impl.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -7,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "decentral/nccl/nccl_api.h"
 #include "kernels/cuda_so.h"
 #include "shared/core/error.h"
 
@@ -24,19 +24,14 @@ static bool shares_gpus(void) {
 // NCCL reads LAUNCH_ORDER once; a value set by the user stays. Ranks that are threads and share a GPU also share NCCL's
 // order, in which one rank's operations would wait for another rank's. So these ranks leave the variable unset, and the
 // device keeps each rank's order (`serial`).
-static void ask_for_order(void) {
+static void request_order(void) {
     if (!shares_gpus()) setenv(LAUNCH_ORDER, "1", 0);
-}
-
-static bool keeps_order(int version) {
-    const char *asked = getenv(LAUNCH_ORDER);
-    return version >= LAUNCH_ORDER_VERSION && asked && strtoll(asked, NULL, 0) != 0;
 }
 
 static void *open_library(const char **why) {
     static _Thread_local char text[512];
     static pthread_once_t asked = PTHREAD_ONCE_INIT;
-    pthread_once(&asked, ask_for_order);
+    pthread_once(&asked, request_order);
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (library) return library;
     snprintf(text, sizeof text,
@@ -60,7 +55,7 @@ static int open_api(struct nccl_api *api) {
         memcpy(&api->name, &p, sizeof p);                                                       \
     }
     NCCL_FUNCTIONS(NCCL_FIND)
-    if (api->GetVersion(&api->version) != ncclSuccess) return fail("NCCL does not tell its version");
+    if (api->GetVersion(&api->version) != ncclSuccess) return fail("NCCL does not report its version");
     return 0;
 }
 
@@ -69,7 +64,8 @@ struct gpu_address {
     char host[64], bus_id[32];
 };
 
-static int sharing(const struct nccl_world *w, int a, int b, const struct gpu_address *p, int nccl_version) {
+static int check_sharing(const struct nccl_world *w, int a, int b, const struct gpu_address *p,
+                         int nccl_version) {
     if (nccl_version >= MULTI_RANK_GPU && shares_gpus()) return 0;
     if (w->o.rank != 0) return -1;  // rank 0 logs
     return fail(
@@ -88,11 +84,11 @@ int nccl_check_devices(const struct nccl_world *w, int nccl_version) {
     gethostname(mine->host, sizeof mine->host - 1);
     snprintf(mine->bus_id, sizeof mine->bus_id, "%s", facts.bus_id);
     for (int i = 0; i < w->o.size; i++)
-        if (ring_meeting_share(w->o.meeting, i, &gpus[i], sizeof gpus[i]) != 0) return -1;
+        if (ring_bootstrap_broadcast(w->o.bootstrap, i, &gpus[i], sizeof gpus[i]) != 0) return -1;
     for (int i = 0; i < w->o.size; i++)
         for (int k = i + 1; k < w->o.size; k++)
             if (memcmp(&gpus[i], &gpus[k], sizeof gpus[i]) == 0 &&
-                sharing(w, i, k, &gpus[i], nccl_version) != 0)
+                check_sharing(w, i, k, &gpus[i], nccl_version) != 0)
                 return -1;
     return 0;
 }
@@ -100,17 +96,18 @@ int nccl_check_devices(const struct nccl_world *w, int nccl_version) {
 // ---------------------------------------------------------------- opening and closing
 // Creates all channels' events here, because nothing is created on the device after the first communicator.
 static int prepare_order(struct nccl_world *w) {
-    w->serial = !keeps_order(w->api->version);
+    const char *asked = getenv(LAUNCH_ORDER);
+    w->serial = w->api->version < LAUNCH_ORDER_VERSION || !asked || strtoll(asked, NULL, 0) == 0;
     if (w->serial && w->o.rank == 0 && w->api->version >= LAUNCH_ORDER_VERSION && !shares_gpus())
-        warn(LAUNCH_ORDER "=%s is set: NCCL's operations run one after the other", getenv(LAUNCH_ORDER));
+        warn(LAUNCH_ORDER "=%s is set: NCCL's operations run one after the other", asked);
     w->order = event_create(w->o.device);
     w->sums = stream_create(w->o.device, "sums");
     bool made = w->order && w->sums;
     for (int i = 0; i < 2 * COLLECTIVE_CHANNELS; i++) {
         struct nccl_buffers *b = &w->buffers[i / 2];
-        b->there[i % 2] = event_create(w->o.device);
+        b->filled[i % 2] = event_create(w->o.device);
         b->summed[i % 2] = event_create(w->o.device);
-        made = made && b->there[i % 2] && b->summed[i % 2];
+        made = made && b->filled[i % 2] && b->summed[i % 2];
     }
     for (int i = 0; i < COLLECTIVE_CHANNELS * NCCL_ENTRIES; i++) {
         struct nccl_event_pair *e = &w->events[i / NCCL_ENTRIES][i % NCCL_ENTRIES];
@@ -128,7 +125,7 @@ void nccl_world_close(struct nccl_world **world) {
     event_destroy(&w->order);
     stream_destroy(&w->sums);
     for (int i = 0; i < 2 * COLLECTIVE_CHANNELS; i++) {
-        event_destroy(&w->buffers[i / 2].there[i % 2]);
+        event_destroy(&w->buffers[i / 2].filled[i % 2]);
         event_destroy(&w->buffers[i / 2].summed[i % 2]);
     }
     for (int i = 0; i < COLLECTIVE_CHANNELS * NCCL_ENTRIES; i++) {

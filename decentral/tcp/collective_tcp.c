@@ -2,7 +2,7 @@
 // are in collective_peers.c; shared/fabric/mesh.h moves the bytes.
 //
 // Waiting     In slices of some milliseconds. Between two slices it checks whether a rank has aborted, whether a
-//             missing rank is gone, and whether the deadline since the last moved bytes has passed (rank_lives.h).
+//             missing rank is gone, and whether the deadline since the last moved bytes has passed (rank_liveness.h).
 #include "decentral/tcp/collective_tcp.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@
 struct tcp_world {
     int rank, size;
     struct mesh *mesh;
-    struct rank_lives *lives;
+    struct rank_liveness *lives;
     atomic_bool broken;
 };
 
@@ -31,14 +31,14 @@ struct collective_tcp {
 static struct collective_tcp *of(struct collective_peers *p) { return (struct collective_tcp *)p; }
 
 // ---------------------------------------------------------------- the reason to end
-static void hear_end(void *ctx, int from, const void *bytes, size_t n) {
+static void receive_reason(void *ctx, int from, const void *bytes, size_t n) {
     char why[MESH_WORD_MAX + 1];
     (void)from;
     snprintf(why, sizeof why, "%.*s", (int)n, (const char *)bytes);
-    rank_lives_told(((struct tcp_world *)ctx)->lives, why);
+    rank_liveness_receive_reason(((struct tcp_world *)ctx)->lives, why);
 }
 
-static void tell_end(struct collective_peers *p, const char *why) {
+static void send_reason(struct collective_peers *p, const char *why) {
     const struct tcp_world *w = of(p)->world;
     for (int i = 0; i < w->size; i++)
         if (i != w->rank) mesh_say(w->mesh, i, why, strnlen(why, MESH_WORD_MAX));
@@ -60,7 +60,7 @@ int tcp_world_open(struct tcp_world **out, const struct tcp_world_options *o) {
                                                         .deadline_s = o->deadline_s,
                                                         .meet = o->meet,
                                                         .meet_ctx = o->ctx,
-                                                        .word = hear_end,
+                                                        .word = receive_reason,
                                                         .ctx = w});
     if (rc) tcp_world_close(&w);
     *out = w;
@@ -90,15 +90,15 @@ static int begin_exchange(struct collective_peers *p, enum collective_primitive 
     return 0;
 }
 
-// missing: (size) flags, set by look_around.
+// missing: (size) flags, set by check_peers.
 static bool is_missing(const void *missing, int rank) { return ((const bool *)missing)[rank]; }
 
-static int look_around(struct collective_tcp *m, struct lives_wait *w) {
+static int check_peers(struct collective_tcp *m, struct liveness_wait *w) {
     bool missing[REDUCE_MAX] = {false};
     char why[LANES_WHY], text[LANES_WHY + 64];
     w->ctx = missing;
     mesh_missing(m->world->mesh, m->peers.channel, missing);
-    int gone = rank_lives_ended(m->world->lives) ? -1 : mesh_gone(m->world->mesh, missing, why);
+    int gone = rank_liveness_end_reason(m->world->lives) ? -1 : mesh_gone(m->world->mesh, missing, why);
     if (gone < 0) return peers_check(&m->peers, w);
     snprintf(text, sizeof text, "rank %d is gone: %s", gone, why);
     return peers_lose(&m->peers, w->what, text);
@@ -108,7 +108,7 @@ static int end_exchange(struct collective_peers *p, enum collective_primitive pr
     struct collective_tcp *m = of(p);
     struct mesh *mesh = m->world->mesh;
     const char *what = collective_name(primitive);
-    struct lives_wait w = {
+    struct liveness_wait w = {
         .what = what, .since_s = now_seconds(), .deadline_s = p->impl.head.deadline_s, .missing = is_missing};
     uint64_t moved = mesh_moved(mesh, p->channel), now;
     char why[LANES_WHY];
@@ -117,7 +117,7 @@ static int end_exchange(struct collective_peers *p, enum collective_primitive pr
     while (!rc && (done = mesh_wait(mesh, p->channel, SLICE_MS, why)) <= 0) {
         if ((now = mesh_moved(mesh, p->channel)) != moved) w.since_s = now_seconds();
         moved = now;
-        rc = done < 0 ? peers_fail(p, what, why) : look_around(m, &w);
+        rc = done < 0 ? peers_fail(p, what, why) : check_peers(m, &w);
     }
     peers_wait_ends(p);
     if (rc)
@@ -130,12 +130,12 @@ static int end_exchange(struct collective_peers *p, enum collective_primitive pr
 static void push(struct collective_peers *p) { mesh_turn(of(p)->world->mesh); }
 
 static const struct peers_engine exchange = {
-    .begin = begin_exchange, .end = end_exchange, .push = push, .tell = tell_end};
+    .begin = begin_exchange, .end = end_exchange, .push = push, .send_reason = send_reason};
 
 // ---------------------------------------------------------------- the table
 static void tcp_destroy(struct collective *c) {
     struct collective_tcp *m = (struct collective_tcp *)c;
-    rank_lives_computes(m->world->lives, m->world->rank, NULL);
+    rank_liveness_set_device(m->world->lives, m->world->rank, NULL);
     mesh_drop(m->world->mesh, m->peers.channel);
     free(m->own_staging);
     peers_fini(&m->peers);
@@ -177,7 +177,7 @@ static struct collective *create(void *world, int rank, int channel, const struc
     m->peers.lives = w->lives;
     m->peers.broken = &w->broken;
     m->world = w;
-    if (o->dev) rank_lives_computes(w->lives, w->rank, o->dev);
+    if (o->dev) rank_liveness_set_device(w->lives, w->rank, o->dev);
     return &m->peers.impl.head;
 }
 

@@ -10,11 +10,11 @@
 #include "decentral/collective/collective.h"
 #include "shared/fabric/mesh.h"
 
-struct rank_lives;
+struct rank_liveness;
 struct tcp_world;
 struct tcp_world_options {
     int rank, size;
-    struct rank_lives *lives;                                           // outlives the world
+    struct rank_liveness *lives;                                        // outlives the world
     const char *listen;                                                 // see mesh_options
     const struct job_key *key;                                          // see mesh_options
     double deadline_s;                                                  // for all to join

@@ -34,7 +34,7 @@
 //
 // The host waits once, for the copy of these words and of the decision. Updates and gathers continue while the host
 // prepares the next step.
-#include "decentral/collective/collective_groups.h"
+#include "decentral/collective/collective_plan.h"
 #include "decentral/zero/zero_state.h"
 #include "shared/core/error.h"
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "decentral/collective/collective_groups.h"
+#include "decentral/collective/collective_plan.h"
 #include "shared/core/error.h"
 #include "shared/core/numbers.h"
 

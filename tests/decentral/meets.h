@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "decentral/collective/rank_lives.h"
+#include "decentral/collective/rank_liveness.h"
 #include "shared/fabric/rendezvous.h"
 
 // Blocks until all are there. port: shared by all, 0 at first. deadline_s: of the ranks' waits, at least.

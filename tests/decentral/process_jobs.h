@@ -241,7 +241,7 @@ static inline int job_stopped(struct process_rank *r) {
     if (r->rank == 2) stream_host(r->s, "compute", compute, &seconds);
     collective_barrier(c, r->s);
     if (r->rank == 0) {
-        int rc = expect_failure(c, r->s, "rank 1 did not come within 2 s and gives no sign of life");
+        int rc = expect_failure(c, r->s, "rank 1 did not come within 2 s and sends no heartbeat");
         return now_seconds() - start < seconds ? rc : -1;
     }
     const char *why;

@@ -37,7 +37,7 @@ struct rank_thread {
     // For processes: each has a hub of its own on the memory.
     void *memory;
     _Atomic int *port;
-    struct rank_lives *lives;
+    struct rank_liveness *lives;
     struct rendezvous *meet;
     double deadline_s;
     int (*body)(struct rank_thread *t);
@@ -58,10 +58,10 @@ static void *rank_main(void *arg) {
              &(struct device_options){.threads = 1, .watch_host = true}, &t->dev);
     const struct collective_kind *kind = processes ? &collective_shm_kind : &collective_threads_kind;
     if (processes) {
-        t->lives = rank_lives_open(t->rank, t->size);
+        t->lives = rank_liveness_open(t->rank, t->size);
         t->hub = hub_join(t->memory, t->rank, t->size, t->lives);
         t->meet = meets(t->rank, t->size, t->deadline_s, t->port);
-        if (t->meet) rank_lives_meet(t->lives, t->meet);
+        if (t->meet) rank_liveness_set_rendezvous(t->lives, t->meet);
     }
     for (int i = 0; i < 2; i++) {
         struct collective_options o = {
@@ -80,7 +80,7 @@ static void *rank_main(void *arg) {
     if (processes) {
         rendezvous_close(&t->meet);
         hub_destroy(&t->hub);
-        rank_lives_close(&t->lives);
+        rank_liveness_close(&t->lives);
     }
     return NULL;
 }
@@ -118,7 +118,7 @@ static void run_ranks(struct rank_thread *t, int size, double deadline_s, int (*
 static int body_cases(struct rank_thread *t) {
     int rc = cases_run(t->c[0], t->s[0], 1001, 1);
     if (!rc && processes) rc = t->size <= 3 ? cases_run(t->c[0], t->s[0], 200003, 2) : 0;
-    if (!rc && processes && ((struct collective_hub *)t->c[0])->seats[HUB_ALL].direct == forbidden) rc = -2;
+    if (!rc && processes && ((struct collective_hub *)t->c[0])->teams[HUB_ALL].direct == forbidden) rc = -2;
     if (rc) hub_abort(t->hub, "a rank's case failed");
     return rc;
 }
@@ -564,7 +564,7 @@ static void test_a_silent_process_is_named(void **state) {
     struct rank_thread t[3];
     run_ranks(t, 3, 1, body_silent);
     for (int i = 0; i < 3; i++) assert_int_equal(t[i].rc, -1);
-    assert_mentions(t[0].error, "rank 1 did not come within 1 s and gives no sign of life");
+    assert_mentions(t[0].error, "rank 1 did not come within 1 s and sends no heartbeat");
 }
 
 static int works(void *ctx) {
@@ -590,51 +590,51 @@ static void test_a_meeting_that_stands_still_makes_nobody_silent(void **state) {
         for (;;) pause();
     }
     struct rendezvous *meet = meets(1, 3, 0.6, port);
-    struct rank_lives *l = rank_lives_open(1, 3);
-    rank_lives_meet(l, meet);
-    rank_lives_waits(l, true);
-    struct lives_wait w = {.what = "recv", .since_s = now_seconds(), .deadline_s = 0.6, .missing = is_rank_2};
+    struct rank_liveness *l = rank_liveness_open(1, 3);
+    rank_liveness_set_rendezvous(l, meet);
+    rank_liveness_set_waiting(l, true);
+    struct liveness_wait w = {.what = "recv", .since_s = now_seconds(), .deadline_s = 0.6, .missing = is_rank_2};
     char why[256];
     for (int at = 0; at < 500; at++, usleep(10000)) {
-        if (rank_lives_in_vain(l, &w, why, sizeof why)) fail_msg("%d: %s", at, why);
+        if (rank_liveness_wait_failed(l, &w, why, sizeof why)) fail_msg("%d: %s", at, why);
         if (at == 200) kill(ranks[0], SIGSTOP);
         if (at == 400) kill(ranks[0], SIGCONT);
     }
     kill(ranks[2], SIGSTOP);
-    while (!rank_lives_in_vain(l, &w, why, sizeof why)) usleep(10000);
-    assert_string_equal(why, "rank 2 did not come within 0.6 s and gives no sign of life");
+    while (!rank_liveness_wait_failed(l, &w, why, sizeof why)) usleep(10000);
+    assert_string_equal(why, "rank 2 did not come within 0.6 s and sends no heartbeat");
     w.missing = NULL;
     kill(ranks[0], SIGSTOP);
     w.since_s = now_seconds();
-    while (!rank_lives_in_vain(l, &w, why, sizeof why)) usleep(10000);
-    assert_string_equal(why, "rank 0 did not come within 0.6 s and gives no sign of life");
+    while (!rank_liveness_wait_failed(l, &w, why, sizeof why)) usleep(10000);
+    assert_string_equal(why, "rank 0 did not come within 0.6 s and sends no heartbeat");
     for (int i = 0; i < 3; i += 2) kill(ranks[i], SIGKILL), waitpid(ranks[i], NULL, 0);
     rendezvous_close(&meet);
-    rank_lives_close(&l);
+    rank_liveness_close(&l);
     munmap(port, sizeof *port);
 }
 
 // Rank 0 of two that share memory waits for rank 1, whose signs of life are the test's.
 struct pair {
     struct rendezvous *meet;
-    struct rank_lives *lives;
-    struct last_word end;
+    struct rank_liveness *lives;
+    struct end_reason end;
     _Atomic uint16_t signs[2];
 };
 
 static void open_pair(struct pair *p) {
     _Atomic int port = 0;
-    *p = (struct pair){.meet = meets(0, 1, 0.6, &port), .lives = rank_lives_open(0, 2)};
+    *p = (struct pair){.meet = meets(0, 1, 0.6, &port), .lives = rank_liveness_open(0, 2)};
     assert_non_null(p->meet);
     p->signs[1] = meet_heartbeat(0, DEV_HOST_WORKS);
-    rank_lives_meet(p->lives, p->meet);
-    rank_lives_share(p->lives, &p->end, p->signs);
-    rank_lives_waits(p->lives, true);
+    rank_liveness_set_rendezvous(p->lives, p->meet);
+    rank_liveness_share(p->lives, &p->end, p->signs);
+    rank_liveness_set_waiting(p->lives, true);
 }
 
 static void close_pair(struct pair *p) {
     rendezvous_close(&p->meet);
-    rank_lives_close(&p->lives);
+    rank_liveness_close(&p->lives);
 }
 
 // All processes stop at one time, for several deadlines, and go on. The one that waits is the first to look again.
@@ -643,14 +643,14 @@ static void test_a_job_that_stands_still_loses_nobody(void **state) {
     struct pair p;
     char why[256];
     open_pair(&p);
-    struct lives_wait w = {.what = "recv", .since_s = now_seconds(), .deadline_s = 0.6};
+    struct liveness_wait w = {.what = "recv", .since_s = now_seconds(), .deadline_s = 0.6};
     for (int stop = 0; stop < 3; stop++) {
         for (double until_s = now_seconds() + 0.9; now_seconds() < until_s; usleep(10000)) {
             p.signs[1] = meet_heartbeat(p.signs[1], DEV_HOST_WORKS);
-            if (rank_lives_in_vain(p.lives, &w, why, sizeof why)) fail_msg("before stop %d: %s", stop, why);
+            if (rank_liveness_wait_failed(p.lives, &w, why, sizeof why)) fail_msg("before stop %d: %s", stop, why);
         }
         usleep(1800000);
-        if (rank_lives_in_vain(p.lives, &w, why, sizeof why)) fail_msg("after stop %d: %s", stop, why);
+        if (rank_liveness_wait_failed(p.lives, &w, why, sizeof why)) fail_msg("after stop %d: %s", stop, why);
     }
     close_pair(&p);
 }
@@ -664,12 +664,12 @@ static void test_a_sign_of_long_ago_is_none(void **state) {
     int before = dup(STDERR_FILENO);
     open_pair(&p);
     dup2(fileno(file), STDERR_FILENO);
-    struct lives_wait w = {.what = "recv", .since_s = now_seconds(), .deadline_s = 0.6};
-    while (!rank_lives_in_vain(p.lives, &w, why, sizeof why)) usleep(10000);
+    struct liveness_wait w = {.what = "recv", .since_s = now_seconds(), .deadline_s = 0.6};
+    while (!rank_liveness_wait_failed(p.lives, &w, why, sizeof why)) usleep(10000);
     dup2(before, STDERR_FILENO);
     close(before);
     assert_true(pread(fileno(file), said, sizeof said - 1, 0) >= 0);
-    assert_string_equal(why, "rank 1 did not come within 0.6 s and gives no sign of life");
+    assert_string_equal(why, "rank 1 did not come within 0.6 s and sends no heartbeat");
     assert_string_equal(said, "");
     fclose(file);
     close_pair(&p);

@@ -64,7 +64,7 @@ static void *rank_main(void *arg) {
     r->rc = -2;
     dev_open(backend_find(r->backend, &why),
              &(struct device_options){.threads = 1, .label = "rank", .index = r->rank % r->gpus}, &r->dev);
-    struct ring_place place = {.host = RING_THREADS,
+    struct ring_connection place = {.host = RING_THREADS,
                                .world = r->hub,
                                .rank = r->rank,
                                .size = r->size,

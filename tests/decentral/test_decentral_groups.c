@@ -10,9 +10,9 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "decentral/collective/collective_groups.h"
+#include "decentral/collective/collective_plan.h"
 #include "decentral/collective/hub.h"
-#include "decentral/collective/rank_lives.h"
+#include "decentral/collective/rank_liveness.h"
 #include "shared/core/error.h"
 #include "tests/decentral/zero_cases.h"
 
@@ -66,7 +66,7 @@ static void carry_out(struct world *w, enum collective_primitive what) {
                         dtype_load(DT_BF16, before[in_out], at + collective_piece(&p, p.rank).at + (size_t)e);
                     sum = i ? sum + x : x;
                     if (what == COLLECTIVE_ALL_GATHER)
-                        dtype_store(DT_BF16, mine.recv, collective_place(&p, i) + (size_t)e, x);
+                        dtype_store(DT_BF16, mine.recv, collective_recv_offset(&p, i) + (size_t)e, x);
                 }
                 if (what == COLLECTIVE_REDUCE_SCATTER) dtype_store(DT_BF16, mine.recv, (size_t)e, sum);
             }
@@ -188,12 +188,12 @@ struct ring_thread {
 static void *ring_main(void *arg) {
     struct ring_thread *t = arg;
     bool process = t->source.kind == &collective_shm_kind;
-    struct rank_lives *lives = rank_lives_open(t->source.rank, t->source.size);
+    struct rank_liveness *lives = rank_liveness_open(t->source.rank, t->source.size);
     struct hub *hub = process ? hub_join(t->source.world, t->source.rank, t->source.size, lives) : NULL;
     if (process) t->source.world = hub;
     t->rc = zero_case_rank(t->c, t->ref, &t->source);
     hub_destroy(&hub);
-    rank_lives_close(&lives);
+    rank_liveness_close(&lives);
     return NULL;
 }
 

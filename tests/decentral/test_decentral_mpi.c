@@ -10,7 +10,7 @@
 #include <dlfcn.h>
 #include <sys/wait.h>
 
-#include "decentral/mpi/mpi_load.h"
+#include "decentral/mpi/mpi_engine.h"
 #include "tests/decentral/meets.h"
 #include "tests/decentral/process_jobs.h"
 
@@ -84,7 +84,7 @@ static struct rendezvous *meet_over_mpi(int rank, int size) {
     if (rank == 0 && pthread_create(&first, NULL, open_first, port)) return NULL;
     while (rank == 0 && !atomic_load(&port[0])) usleep(1000);
     snprintf(text, sizeof text, "%d", atomic_load(&port[0]));
-    if (mpi_tell(text, sizeof text)) return NULL;
+    if (mpi_broadcast_text(text, sizeof text)) return NULL;
     atomic_store(&port[0], atoi(text));
     if (rank == 0)
         pthread_join(first, &met);
@@ -105,11 +105,11 @@ static int run_as_rank(const char *name) {
     error_quiet(1);
     if (!strcmp(name, "refused")) return run_refused();
     const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *size = getenv("OMPI_COMM_WORLD_SIZE");
-    struct rank_lives *lives = rank_lives_open(rank ? atoi(rank) : 0, size ? atoi(size) : 1);
+    struct rank_liveness *lives = rank_liveness_open(rank ? atoi(rank) : 0, size ? atoi(size) : 1);
     if (!job || mpi_world_open(&world, &medium, lives, &r.rank, &r.size) != 0) return 1;
     struct rendezvous *met = meet_over_mpi(r.rank, r.size);
     if (!met) return 1;
-    rank_lives_meet(lives, met);
+    rank_liveness_set_rendezvous(lives, met);
     r.world = world;
     bool sleeps = !strcmp(name, "missing");  // beside its device, and is missed all the same
     struct device_options o = {.threads = 1, .watch_host = !sleeps};
@@ -124,7 +124,7 @@ static int run_as_rank(const char *name) {
         _exit(rc == 0 ? 3 : 1);
     }
     if (r.s) stream_destroy(&r.s);
-    rank_lives_computes(lives, r.rank, NULL);  // where a job leaves its collectives
+    rank_liveness_set_device(lives, r.rank, NULL);  // where a job leaves its collectives
     dev_close(&r.dev);
     mpi_world_close(&world);
     return rc == 0 ? 0 : 1;

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "decentral/collective/hub.h"
-#include "decentral/collective/ring_meeting.h"
-#include "decentral/nccl/collective_nccl.h"
+#include "decentral/collective/ring_bootstrap.h"
+#include "decentral/nccl/nccl_engine.h"
 #include "shared/core/error.h"
 
 static void test_staging(void **state) {
@@ -48,14 +48,14 @@ struct meeting_rank {
 static void *meeting_main(void *arg) {
     struct meeting_rank *m = arg;
     struct collective_source under = {&collective_threads_kind, m->hub, m->rank, RANKS};
-    struct ring_meeting meeting = {0};
-    m->rc = ring_meeting_open(&meeting, &under, 10);
+    struct ring_bootstrap meeting = {0};
+    m->rc = ring_bootstrap_open(&meeting, &under, 10);
     if (m->rc != 0) return NULL;
     for (int root = 0; root < RANKS; root++) {
         snprintf(m->seen[root], sizeof m->seen[root], "from %d", m->rank);
-        if (ring_meeting_share(&meeting, root, m->seen[root], sizeof m->seen[root]) != 0) m->rc = -1;
+        if (ring_bootstrap_broadcast(&meeting, root, m->seen[root], sizeof m->seen[root]) != 0) m->rc = -1;
     }
-    ring_meeting_close(&meeting);
+    ring_bootstrap_close(&meeting);
     return NULL;
 }
 
@@ -83,14 +83,14 @@ static void test_meeting_misses_a_rank(void **state) {
     (void)state;
     struct hub *hub = hub_create(2);
     struct collective_source under = {&collective_threads_kind, hub, 0, 2};
-    struct ring_meeting meeting = {0};
+    struct ring_bootstrap meeting = {0};
     char bytes[8] = "x";
     error_quiet(1);
-    assert_int_equal(ring_meeting_open(&meeting, &under, 0.05), 0);
-    assert_int_equal(ring_meeting_share(&meeting, 0, bytes, sizeof bytes), -1);
+    assert_int_equal(ring_bootstrap_open(&meeting, &under, 0.05), 0);
+    assert_int_equal(ring_bootstrap_broadcast(&meeting, 0, bytes, sizeof bytes), -1);
     assert_non_null(strstr(error_last(), "rank 1"));
     error_quiet(0);
-    ring_meeting_close(&meeting);
+    ring_bootstrap_close(&meeting);
     hub_destroy(&hub);
 }
 

@@ -14,8 +14,8 @@
 #include "kernels/cuda/host/workspace.c"
 
 #include "decentral/collective/hub.h"
-#include "decentral/collective/ring_meeting.h"
-#include "decentral/nccl/collective_nccl.h"
+#include "decentral/collective/ring_bootstrap.h"
+#include "decentral/nccl/nccl_engine.h"
 #include "decentral/nccl/nccl_impl.h"
 #include "decentral/nccl/nccl_world.c"
 
@@ -41,10 +41,10 @@ struct nccl_rank {
     char error[512];
 };
 
-static struct nccl_world *fake_world(const struct nccl_rank *r, struct ring_meeting *meeting) {
+static struct nccl_world *fake_world(const struct nccl_rank *r, struct ring_bootstrap *meeting) {
     struct nccl_world *w = xcalloc(1, sizeof *w);
     w->o = (struct nccl_world_options){
-        .device = r->dev, .rank = r->rank, .size = r->size, .meeting = meeting, .deadline_s = 20};
+        .device = r->dev, .rank = r->rank, .size = r->size, .bootstrap = meeting, .deadline_s = 20};
     w->so = &starring_cuda_so;
     w->api = xcalloc(1, sizeof *w->api);
 #define NCCL_FAKE(name) w->api->name = fake_##name;
@@ -58,12 +58,12 @@ static struct nccl_world *fake_world(const struct nccl_rank *r, struct ring_meet
 static void *rank_main(void *arg) {
     struct nccl_rank *r = arg;
     struct collective_source under = {&collective_threads_kind, r->hub, r->rank, r->size};
-    struct ring_meeting meeting = {0};
+    struct ring_bootstrap meeting = {0};
     error_quiet(1);
     r->rc = -1;
     dev_open(starring_cuda_so.backend, &(struct device_options){.label = "rank"}, &r->dev);
     r->s = stream_create(r->dev, "comm");
-    ring_meeting_open(&meeting, &under, 10);
+    ring_bootstrap_open(&meeting, &under, 10);
     struct nccl_world *w = fake_world(r, &meeting);
     void *staging = r->staging_bytes ? dev_alloc(r->dev, MEM_COMM, r->staging_bytes) : NULL;
     struct collective_options o = {.mode = r->mode,
@@ -79,7 +79,7 @@ static void *rank_main(void *arg) {
     stream_destroy(&r->s);
     if (staging) dev_free(r->dev, MEM_COMM, staging, r->staging_bytes);
     nccl_world_close(&w);
-    ring_meeting_close(&meeting);
+    ring_bootstrap_close(&meeting);
     dev_close(&r->dev);
     return NULL;
 }

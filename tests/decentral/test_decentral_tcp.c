@@ -126,9 +126,9 @@ static int run_rank(const struct job *job, struct page *page, int rank) {
         .kind = &collective_tcp_kind, .dead = "rank 1 is gone", .rank = rank, .size = job->ranks};
     error_quiet(1);
     error_set_label("rank %d", rank);
-    struct rank_lives *lives = rank_lives_open(rank, job->ranks);
+    struct rank_liveness *lives = rank_liveness_open(rank, job->ranks);
     struct rendezvous *met = meets(rank, job->ranks, 1, &page->port);
-    if (met) rank_lives_meet(lives, met);
+    if (met) rank_liveness_set_rendezvous(lives, met);
     if (tcp_world_open(&world, &(struct tcp_world_options){.rank = rank,
                                                            .lives = lives,
                                                            .size = job->ranks,
@@ -147,7 +147,7 @@ static int run_rank(const struct job *job, struct page *page, int rank) {
     r.s = stream_create(r.dev, "comm");
     int rc = job->run(&r);
     if (r.s) stream_destroy(&r.s);
-    rank_lives_computes(lives, rank, NULL);  // where a job leaves its collectives
+    rank_liveness_set_device(lives, rank, NULL);  // where a job leaves its collectives
     dev_close(&r.dev);
     tcp_world_close(&world);
     if (rc) fprintf(stderr, "rank %d of %s\n", rank, job->name);

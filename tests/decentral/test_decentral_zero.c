@@ -9,7 +9,7 @@
 // clang-format on
 
 #include "decentral/collective/hub.h"
-#include "decentral/mpi/mpi_load.h"
+#include "decentral/mpi/mpi_engine.h"
 #include "shared/core/error.h"
 #include "tests/decentral/zero_cases.h"
 

@@ -19,57 +19,83 @@
 //             arrives while the process of the rendezvous or this one is stopped (Ctrl-Z, no core for a while). Then
 //             no rank counts as silent and nothing is decided. The exception is rank 0, whose process hosts the
 //             rendezvous.
-// End         The first reason to end counts for all ranks: all their waits end with its text
-//             (decentral/collective/last_word.h).
+// End         The first reason to end counts for all ranks: all their waits end with its text (struct end_reason).
 //
-// Threads     rank_lives_open, _meet, _share, _close: the main thread, one at a time. The others: any.
-#ifndef STARRING_DECENTRAL_COLLECTIVE_RANK_LIVES_H
-#define STARRING_DECENTRAL_COLLECTIVE_RANK_LIVES_H
+// Threads     rank_liveness_open, _set_rendezvous, _share, _close: the main thread, one at a time. The others: any.
+#ifndef STARRING_DECENTRAL_COLLECTIVE_RANK_LIVENESS_H
+#define STARRING_DECENTRAL_COLLECTIVE_RANK_LIVENESS_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
-#include "decentral/collective/last_word.h"
+// The reason why all ranks of a job must end; only the first one counts. It is in memory that ranks share, or in a
+// process's own, to which it is sent as a message.
+#define END_REASON_BYTES 2048
+
+// All zeros: no rank has written a reason.
+struct end_reason {
+    _Atomic int state;  // 1: it is being written; 2: it is complete
+    char text[END_REASON_BYTES];
+};
+
+// end_reason_claim returns whether this caller is the first; it then calls end_reason_write. Neither is async-signal-safe.
+static inline bool end_reason_claim(struct end_reason *w) {
+    int silent = 0;
+    return atomic_compare_exchange_strong(&w->state, &silent, 1);
+}
+
+static inline void end_reason_write(struct end_reason *w, const char *text) {
+    snprintf(w->text, sizeof w->text, "%s", text);
+    atomic_store(&w->state, 2);
+}
+
+static inline const char *end_reason_get(const struct end_reason *w) {  // NULL: none was written
+    return atomic_load(&w->state) == 2 ? w->text : NULL;
+}
 
 struct device;
-struct rank_lives;
+struct rank_liveness;
 struct rendezvous;
 
 // A wait of this rank.
-struct lives_wait {
+struct liveness_wait {
     const char *what;  // the name of the operation, printed
     double since_s, deadline_s;
     bool (*missing)(const void *ctx,
                     int rank);  // whether the rank has not arrived; NULL: unknown (a library's call)
     const void *ctx;
-    // Private to rank_lives_in_vain: when it checks next, and the last report that it has used
-    double look_s;
+    // Private to rank_liveness_wait_failed: when it checks next, and the last report that it has used
+    double next_check_s;
     int64_t decided;
 };
 
 // rank -1: the ranks are threads of this process.
-struct rank_lives *rank_lives_open(int rank, int size);
+struct rank_liveness *rank_liveness_open(int rank, int size);
 // The rendezvous through which heartbeats are exchanged. Close it before lives.
-void rank_lives_meet(struct rank_lives *l, struct rendezvous *meet);
-// Shared memory of the ranks: the reason to end is written there. signs: (size) heartbeats that processes write there;
+void rank_liveness_set_rendezvous(struct rank_liveness *l, struct rendezvous *meet);
+// Shared memory of the ranks: the reason to end is written there. heartbeats: (size) heartbeats that processes write there;
 // NULL for threads. end NULL: the memory is no longer shared.
-void rank_lives_share(struct rank_lives *l, struct last_word *end, _Atomic uint16_t *signs);
-void rank_lives_close(struct rank_lives **l);
+void rank_liveness_share(struct rank_liveness *l, struct end_reason *end, _Atomic uint16_t *heartbeats);
+void rank_liveness_close(struct rank_liveness **l);
 // Sets the device that a rank of this process computes on; NULL: none any more. Before the first call the rank counts
 // as working: it is starting.
-void rank_lives_computes(struct rank_lives *l, int rank, struct device *dev);
+void rank_liveness_set_device(struct rank_liveness *l, int rank, struct device *dev);
 // Called when the main thread itself begins or ends a wait for other ranks.
-void rank_lives_waits(struct rank_lives *l, bool waits);
+void rank_liveness_set_waiting(struct rank_liveness *l, bool waiting);
 // Returns whether a wait cannot succeed; called repeatedly during the wait. A slow rank is logged once per rank and
 // job. why receives, if true, which ranks did not come, printed.
-bool rank_lives_in_vain(struct rank_lives *l, struct lives_wait *w, char *why, size_t why_bytes);
+bool rank_liveness_wait_failed(struct rank_liveness *l, struct liveness_wait *w, char *why, size_t why_bytes);
 
 // Ends all ranks, unless an earlier reason exists. lost: a rank is lost. Then, if the run may be restarted, this
 // process exits here (stop_run_lost), and the first one reports why, only to its launcher, which ends the others.
 // Returns whether the caller must send the reason to the other ranks.
-bool rank_lives_end(struct rank_lives *l, const char *why, bool lost);
-void rank_lives_tell(struct rank_lives *l, const char *why);  // sends the reason through the rendezvous
-void rank_lives_told(void *lives, const char *why);           // takes the reason of another rank
-const char *rank_lives_ended(struct rank_lives *l);           // why all end; NULL: they continue
+bool rank_liveness_end_all(struct rank_liveness *l, const char *why, bool lost);
+void rank_liveness_send_reason(struct rank_liveness *l,
+                               const char *why);                  // sends the reason through the rendezvous
+void rank_liveness_receive_reason(void *lives, const char *why);  // takes the reason of another rank
+const char *rank_liveness_end_reason(struct rank_liveness *l);    // why all end; NULL: they continue
 
 #endif

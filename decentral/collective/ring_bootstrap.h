@@ -1,20 +1,20 @@
 // The ranks of a ring exchange what an engine needs before it exists: over collectives that exist already (threads',
 // shared memory's, MPI's or tcp's), on a CPU stream of their own.
-#ifndef STARRING_DECENTRAL_COLLECTIVE_RING_MEETING_H
-#define STARRING_DECENTRAL_COLLECTIVE_RING_MEETING_H
+#ifndef STARRING_DECENTRAL_COLLECTIVE_RING_BOOTSTRAP_H
+#define STARRING_DECENTRAL_COLLECTIVE_RING_BOOTSTRAP_H
 
 #include "decentral/collective/collective.h"
 
-struct ring_meeting {
+struct ring_bootstrap {
     struct device *cpu;
     struct stream *stream;
     struct collective *under;  // the existing collectives; their abort reaches the other ranks
 };
 // m: zeros. Returns 0, or -1 after logging.
-int ring_meeting_open(struct ring_meeting *m, const struct collective_source *under, double deadline_s);
-void ring_meeting_close(struct ring_meeting *m);  // after the code that uses it; nothing if m is zeros
+int ring_bootstrap_open(struct ring_bootstrap *m, const struct collective_source *under, double deadline_s);
+void ring_bootstrap_close(struct ring_bootstrap *m);  // after the code that uses it; nothing if m is zeros
 // Broadcasts root's bytes to all ranks, which call it in the same order. Blocks up to the deadline. Returns 0, or -1
 // after logging.
-int ring_meeting_share(struct ring_meeting *m, int root, void *bytes, size_t size);
+int ring_bootstrap_broadcast(struct ring_bootstrap *m, int root, void *bytes, size_t size);
 
 #endif

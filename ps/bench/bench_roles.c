@@ -197,6 +197,7 @@ static int await_units(struct bench_worker_state *w, enum pass pass) {
     struct unit_view view;
     for (int u = 0; u < w->l->count; u++) {
         if (topology_acquire(w->t, u, pass, &view) != 0) return -1;
+        if (pass == PASS_BACKWARD && await_acknowledged(w, u) != 0) return -1;
         if (pass == PASS_FORWARD) read_shared(w, &view);
     }
     if (pass == PASS_BACKWARD) return 0;

@@ -91,7 +91,7 @@ static inline bool consistency_freezes(const struct consistency_rule *c) {
     "a key is updated when its gradients have come, so one that is not finite ends the run, where a ring skips the step"
 static inline bool commit_round(const struct config *c) { return c->clip > 0.0f || c->dtype == DT_F16; }
 
-// Whether a worker keeps two units' weights and gradients at a time (ps/worker/resident_units.h).
+// Whether a worker keeps two units' weights and gradients at a time (ps/worker/unit_slots.h).
 static inline bool ps_by_units(const struct config *c) { return c->ps.resident == PS_RESIDENT_UNITS; }
 // Whether a worker's weights may have to wait for other workers' pushes: servers must know which workers no longer
 // push.

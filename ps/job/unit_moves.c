@@ -4,8 +4,11 @@
 
 #include "ps/job/consistency.h"
 #include "shared/core/error.h"
-#include "shared/model/unit_schedule.h"
 #include "shared/predict/memory_limits.h"
+
+struct unit_prefetch unit_residence(const struct config *c) {
+    return (struct unit_prefetch){.all = !ps_by_units(c)};
+}
 
 int64_t unit_pushes(const struct config *c) { return ps_by_units(c) ? c->accumulation : 1; }
 
@@ -19,9 +22,11 @@ int64_t credit_of(const struct config *c, int64_t pushed) {
 }
 
 void unit_pulls(const struct config *c, const struct layout *l, int64_t *out) {
+    const struct unit_prefetch residence = unit_residence(c);
     struct unit_gathers *g = xcalloc((unsigned long)l->count, sizeof *g);
-    if (ps_by_units(c)) unit_schedule_step(l, &(struct unit_prefetch){0}, c->accumulation, g);
-    for (int u = 0; u < l->count; u++) out[u] = ps_by_units(c) ? g[u].forward + g[u].backward : 1;
+    unit_schedule_step(l, &residence, c->accumulation, g);
+    // A push asks for the next weights of a unit that has a slot of its own.
+    for (int u = 0; u < l->count; u++) out[u] = residence.all + g[u].forward + g[u].backward;
     free(g);
 }
 

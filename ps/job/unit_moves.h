@@ -7,7 +7,10 @@
 #include "shared/config/config.h"
 #include "shared/core/topology.h"
 #include "shared/core/unit.h"
+#include "shared/model/unit_schedule.h"
 
+// The slots of a worker's weights (parameter_server.resident): one for each unit, or those of two units at a time.
+struct unit_prefetch unit_residence(const struct config *c);
 int64_t unit_pushes(const struct config *c);
 // Bytes that a worker may have pushed and that are in no sum yet (parameter_server.credit_bytes). "auto": all bytes of
 // a step, `pushed`, so that no worker waits for credits, if the free memory allows it. All workers together take at

@@ -11,21 +11,9 @@
 #include "ps/job/push_code.h"
 #include "ps/net/medium.h"
 #include "ps/worker/push_errors.h"
-#include "ps/worker/resident_units.h"
+#include "ps/worker/unit_slots.h"
 #include "ps/worker/worker_comm.h"
 #include "shared/core/error.h"
-
-#define NOTICED_NS 1000  // a shorter wait does not count: nothing was missing
-
-struct worker;
-
-// A unit's push on its way from compute to the communication thread.
-struct unit_task {
-    struct worker *worker;
-    int unit;
-    struct push_info push;
-    int64_t pushes;  // from this buffer so far
-};
 
 struct worker {
     struct topology t;  // first: hooks cast
@@ -38,9 +26,8 @@ struct worker {
     struct push_errors errors;
     struct staging *staging;  // NULL: the device's memory is host memory
     struct comm *comm;
-    struct resident *resident;  // NULL: it keeps all units
-    struct unit_task *tasks;    // (1 + lead, units): pushes, each until its buffer is free (worker_buffer)
-    uint64_t *reports;          // (1 + lag): the timeline's ids of the steps' reports
+    struct unit_slots *slots;
+    uint64_t *reports;  // (1 + lag): the timeline's ids of the steps' reports
     int64_t step;
     // For a worker that decides by itself: the last batch taken, the wait for it (0: none), and the batches that a
     // checkpoint records as done.
@@ -92,15 +79,6 @@ static int await(struct worker *w, worker_condition *until, const char *late) {
     return comm_wait(w->comm, &(struct comm_wait){until, -1, w->step, 0}, late);
 }
 
-// comm_wait that the timeline records: the host is blocked on transfer id (0: on none).
-static int await_transfer(struct worker *w, const struct comm_wait *wait, uint64_t id, const char *late) {
-    int64_t begin = now_ns();
-    int rc = comm_wait(w->comm, wait, late);
-    int64_t end = now_ns();
-    if (end - begin > NOTICED_NS) timeline_blocked(w->t.timeline, id, begin, end);
-    return rc;
-}
-
 // A worker that joins a running job computes the earlier sums by itself, as if every worker gave the same values.
 static bool is_before(const struct worker *w) { return w->t.under_way && w->step == w->t.start.step; }
 
@@ -128,100 +106,33 @@ static void count_samples(struct worker *w) {
     comm_unlock(w->comm);
 }
 
-// ---------------------------------------------------------------- a gradient leaves
-// Runs on the compute stream, or after the copy from the device, when the unit's gradient is complete.
-static int hand_over(void *arg) {
-    struct unit_task *task = arg;
-    struct push_info *push = &task->push;
-    push->ready_ns = now_ns();
-    timeline_own_ready(push->ids.in, push->ids.gradients, push->ready_ns);
-    timeline_own_ready(push->ids.in, push->ids.weights, push->ready_ns);
-    worker_core_push_unit(comm_lock(task->worker->comm), task->unit, push);
-    comm_unlock_wake(task->worker->comm);
-    return 0;
-}
-
-// Whether servers average over some workers' batches, which may have unequal numbers of tokens.
-static bool says_tokens(const struct worker *w) {
-    return w->t.plan.in_part || (is_alone(w) && w->c->documents == DOCUMENTS_WHOLE);
-}
-
-static struct unit_task *task_of(const struct worker *w, int u, int64_t step) {
-    return &w->tasks[worker_buffer(&w->buffers, u, step)];
-}
-// The transfers of the step before the current one.
-static struct transfer_ids last_ids(const struct worker *w, int u) {
-    return task_of(w, u, w->step + w->rule.lead)->push.ids;
-}
-
-// Sends the unit's gradient once compute's work so far is done. phase: compute's phase after the hand-over.
-static void worker_push_unit(struct worker *w, int u, enum phase phase) {
-    struct transfer x = {.unit = u, .bytes = w->buffers.push_bytes[u], .kind = TRANSFER_GRADIENTS};
-    struct unit_task *task = task_of(w, u, w->step);
-    struct transfer_ids *ids = &task->push.ids;
-    task->pushes++;
-    ids->in = w->t.timeline;
-    ids->gradients = timeline_ask(ids->in, &x);
-    x.kind = TRANSFER_WEIGHTS;
-    x.bytes = (uint64_t)w->t.layout->units[u].n_pad * dtype_size(w->t.dtype);
-    if (!w->resident) ids->weights = timeline_ask(ids->in, &x);
-    if (w->c->no_overlap) {
-        hand_over(task);  // on the host: compute has no work left
-        return;
-    }
-    // A compute stream that pushes itself computes nothing meanwhile.
-    struct stream *s = staging_push_stream(w->staging, w->t.compute);
-    if (s == w->t.compute) stream_phase(s, PHASE_COMM);
-    stream_host(s, "push", hand_over, task);
-    if (s == w->t.compute) stream_phase(s, phase);
-}
-
+// ---------------------------------------------------------------- hooks
 // The same rate as the loop's: gradients may leave before the loop calls step.
 static float worker_lr(const struct worker *w) {
     return schedule_lr(&w->c->schedule, w->c->optimizer.lr,
                        schedule_steps(step_plan_seen(&w->t.plan), w->c->train_batch));
 }
 
-// ---------------------------------------------------------------- hooks
-// A pull follows each push at once, so a hint cannot bring weights earlier.
-static void worker_prefetch(struct topology *t, int u, enum pass pass) { (void)t, (void)u, (void)pass; }
-
-static bool is_loaded(const struct worker *w, int u) {
-    if (!w->loaded)
-        fail("unit %s: initial weights were not loaded; call load_unit for every unit first",
-             w->t.layout->units[u].name);
-    return w->loaded;
-}
-
-static int await_weights(struct worker *w, int u, const char *late) {
-    struct comm_wait wait = {worker_core_has_landed, u, w->step, 0};
-    return await_transfer(w, &wait, last_ids(w, u).weights, late);
-}
-
-// Waits until the buffer of the unit's gradient of `step` is free.
-static int await_buffer(struct worker *w, int u, int64_t step, const char *late) {
-    struct comm_wait wait = {worker_core_has_freed, u, step, task_of(w, u, step)->pushes};
-    return await_transfer(w, &wait, last_ids(w, u).gradients, late);
+static void worker_prefetch(struct topology *t, int u, enum pass pass) {
+    struct worker *w = (struct worker *)t;
+    unit_slots_prefetch(w->slots, w->step, u, pass);
 }
 
 static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
     struct worker *w = (struct worker *)t;
-    if (!is_loaded(w, u)) return -1;
-    if (await_weights(w, u, "new weights have not landed") != 0) return -1;
-    bool overwrites = pass == PASS_BACKWARD && w->micro == 0;
-    const char *in_use = "the last step's gradient has not been taken";
-    if (overwrites && await_buffer(w, u, w->step, in_use) != 0) return -1;
-    staging_await_weights(w->staging, u, last_ids(w, u));
+    if (!w->loaded)
+        return fail("unit %s: initial weights were not loaded; call load_unit for every unit first",
+                    t->layout->units[u].name);
+    if (unit_slots_acquire(w->slots, w->step, u, pass, view) != 0) return -1;
     if (pass != PASS_EVAL && w->micro == 0 && is_alone(w) && u == t->layout->count - 1) count_samples(w);
-    *view = (struct unit_view){
-        .weights = w->buffers.weights[u],
-        .grad = pass == PASS_BACKWARD ? w->buffers.grads[worker_buffer(&w->buffers, u, w->step)] : NULL,
-        .accumulate = pass == PASS_BACKWARD && w->micro > 0 && !grad_sums_used(&w->buffers.sums)};
+    view->accumulate = pass == PASS_BACKWARD && w->micro > 0 && unit_slots_own(w->slots) &&
+                       !grad_sums_used(&w->buffers.sums);
     return 0;
 }
 
 static int worker_release(struct topology *t, int u, enum pass pass) {
-    (void)t, (void)u, (void)pass;
+    (void)pass;
+    unit_slots_release(((struct worker *)t)->slots, u);
     return 0;
 }
 
@@ -308,6 +219,23 @@ static int worker_plan(struct topology *t, int64_t step) {
     return 1;
 }
 
+// The push of a unit's gradient in this step.
+static struct push_info push_of(const struct worker *w) {
+    const struct step_plan *plan = &w->t.plan;
+    bool own = unit_slots_own(w->slots);
+    // Servers average over some workers' batches, which may have unequal numbers of tokens.
+    bool tokens = plan->in_part || (is_alone(w) && w->c->documents == DOCUMENTS_WHOLE);
+    return (struct push_info){.step = w->step,
+                              .lr = worker_lr(w),
+                              .grad_scale = 1.0f,
+                              .keep = plan->keep && w->micro + 1 >= w->micro_count,
+                              .drain = own && plan->drain,
+                              .batch = own ? w->take.batch : w->micro,
+                              .tokens = tokens ? plan->tokens : 0,
+                              .mean_tokens = tokens ? plan->mean_tokens : 0};
+}
+
+// A unit without a gradient buffer of its own is pushed in each micro-batch: the servers add these gradients up.
 static int worker_grad_ready(struct topology *t, int u) {
     struct worker *w = (struct worker *)t;
     void *grad = w->buffers.grads[worker_buffer(&w->buffers, u, w->step)];
@@ -318,7 +246,10 @@ static int worker_grad_ready(struct topology *t, int u) {
                                        .grad = grad,
                                        .n = t->layout->units[u].n_pad,
                                        .dt = t->dtype});
-    if (w->micro + 1 < w->micro_count) return 0;
+    if (w->micro + 1 < w->micro_count && unit_slots_own(w->slots)) {
+        unit_slots_release(w->slots, u);
+        return 0;
+    }
     push_errors_encode(&w->errors, t->compute, u, w->step, t->plan.loss_scale);
     if (!w->c->no_overlap) staging_fetch_grad(w->staging, u, w->step);
     if (is_alone(w)) {
@@ -330,55 +261,16 @@ static int worker_grad_ready(struct topology *t, int u) {
         w->sum_started = true;
         if (commit_round(w->c)) return 0;  // step_alone pushes it, when the whole gradient is known
     }
-    struct push_info *push = &task_of(w, u, w->step)->push;
-    *push = (struct push_info){.step = w->step,
-                               .lr = worker_lr(w),
-                               .grad_scale = 1.0f,
-                               .keep = t->plan.keep,
-                               .drain = t->plan.drain,
-                               .batch = w->take.batch};
-    if (says_tokens(w)) push->tokens = t->plan.tokens;
-    if (says_tokens(w)) push->mean_tokens = t->plan.mean_tokens;
-    if (!w->c->no_overlap) worker_push_unit(w, u, PHASE_BACKWARD);
-    return 0;
-}
-
-// ---------------------------------------------------------------- two units at a time
-static void units_prefetch(struct topology *t, int u, enum pass pass) {
-    struct worker *w = (struct worker *)t;
-    resident_prefetch(w->resident, w->step, u, pass);
-}
-
-static int units_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
-    struct worker *w = (struct worker *)t;
-    return is_loaded(w, u) ? resident_acquire(w->resident, w->step, u, pass, view) : -1;
-}
-
-static int units_release(struct topology *t, int u, enum pass pass) {
-    (void)pass;
-    resident_release(((struct worker *)t)->resident, u);
-    return 0;
-}
-
-// Pushes the gradient of each micro-batch: the servers add them up.
-static int units_grad_ready(struct topology *t, int u) {
-    struct worker *w = (struct worker *)t;
-    bool last = w->micro + 1 == w->micro_count;
-    staging_fetch_grad(w->staging, u, w->step);
-    task_of(w, u, w->step)->push = (struct push_info){.step = w->step,
-                                                      .lr = worker_lr(w),
-                                                      .grad_scale = 1.0f,
-                                                      .keep = last && t->plan.keep,
-                                                      .batch = w->micro};
-    worker_push_unit(w, u, PHASE_BACKWARD);
-    resident_pushed(w->resident, u);
+    const struct push_info push = push_of(w);
+    if (!w->c->no_overlap) unit_slots_push(w->slots, u, &push, PHASE_BACKWARD);
     return 0;
 }
 
 // ---------------------------------------------------------------- the end of a step
 // The last unit first, as with overlap.
 static void push_all(struct worker *w) {
-    for (int u = w->t.layout->count - 1; u >= 0; u--) worker_push_unit(w, u, PHASE_OTHER);
+    const struct push_info push = push_of(w);
+    for (int u = w->t.layout->count - 1; u >= 0; u--) unit_slots_push(w->slots, u, &push, PHASE_OTHER);
 }
 
 // Copies the step's results to the host: the step's only copy of them and its only wait for the device.
@@ -401,7 +293,8 @@ static int worker_outcome(struct topology *t, int64_t step, struct step_stats *o
     struct worker *w = (struct worker *)t;
     uint64_t id = w->reports[worker_slot_of(step, w->rule.lag)];
     const struct comm_wait wait = {worker_core_has_closed, -1, step, 0};
-    if (await_transfer(w, &wait, id, "the scheduler did not close the step") != 0) return -1;
+    if (comm_wait_timed(w->comm, &wait, t->timeline, id, "the scheduler did not close the step") != 0)
+        return -1;
     struct step_outcome o = outcome_of(w, step);
     timeline_peers_ready(t->timeline, id, o.done_peers_ns, ps_moment_rank(o.done_peers_ns));
     timeline_done(t->timeline, id, o.done_ns);
@@ -450,18 +343,11 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
     *out = (struct step_stats){
         .loss = words.loss_sum / in->loss_tokens, .grad_norm = s.norm, .skipped = s.skip != 0};
     if (commit_round(w->c)) {
-        struct push_info push = {.step = in->step,
-                                 .lr = in->lr,
-                                 .grad_scale = s.grad_scale,
-                                 .skip = s.skip != 0,
-                                 .keep = w->t.plan.keep,
-                                 .batch = w->take.batch,
-                                 .tokens = says_tokens(w) ? w->t.plan.tokens : 0,
-                                 .mean_tokens = says_tokens(w) ? w->t.plan.mean_tokens : 0};
-        for (int u = 0; u < w->t.layout->count; u++) {
-            task_of(w, u, w->step)->push = push;
-            worker_push_unit(w, u, PHASE_OTHER);
-        }
+        struct push_info push = push_of(w);
+        push.grad_scale = s.grad_scale;
+        push.skip = s.skip != 0;
+        push.drain = false;  // updates on arrival wait for nobody
+        for (int u = 0; u < w->t.layout->count; u++) unit_slots_push(w->slots, u, &push, PHASE_OTHER);
         return 0;
     }
     if (w->c->no_overlap) push_all(w);
@@ -504,14 +390,13 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     w->t.own_number.value = f32_to_bits(w->errors.scale);
     out->snapshot = in->snapshot;  // worker 0 collects it by itself
     step_plan_over(t, out->skipped);
-    if (w->resident) resident_forget(w->resident);
+    unit_slots_forget(w->slots);
     w->step++;
     // Without overlap the next step computes nothing before all its weights have landed.
     for (int u = 0; w->c->no_overlap && computed && u < t->layout->count; u++) {
-        if (await_weights(w, u, "new weights have not landed") != 0 ||
-            await_buffer(w, u, w->step, "the last step's gradient has not been taken") != 0)
+        if (unit_slots_await_weights(w->slots, u, w->step) != 0 ||
+            unit_slots_await_buffer(w->slots, u, w->step) != 0)
             return -1;
-        staging_await_weights(w->staging, u, last_ids(w, u));
     }
     return 0;
 }
@@ -537,11 +422,10 @@ static int pull_all(struct worker *w, uint32_t more, const char *late) {
 static int worker_finish(struct topology *t) {
     struct worker *w = (struct worker *)t;
     if (w->behind) jump(w, w->step);
-    if (w->resident && resident_quiet(w->resident, w->step) != 0) return -1;
-    for (int u = 0; u < t->layout->count && !w->resident; u++) {
-        if (await_weights(w, u, "the last weights have not landed") != 0) return -1;
+    for (int u = 0; u < t->layout->count; u++) {
+        if (unit_slots_await_weights(w->slots, u, w->step) != 0) return -1;
         for (int64_t step = w->step; step <= w->step + w->rule.lead; step++)
-            if (await_buffer(w, u, step, "the last gradient has not been taken") != 0) return -1;
+            if (unit_slots_await_buffer(w->slots, u, step) != 0) return -1;
     }
     if (barrier(w) != 0) return -1;
     if (is_alone(w) || w->rule.delay > 0) {
@@ -578,8 +462,9 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
         return fail("unit %s: weights can be loaded before the first step only", t->layout->units[u].name);
     // On a second load with weights in place, a barrier first: another worker may still read the servers' memory.
     if (w->sharing.in_place && w->units_loaded == 0 && w->load_round > 0 && barrier(w) != 0) return -1;
-    if (!w->resident && sharing_load(&w->sharing, u, values, w->buffers.wire_weights[u]) != 0) return -1;
-    if (!w->resident && staging_load_weights(w->staging, u) != 0)
+    bool own = unit_slots_own(w->slots);
+    if (own && sharing_load(&w->sharing, u, values, w->buffers.wire_weights[u]) != 0) return -1;
+    if (own && staging_load_weights(w->staging, u) != 0)
         return fail("unit %s: loading its weights: %s", t->layout->units[u].name, dev_error(t->dev));
     if (w->units_loaded == 0) w->load_round++;
     if (t->rank == 0) {
@@ -696,7 +581,8 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
             checkpoint_path(c));
     worker_core_begin(comm_lock(w->comm), w->step);
     comm_unlock(w->comm);
-    if (!w->resident && pull_all(w, 0, "the weights of the checkpoint have not landed") != 0) return -1;
+    if (unit_slots_own(w->slots) && pull_all(w, 0, "the weights of the checkpoint have not landed") != 0)
+        return -1;
     w->loaded = true;
     if (is_alone(w)) count_samples(w);
     return 0;
@@ -717,10 +603,9 @@ static void worker_destroy(struct topology *t) {
     event_destroy(&w->words_read);
     // 3. The transport stops reading the gradients before the arena frees them.
     comm_destroy(&w->comm);
-    resident_destroy(&w->resident);
+    unit_slots_destroy(&w->slots);
     arena_release(&w->arena);
     sharing_destroy(&w->sharing);
-    free(w->tasks);
     free(w->reports);
     free(w->unit_loaded);
     worker_buffers_free(&w->buffers);
@@ -748,26 +633,6 @@ static const struct topology_ops worker_ops = {
     .destroy = worker_destroy,
 };
 
-static const struct topology_ops worker_units_ops = {
-    .name = "ps",
-    .prefetch = units_prefetch,
-    .acquire = units_acquire,
-    .release = units_release,
-    .begin_micro = worker_begin_micro,
-    .grad_ready = units_grad_ready,
-    .plan = worker_plan,
-    .step = worker_step,
-    .outcome = worker_outcome,
-    .sum = worker_sum,
-    .finish = worker_finish,
-    .snapshot = worker_snapshot,
-    .state = worker_state,
-    .load = worker_load,
-    .load_unit = worker_load_unit,
-    .abort = worker_abort,
-    .destroy = worker_destroy,
-};
-
 static int worker_allocate(struct worker *w, const struct ps_worker_options *o) {
     const struct layout *l = o->role.layout;
     unsigned long units = (unsigned long)l->count;
@@ -780,10 +645,7 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
         w->t.elsewhere++;
     if (worker_buffers_init(&w->buffers, w->c, l) != 0) return -1;
     w->unit_loaded = xcalloc(units, sizeof *w->unit_loaded);
-    w->tasks = xcalloc(units * (1 + (unsigned long)w->rule.lead), sizeof *w->tasks);
     w->reports = xcalloc(1 + (unsigned long)w->rule.lag, sizeof *w->reports);
-    for (int i = 0; i < l->count * (1 + w->rule.lead); i++)
-        w->tasks[i] = (struct unit_task){.worker = w, .unit = i % l->count};
     arena_init(&w->arena, o->dev);
     if (sharing_create(&w->sharing, w->c, l, w->map, &w->arena, &w->buffers) != 0) return -1;
     if (!(w->words_read = event_create(o->dev))) return -1;
@@ -813,8 +675,7 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
         comm_give_up(w->comm, error_last());
         return -1;
     }
-    const struct resident_options ro = {&w->t, w->comm, w->staging, &w->buffers};
-    if (ps_by_units(w->c)) w->resident = resident_create(&ro);
+    w->slots = unit_slots_create(&(struct unit_slots_options){w->c, &w->t, w->comm, w->staging, &w->buffers});
     w->t.medium = sharing_medium(&w->sharing);
     // The prediction depends on which servers share memory with this worker.
     worker_predict_memory(w->sharing.c, w->t.layout, w->map, w->sharing.shared, &w->t.memory);
@@ -854,7 +715,7 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
         return NULL;
     }
     struct worker *w = xcalloc(1, sizeof *w);
-    w->t = (struct topology){.ops = ps_by_units(c) ? &worker_units_ops : &worker_ops,
+    w->t = (struct topology){.ops = &worker_ops,
                              .layout = o->role.layout,
                              .dev = o->dev,
                              .compute = o->compute,

@@ -16,6 +16,8 @@
 #include "ps/worker/worker_times.h"
 #include "shared/core/error.h"
 
+#define NOTICED_NS 1000  // a shorter wait does not count: nothing was missing
+
 // Messages that the core has sent and the link does not have yet, in order.
 struct outbox {
     struct outgoing {
@@ -145,6 +147,15 @@ int comm_wait(struct comm *c, const struct comm_wait *w, const char *late_text) 
     if (log) return ps_fail(text);
     error_take_over(text);
     return -1;
+}
+
+int comm_wait_timed(struct comm *c, const struct comm_wait *w, struct timeline *tl, uint64_t id,
+                    const char *late) {
+    int64_t begin = now_ns();
+    int rc = comm_wait(c, w, late);
+    int64_t end = now_ns();
+    if (end - begin > NOTICED_NS) timeline_blocked(tl, id, begin, end);
+    return rc;
 }
 
 int comm_write_trace(struct comm *c) {
@@ -337,7 +348,6 @@ static int start_thread(struct comm *c) {
                                     .shared = c->o.sharing->shared,
                                     .grad_at = c->o.buffers->grad_at,
                                     .weight_at = c->o.sharing->in_place ? NULL : c->o.buffers->weight_at,
-                                    .by_unit = ps_by_units(c->c),
                                     .credit_bytes = credit_of(c->c, pushed),
                                     .heartbeat_s = ps_heartbeat_s(c->c),
                                     .lost_s = ps_lost_s(c->c),

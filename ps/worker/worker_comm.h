@@ -67,6 +67,9 @@ struct comm_wait {
 // Blocks until the condition holds, and for longer than deadline_ms only while every server that owes an answer sends
 // messages. late: the missing event in words, "weights have not landed". Returns 0, or -1 after logging.
 int comm_wait(struct comm *c, const struct comm_wait *w, const char *late);
+// The same, recorded in the timeline: the host was blocked on the transfer id (0: on none).
+int comm_wait_timed(struct comm *c, const struct comm_wait *w, struct timeline *tl, uint64_t id,
+                    const char *late);
 
 pid_t comm_thread(struct comm *c);  // the id of its thread; 0: not yet
 // Ends the communication thread's part of the trace, if the run leaves one, and writes it. It runs on the caller's

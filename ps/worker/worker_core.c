@@ -91,7 +91,7 @@ static void queue(struct worker_core *c, struct worker_slot *s, const void *payl
 
 // Bytes of the transport that a slot's payload takes.
 static size_t credit(const struct worker_core *c, int key, const struct worker_slot *s) {
-    bool costs_nothing = c->keys[key].shared && !s->init && !c->o.by_unit;
+    bool costs_nothing = c->keys[key].shared && !s->init && !s->push.pulls_separately;
     return costs_nothing ? 0 : s->payload_bytes;
 }
 
@@ -103,7 +103,7 @@ static void send(struct worker_core *c, int key, struct worker_slot *s, double n
                            .bytes = s->payload_bytes,
                            .inflight = &s->inflight};
     if (!s->init) {
-        bool pulls = !c->o.by_unit && s->pulling && s->pull_want == s->push.step + 1;
+        bool pulls = !s->push.pulls_separately && s->pulling && s->pull_want == s->push.step + 1;
         int64_t *sent_ns = &unit_at(c, k->part->unit, s->push.step)->times.sent_ns;
         if (!*sent_ns) *sent_ns = ps_clock_ns(now);
         m.header = (struct wire_header){
@@ -166,7 +166,7 @@ static void pump_unit(struct worker_core *c, int unit, struct worker_unit *u, in
         if (takes && c->credits.taken == c->credits.held) c->credits.since_s = now;
         c->credits.taken += takes;
         owe(c, key, 1, now);
-        if (!s->init && !c->o.by_unit) open_pull(c, key, s, s->push.step + 1, false, now);
+        if (!s->init && !s->push.pulls_separately) open_pull(c, key, s, s->push.step + 1, false, now);
         send(c, key, s, now);
     }
 }
@@ -194,6 +194,12 @@ static void keep_ids(struct unit_times *t, const struct transfer_ids *ids) {
     if (ids->weights) t->ids.weights = ids->weights;
 }
 
+// The unit's next weights are those that the caller asks for now.
+static void open_landing(const struct worker_core *c, int u, struct worker_unit *x) {
+    x->unlanded = c->o.map->first[u + 1] - c->o.map->first[u];
+    x->times.landed_first_ns = x->times.landed_ns = x->times.landed_peers_ns = 0;
+}
+
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info) {
     struct staleness *stale = &c->status.staleness;
     // The first push of a step: after each push weights are replaced.
@@ -212,13 +218,16 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
     struct worker_unit *x = unit_at(c, u, info->step);
     x->times = (struct unit_times){.step = info->step,
                                    .ready_ns = info->ready_ns,
-                                   .landed_first_ns = c->o.by_unit ? x->times.landed_first_ns : 0,
-                                   .landed_ns = c->o.by_unit ? x->times.landed_ns : 0,
-                                   .landed_peers_ns = c->o.by_unit ? x->times.landed_peers_ns : 0,
+                                   .landed_first_ns = x->times.landed_first_ns,
+                                   .landed_ns = x->times.landed_ns,
+                                   .landed_peers_ns = x->times.landed_peers_ns,
                                    .ids = x->times.ids};
     keep_ids(&x->times, &info->ids);
     x->unacknowledged = first[u + 1] - first[u];
-    if (!c->o.by_unit) x->unlanded = first[u + 1] - first[u];  // by unit, pulls are independent of pushes
+    if (info->pulls_separately)
+        c->credits.all = false;  // a step has as many pushes as micro-batches
+    else
+        open_landing(c, u, x);
     x->handed++;
     x->next = first[u];
     c->step = info->step;
@@ -235,8 +244,7 @@ void worker_core_pull_unit(struct worker_core *c, int u, const struct pull_info 
     const int *first = c->o.map->first;
     struct worker_unit *x = unit_at(c, u, info->step - 1);
     keep_ids(&x->times, &info->ids);
-    x->unlanded = first[u + 1] - first[u];
-    x->times.landed_first_ns = x->times.landed_ns = x->times.landed_peers_ns = 0;
+    open_landing(c, u, x);
     for (int key = first[u]; key < first[u + 1]; key++) {
         struct worker_slot *s = slot_at(c, key, info->step - 1);
         open_pull(c, key, s, info->step, info->aside, now);
@@ -402,9 +410,9 @@ static void taken(struct worker_core *c, int key, struct worker_slot *s, const s
     sent_through(c, key, s, now);
 }
 
-// By unit: the shard has the gradient, in a sum or as its own copy, and the buffer is free. The credit of a copy
-// returns once it is in the sum. That answer may arrive before the acknowledgement of the copy.
-static void on_unit_ack(struct worker_core *c, int key, const struct wire_header *h, double now) {
+// The shard has the gradient, in a sum or as its own copy, and the buffer is free. The credit of a copy returns once it
+// is in the sum. That answer may arrive before the acknowledgement of the copy.
+static void on_copied_ack(struct worker_core *c, int key, const struct wire_header *h, double now) {
     struct worker_slot *s = slot_at(c, key, h->step);
     bool held = (h->flags & WIRE_HELD) != 0;
     bool waits = s->sending == SEND_SENT && !s->init && h->step == s->push.step && h->batch == s->push.batch;
@@ -524,7 +532,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
             if (--u->unlanded == 0) t->landed_ns = ps_clock_ns(now);
         }
         bool open = s->sending == SEND_SENT || s->sending == SEND_HELD;
-        if (!open || s->init || c->o.by_unit || s->push.step >= k->landed - h->untaken) continue;
+        if (!open || s->init || s->push.pulls_separately || s->push.step >= k->landed - h->untaken) continue;
         taken(c, key, s, h, now);
     }
     pull_jump(c, key, now);
@@ -538,7 +546,10 @@ static int on_shard(struct worker_core *c, int shard, const struct wire_header *
     if (h->key >= c->o.map->count || c->o.map->parts[h->key].shard != shard) return 0;
     if (h->kind == WIRE_SNAPSHOT_REPLY) snapshot_pulls_answer(c->snapshots, h, frame);
     if (pull_answered(c, shard, h)) return on_pull_reply(c, h->key, h, frame, now);
-    if (h->kind == WIRE_PUSH_ACK) (c->o.by_unit ? on_unit_ack : on_push_ack)(c, h->key, h, now);
+    if (h->kind == WIRE_PUSH_ACK) {
+        bool copied = slot_at(c, h->key, h->step)->push.pulls_separately;
+        (copied ? on_copied_ack : on_push_ack)(c, h->key, h, now);
+    }
     struct worker_slot *init = slot_at(c, h->key, 0);
     if (h->kind == WIRE_INIT_ACK && init->init && init->sending == SEND_SENT && h->seq == init->init_round)
         sent_through(c, h->key, init, now);
@@ -778,7 +789,7 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
         &(struct snapshot_pulls_options){.map = o->map, .dtype = o->dtype, .port = o->port});
     c->credits.window = CREDITS_WINDOW_MOST;
     c->credits.least = 2 * largest;
-    c->credits.all = c->credits.most >= opened && !o->by_unit;
+    c->credits.all = c->credits.most >= opened;
     return c;
 }
 

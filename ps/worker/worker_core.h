@@ -10,8 +10,8 @@
 //     PULL_REPLY (t+1) --> copied over the key's weights (a frame), landed = t+1
 //     IDLE, and the transport no longer reads it (not busy) --> step t + 1 + lead may take it
 //
-// By unit (by_unit: the worker keeps two units at a time; no lead) pushes and pulls are independent. The caller pulls a
-// unit as often as it needs it, into memory that other units use in between, and pushes it once per micro-batch:
+// A push whose weights are pulled separately (push_info.pulls_separately; no lead) asks for none: units share the
+// memory of weights and gradients. The caller pulls a unit as often as it needs it, and pushes it once per micro-batch:
 //
 //     QUEUED --credits--> SENT --PUSH_ACK, or HELD: the shard has a copy--> IDLE    PUSH_ACK returns the credit of HELD
 //
@@ -22,7 +22,7 @@
 // 3. A gradient does not change until the shard answers, with the acknowledgement or with weights that acknowledge it.
 //    A second copy of the push that arrives later is dropped unread.
 // 4. Credits (worker_core_state.h) are bytes pushed and not yet acknowledged. A gradient that a shard reads in this
-//    worker's segment uses no transport and, except by unit, no credit: its push carries the offset. The weights are
+//    worker's segment uses no transport and, unless the shard copies it, no credit: its push carries the offset. The weights are
 //    then in place: the shard wrote them, or the worker reads the shard's own. Where a step may close without this
 //    worker (ps:backup:B, ps:quorum:Q), an answer is of the step that the key is at, which may be later than the one
 //    asked for. The worker jumps over steps that it has not computed: its unsent pushes of them are dropped, and keys
@@ -66,7 +66,6 @@ struct worker_core_options {
     const bool *shared;         // (shards) that share this worker's segment; NULL: none
     const uint64_t *grad_at;    // (1 + lead, units) offsets of the grads in the segment
     const uint64_t *weight_at;  // (units) offsets of the weights; NULL: they are read in the shards' memory
-    bool by_unit;  // two units are kept at a time: pushes ask for no weights, and may be many per step
     int64_t credit_bytes;
     double heartbeat_s;
     double lost_s;  // a shard that owes answers and is silent for so long is lost
@@ -80,10 +79,12 @@ struct push_info {
     float lr;
     float grad_scale;  // async: the worker's own decision
     bool skip;
-    bool keep;         // the state after this step goes into a checkpoint
-    bool drain;        // the next step computes on that state, whatever delay is allowed
-    int64_t batch;     // applied on arrival: the batch of the job's budget; by unit: the step's micro-batch
-    int64_t ready_ns;  // when it was handed over, by this host's clock
+    bool keep;              // the state after this step goes into a checkpoint
+    bool drain;             // the next step computes on that state, whatever delay is allowed
+    bool pulls_separately;  // it asks for no weights; a shard that holds the gradient has copied it
+    int64_t
+        batch;  // applied on arrival: the batch of the job's budget; pulls_separately: the step's micro-batch
+    int64_t ready_ns;             // when it was handed over, by this host's clock
     int64_t tokens, mean_tokens;  // struct step_plan's, where workers join and leave; else 0
     struct transfer_ids ids;
 };
@@ -147,7 +148,7 @@ void worker_core_destroy(struct worker_core **c);
 // ---- requests. Each is answered by a change of the state below.
 // The unit must not be busy with the step that had the slot before.
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info);
-// By unit: pulls the unit's weights. No pull of the unit may be open.
+// Pulls the unit's weights. No pull of the unit may be open.
 void worker_core_pull_unit(struct worker_core *c, int u, const struct pull_info *info, double now);
 // values (n_pad) must not change until the unit is no longer busy. round: 1, 2, .. counts loadings.
 void worker_core_init_unit(struct worker_core *c, int u, const float *values, uint64_t round);

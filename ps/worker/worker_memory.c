@@ -58,18 +58,21 @@ static void *take_twin(struct arena *a, struct arena_room *room, size_t bytes, u
     return room ? arena_room_take(room, bytes, DEV_ALIGN) : arena_take(a, MEM_HOST, bytes);
 }
 
-// A worker that keeps two units at a time shares the same buffers between units.
-static void carve_slots(struct arena *a, const struct config *c, const struct layout *l,
-                        struct arena_room *room, struct worker_buffers *out) {
-    bool staged = ps_is_staged(c);
-    struct arena_room *models = staged ? NULL : room;
-    struct unit_schedule s;
+// The model's weights and gradients lie in slots (unit_residence): of one unit each, or shared between units.
+void worker_carve(struct arena *a, const struct config *c, const struct layout *l, bool in_place,
+                  struct arena_room *room, struct worker_buffers *out) {
+    bool staged = ps_is_staged(c), codes = ps_codes(c);
+    struct arena_room *models = staged ? NULL : room;  // the segment, if it holds the model's own buffers
+    const struct unit_prefetch residence = unit_residence(c);
     size_t size = dtype_size(c->dtype);
     uint64_t at = 0;
-    unit_schedule_open(&s, l, &(struct unit_prefetch){0});
-    for (int i = 0; i < unit_schedule_count(&s); i++) {
+    struct unit_schedule s;
+    if (models) arena_count(a, MEM_COMM, SEGMENT_HEAD);
+    // 1. Weights, unless they are read in place.
+    unit_schedule_open(&s, l, &residence);
+    for (int i = 0; i < unit_schedule_count(&s) && !(in_place && room); i++) {
         size_t bytes = (size_t)unit_schedule_elements(&s, i) * size;
-        void *slot = take(a, MEM_COMM, models, bytes, &at);
+        void *slot = take(a, residence.all ? MEM_PARAMETER : MEM_COMM, models, bytes, &at);
         void *wire = staged ? take_twin(a, room, bytes, &at) : slot;
         for (int u = 0; u < l->count; u++) {
             if (unit_schedule_slot(&s, u) != i) continue;
@@ -79,47 +82,29 @@ static void carve_slots(struct arena *a, const struct config *c, const struct la
         }
     }
     unit_schedule_close(&s);
-    for (int i = 0; i < GRAD_SLOTS; i++) {
-        size_t bytes = (size_t)grad_slot_elements(l, i) * size;
-        void *slot = take(a, MEM_COMM, models, bytes, &at);
-        void *wire = staged ? take_twin(a, room, bytes, &at) : slot;
+    // 2. The errors of codes.
+    for (int u = 0; u < l->count && codes; u++)
+        out->errors[u] = arena_take(a, MEM_OPTIMIZER, (size_t)l->units[u].n_pad * sizeof(float));
+    // 3. Gradients of all steps that may be open, and the codes that are pushed instead of them.
+    int buffers = residence.all ? l->count : GRAD_SLOTS;
+    for (int i = 0; i < buffers * (1 + out->lead); i++) {
+        int of = i % buffers;
+        int64_t n = residence.all ? l->units[of].n_pad : grad_slot_elements(l, of);
+        size_t bytes = codes ? out->push_bytes[of] : (size_t)n * size;
+        void *grad =
+            take(a, residence.all ? MEM_GRADIENT : MEM_COMM, codes ? NULL : models, (size_t)n * size, &at);
+        void *push = codes ? take(a, MEM_COMM, models, bytes, &at) : grad;
+        void *wire = staged ? take_twin(a, room, bytes, &at) : push;
         for (int u = 0; u < l->count; u++) {
-            if (grad_slot(l, u) != i) continue;
-            out->grads[u] = out->pushes[u] = slot;
-            out->wire_grads[u] = wire;
-            out->grad_at[u] = at;
+            if ((residence.all ? u : grad_slot(l, u)) != of) continue;
+            int k = worker_buffer(out, u, i / buffers);
+            out->grads[k] = grad;
+            out->pushes[k] = push;
+            out->wire_grads[k] = wire;
+            out->grad_at[k] = at;
         }
     }
-}
-
-void worker_carve(struct arena *a, const struct config *c, const struct layout *l, bool in_place,
-                  struct arena_room *room, struct worker_buffers *out) {
-    bool staged = ps_is_staged(c);
-    in_place = in_place && room;
-    struct arena_room *models = staged ? NULL : room;  // the segment, if it holds the model's own buffers
-    if (models) arena_count(a, MEM_COMM, SEGMENT_HEAD);
-    if (ps_by_units(c)) carve_slots(a, c, l, room, out);
-    for (int u = 0; u < l->count && !ps_by_units(c); u++) {
-        size_t bytes = (size_t)l->units[u].n_pad * dtype_size(c->dtype);
-        uint64_t *weight_at = &out->weight_at[u];
-        for (int64_t step = 0; step <= out->lead; step++) {
-            int i = worker_buffer(out, u, step);
-            out->grads[i] = take(a, MEM_GRADIENT, ps_codes(c) ? NULL : models, bytes, &out->grad_at[i]);
-            out->pushes[i] = out->grads[i];
-            if (!ps_codes(c)) continue;
-            if (step == 0)
-                out->errors[u] = arena_take(a, MEM_OPTIMIZER, (size_t)l->units[u].n_pad * sizeof(float));
-            out->pushes[i] = take(a, MEM_COMM, models, out->push_bytes[u], &out->grad_at[i]);
-        }
-        out->weights[u] = in_place ? NULL : take(a, MEM_PARAMETER, models, bytes, weight_at);
-        out->wire_weights[u] = staged ? take_twin(a, room, bytes, weight_at) : out->weights[u];
-        for (int64_t step = 0; step <= out->lead; step++) {
-            int i = worker_buffer(out, u, step);
-            out->wire_grads[i] =
-                staged ? take_twin(a, room, out->push_bytes[u], &out->grad_at[i]) : out->pushes[i];
-        }
-    }
-    if (config_sums_in_fp32(c) && !ps_by_units(c)) grad_sums_carve(&out->sums, a, l, GRAD_WHOLE);
+    if (config_sums_in_fp32(c) && residence.all) grad_sums_carve(&out->sums, a, l, GRAD_WHOLE);
     out->words = consistency_of(c).row->on_arrival ? arena_take(a, MEM_WORKSPACE, sizeof *out->words) : NULL;
     out->wire_words = staged ? arena_take(a, MEM_HOST, sizeof *out->wire_words) : NULL;
 }

@@ -28,7 +28,7 @@ void unit_schedule_open(struct unit_schedule *s, const struct layout *l, const s
         if (up > deepest) deepest = up;
         if (down > deepest) deepest = down;
     }
-    s->slots = 1 + deepest;
+    s->slots = p->all ? l->count : 1 + deepest;
     while (p->live > 0 && s->slots > 1 && live_elements(s) > p->live) s->slots--;
     s->unit = xcalloc((size_t)s->slots + 1, sizeof *s->unit);
     s->aside = xcalloc((size_t)s->slots + 1, sizeof *s->aside);
@@ -53,7 +53,7 @@ int64_t unit_schedule_elements(const struct unit_schedule *s, int slot) {
 
 bool unit_schedule_there(const struct unit_schedule *s, int u, enum pass pass) {
     int slot = unit_schedule_slot(s, u);
-    return s->unit[slot] == u && (pass == PASS_EVAL || !s->aside[slot]);
+    return s->prefetch.all || (s->unit[slot] == u && (pass == PASS_EVAL || !s->aside[slot]));
 }
 
 void unit_schedule_gathered(struct unit_schedule *s, int u, enum pass pass) {
@@ -74,7 +74,7 @@ void unit_schedule_forget(struct unit_schedule *s) {
 
 int unit_schedule_ahead(const struct unit_schedule *s, int next, enum pass pass, int k) {
     int way = pass == PASS_BACKWARD ? -1 : 1;
-    if (next < 0 || next >= s->layout->count || k >= s->slots - 1) return -1;
+    if (s->prefetch.all || next < 0 || next >= s->layout->count || k >= s->slots - 1) return -1;
     return k < reach(s, next, way) ? next + way * k : -1;
 }
 

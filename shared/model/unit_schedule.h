@@ -1,5 +1,5 @@
 // Which unit's weights a rank gathers when, and into which slot, if the rank has only slots for weights. Pure,
-// without ranks and streams. Stage 3 of a ring and the resident units of a star use it: the run at every use,
+// without ranks and streams. Stage 3 of a ring and the workers of a star use it: the run at every use,
 // and the prediction for every use of a step.
 //
 //     units     u0 u1 u2 u3 u4 u5     forward | backward, K = 2 slots: unit u uses slot u mod K
@@ -26,6 +26,7 @@ struct unit_prefetch {
     bool bounded;      // limited by elements; else to one unit
     int64_t elements;  // a unit is gathered if the units before it have fewer; 0: none ahead
     int64_t live;      // limit of the elements in all slots; 0: none. There is always one slot
+    bool all;          // each unit has a slot of its own, which always holds its weights: nothing is gathered
 };
 
 struct unit_schedule {

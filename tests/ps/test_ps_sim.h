@@ -60,7 +60,6 @@ static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
                                     .shared = x->shared,
                                     .grad_at = x->grad_at,
                                     .weight_at = s->t.share == SHARE_IN_PLACE ? NULL : x->weight_at,
-                                    .by_unit = s->t.micro > 0,
                                     .credit_bytes = s->t.credit_bytes ? s->t.credit_bytes : 4096,
                                     .heartbeat_s = 0.1,
                                     .lost_s = 1e6,

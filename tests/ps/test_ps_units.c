@@ -8,7 +8,7 @@
 #include "shared/model/unit_schedule.h"
 #include "test_ps_sim.h"
 
-// A worker's loop, as ps/worker/resident_units.c is called by shared/train/train.c.
+// A worker's loop, as ps/worker/unit_slots.c is called by shared/train/train.c.
 struct loop {
     struct unit_schedule schedule;
     int micro, unit;
@@ -94,6 +94,7 @@ static void push(struct sim *s, struct sim_worker *x, struct loop *p, int u) {
     struct push_info info = {.step = x->step,
                              .lr = TOY_LR,
                              .grad_scale = 1.0f,
+                             .pulls_separately = true,
                              .batch = p->micro,
                              .ready_ns = ps_clock_ns(sim_clock(s, x))};
     memset(x->grads[u], 0, (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype));

@@ -25,15 +25,18 @@ static void test_slots_of_a_budget(void **state) {
         int slots;
         int64_t elements[UNITS];
     } cases[] = {
-        {{0}, 2, {100, 200}},                    // one unit ahead
-        {{true, 0, 0}, 1, {200}},                // nothing ahead
-        {{true, 1, 0}, 2, {100, 200}},           // the first unit may exceed the budget
-        {{true, 10, 0}, 2, {100, 200}},          // the budget is used up by u1
-        {{true, 11, 0}, 3, {100, 40, 200}},      // u0: u1, u2 ahead
-        {{true, 60, 0}, 4, {100, 200, 20, 30}},  // u0: u1, u2, u3 ahead: 10 + 20 < 60, with u3 it is not
-        {{true, INT64_MAX, 0}, 6, {100, 10, 20, 30, 40, 200}},
-        {{true, INT64_MAX, 350}, 5, {200, 10, 20, 30, 40}},  // six slots would hold 400
-        {{true, INT64_MAX, 1}, 1, {200}},                    // one slot there must be
+        {{0}, 2, {100, 200}},                       // one unit ahead
+        {{true, 0, 0, false}, 1, {200}},            // nothing ahead
+        {{true, 1, 0, false}, 2, {100, 200}},       // the first unit may exceed the budget
+        {{true, 10, 0, false}, 2, {100, 200}},      // the budget is used up by u1
+        {{true, 11, 0, false}, 3, {100, 40, 200}},  // u0: u1, u2 ahead
+        {{true, 60, 0, false},
+         4,
+         {100, 200, 20, 30}},  // u0: u1, u2, u3 ahead: 10 + 20 < 60, with u3 it is not
+        {{true, INT64_MAX, 0, false}, 6, {100, 10, 20, 30, 40, 200}},
+        {{true, INT64_MAX, 350, false}, 5, {200, 10, 20, 30, 40}},  // six slots would hold 400
+        {{.all = true}, 6, {100, 10, 20, 30, 40, 200}},
+        {{true, INT64_MAX, 1, false}, 1, {200}},  // one slot there must be
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct unit_schedule s;
@@ -65,7 +68,7 @@ static void expect(const struct layout *l, struct unit_prefetch p, int64_t micro
 
 static void test_what_a_turn_leaves_is_not_gathered_again(void **state) {
     (void)state;
-    const struct unit_prefetch one = {0}, none = {.bounded = true}, all = {true, INT64_MAX, 0};
+    const struct unit_prefetch one = {0}, none = {.bounded = true}, all = {true, INT64_MAX, 0, false};
     expect(&plain, one, 1, LIST(1, 1, 1, 1, 1, 1), LIST(1, 1, 1, 1, 0, 0));
     expect(&plain, one, 3, LIST(1, 1, 3, 3, 3, 3), LIST(3, 3, 3, 3, 0, 0));
     expect(&tied, one, 3, LIST(1, 1, 1, 3, 3, 3), LIST(0, 3, 3, 3, 0, 0));
@@ -117,11 +120,36 @@ static void test_nothing_in_use_is_overwritten(void **state) {
     for (int i = 0; i < 2; i++)
         for (int64_t budget = 0; budget < 500; budget++) {
             struct unit_schedule s;
-            unit_schedule_open(&s, layouts[i], &(struct unit_prefetch){true, budget, 0});
+            unit_schedule_open(&s, layouts[i], &(struct unit_prefetch){true, budget, 0, false});
             for (int u = 0; u < UNITS; u++) use(&s, u, PASS_FORWARD);
             for (int u = UNITS - 1; u >= 0; u--) use(&s, u, PASS_BACKWARD);
             unit_schedule_close(&s);
         }
+}
+
+// Where each unit has a slot of its own nothing is gathered, whatever happens.
+static void test_all_units(void **state) {
+    (void)state;
+    const struct unit_prefetch all = {.all = true};
+    const struct layout *layouts[] = {&plain, &tied};
+    for (int i = 0; i < 2; i++) {
+        struct unit_schedule s;
+        unit_schedule_open(&s, layouts[i], &all);
+        unit_schedule_gathered(&s, 1, PASS_EVAL);
+        unit_schedule_forget(&s);
+        int64_t elements = 0;
+        for (int u = 0; u < UNITS; u++) {
+            assert_true(unit_schedule_there(&s, u, PASS_FORWARD));
+            assert_int_equal(unit_schedule_ahead(&s, u, PASS_FORWARD, 0), -1);
+            assert_int_equal(unit_schedule_elements(&s, unit_schedule_slot(&s, u)),
+                             layouts[i]->units[u].n_pad);
+        }
+        for (int k = 0; k < unit_schedule_count(&s); k++) elements += unit_schedule_elements(&s, k);
+        for (int u = 0; u < UNITS; u++) elements -= layouts[i]->units[u].n_pad;
+        assert_int_equal(elements, 0);
+        unit_schedule_close(&s);
+        expect(layouts[i], all, 3, LIST(0, 0, 0, 0, 0, 0), LIST(0, 0, 0, 0, 0, 0));
+    }
 }
 
 // An evaluation may use what training gathered, but not the other way round: or a step's bytes would depend on it.
@@ -145,6 +173,7 @@ int main(void) {
         cmocka_unit_test(test_what_a_turn_leaves_is_not_gathered_again),
         cmocka_unit_test(test_which_gathers_are_not_the_first),
         cmocka_unit_test(test_nothing_in_use_is_overwritten),
+        cmocka_unit_test(test_all_units),
         cmocka_unit_test(test_evaluation_is_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -578,13 +578,13 @@ static bool variant(int i, struct topology_variant *out) {
 static int check(const struct config *c) {
     const char *why = NULL;
     if (config_device(c)->gpu)
-        why = "means over the ranks are taken by hosts alone: use --device cpu, or --topology zero:0";
+        why = "means over the ranks are computed only on CPUs: use --device cpu, or --topology zero:0";
     else if (c->dtype == DT_F16)
-        why = "ranks would skip steps apart, and their loss scales with them: use --dtype bf16 or fp32";
+        why = "ranks would skip different steps and have different loss scales: use --dtype bf16 or fp32";
     else if (c->eval_every_seconds > 0)
         why = "all ranks take part in a snapshot, and eval_every_seconds is one rank's clock: use eval_every";
     else if (c->optimizer.row->onebit)
-        why = "OneBitAdam exchanges momenta of one model, and ranks have their own ones: use Adam";
+        why = "OneBitAdam exchanges the momenta of one model, and each rank has a model of its own: use Adam";
     else if (c->documents == DOCUMENTS_WHOLE)
         why =
             "a rank's gradient is a mean over its own samples, of as many tokens as any other's: use --documents packed";
@@ -605,8 +605,8 @@ static void explain(const struct config *c, struct topology_words *out) {
         .picture = "gossip",
         .how = graphs[c->gossip_graph].how,
         .differs =
-            "each rank updates a model of its own with the gradient of its own slice, and takes means of weights with its "
-            "neighbours alone, where the others make one update with the mean gradient of all ranks. The run's weights are the "
+            "each rank updates a model of its own with the gradient of its own slice, and takes means of weights only with its "
+            "neighbours, where the others make one update with the mean gradient of all ranks. The run's weights are the "
             "mean of the ranks' models",
         .loss_of = LOSS_OF_RANK_0};
 }

@@ -212,7 +212,7 @@ static int check_medium(const struct config *c) {
             name);
     if (c->launch == LAUNCH_THREADS || c->collective == RING_THREADS)
         return fail(
-            "--medium %s: ranks that are threads read each other's memory and talk through nothing; use --launch "
+            "--medium %s: ranks that are threads read each other's memory and need no medium; use --launch "
             "processes or mpi for ranks that are processes, or leave --medium out",
             name);
     if (c->collective == RING_TCP && c->medium == MEDIUM_SHM)
@@ -233,9 +233,9 @@ static int check_collective(const struct config *c) {
     enum ring_collective host = host_of(c->launch), asked = c->collective;
     const char *why = host == RING_THREADS    ? "the ranks share one process's memory"
                       : asked == RING_THREADS ? "the ranks are processes of their own"
-                      : asked == RING_MPI     ? "nobody tells them where MPI's others are"
+                      : asked == RING_MPI     ? "MPI gives them no addresses of each other"
                       : asked == RING_TCP     ? "the ranks talk over MPI"
-                                              : "nobody gives them the memory to share";
+                                              : "they have no memory to share";
     if (c->launch != LAUNCH_DEFAULT && launch_of[asked] && c->launch != launch_of[asked])
         return fail("--collective %s: with --launch %s %s; use --collective %s, or --launch %s",
                     engine_rows[asked].name, launch_rows[c->launch].name, why, engine_rows[host].name,
@@ -265,7 +265,7 @@ int ranks_check_rank(const struct config *c, const struct rank_env *e) {
                     most, most == HUB_PROCESSES_MAX ? " that are processes (--launch threads: more)" : "");
     if (c->collective == RING_MPI && !launch_rows[c->launch].by_others && e->kind == RANK_ENV_NONE)
         return fail(
-            "--collective mpi: nobody has started this process as a rank; add "
+            "--collective mpi: this process was not started as a rank; add "
             "--launch mpi, start it by mpirun -n %d, or use --collective auto",
             c->workers);
     if (e->kind == RANK_ENV_NONE || e->kind == RANK_ENV_OWN) return 0;
@@ -279,7 +279,7 @@ int ranks_check_rank(const struct config *c, const struct rank_env *e) {
             c->collective == RING_SHM ? ", and not known to be on one machine" : "", engine_rows[host].name);
     if (c->collective == RING_MPI && host != RING_MPI)
         return fail(
-            "--collective mpi: started by %s, and nobody tells the ranks where MPI's others are; use --collective %s, mpirun -n "
+            "--collective mpi: started by %s, and MPI gives the ranks no addresses of each other; use --collective %s, mpirun -n "
             "%d or srun --mpi=pmix",
             by, engine_rows[host].name, e->size);
     if (c->workers != e->size)

@@ -59,7 +59,7 @@ static int check_hpz(const struct config *c) {
             key, (long long)h, (long long)g);
     if (c->reduce_native)
         return fail(
-            "%s %lld: with \"reduce\": \"native\" nobody can tell which bytes of a sum leave a host; leave one of them out",
+            "%s %lld: with \"reduce\": \"native\" the bytes of a sum that leave a host are unknown; leave one of them out",
             key, (long long)h);
     return 0;
 }
@@ -68,7 +68,7 @@ static int check_hpz(const struct config *c) {
 static int check_onebit(const struct config *c) {
     if (config_group(c))
         return fail(
-            "optimizer.type %s: every rank tells every other its momentum in one bit, which is not done in groups; leave "
+            "optimizer.type %s: ranks exchange their momenta in one bit with all other ranks, not in groups; leave "
             "reduce_group out",
             c->optimizer.row->name);
     if (zero_policy_of(c->variant)->gather_grads) return 0;
@@ -81,7 +81,7 @@ static int check_onebit(const struct config *c) {
 // no_sync changes only stages with several reductions per step.
 static int check_no_sync(const struct config *c) {
     if (c->variant < 2)
-        return fail("ring.no_sync: zero:%d reduces whole gradients once a step in any case; leave it out",
+        return fail("ring.no_sync: zero:%d reduces whole gradients once per step in any case; leave it out",
                     c->variant);
     if (c->accumulation < 2)
         return fail(
@@ -91,13 +91,13 @@ static int check_no_sync(const struct config *c) {
 }
 
 static int check_local_steps(const struct config *c) {
-    const char *lacks =
-        c->variant == 3 ? "a round needs all weights to measure the way from: use zero:0, zero:1 or zero:2"
+    const char *why =
+        c->variant == 3
+            ? "each rank subtracts its weights from the whole anchor: use zero:0, zero:1 or zero:2"
         : c->offload_optimizer.device != OFFLOAD_NONE
             ? "a rank's own masters stay on its device: leave zero_optimization.offload_optimizer out"
             : NULL;
-    if (!c->local_steps.steps || !lacks) return 0;
-    return fail("local_steps.steps: %s", lacks);
+    return c->local_steps.steps && why ? fail("local_steps.steps: %s", why) : 0;
 }
 
 static int check(const struct config *c) {

@@ -26,7 +26,7 @@ void hub_abort(struct hub *h, const char *why);
 int hub_run(int size, const char *flag, int (*work)(void *ctx, struct hub *hub, int rank), void *ctx);
 
 // Processes: at most so many. hub_bytes: bytes of their shared memory, which is initially zero. It begins with a
-// struct end_reason (decentral/collective/end_reason.h).
+// struct end_reason (rank_liveness.h).
 #define HUB_PROCESSES_MAX 1024
 size_t hub_bytes(int size);
 // Makes this process the rank of the hub. lives outlives the hub, and keeps its end in this memory.

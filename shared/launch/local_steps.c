@@ -26,7 +26,7 @@
 //             fp32 for the masters of x_i. a - x_i is one subtraction in fp32, rounded once to the gradients' type.
 //             Sums follow the inner topology's rules: the same bits from the star and the ring.
 // Memory      In addition to the inner topology's: that of a local topology, and a unit in fp32.
-// Learning rate   of a rank's own optimizer: the schedule's, at the rank's current step (tell_clock)
+// Learning rate   of a rank's own optimizer: the schedule's, at the rank's current step (set_schedule_position)
 // Checkpoints, snapshots and the run's end   happen only at the end of a round (plan.open). Their shared state is the
 //             anchor's, like the last weights; each rank adds its own masters, moments and number of updates.
 // The record of a step   has rank 0's own loss and gradient norm.
@@ -48,7 +48,7 @@ struct local_steps {
     const struct config *c;
     struct arena arena;
     struct update_scalars *scalars;
-    float *way;         // a - x of one unit
+    float *delta;       // a - x of one unit
     float **master;     // (units) the local topology's masters
     void **weight;      // (units) the local topology's weights; in fp32 the masters
     bool *anchored;     // (units) the unit has received this round's anchor
@@ -97,7 +97,7 @@ static void cast(struct local_steps *d, void *to, enum dtype to_dt, const void *
 // round, and N batches are a round of all ranks. While a rank takes a step, each other rank is assumed to take one,
 // too. So ranks of equal speed have the learning rates of synchronous ranks, and the last round ends where the schedule
 // ends. The position never decreases: a rank ahead of the job keeps its learning rate until the job catches up.
-static void tell_clock(struct local_steps *d) {
+static void set_schedule_position(struct local_steps *d) {
     struct step_plan *p = &d->base.plan;
     int64_t seen = d->first + d->at * d->c->train_batch;
     if (seen > d->seen) d->seen = seen;
@@ -105,7 +105,7 @@ static void tell_clock(struct local_steps *d) {
     p->unapplied = d->seen > p->samples ? d->seen - p->samples : 0;
 }
 
-static int take_anchor(struct local_steps *d, int u) {
+static int pull_anchor(struct local_steps *d, int u) {
     struct unit_view v;
     int64_t n = d->base.layout->units[u].n_pad;
     d->anchored[u] = true;
@@ -116,30 +116,30 @@ static int take_anchor(struct local_steps *d, int u) {
     // The number of samples in the new anchor is known when all units have arrived.
     if (d->base.plan.alone && u == d->base.layout->count - 1) {
         d->samples = d->inner->plan.samples;
-        tell_clock(d);
+        set_schedule_position(d);
     }
     return topology_release(d->inner, u, PASS_FORWARD);
 }
 
 // Passes a - x of a unit to the inner topology as its gradient.
-static int give_way(struct local_steps *d, int u) {
+static int push_delta(struct local_steps *d, int u) {
     struct unit_view v;
     int64_t n = d->base.layout->units[u].n_pad;
     if (topology_acquire(d->inner, u, PASS_BACKWARD, &v)) return -1;
-    cast(d, d->way, DT_F32, v.weights, d->base.dtype, n);
-    optimizer_add_scaled(d->base.compute, d->scalars, d->way, -1, d->master[u], n);
+    cast(d, d->delta, DT_F32, v.weights, d->base.dtype, n);
+    optimizer_add_scaled(d->base.compute, d->scalars, d->delta, -1, d->master[u], n);
     if (elastic(d)) {
-        optimizer_add_scaled(d->base.compute, d->scalars, d->master[u], d->c->local_steps.lr, d->way, n);
+        optimizer_add_scaled(d->base.compute, d->scalars, d->master[u], d->c->local_steps.lr, d->delta, n);
         cast(d, d->weight[u], d->base.dtype, d->master[u], DT_F32, n);
     }
-    cast(d, v.grad, d->base.dtype, d->way, DT_F32, n);
+    cast(d, v.grad, d->base.dtype, d->delta, DT_F32, n);
     return topology_grad_ready(d->inner, u);
 }
 
 // ---------------------------------------------------------------- a step
 // Sets the counters of the inner topology, in rounds, from those of the loop, in steps. Called before the first step,
 // with the state of a checkpoint if the run resumes.
-static void begin_inside(struct local_steps *d) {
+static void set_inner_counters(struct local_steps *d) {
     const struct train_state *s = &d->base.start;
     int64_t every = d->c->local_steps.steps;
     struct step_plan *p = &d->inner->plan;
@@ -154,7 +154,7 @@ static void begin_inside(struct local_steps *d) {
 }
 
 // Copies the inner topology's counters of the job and of bytes to the outer one, where the loop reads them.
-static void look_inside(struct local_steps *d) {
+static void copy_counters(struct local_steps *d) {
     struct topology *t = &d->base, *in = d->inner;
     t->plan.version = in->plan.version;
     if (t->plan.alone) t->plan.dealt = in->plan.dealt;
@@ -169,7 +169,7 @@ static int steps_plan(struct topology *t, int64_t step) {
     d->inner->timeline = t->timeline;
     if (d->at == 0) {
         int more = topology_plan(d->inner, d->round);
-        if (t->plan.alone) look_inside(d);
+        if (t->plan.alone) copy_counters(d);
         if (more <= 0) return more;
         memset(d->anchored, 0, (size_t)t->layout->count * sizeof *d->anchored);
         d->samples = d->inner->plan.samples;
@@ -177,7 +177,7 @@ static int steps_plan(struct topology *t, int64_t step) {
     }
     t->plan.open = d->at + 1 < every;
     if (!t->plan.alone) return step_plan_together(t);
-    tell_clock(d);
+    set_schedule_position(d);
     t->plan.first = d->inner->plan.first + d->at * own;
     t->plan.next = t->plan.open ? t->plan.first + own : -1;
     return 1;
@@ -190,7 +190,7 @@ static int steps_begin_micro(struct topology *t, int i, int n) {
 static int steps_acquire(struct topology *t, int u, enum pass p, struct unit_view *v) {
     struct local_steps *d = steps_of(t);
     if (p == PASS_EVAL) return topology_acquire(d->inner, u, p, v);
-    if (!d->anchored[u] && take_anchor(d, u)) return -1;
+    if (!d->anchored[u] && pull_anchor(d, u)) return -1;
     return topology_acquire(d->local, u, p, v);
 }
 
@@ -217,18 +217,18 @@ static int exchange(struct local_steps *d, const struct step_input *in, struct s
     inner->plan.loss_scale = 1;
     if (topology_begin_micro(inner, 0, 1)) return -1;
     for (int u = d->base.layout->count - 1; u >= 0; u--)
-        if (give_way(d, u)) return -1;
+        if (push_delta(d, u)) return -1;
     if (topology_step(inner, &round, &done)) return -1;
     if (done.skipped)
         return fail(
-            "step %lld: what the last %lld steps have moved the weights by is not finite: lower the learning rate, or "
+            "step %lld: the change of the weights over the last %lld steps is not finite: lower the learning rate, or "
             "local_steps.steps",
             (long long)in->step + 1, (long long)d->c->local_steps.steps);
     d->begun = true;
     d->stop = false;
     d->round++;
     out->stop = done.stop;
-    look_inside(d);
+    copy_counters(d);
     return 0;
 }
 
@@ -258,7 +258,7 @@ static void steps_prefetch(struct topology *t, int u, enum pass p) {
 
 static int steps_sum(struct topology *t, double *values, int count) {
     int rc = topology_sum(steps_of(t)->inner, values, count);
-    look_inside(steps_of(t));
+    copy_counters(steps_of(t));
     return rc;
 }
 
@@ -267,7 +267,7 @@ static int steps_finish(struct topology *t) {
     d->inner->plan.keep = t->plan.keep;
     if (topology_finish(d->local)) return -1;
     int rc = topology_finish(d->inner);
-    look_inside(d);
+    copy_counters(d);
     if (!t->plan.alone) return rc;
     t->plan.samples = d->inner->plan.samples;
     t->plan.unapplied = 0;
@@ -295,7 +295,7 @@ static int steps_load(struct topology *t, struct checkpoint *c) {
     struct local_steps *d = steps_of(t);
     char who[32];
     snprintf(who, sizeof who, "worker-%d", t->rank);
-    begin_inside(d);
+    set_inner_counters(d);
     d->round = d->inner->start.step;
     d->begun = d->round > 0;
     if (topology_load(d->inner, c)) return -1;
@@ -303,7 +303,7 @@ static int steps_load(struct topology *t, struct checkpoint *c) {
     t->own_number.value = t->start.updates;
     d->local->start = t->start;
     if (!rc) rc = local_load_own(d->local, c, t->rank, t->size);
-    look_inside(d);
+    copy_counters(d);
     if (rc <= 0) return rc;
     return fail(
         "--resume: %s holds no masters and moments of each of %d ranks' own, which local_steps goes on with: give as many "
@@ -313,7 +313,7 @@ static int steps_load(struct topology *t, struct checkpoint *c) {
 
 static int steps_load_unit(struct topology *t, int u, const float *values) {
     struct local_steps *d = steps_of(t);
-    if (u == 0) begin_inside(d);
+    if (u == 0) set_inner_counters(d);
     return topology_load_unit(d->inner, u, values);
 }
 
@@ -354,10 +354,10 @@ static void carve(const struct layout *l, struct arena *a, struct local_steps *d
     int64_t most = 0;
     for (int u = 0; u < l->count; u++)
         if (l->units[u].n_pad > most) most = l->units[u].n_pad;
-    float *way = arena_take(a, MEM_WORKSPACE, (size_t)most * sizeof(float));
+    float *delta = arena_take(a, MEM_WORKSPACE, (size_t)most * sizeof(float));
     struct update_scalars *scalars = arena_take(a, MEM_WORKSPACE, sizeof *scalars);
     if (!d) return;
-    d->way = way;
+    d->delta = delta;
     d->scalars = scalars;
 }
 

@@ -76,7 +76,7 @@ class Refused(Ring):
     def test_words_that_do_not_fit(self):
         for words, said in ((["--workers", "3"], "--workers 3, but torchrun started 2 ranks"),
                             (["--collective", "local"], "--collective local: started by torchrun, the ranks are processes of their own; use --collective shm"),
-                            (["--collective", "mpi"], "--collective mpi: started by torchrun, and nobody tells the ranks where MPI's others are; use --collective shm")):
+                            (["--collective", "mpi"], "--collective mpi: started by torchrun, and MPI gives the ranks no addresses of each other; use --collective shm")):
             self.assertIn(said, self.ended(self.ranks(2, "--steps", "2", *words), 2, None)[0])
 
     def test_memory_of_several_machines(self):

@@ -139,7 +139,6 @@ class Pages(Case):
     def page(self, *topologies, **summary):
         runs = [make_run(self.at(t.replace(":", "-")), t, **summary) for t in topologies]
         p = self.run_it("--runs", *runs)
-        self.assertEqual(p.returncode, 0, p.stderr)
         return self.report(), p.stdout
 
     def report(self):
@@ -308,7 +307,6 @@ class Noise(Case):
         noise.write(quiet, {"others_share": 0.01, "stolen_share": 0.0})
         noise.write(other, {"others_share": 0.01, "stolen_share": 0.0, **shares})
         p = self.run_it("--runs", quiet, other)
-        self.assertEqual(p.returncode, 0, p.stderr)
         return p.stdout, self.read("out", "report.html")
 
     def test_a_noisy_run_is_marked_and_no_other(self):

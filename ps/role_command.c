@@ -264,7 +264,7 @@ static int leave(struct role *r, int status) {
     if (!status && stands && phase == RUN_COMPLETE && r->job.config->recovery.checkpoint_every > 0 &&
         checkpoint_latest_step(r->job.dir) < 0) {
         fail(
-            "%s/checkpoints: no checkpoint could be kept: all steps are done, and nothing can go on from them",
+            "%s/checkpoints: no checkpoint could be kept: all steps are done, and no run can resume from them",
             r->job.dir);
         status = EXIT_RUN_FAILED;
     }

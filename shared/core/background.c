@@ -173,11 +173,11 @@ void output_open_streams(void) {
 }
 
 void output_warn_unread(void) {
-    warn("nobody reads standard output any more: what is printed is lost, the run goes on");
+    warn("standard output has no reader any more: printed text is lost, the run continues");
 }
 
 int output_fail(int why) {
-    return fail("standard output could not be written: %s; what was printed is lost, the run's files are not",
+    return fail("standard output could not be written: %s; printed text is lost, the run's files are complete",
                 why ? strerror(why) : "is the disk full?");
 }
 

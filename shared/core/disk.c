@@ -231,7 +231,7 @@ int run_file_write(const char *dir, const char *name, const char *text) {
 
 void run_file_try(const char *dir, const char *name, const char *text) {
     char *why = NULL;
-    if (replace(dir, name, text, &why)) warn("%s; the job goes on without that", why);
+    if (replace(dir, name, text, &why)) warn("%s; the job continues without it", why);
     free(why);
 }
 
@@ -239,7 +239,7 @@ void run_file_add(const char *dir, const char *name, const char *line) {
     char *path = xasprintf("%s/%s", dir, name);
     struct log_file f;
     bool lost = log_file_open(&f, path, NULL, NULL) || log_file_add(&f, line, strlen(line));
-    if (lost) warn("%s: cannot write: %s: a line is missing there; the job goes on", path, strerror(errno));
+    if (lost) warn("%s: cannot write: %s: a line is missing there; the job continues", path, strerror(errno));
     log_file_close(&f);
     free(path);
 }

@@ -274,7 +274,7 @@ char *message_fault_text(const char *text) {
     char why[FAULT_WHY_MAX];
     if (!text || message_fault_parse(text, 0, &f, why) != 0 || !message_fault_any(&f)) return NULL;
     return xasprintf(
-        "of the messages a share of %g is lost, %g comes twice, %g out of order; each %g ms late", f.drop,
+        "of the messages a share of %g is lost, %g sent twice, %g out of order; each arrives %g ms late", f.drop,
         f.dup, f.reorder, f.delay_ms);
 }
 

@@ -184,9 +184,9 @@ static int open_all(struct token_source *s, const struct data_options *o) {
     if (read_all(s, o)) return -1;
     const char *both = val ? in_both(&s->stream, &s->val_stream) : NULL;
     if (both)
-        warn("data %s: is trained on and held out: the held-out loss is one of text that was seen", both);
+        warn("data %s: is both trained on and held out: the held-out loss is measured on text that was trained on", both);
     if (s->stream.from.only_held)
-        warn("data %s: trains on %s, of which every name says that it is held out", o->path, s->stream.files);
+        warn("data %s: trains on %s, but the name of every file says that it is held out", o->path, s->stream.files);
     const struct token_stream *t = &s->stream;
     if (val && !o->val_path)
         info("data %s: trains on %s, and evaluates on %s, as the names say%s%s", o->path, t->files,

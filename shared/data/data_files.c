@@ -142,7 +142,7 @@ static int find_pattern(struct data_files *f, const char *path) {
     if (f->count) qsort(f->paths, (size_t)f->count, sizeof *f->paths, by_text);
     for (int i = f->count; i-- > 0;)
         if (is_beside(f, f->paths[i])) drop(f, i);
-    return f->count ? 0 : fail("data %s: only what stands beside data matches this pattern", path);
+    return f->count ? 0 : fail("data %s: only files that accompany data match this pattern", path);
 }
 
 static int find_entries(struct data_files *f, const char *path) {

@@ -112,7 +112,7 @@ static int read_index(struct segment *g, const char *path, const struct mapped_f
     const unsigned char *p = index->base;
     uint64_t version = 0, sequences = 0, documents = 0;
     if (index->bytes < MEGATRON_HEADER || memcmp(p, "MMIDIDX\0", 9) != 0)
-        return fail("data %s: stands beside %s, but is no index of Megatron's: remove it, or make both again",
+        return fail("data %s: lies next to %s, but is not an index of Megatron's: remove it, or make both again",
                     path, g->path);
     memcpy(&version, p + 9, sizeof version);
     memcpy(&sequences, p + 18, sizeof sequences);

@@ -149,7 +149,7 @@ static void check_member_0(struct client *s, double turn_s) {
     poll_clock_text(&s->turns, gone ? s->closed_s : s->heard_s, stood);
     char *why =
         gone ? xasprintf("%s at %s has gone%s", s->member_0, s->where, stood)
-             : xasprintf("%s at %s has not been heard for %g s%s", s->member_0, s->where, s->silent_s, stood);
+             : xasprintf("%s at %s has sent nothing for %g s%s", s->member_0, s->where, s->silent_s, stood);
     client_end(s, MEET_MEMBER_0_LOST, why);
     free(why);
 }

@@ -47,11 +47,11 @@ int job_key_open(bool insecure, struct job_key *out) {
     if (given < 0 || (given && !insecure) || (!given && insecure)) return given;
     job_key_forget(out);
     if (insecure)
-        return fail("--insecure lets everybody in, and " JOB_KEY_VARIABLE
-                    " only who has it: leave one of them out");
+        return fail("--insecure admits every process, and " JOB_KEY_VARIABLE
+                    " only those that have it: leave one of them out");
     return fail(
-        "no key: whoever reaches this address could join the job. Give all its processes the same one: " JOB_KEY_MAKE
-        " (docs/security.md); or all of them --insecure, with which anybody may join");
+        "no key: any process that reaches this address could join the job. Give all its processes the same one: " JOB_KEY_MAKE
+        " (docs/security.md); or all of them --insecure, so that any process may join");
 }
 
 // setenv changes only the environment of the children, not this process's /proc/PID/environ.

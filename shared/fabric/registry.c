@@ -592,7 +592,7 @@ static void lose_member(struct registry *b, int member, bool gone, double turn_s
         end_process(b, member, p->incarnation, true,
                     gone ? xasprintf("%s at %s has given this process up: its connection was closed",
                                      b->o.member_0, b->where)
-                         : xasprintf("%s at %s has given this process up: it did not hear of it for %g s",
+                         : xasprintf("%s at %s has given this process up: it received nothing from it for %g s",
                                      b->o.member_0, b->where, b->o.silent_s));
     if (!is_role(b, member) && b->begun) set_presence(b, member, LOST);
     if (p->is == LOST) b->lost[b->losses++] = member;

@@ -178,7 +178,7 @@ static void count_connections(struct rendezvous *r, int event, int fd) {
                                            : 0;
     if (port == r->o.port) shutdown(fd, SHUT_RDWR);
     if (!r->crowded)
-        warn("%d connections to %s, where %d %s meet: those above are closed. Somebody else connects there",
+        warn("%d connections to %s, where %d %s meet: those above are closed. Another program connects there",
              r->connections, r->where, r->members, r->members > r->o.size ? "processes" : "ranks");
     r->crowded = true;
 }

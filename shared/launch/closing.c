@@ -44,7 +44,7 @@ void closing_show(const struct config *c, const char *dir, const struct cJSON *s
 int closing_unkept(const char *dir, const struct cJSON *summary) {
     if (!summary_unkept(summary)) return 0;
     return fail(
-        "%s/checkpoints: no checkpoint could be kept (%s): all steps are done, and nothing can go on from them",
+        "%s/checkpoints: no checkpoint could be kept (%s): all steps are done, and no run can resume from them",
         dir, json_text(json_item(summary, "checkpoints"), "why", "there was no memory for them"));
 }
 

@@ -35,7 +35,7 @@ static int find_rank_0(struct run *r) {
     char host[sizeof r->env.host] = "";
     gethostname(host, sizeof host - 1);
     if (!r->tell || r->tell(host, sizeof host))
-        return fail("nobody tells where rank 0 is; set MASTER_ADDR to its host");
+        return fail("the host of rank 0 is not known: set MASTER_ADDR to it");
     snprintf(r->env.host, sizeof r->env.host, "%s", host);
     return 0;
 }
@@ -57,8 +57,8 @@ static void say_open(const struct run *r) {
     bool inside = address_is_loopback(rendezvous_member(r->meet, 0)->address);
     if (r->env.rank || (key && *key) || inside || r->config->security.insecure) return;
     warn(
-        "no key: whoever reaches port %d of %s can join this job, read what its ranks are told, or end it. Give all ranks the "
-        "same one: " JOB_KEY_MAKE,
+        "no key: any process that reaches port %d of %s can join this job, read its messages, or end it. Give all ranks the "
+        "same key: " JOB_KEY_MAKE,
         r->env.port, r->env.host);
 }
 
@@ -159,7 +159,7 @@ static int judge(const struct run *r, const bool *blind, const bool *lacks, char
     char *who = first_of(r, lacks, &rank);
     if (who && first_lacks == 'o')
         rc = fail(
-            "--resume: %s has another checkpoint at %s than rank 0, on %s: copy that one there, or give a folder that all ranks see",
+            "--resume: %s has another checkpoint at %s than rank 0, on %s: copy rank 0's there, or give a folder that all ranks see",
             who, r->job.resume, host_of(r, 0));
     else if (who)
         rc = fail(
@@ -175,7 +175,7 @@ static int judge(const struct run *r, const bool *blind, const bool *lacks, char
             asks, who, c->out, host_of(r, 0), asks);
     else if (who && !c->quiet)
         info(
-            "%s does not see %s of rank 0, on %s: what it reports comes there at the end; checkpoints would need a folder that "
+            "%s does not see %s of rank 0, on %s: its report is sent there at the end; checkpoints would need a folder that "
             "all ranks see",
             who, c->out, host_of(r, 0));
     free(who);
@@ -220,7 +220,7 @@ static int look(struct run *r, const cJSON *told, struct sight *saw) {
     const char *asked = j->config->recovery.resume, *first = json_text(told, "asked", ""),
                *dir = j->config->out, *name = json_text(told, "checkpoint", "");
     if (asked && strcmp(asked, first) != 0)
-        return fail("rank %d has --resume %s, rank 0 has %s%s: give all ranks the same words", r->env.rank,
+        return fail("rank %d has --resume %s, rank 0 has %s%s: give all ranks the same option", r->env.rank,
                     asked, *first ? "--resume " : "none", first);
     // The directory is created here first: the file system's client may have cached that it does not exist.
     if (dir_make(dir)) return fail("%s: cannot make the directory: %s", dir, strerror(errno));

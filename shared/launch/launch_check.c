@@ -13,13 +13,13 @@ int launch_check(const struct config *c) {
             "servers and a single process always sum in worker order",
             c->topology);
     if (!row->takes_groups && c->reduce_group)
-        return fail("--topology %s: its ranks are not summed in groups: leave reduce_group out", c->topology);
+        return fail("--topology %s: its sums have no groups: leave reduce_group out", c->topology);
     if (c->reduce_group > 0 && c->workers % c->reduce_group)
         return fail("reduce_group %lld: --workers %d are not groups of %lld; give a number that divides them",
                     (long long)c->reduce_group, c->workers, (long long)c->reduce_group);
     if (!row->takes_delay && c->local_delay)
         return fail(
-            "--topology %s: local.delay %d is of --topology local; a star's weights are behind with ps:ssp:%d: leave it out",
+            "--topology %s: local.delay %d is of --topology local; a star delays weights with ps:ssp:%d: leave local.delay out",
             c->topology, c->local_delay, c->local_delay);
     return row->check ? row->check(c) : 0;
 }

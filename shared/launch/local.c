@@ -370,7 +370,7 @@ static void explain(const struct config *c, struct topology_words *out) {
 
 static int check(const struct config *c) {
     if (c->medium == MEDIUM_AUTO) return 0;
-    return fail("--medium %s: --topology local is one process and talks through nothing; leave --medium out",
+    return fail("--medium %s: --topology local is one process and sends no messages; leave --medium out",
                 medium_names[c->medium]);
 }
 

@@ -307,7 +307,7 @@ static int steps_load(struct topology *t, struct checkpoint *c) {
     if (rc <= 0) return rc;
     return fail(
         "--resume: %s holds no masters and moments of each of %d ranks' own, which local_steps goes on with: give as many "
-        "--workers as it had, or begin anew from its weights with --resume-weights-only",
+        "--workers as it had, or start a new run from its weights with --resume-weights-only",
         checkpoint_path(c), t->size);
 }
 

@@ -77,7 +77,7 @@ static int read_count(const char *name, int low, int *out) {
     errno = 0;
     long value = strtol(text, &end, 10);
     if (errno || end == text || *end || value < low || value > INT_MAX)
-        return fail("environment: %s=%s is not a count; unset it, or have it set by what starts the ranks",
+        return fail("environment: %s=%s is not a count; unset it, or let the program that starts the ranks set it",
                     name, text);
     *out = (int)value;
     return 0;
@@ -172,7 +172,7 @@ static int find_meeting(struct rank_env *e, const struct rank_variables *v) {
                     nodes);
     if (*e->host || e->kind == RANK_ENV_MPIRUN) return 0;
     return fail(
-        "environment: %s=%d of %s=%d, but where the ranks meet is not said: set MASTER_ADDR to the host of rank 0, and "
+        "environment: %s=%d of %s=%d, but the address of rank 0 is not given: set MASTER_ADDR to the host of rank 0, and "
         "MASTER_PORT, or unset %s",
         v->rank, e->rank, v->size, e->size, v->rank);
 }
@@ -205,7 +205,7 @@ static int check_unread(const struct rank_variables *half, bool alone) {
         return fail(
             "environment: %s=%.80s is of %s: this program cannot join such a job. On one machine one command starts all ranks "
             "and roles (--workers, --servers); on several, start one process for each rank with RANK, WORLD_SIZE, MASTER_ADDR "
-            "and MASTER_PORT set, or use srun, mpirun or torchrun. Where it is only left over: unset %s",
+            "and MASTER_PORT set, or use srun, mpirun or torchrun. If it is left over from another job, unset %s",
             unread[i].name, value, unread[i].of, unread[i].name);
     }
     return 0;

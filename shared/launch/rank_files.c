@@ -130,7 +130,7 @@ static void take_slice(const struct run *r, int from, struct taking *t, const st
     if (!t->failed && disk_write(t->file.fd, t->path, data, bytes, &why)) t->failed = true;
     if (s->left <= 0) {
         if (new_file_end(&t->file, t->failed ? NEW_FILE_DISCARD : NEW_FILE_WHOLE) || t->failed)
-            fail("%s: cannot write what has come from %s: %s", t->path, host_of(r, from),
+            fail("%s: cannot write a file that %s has sent: %s", t->path, host_of(r, from),
                  why ? why : strerror(errno));
         free(t->path);
         t->path = NULL;
@@ -150,7 +150,7 @@ static void take_all(const struct run *r, int from) {
         char *data = rank_await(r, from, "end, and hand over its files", &bytes, name);
         if (!data) {
             if (!rendezvous_end_reason(r->meet))
-                warn("rank %d on %s has gone: %s lacks what it reports", from, host_of(r, from),
+                warn("rank %d on %s has gone: %s lacks its report", from, host_of(r, from),
                      r->config->out);
             break;
         }
@@ -159,7 +159,7 @@ static void take_all(const struct run *r, int from) {
         over = !good || !s->path[0];
         if (good && !over) take_slice(r, from, &t, s, data + sizeof *s, bytes - sizeof *s);
         if (!good) {
-            fail("rank %d on %s has handed over a file that is none of a run's", from, host_of(r, from));
+            fail("rank %d on %s has sent a file that does not belong to a run directory", from, host_of(r, from));
             rendezvous_abort(r->meet, error_last());
         }
         free(data);

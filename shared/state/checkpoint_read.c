@@ -83,10 +83,10 @@ static int add_piece(struct checkpoint *c, struct part *part, const struct st_te
     if (kind < 0 || kind == STATE_NONE)
         return fail("%s: tensor %s: neither a piece of the state nor an array of I64", path, t->name);
     if (!holds(c, kind) && (c->manifest.weights || kind == STATE_WEIGHTS))
-        return fail("%s: tensor %s: the manifest speaks of %s", path, t->name,
+        return fail("%s: tensor %s: the manifest lists %s", path, t->name,
                     c->manifest.weights ? "weights alone" : "no weights");
     if (!holds(c, kind))
-        return fail("%s: tensor %s: the manifest speaks of %d optimizer states", path, t->name,
+        return fail("%s: tensor %s: the manifest lists %d optimizer states", path, t->name,
                     c->manifest.states);
     if (t->dtype != (int)c->dtype || t->dims != 1 || t->numel < 1)
         return fail("%s: tensor %s: is no piece of %s elements but %s in %d dimensions", path, t->name,

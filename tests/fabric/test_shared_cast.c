@@ -231,7 +231,7 @@ static void test_one_that_is_silent(void **state) {
         n->frozen[old] = false;
         pass(n, 2);
         has_ended(n, old, MEET_LOST_ME,
-                  "the scheduler at h1:29500 has given this process up: it did not hear of it for 30 s");
+                  "the scheduler at h1:29500 has given this process up: it received nothing from it for 30 s");
         int new = comes(n, WORKER);
         pass(n, 2);
         is_news(n, 3, MEMBER_JOINED, new);
@@ -256,7 +256,7 @@ static void test_one_that_says_no_sign_of_life(void **state) {
     assert_string_equal(is_news(n, 1, MEMBER_LOST, worker)->word, "silent");
     n->clients[worker].frozen = false;
     pass(n, 2);
-    has_ended(n, worker, MEET_LOST_ME, "did not hear of it");
+    has_ended(n, worker, MEET_LOST_ME, "received nothing from it");
     assert_int_equal(cast_news(n), 2);
     net_free(n);
 }
@@ -335,7 +335,7 @@ static void test_how_all_ends(void **state) {
     pass(n, 5);
     n->lose = 100;
     pass(n, SILENT_S + 5);
-    has_ended(n, worker, MEET_MEMBER_0_LOST, "rank 0 at h1:29500 has not been heard for 30 s");
+    has_ended(n, worker, MEET_MEMBER_0_LOST, "rank 0 at h1:29500 has sent nothing for 30 s");
     net_free(n);
 }
 

@@ -396,7 +396,7 @@ static void test_rank_0_vanishes(void **state) {
     pass(n, 1);
     assert_string_equal(n->clients[2].ended, "rank 0 at h1:29500 has gone");
     pass(n, 4);
-    assert_string_equal(n->clients[1].ended, "rank 0 at h1:29500 has not been heard for 30 s");
+    assert_string_equal(n->clients[1].ended, "rank 0 at h1:29500 has sent nothing for 30 s");
     net_free(n);
 }
 

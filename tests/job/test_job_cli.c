@@ -76,7 +76,7 @@ static void mistakes_are_usage_errors(void **state) {
         {"train --topology zero:1 --device cpu --medium shm --collective local --out x", "use --launch "},
         {"train --topology zero:1 --device cuda --medium tcp --collective nccl --out x",
          "NCCL_P2P_DISABLE=1"},
-        {"train --topology local --device cpu --medium tcp --data data.txt --out x", "talks through nothing"},
+        {"train --topology local --device cpu --medium tcp --data data.txt --out x", "sends no messages"},
         {"train --topology zero:1 --medium udp --out x", "--medium"},
         {"train --topology ps:sync --set reduce=native --data data.txt --out x", "the star's servers"},
         {"train --model gpt2.json --data data.txt --seq 64 --out x", "--seq 64"},

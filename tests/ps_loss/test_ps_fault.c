@@ -27,7 +27,7 @@ static void test_texts(void **state) {
     assert_int_equal(f.seed, 7);
     char *text = message_fault_text("drop=0.5,delay=5");
     assert_string_equal(
-        text, "of the messages a share of 0.5 is lost, 0 comes twice, 0 out of order; each 5 ms late");
+        text, "of the messages a share of 0.5 is lost, 0 sent twice, 0 out of order; each arrives 5 ms late");
     free(text);
     assert_null(message_fault_text(NULL));
 }

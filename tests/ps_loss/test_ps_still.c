@@ -92,7 +92,7 @@ static bool looks(struct watcher *w, double seconds) {
 static double turns_to_the_end(struct watcher *w, double seconds) {
     double begin = w->now;
     while (looks(w, seconds)) assert_true(w->now - begin < 300);
-    assert_non_null(strstr(w->seat.ended, "the scheduler at h:1 has not been heard for 2 s"));
+    assert_non_null(strstr(w->seat.ended, "the scheduler at h:1 has sent nothing for 2 s"));
     return w->now - begin;
 }
 

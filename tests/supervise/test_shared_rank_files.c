@@ -264,7 +264,7 @@ static void test_a_name_that_is_no_ranks_is_refused(void **state) {
         char *command = xasprintf("rm -rf %s/a %s/b", p->dir, p->dir), *a = xasprintf("%s/a", p->dir);
         assert_int_equal(system(command), 0);
         char *text = saying(p, (struct words){0}, writes_elsewhere, 0);
-        assert_non_null(strstr(text, "has handed over a file that is none of a run's"));
+        assert_non_null(strstr(text, "has sent a file that does not belong to a run directory"));
         assert_false(has_file(a, "evil"));
         assert_false(holds(p->of[0], evil, 'e', 4));
         char *config = run_file_read(p->of[0], "config.json", false);

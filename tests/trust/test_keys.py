@@ -63,7 +63,7 @@ class Refusals(Case):
         for address in ("tcp://127.0.0.1:9000", "tcp://192.0.2.1:9000"):
             for role, *words in (("scheduler", "--bind", address), ("server", "--rank", "0", "--scheduler", address),
                                   ("worker", "--rank", "0", "--scheduler", address)):
-                self.is_refused([role, *STAR, *words], "no key: whoever reaches", MAKE, "all of them --insecure, with which anybody may join",
+                self.is_refused([role, *STAR, *words], "no key: any process that reaches", MAKE, "all of them --insecure, so that any process may join",
                                 env=with_key(""))
 
     def test_what_is_no_key(self):
@@ -76,7 +76,7 @@ class Refusals(Case):
 
     def test_a_key_and_nobody_asked(self):
         for words in (self.train("--insecure"), ["worker", *STAR, "--rank", "0", "--insecure", "--scheduler", "tcp://127.0.0.1:9"]):
-            self.is_refused(words, "--insecure lets everybody in, and STARRING_JOB_KEY only who has it: leave one of them out",
+            self.is_refused(words, "--insecure admits every process, and STARRING_JOB_KEY only those that have it: leave one of them out",
                             env=with_key(JOB_KEY))
 
     def test_a_key_of_each_role(self):

@@ -4,16 +4,18 @@
 #ifndef STARRING_KERNELS_CPU_KERNEL_H
 #define STARRING_KERNELS_CPU_KERNEL_H
 
+// Enumerator and name, slower ones first. A way's row bf16_NAME_way and its code are a file of kernels/cpu/gemm
+// (product_way.h).
+#define CPU_KERNELS(ROW)                ROW(FMA, fma) ROW(AVX512_BF16, avx512_bf16) ROW(AMX, amx)
+#define CPU_KERNEL_ENUMERATOR(ID, name) CPU_KERNEL_##ID,
 enum cpu_kernel {
-    CPU_KERNEL_AUTO,         // the fastest way of this processor
-    CPU_KERNEL_FMA,          // fused multiply-adds of fp32: any processor
-    CPU_KERNEL_AVX512_BF16,  // vdpbf16ps, pairs of bf16
-    CPU_KERNEL_AMX,          // tiles
-    CPU_KERNEL_COUNT
+    CPU_KERNEL_AUTO,  // the fastest way of this processor
+    CPU_KERNELS(CPU_KERNEL_ENUMERATOR) CPU_KERNEL_COUNT
 };
 
-// "auto", "fma", "avx512_bf16", "amx".
+// "auto", "fma", "avx512_bf16", "amx"; then NULL.
 const char *cpu_kernel_name(enum cpu_kernel k);
+extern const char *const cpu_kernel_names[CPU_KERNEL_COUNT + 1];
 // *out receives the way that `asked` means on this machine, never CPU_KERNEL_AUTO. Returns 0, or -1 with a
 // constant text in *why if this program, processor or system does not support it.
 int cpu_kernel_resolve(enum cpu_kernel asked, enum cpu_kernel *out, const char **why);

@@ -20,7 +20,7 @@
 #include "kernels/update.h"
 
 // Two operations are in lists of their own: each backend selects the function of the matrix product in another
-// way, and attention contains matrix products.
+// way, and attention contains matrix products. OPERATION receives further arguments of those lists after its own.
 // clang-format off
 //                enumerator     name         arguments
 #define OPERATIONS(OPERATION) \
@@ -29,12 +29,12 @@
 #define OPERATIONS_BUT_MATMUL(OPERATION) \
     OPERATIONS_OF_ATTENTION(OPERATION) \
     OPERATIONS_WITHOUT_PRODUCTS(OPERATION)
-#define OPERATIONS_WITH_PRODUCTS(OPERATION) \
-    OPERATION(OP_MATMUL,     matmul,     matmul_args) \
-    OPERATIONS_OF_ATTENTION(OPERATION)
-#define OPERATIONS_OF_ATTENTION(OPERATION) \
-    OPERATION(OP_ATTN_FWD,   attn_fwd,   attn_fwd_args)  \
-    OPERATION(OP_ATTN_BWD,   attn_bwd,   attn_bwd_args)
+#define OPERATIONS_WITH_PRODUCTS(OPERATION, ...) \
+    OPERATION(OP_MATMUL,     matmul,     matmul_args, ##__VA_ARGS__) \
+    OPERATIONS_OF_ATTENTION(OPERATION, ##__VA_ARGS__)
+#define OPERATIONS_OF_ATTENTION(OPERATION, ...) \
+    OPERATION(OP_ATTN_FWD,   attn_fwd,   attn_fwd_args, ##__VA_ARGS__)  \
+    OPERATION(OP_ATTN_BWD,   attn_bwd,   attn_bwd_args, ##__VA_ARGS__)
 #define OPERATIONS_WITHOUT_PRODUCTS(OPERATION) \
     OPERATION(OP_BIAS_GRAD,  bias_grad,  bias_grad_args) \
     OPERATION(OP_EMBED_FWD,  embed_fwd,  embed_fwd_args) \

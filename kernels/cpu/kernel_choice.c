@@ -4,15 +4,15 @@
 #include "kernels/bf16_product.h"
 #include "kernels/cpu/gemm/product_way.h"
 
-const char *cpu_kernel_name(enum cpu_kernel k) {
-    static const char *const names[CPU_KERNEL_COUNT] = {"auto", "fma", "avx512_bf16", "amx"};
-    return names[k];
-}
+#define NAME(ID, name) #name,
+const char *const cpu_kernel_names[CPU_KERNEL_COUNT + 1] = {"auto", CPU_KERNELS(NAME) NULL};
+const char *cpu_kernel_name(enum cpu_kernel k) { return cpu_kernel_names[k]; }
 
-// The bf16 ways that this machine supports, and whether a way's bits differ from the definition.
-static const struct product_way *ways[CPU_KERNEL_COUNT];
-static bool unlike[CPU_KERNEL_COUNT];
-static pthread_once_t looked = PTHREAD_ONCE_INIT;
+#define WAY(ID, name) [CPU_KERNEL_##ID] = &bf16_##name##_way,
+static const struct product_way *const ways[CPU_KERNEL_COUNT] = {CPU_KERNELS(WAY)};
+// Why a way is not used on this machine; NULL: it is.
+static const char *unusable[CPU_KERNEL_COUNT];
+static pthread_once_t checked = PTHREAD_ONCE_INIT;
 
 // Fills x with bf16 values: three in four near 1, the others of any exponent up to there, subnormal ones
 // included.
@@ -53,50 +53,29 @@ static bool agrees(const struct product_way *way) {
     return same;
 }
 
-static void look(void) {
-    ways[CPU_KERNEL_FMA] = &bf16_fma_way;
-    ways[CPU_KERNEL_AVX512_BF16] = bf16_pairs_way();
-    ways[CPU_KERNEL_AMX] = bf16_amx_way();
-    for (int k = CPU_KERNEL_AVX512_BF16; k < CPU_KERNEL_COUNT; k++) unlike[k] = ways[k] && !agrees(ways[k]);
-}
-
-// vdpbf16ps is twice as fast as fma on AMD since Zen 4 and on Cooper Lake. It is half as fast on Intel since
-// Sapphire Rapids (measured), whose cores have AMX for bf16.
-static bool pairs_are_faster(void) {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    return !__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake");
-#else
-    return false;
-#endif
+static void check_ways(void) {
+    for (int k = CPU_KERNEL_AUTO + 1; k < CPU_KERNEL_COUNT; k++) {
+        if (!ways[k]->unsupported) continue;
+        unusable[k] = ways[k]->unsupported();
+        if (!unusable[k] && !agrees(ways[k]))
+            unusable[k] = "this processor's instruction gives other bits than those defined";
+    }
 }
 
 int cpu_kernel_resolve(enum cpu_kernel asked, enum cpu_kernel *out, const char **why) {
-    static const char *const absent[CPU_KERNEL_COUNT] = {
-        [CPU_KERNEL_AVX512_BF16] =
-            "this processor, or what the program was built for (ARCH=), has no AVX512_BF16",
-        [CPU_KERNEL_AMX] =
-            "this processor has no AMX with bf16, the system does not lend it, or the program's compiler did not know it",
-    };
-    pthread_once(&looked, look);
-    if (asked == CPU_KERNEL_AUTO) {
-        *out = ways[CPU_KERNEL_AMX] && !unlike[CPU_KERNEL_AMX] ? CPU_KERNEL_AMX
-               : ways[CPU_KERNEL_AVX512_BF16] && !unlike[CPU_KERNEL_AVX512_BF16] && pairs_are_faster()
-                   ? CPU_KERNEL_AVX512_BF16
-                   : CPU_KERNEL_FMA;
-        return 0;
-    }
-    if (!ways[asked] || unlike[asked]) {
-        *why = unlike[asked] ? "this processor's instruction gives other bits than those defined"
-                             : absent[asked];
+    pthread_once(&checked, check_ways);
+    enum cpu_kernel chosen = asked;
+    for (int k = CPU_KERNEL_AUTO + 1; k < CPU_KERNEL_COUNT && asked == CPU_KERNEL_AUTO; k++)
+        if (!unusable[k] && (!ways[k]->preferred || ways[k]->preferred())) chosen = (enum cpu_kernel)k;
+    if (unusable[chosen]) {
+        *why = unusable[chosen];
         return -1;
     }
-    *out = asked;
+    *out = chosen;
     return 0;
 }
 
 const struct product_way *product_way(enum dtype t, enum cpu_kernel kernel) {
-    pthread_once(&looked, look);
     return t == DT_BF16 ? ways[kernel] : &chain_way;
 }
 

@@ -7,24 +7,21 @@
         if (text) *why = text;                                               \
         return text ? -1 : 0;                                                \
     }
-#define BY_FMA(OP, name, args_t)   RUN(name, cpu_##name(threads, CPU_KERNEL_FMA, args))
-#define BY_PAIRS(OP, name, args_t) RUN(name##_pairs, cpu_##name(threads, CPU_KERNEL_AVX512_BF16, args))
-#define BY_AMX(OP, name, args_t)   RUN(name##_amx, cpu_##name(threads, CPU_KERNEL_AMX, args))
-#define ANYHOW(OP, name, args_t)   RUN(name, cpu_##name(threads, args))
-OPERATIONS_WITH_PRODUCTS(BY_FMA)
-OPERATIONS_WITH_PRODUCTS(BY_PAIRS)
-OPERATIONS_WITH_PRODUCTS(BY_AMX)
-OPERATIONS_WITHOUT_PRODUCTS(ANYHOW)
+#define RUN_BY(OP, name, args_t, ID, kernel) RUN(name##_##kernel, cpu_##name(threads, CPU_KERNEL_##ID, args))
+#define RUN_KERNEL(ID, kernel)               OPERATIONS_WITH_PRODUCTS(RUN_BY, ID, kernel)
+#define RUN_ANY(OP, name, args_t)            RUN(name, cpu_##name(threads, args))
+CPU_KERNELS(RUN_KERNEL)
+OPERATIONS_WITHOUT_PRODUCTS(RUN_ANY)
 
-#define ENTRY(OP, name, args_t)       [OP] = run_##name,
-#define ENTRY_PAIRS(OP, name, args_t) [OP] = run_##name##_pairs,
-#define ENTRY_AMX(OP, name, args_t)   [OP] = run_##name##_amx,
-#define THE_OTHERS                    OPERATIONS_WITHOUT_PRODUCTS(ENTRY)
+#define ENTRY_BY(OP, name, args_t, kernel) [OP] = run_##name##_##kernel,
+#define ENTRY(OP, name, args_t)            [OP] = run_##name,
+#define TABLE(kernel) \
+    { OPERATIONS_WITH_PRODUCTS(ENTRY_BY, kernel) OPERATIONS_WITHOUT_PRODUCTS(ENTRY) }
 
-const op_fn cpu_ops[OP_COUNT] = {OPERATIONS_WITH_PRODUCTS(ENTRY) THE_OTHERS};
+const op_fn cpu_ops[OP_COUNT] = TABLE(fma);
 
 const op_fn *cpu_ops_by(enum cpu_kernel kernel) {
-    static const op_fn pairs[OP_COUNT] = {OPERATIONS_WITH_PRODUCTS(ENTRY_PAIRS) THE_OTHERS};
-    static const op_fn amx[OP_COUNT] = {OPERATIONS_WITH_PRODUCTS(ENTRY_AMX) THE_OTHERS};
-    return kernel == CPU_KERNEL_AMX ? amx : kernel == CPU_KERNEL_AVX512_BF16 ? pairs : cpu_ops;
+#define TABLE_OF(ID, kernel) [CPU_KERNEL_##ID] = TABLE(kernel),
+    static const op_fn tables[CPU_KERNEL_COUNT][OP_COUNT] = {CPU_KERNELS(TABLE_OF)};
+    return tables[kernel];
 }

@@ -50,9 +50,7 @@ int cpu_peak_run(void *arg) {
 }
 
 const char *cpu_peak_text(const struct cpu_peak *p, char *text, int bytes) {
-    const char *what = p->dtype != DT_BF16 || p->kernel == CPU_KERNEL_FMA ? "fp32 fma"
-                       : p->kernel == CPU_KERNEL_AMX                      ? "AMX, tiles of bf16"
-                                                                          : "vdpbf16ps, pairs of bf16";
+    const char *what = product_way(p->dtype, p->kernel)->instruction;
 #if !defined(__FMA__)
     what = "fp32 fma by a function of the C library (ARCH=x86-64-v3 or later has an instruction)";
 #endif

@@ -30,7 +30,6 @@ static const char *const memory_check_names[] = {"auto", "off", NULL};
 static const char *const batches_names[] = {"none", "all", "auto", NULL};
 static const char *const auto_names[] = {"auto", NULL};
 static const char *const device_bytes_names[] = {"all", NULL};
-static const char *const kernel_names[] = {"auto", "fma", "avx512_bf16", "amx", NULL};
 static const char *const attention_names[] = {"auto", "cudnn", "own", NULL};
 static const char *const slice_names[] = {"auto", "whole", NULL};
 static const char *const gelu_names[] = {"auto", "fused", "apart", NULL};
@@ -167,7 +166,7 @@ static const struct config_key keys[] = {
     NUMBER("threads", NOBODY, KEY_INT, c.threads, 0, 4096,
            FLAG("threads", "N", "CPU threads per rank; 0: an equal share of the cores (0)"),
            OFTEN(RANKS)),  // no bit depends on the number
-    ENUM("cpu.kernel", NOBODY, c.cpu_kernel, kernel_names),
+    ENUM("cpu.kernel", NOBODY, c.cpu_kernel, cpu_kernel_names),
     ENUM("cuda.attention", R | B | L, c.cuda.attention, attention_names),
     SIZE("cuda.attention_slice", R | B | L, c.cuda.attention_slice_bytes, slice_names),
     ENUM("cuda.gelu", R | B | L, c.cuda.gelu, gelu_names),

@@ -19,14 +19,12 @@ static void each_way(void (*check)(enum cpu_kernel kernel)) {
 #ifdef TARGET_AMX
     amx_trapped();  // again: cmocka takes SIGILL before each test
 #endif
-    const struct product_way *ways[CPU_KERNEL_COUNT] = {[CPU_KERNEL_FMA] = &bf16_fma_way,
-                                                        [CPU_KERNEL_AVX512_BF16] = bf16_pairs_way(),
-                                                        [CPU_KERNEL_AMX] = bf16_amx_way()};
     int found = 0;
     for (int k = FIRST_WAY; k < CPU_KERNEL_COUNT; k++) {
         enum cpu_kernel way;
         const char *why;
-        if (!ways[k]) continue;
+        const struct product_way *row = product_way(DT_BF16, (enum cpu_kernel)k);
+        if (row->unsupported && row->unsupported()) continue;
         way_now = cpu_kernel_name((enum cpu_kernel)k);
         if (cpu_kernel_resolve((enum cpu_kernel)k, &way, &why) != 0) fail_msg("%s: %s", way_now, why);
         check(way);

@@ -12,14 +12,15 @@
 #include <cpuid.h>
 #include <immintrin.h>
 #endif
-#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "kernels/cpu/gemm/panels.h"
 
+static const char *amx_unsupported(void);
+
 #ifndef TARGET_AMX
-const struct product_way *bf16_amx_way(void) { return NULL; }
+const struct product_way bf16_amx_way = {.unsupported = amx_unsupported};
 #else
 
 static bool amx_lent(void) {
@@ -127,32 +128,35 @@ TARGET_AMX static void amx_tile(const void *a, const void *b, int64_t wanted, in
     _tile_stored(3, below + TILE_ROWS, stride);
 }
 
-static bool lent;
-#ifdef STARRING_AMX                 // tests name a file that emulates the instructions
+#ifdef STARRING_AMX  // tests name a file that emulates the instructions
 #include STARRING_AMX
-static void ask(void) { lent = amx_lent() || amx_trapped(); }
-#else
-static void ask(void) { lent = amx_lent(); }
 #endif
 
 // The a panel in use and the b panel stay in a first-level cache of 48 KiB, the other panels in a second level
 // of 2 MiB.
-const struct product_way *bf16_amx_way(void) {
-    static const struct product_way way = {.rows = SIDE,
-                                           .columns = SIDE,
-                                           .k_grain = BF16_BLOCK,
-                                           .bytes = sizeof(uint16_t),
-                                           .depth_max = 512,
-                                           .row_panels = 8,
-                                           .row_panels_max = 32,
-                                           .column_panels_max = 48,
-                                           .pack_a = amx_pack_a,
-                                           .pack_b = amx_pack_b,
-                                           .tile = amx_tile,
-                                           .begin = amx_begin,
-                                           .end = amx_end};
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, ask);
-    return lent ? &way : NULL;
-}
+const struct product_way bf16_amx_way = {.instruction = "AMX, tiles of bf16",
+                                         .unsupported = amx_unsupported,
+                                         .rows = SIDE,
+                                         .columns = SIDE,
+                                         .k_grain = BF16_BLOCK,
+                                         .bytes = sizeof(uint16_t),
+                                         .depth_max = 512,
+                                         .row_panels = 8,
+                                         .row_panels_max = 32,
+                                         .column_panels_max = 48,
+                                         .pack_a = amx_pack_a,
+                                         .pack_b = amx_pack_b,
+                                         .tile = amx_tile,
+                                         .begin = amx_begin,
+                                         .end = amx_end};
 #endif
+
+static const char *amx_unsupported(void) {
+#ifdef TARGET_AMX
+    if (amx_lent()) return NULL;
+#ifdef STARRING_AMX
+    if (amx_trapped()) return NULL;
+#endif
+#endif
+    return "this processor has no AMX with bf16, the system does not lend it, or the program's compiler did not know it";
+}

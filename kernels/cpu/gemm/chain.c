@@ -201,7 +201,9 @@ static void fma_tile(const void *a, const void *b, int64_t wanted, int64_t depth
 }
 #endif
 
-#define SHAPE .rows = MR, .columns = NR, .row_panels = 20, .row_panels_max = 170, .column_panels_max = 24
+#define SHAPE                                                                                      \
+    .instruction = "fp32 fma", .rows = MR, .columns = NR, .row_panels = 20, .row_panels_max = 170, \
+    .column_panels_max = 24
 
 const struct product_way chain_way = {SHAPE,
                                       .k_grain = 1,
@@ -219,6 +221,7 @@ const struct product_way bf16_fma_way = {SHAPE,
                                          .tile = fma_tile};
 
 // ---------------------------------------------------------------- pairs
+#define NO_PAIRS "this processor, or what the program was built for (ARCH=), has no AVX512_BF16"
 #if HAS_PAIRS
 // Pairs (high: k, low: k + 2) of the even values of k, then of the odd ones.
 VEC_INLINE void place_pairs(const vecf pair[PAIRS], int width, int column, void *block) {
@@ -285,21 +288,29 @@ static void pairs_tile(const void *a, const void *b, int64_t wanted, int64_t dep
     flushed(two_chains_pairs, a, b, wanted, depth, c, ldc, goes_on);
 }
 
-const struct product_way *bf16_pairs_way(void) {
-    static const struct product_way way = {.rows = PAIR_ROWS,
-                                           .columns = NR,
-                                           .row_panels = 16,
-                                           .row_panels_max = 120,
-                                           .column_panels_max = 24,
-                                           .k_grain = BF16_BLOCK,
-                                           .bytes = sizeof(uint16_t),
-                                           .depth_max = 1024,
-                                           .pack_a = pairs_pack_a,
-                                           .pack_b = pairs_pack_b,
-                                           .tile = pairs_tile};
+static const char *pairs_unsupported(void) {
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512bf16") ? &way : NULL;
+    return __builtin_cpu_supports("avx512bf16") ? NULL : NO_PAIRS;
 }
+// vdpbf16ps is twice as fast as fma on AMD since Zen 4 and on Cooper Lake. It is half as fast on Intel since
+// Sapphire Rapids (measured), whose cores have AMX for bf16.
+static bool pairs_preferred(void) { return !__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake"); }
+
+const struct product_way bf16_avx512_bf16_way = {.instruction = "vdpbf16ps, pairs of bf16",
+                                                 .unsupported = pairs_unsupported,
+                                                 .preferred = pairs_preferred,
+                                                 .rows = PAIR_ROWS,
+                                                 .columns = NR,
+                                                 .row_panels = 16,
+                                                 .row_panels_max = 120,
+                                                 .column_panels_max = 24,
+                                                 .k_grain = BF16_BLOCK,
+                                                 .bytes = sizeof(uint16_t),
+                                                 .depth_max = 1024,
+                                                 .pack_a = pairs_pack_a,
+                                                 .pack_b = pairs_pack_b,
+                                                 .tile = pairs_tile};
 #else
-const struct product_way *bf16_pairs_way(void) { return NULL; }
+static const char *pairs_unsupported(void) { return NO_PAIRS; }
+const struct product_way bf16_avx512_bf16_way = {.unsupported = pairs_unsupported};
 #endif

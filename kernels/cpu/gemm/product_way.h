@@ -33,14 +33,21 @@ struct operand {
     int64_t row_stride, k_stride;
 };
 
+// To add one for bf16   Its line in CPU_KERNELS (kernels/cpu_kernel.h), and a file here with its code and its row. The
+//                       names, the choice, the backend's tables and the tests of its bits follow.
 struct product_way {
-    int rows, columns;      // of a tile of c; a panel of a has `rows` rows, one of b `columns` columns
-    int k_grain;            // a panel's depth is rounded up to this, with zeros
-    int bytes;              // of a panel, per row and value of k
-    int depth_max;          // values of k per pass of a large product; a multiple of 32
-    int row_panels;         // panels of a that stay in the second level of cache
-    int row_panels_max;     // panels of a per pass over b
-    int column_panels_max;  // panels of b that are packed together
+    const char *instruction;  // that its peak is measured with, as printed: "AMX, tiles of bf16"
+    // Why the way cannot run: constant text with what the program, the processor or the system lacks; NULL: it can.
+    // No function: it runs everywhere.
+    const char *(*unsupported)(void);
+    bool (*preferred)(void);  // whether it is faster here than the rows before it; no function: it is
+    int rows, columns;        // of a tile of c; a panel of a has `rows` rows, one of b `columns` columns
+    int k_grain;              // a panel's depth is rounded up to this, with zeros
+    int bytes;                // of a panel, per row and value of k
+    int depth_max;            // values of k per pass of a large product; a multiple of 32
+    int row_panels;           // panels of a that stay in the second level of cache
+    int row_panels_max;       // panels of a per pass over b
+    int column_panels_max;    // panels of b that are packed together
     // Packs `rows` rows of x (columns for b), at most a panel's, and `depth` values of k. Missing rows are
     // zero.
     void (*pack_a)(const struct operand *x, int64_t rows, int64_t depth, void *panel);
@@ -64,8 +71,9 @@ static inline size_t panel_bytes(const struct product_way *way, int64_t rows, in
 // Returns the way for products of type t. kernel: a result of cpu_kernel_resolve.
 const struct product_way *product_way(enum dtype t, enum cpu_kernel kernel);
 
-// The ways. The functions return NULL if this program, processor or system does not support the way.
-extern const struct product_way chain_way, bf16_fma_way;
-const struct product_way *bf16_pairs_way(void), *bf16_amx_way(void);
+extern const struct product_way chain_way;  // fp32 and fp16
+#define DECLARE_WAY(ID, name) extern const struct product_way bf16_##name##_way;
+CPU_KERNELS(DECLARE_WAY)
+#undef DECLARE_WAY
 
 #endif

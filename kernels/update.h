@@ -17,11 +17,12 @@
 // states: how many of m and v it reads and writes. variant: a choice between two forms of the formula. Both are
 // expressions of the arguments `a`; loops are compiled for each of their values. ROW receives `first` before them.
 // clang-format off
-//                              enumerator  name   states        variant
+//             enumerator  name     states        variant
 #define UPDATES(ROW, first) \
-    ROW(first, OP_ADAMW, adamw, 2,            a->l2_mode) \
-    ROW(first, OP_SGD,   sgd,   a->m ? 1 : 0, a->nesterov) \
-    ROW(first, OP_LION,  lion,  1,            false)
+    ROW(first, OP_ADAMW,   adamw,   2,            a->l2_mode) \
+    ROW(first, OP_SGD,     sgd,     a->m ? 1 : 0, a->nesterov) \
+    ROW(first, OP_LION,    lion,    1,            false) \
+    ROW(first, OP_RMSPROP, rmsprop, a->v ? 2 : 1, false)
 // clang-format on
 
 // The decision for one step's update; made once, the same on every rank (docs/numerics.md).
@@ -47,7 +48,8 @@ struct update_args {                   // each update reads what its formula nam
     int32_t groups;                         // at least 1
     float lr, beta1, beta2, eps;
     float inv_bc1, inv_sqrt_bc2;  // 1/(1-beta1^t) and 1/sqrt(1-beta2^t), computed in double, then rounded
-    float momentum, rest;         // of sgd
+    float momentum, rest;         // rest: of sgd
+    float alpha;                  // of rmsprop
     bool l2_mode, nesterov;
     enum dtype dt;
 };
@@ -92,6 +94,17 @@ FORMULA void update_lion(const struct update_args *a, struct update_element *e, 
     (void)states, (void)variant;
     e->p = fmaf(-a->lr, fmaf(e->decay, e->p, u), e->p);
     e->m = fmaf(a->beta2, e->m, (1.0f - a->beta2) * e->g);
+}
+
+// RMSProp (Tieleman & Hinton 2012) as torch.optim.RMSprop 2.x computes it with centered=False. m is the mean square,
+// v the momentum; a->v NULL: no momentum.
+FORMULA void update_rmsprop(const struct update_args *a, struct update_element *e, int states, bool variant) {
+    float g = fmaf(e->decay, e->p, e->g);
+    (void)variant;
+    e->m = fmaf(a->alpha, e->m, ((1.0f - a->alpha) * g) * g);
+    float u = g / (sqrtf(e->m) + a->eps);
+    if (states > 1) u = e->v = fmaf(a->momentum, e->v, u);
+    e->p = fmaf(-a->lr, u, e->p);
 }
 
 #endif

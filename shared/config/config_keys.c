@@ -242,6 +242,7 @@ static const struct config_key keys[] = {
     NUMBER("optimizer.params.eps", T, KEY_F32, c.optimizer.eps, 1e-38, 1, AUTO("1e-08")),
     NUMBER("optimizer.params.weight_decay", T, KEY_F32, c.optimizer.weight_decay, 0, FLOAT_MAX, AUTO("0")),
     NUMBER("optimizer.params.momentum", T, KEY_F32, c.optimizer.momentum, 0, BELOW_1),
+    NUMBER("optimizer.params.alpha", T, KEY_F32, c.optimizer.alpha, 0, BELOW_1),
     NUMBER("optimizer.params.dampening", T, KEY_F32, c.optimizer.dampening, 0, 1),
     BOOL("optimizer.params.nesterov", T, c.optimizer.nesterov),
     ROW("optimizer.params.adam_w_mode", T, KEY_NOT, c.optimizer.l2_mode),

@@ -58,6 +58,11 @@ static void describe_lion(char *text, size_t size, const struct optimizer_config
              (double)c->weight_decay);
 }
 
+static void describe_rmsprop(char *text, size_t size, const struct optimizer_config *c) {
+    snprintf(text, size, "lr %g, alpha %g, eps %g, momentum %g, decay %g", (double)c->lr, (double)c->alpha,
+             (double)c->eps, (double)c->momentum, (double)c->weight_decay);
+}
+
 // Keys and defaults of DeepSpeed's FusedAdam.
 // clang-format off
 #define ADAM                                                                                        \
@@ -71,9 +76,16 @@ static void describe_lion(char *text, size_t size, const struct optimizer_config
     .params = {{"lr", "1e-3"}, {"momentum", "0"}, {"dampening", "0"}, {"weight_decay", "0"},        \
                {"nesterov", "false"}},                                                              \
     .op = OP_SGD, .describe = describe_sgd
+// Keys and defaults of torch.optim.RMSprop, which DeepSpeed uses.
+#define RMSPROP                                                                                     \
+    .name = "RMSprop", .textbook = "RMSProp",                                                       \
+    .params = {{"lr", "1e-2"}, {"alpha", "0.99"}, {"eps", "1e-8"}, {"weight_decay", "0"},           \
+               {"momentum", "0"}},                                                                  \
+    .op = OP_RMSPROP, .describe = describe_rmsprop
 // clang-format on
 
 static const struct optimizer sgd_with_momentum = {SGD, .states = 1};
+static const struct optimizer rmsprop_with_momentum = {RMSPROP, .states = 2};
 
 const struct optimizer optimizers[] = {
     {.name = "Adam", ADAM},
@@ -86,6 +98,7 @@ const struct optimizer optimizers[] = {
      .params = {{"lr", "1e-3"}, {"betas", "[0.9,0.999]"}, {"weight_decay", "0"}},
      .op = OP_LION,
      .describe = describe_lion},
+    {RMSPROP, .states = 1, .moving = &rmsprop_with_momentum},
     // Keys and defaults of DeepSpeed's OnebitAdam.
     {.name = "OneBitAdam",
      .textbook = "Adam",
@@ -143,6 +156,7 @@ static enum op set_args(struct update_args *a, const struct optimizer_config *c,
         .inv_bc1 = 1,
         .inv_sqrt_bc2 = 1,
         .momentum = c->momentum,
+        .alpha = c->alpha,
         .rest = step->t == 1 ? 1 : 1 - c->dampening,
         .l2_mode = c->l2_mode,
         .nesterov = c->nesterov,

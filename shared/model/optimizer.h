@@ -30,6 +30,7 @@ struct optimizer_config {
     bool l2_mode;             // "adam_w_mode": false
     bool no_bias_correction;  // "bias_correction": false
     float momentum, dampening;
+    float alpha;
     bool nesterov;
     struct schedule_config cycle;  // OneCycle with cycle_momentum: sets the betas; else NONE
     int64_t freeze_step;           // updates before the variance is frozen; 0: never

@@ -21,6 +21,8 @@ OPTIMIZERS = {
     "momentum": ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.25, **DECAY}, 1, None),
     "nesterov": ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}, 1, None),
     "lion": ("Lion", {"lr": 1e-3, "betas": [0.9, 0.99], **DECAY}, 1, None),
+    "rmsprop": ("RMSprop", {"lr": 1e-3, "alpha": 0.95, **DECAY}, 1, None),
+    "rmsprop-momentum": ("RMSprop", {"lr": 1e-3, "momentum": 0.9}, 2, None),
     "cycle": ("AdamW", {"lr": 1e-3, **DECAY}, 2, CYCLE),
 }
 
@@ -74,12 +76,14 @@ class Optimizers(Runs):
 
     def test_each_setting_counts(self):
         """A key that is left out changes the result: no key is read for nothing."""
-        base = {name: self.train(name, ring(1))["weights_hash"] for name in ("momentum", "lion", "cycle")}
-        self.assertEqual(len(set(base.values())), 3)
+        base = {name: self.train(name, ring(1))["weights_hash"] for name in ("momentum", "lion", "rmsprop", "cycle")}
+        self.assertEqual(len(set(base.values())), 4)
         for name, change in (("momentum", "optimizer.params.dampening=0"), ("momentum", "optimizer.params.momentum=0.8"),
                              ("momentum", "optimizer.params.weight_decay=0"), ("lion", "optimizer.params.betas=[0.9,0.9]"),
-                             ("lion", "optimizer.params.weight_decay=0"), ("cycle", "scheduler.params.cycle_momentum=false"),
-                             ("cycle", "scheduler.params.cycle_min_mom=0.6"),
+                             ("lion", "optimizer.params.weight_decay=0"),
+                             ("rmsprop", "optimizer.params.alpha=0.9"), ("rmsprop", "optimizer.params.momentum=0.5"),
+                             ("rmsprop", "optimizer.params.eps=1e-3"), ("rmsprop", "optimizer.params.weight_decay=0"),
+                             ("cycle", "scheduler.params.cycle_momentum=false"), ("cycle", "scheduler.params.cycle_min_mom=0.6"),
                              ("cycle", "scheduler.params.cycle_first_stair_count=1"),
                              ("momentum", "optimizer.params.nesterov=true")):
             more = ["--set", "optimizer.params.dampening=0"] if "nesterov" in change else []

@@ -1,4 +1,4 @@
-// The exact sum, the sum of squares, the step's decision, AdamW, SGD, Lion: to the bit.
+// The exact sum, the sum of squares, the step's decision, and each update: to the bit.
 #include "tests/kernels/kernel_test.h"
 
 // ---------------------------------------------------------------- exact_sum.h
@@ -205,6 +205,7 @@ static void update_init(struct update_case *t, enum dtype dt, int64_t n) {
                                    .groups = 1,
                                    .momentum = 0.9f,
                                    .rest = 0.8f,
+                                   .alpha = 0.9f,
                                    .inv_bc1 = (float)(1.0 / (1.0 - pow(0.9, 3))),
                                    .inv_sqrt_bc2 = (float)(1.0 / sqrt(1.0 - pow(0.95, 3))),
                                    .dt = dt};
@@ -216,15 +217,17 @@ static void update_fini(struct update_case *t) {
 }
 
 // Both variants of each row, with and without a second group whose boundary no vector of a GPU keeps to, with and
-// without the momentum of sgd, with and without weights.
+// without the momentum of sgd and rmsprop, with and without weights.
 static void check_update(enum op op, enum dtype dt, int64_t n, int form) {
     struct update_case t;
     update_init(&t, dt, n);
     struct update_args *a = &t.args;
-    float *m = a->m;
+    float *m = a->m, *v = a->v;
     void *weight = a->weight;
     a->l2_mode = a->nesterov = form & 1;
     if (op == OP_SGD && form & 2) a->m = NULL;
+    if (op == OP_RMSPROP && form & 2) a->v = NULL;
+    for (int64_t i = 0; i < n && op == OP_RMSPROP; i++) m[i] = fabsf(m[i]);  // a mean square
     if (form & 2 && n > 1) {
         a->groups = 2;
         a->ends[0] = n > 4000 ? 1024 : n / 2;
@@ -232,12 +235,13 @@ static void check_update(enum op op, enum dtype dt, int64_t n, int form) {
         a->weight_decay[1] = 0.2f;
     }
     const struct kt_out outs[] = {
-        {a->master, n, DT_F32, 0, 0}, {weight, n, dt, 0, 0}, {m, n, DT_F32, 0, 0}, {a->v, n, DT_F32, 0, 0}};
+        {a->master, n, DT_F32, 0, 0}, {weight, n, dt, 0, 0}, {m, n, DT_F32, 0, 0}, {v, n, DT_F32, 0, 0}};
     kt_check(op, a, outs, 4);
     a->weight = NULL;
     kt_check(op, a, outs, 4);
     a->weight = weight;
     a->m = m;
+    a->v = v;
     update_fini(&t);
 }
 
@@ -399,6 +403,39 @@ static void sgd_follows_torch(void **state) {
     }
 }
 
+// torch.optim.RMSprop's documented algorithm with centered=False, in double, without and with momentum. A
+// value of 0 stays 0.
+static void rmsprop_follows_torch(void **state) {
+    enum { N = 50 };
+    (void)state;
+    for (int moving = 0; moving < 2; moving++) {
+        double p[N], square[N] = {0}, buffer[N] = {0};
+        struct update_case t;
+        update_init(&t, DT_F32, N);
+        t.scalars->grad_scale = 1;
+        float *v = t.args.v;
+        t.args.master[7] = 0;
+        for (int i = 0; i < N; i++) p[i] = (double)t.args.master[i], t.args.m[i] = v[i] = 0;
+        if (!moving) t.args.v = NULL;
+        for (int step = 1; step <= 10; step++) {
+            float *grad = (void *)t.args.grad;
+            for (int i = 0; i < N; i++) {
+                grad[i] = i == 7 ? 0 : kt_uniform((uint64_t)step, (uint64_t)i);
+                double g = (double)grad[i] + 0.1 * p[i];
+                square[i] = 0.9 * square[i] + 0.1 * g * g;
+                double u = g / (sqrt(square[i]) + 1e-8);
+                buffer[i] = 0.9 * buffer[i] + u;
+                p[i] -= 0.01 * (moving ? buffer[i] : u);
+            }
+            kt_run(KT_OPS, OP_RMSPROP, 2, &t.args);
+        }
+        for (int i = 0; i < N; i++) assert_true(fabs((double)t.args.master[i] - p[i]) < 2e-5);
+        assert_true(t.args.master[7] == 0);
+        t.args.v = v;
+        update_fini(&t);
+    }
+}
+
 // Algorithm 2 of Chen et al., in double; the signs of its updates are far from 0 here. A value of 0 stays 0.
 static void lion_follows_the_paper(void **state) {
     enum { N = 50 };
@@ -447,6 +484,7 @@ int main(void) {
         cmocka_unit_test(a_skipped_step_writes_nothing),
         cmocka_unit_test(sgd_follows_torch),
         cmocka_unit_test(lion_follows_the_paper),
+        cmocka_unit_test(rmsprop_follows_torch),
     };
     return cmocka_run_group_tests(tests, NULL, KT_TEARDOWN);
 }

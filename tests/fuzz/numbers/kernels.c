@@ -245,12 +245,13 @@ static int update(struct run *r, const struct shape *s, const op_fn *ops, int th
                             .inv_sqrt_bc2 = 3,
                             .momentum = 0.9f,
                             .rest = 0.8f,
+                            .alpha = 0.9f,
                             .l2_mode = s->flags & 4,
                             .nesterov = s->flags & 8,
                             .dt = r->dt,
                             .scalars = &scalars};
     a.master = floats(r, n), a.m = floats(r, n), a.v = floats(r, n), a.weight = some(r, n);
-    for (int64_t i = 0; i < n; i++) a.v[i] = fabsf(a.v[i]);
+    for (int64_t i = 0; i < n; i++) a.m[i] = fabsf(a.m[i]), a.v[i] = fabsf(a.v[i]);
     a.grad = inputs[0];
     struct update_args sgd = a;
     if (s->flags & 16) sgd.m = NULL;
@@ -258,7 +259,9 @@ static int update(struct run *r, const struct shape *s, const op_fn *ops, int th
     struct sumsq_args q = {.out = sum, .x = inputs[0], .n = n, .zero_out = true, .dt = r->dt};
     r->slack = 0;
     int rc = ops[OP_REDUCE](threads, &e, &why) || ops[OP_SUMSQ](threads, &q, &why);
-#define RUN_UPDATE(first, OP, name, states, variant) \
+    // Before each, m is what an update left: of rmsprop a mean square, so it is taken by magnitude.
+#define RUN_UPDATE(first, OP, name, states, variant)        \
+    for (int64_t i = 0; i < n; i++) a.m[i] = fabsf(a.m[i]); \
     rc = rc || ops[OP](threads, OP == OP_SGD ? &sgd : &a, &why);
     UPDATES(RUN_UPDATE, )
     return rc;

@@ -446,7 +446,7 @@ static int run_rank(struct run *r, ranks_create *create_one, struct rank_livenes
     if (mpi && !joins && r->env.size > 1 && open_rendezvous_over_mpi(r)) return EXIT_RUN_FAILED;
     if (joins && run_join(r, &status)) return status;
     if (!joins && rank == 0 && !r->life && run_begin(r)) return EXIT_USAGE;
-    if (!joins && !child && rank != 0) job_resume_forget(j);
+    if (!joins && !child && rank != 0) job_resume_clear(j);
     if (joins && !r->env.local_size) local_rank = rendezvous_member(r->meet, rank)->local_rank;
     if (r->meet) rank_liveness_set_rendezvous(lives, r->meet);
     // 2. They train.

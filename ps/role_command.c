@@ -138,7 +138,7 @@ static int prepare(struct role *r, struct config *c) {
     r->job.no_weights = worker && cli_get(r->args, "no-weights");
     r->job.save_on_interrupt = worker && cli_get(r->args, "save-on-interrupt");
     r->job.force = worker && cli_get(r->args, "force");
-    r->job.takes_dir = worker && r->by_hand;
+    r->job.owns_dir = worker && r->by_hand;
     r->job.no_metrics = c->quiet;
     r->job.steps_to_stderr = c->json;
     bool concerns =

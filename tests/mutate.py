@@ -150,7 +150,7 @@ RULES = [Rule(*row) for row in (
      "complete", SET),
     ("a quorum waits for the window of grace", "ps/agree/step_set.c", "now - s->enough_s >= s->o.grace_s", "true", SET),
     ("a set is fixed of workers whose every key has come", "ps/agree/step_set.c", "complete &= s->arrived[i];", "complete &= s->members;", SET),
-    ("workers that do not wait for each other begin together", "shared/train/train.c", "return may_be_left_out && !x->c", "return false && !x->c",
+    ("workers that do not wait for each other begin together", "shared/train/train.c", "if (independent && !x->c", "if (false && !x->c",
      "evaluation/test_evaluation.py Evaluation.test_workers_that_do_not_wait_begin_with_worker_0"),
     # ---- bounded delay by clock
     ("no version is older than S updates", IN_ORDER, "k->step >= k->pulls[worker].least", "k->step + 1 >= k->pulls[worker].least", LEAD),

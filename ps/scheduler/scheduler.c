@@ -264,7 +264,7 @@ static void epoch_first(const struct ps_role_options *o, const char *checkpoint,
     if (!o->launched) {
         run_state_read(o->dir, &state);
         again = state.phase == RUN_RUNNING || state.phase == RUN_DEAD;
-        if (!again && !resume_is_own(checkpoint, o->dir)) history_remove(o->dir);
+        if (!again && !resume_is_inside(checkpoint, o->dir)) history_remove(o->dir);
     }
     struct history_row last = history_last_start(o->dir);
     out->start = again && last.epoch ? last.start : last.start + 1;
@@ -284,7 +284,7 @@ static int epoch_starts(const struct ps_role_options *o, const struct epochs *e,
     free(latest);
     if (rc != 0) return core_fail(error, "%s", error_last());
     // Steps of another run in this directory do not count.
-    int64_t stays = resume_is_own(out->checkpoint, o->dir) ? out->step : 0;
+    int64_t stays = resume_is_inside(out->checkpoint, o->dir) ? out->step : 0;
     // After a scheduler's own death metrics.jsonl shows how far the job was: it has not been cut yet.
     bool later = e->why[0] || stays > 0;
     int64_t reached = e->reached < 0 && later && o->dir ? metrics_last_step(o->dir) : e->reached;

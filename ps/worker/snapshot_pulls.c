@@ -33,7 +33,7 @@ struct snapshot_pulls *snapshot_pulls_create(const struct snapshot_pulls_options
 // All keys are asked for at once, in synchronous training before this worker pushes to the next update.
 static void begin_next(struct snapshot_pulls *p) {
     struct collection *c = p->first;
-    if (!c || c->begun || !snapshot_may_begin(c->snapshot)) return;
+    if (!c || c->begun || !snapshot_can_begin(c->snapshot)) return;
     c->begun = true;
     p->last = c->snapshot;
     for (int key = 0; key < p->o.map->count; key++) {
@@ -59,7 +59,7 @@ void snapshot_pulls_open(struct snapshot_pulls *p, int64_t version, struct snaps
 }
 
 bool snapshot_pulls_busy(const struct snapshot_pulls *p) {
-    return p->first || (p->last && !snapshot_may_begin(p->last));
+    return p->first || (p->last && !snapshot_can_begin(p->last));
 }
 
 static void forget(struct snapshot_pulls *p, struct collection *c) {
@@ -86,7 +86,7 @@ void *snapshot_pulls_target(const struct snapshot_pulls *p, const struct wire_he
                             const struct ps_frame *frame) {
     const struct collection *c = collection_of(p, h, frame);
     const struct partition *part = &p->o.map->parts[c ? h->key : 0];
-    return c ? snapshot_room(c->snapshot, part->unit, part->begin) : NULL;
+    return c ? snapshot_address(c->snapshot, part->unit, part->begin) : NULL;
 }
 
 void snapshot_pulls_answer(struct snapshot_pulls *p, const struct wire_header *h,

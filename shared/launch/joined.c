@@ -116,7 +116,7 @@ static char *leave_token(struct run *r, char **path) {
     int rc = new_file_write(*path, "", NEW_FILE_WHOLE, &why) ? fail("%s", why) : 0;
     free(why);
     if (rc) return NULL;
-    bool own = resume_is_own(j->resume, dir);
+    bool own = resume_is_inside(j->resume, dir);
     cJSON *o = cJSON_CreateObject();
     json_put_text(o, "token", name);
     json_put_text(o, "asked", asked ? asked : "");
@@ -229,7 +229,7 @@ static int look(struct run *r, const cJSON *told, struct sight *saw) {
     saw->folder = fd >= 0;
     if (fd >= 0) close(fd);
     free(token);
-    job_resume_forget(j);
+    job_resume_clear(j);
     if (*name)
         j->resume =
             cJSON_IsTrue(json_item(told, "own")) ? xasprintf("%s/checkpoints/%s", dir, name) : xstrdup(name);

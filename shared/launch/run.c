@@ -25,7 +25,7 @@
 // A run that resumes its own checkpoint keeps its history.
 static void begin_history(const struct run *r) {
     const char *dir = r->config->out;
-    bool goes_on = resume_is_own(r->job.resume, dir);
+    bool goes_on = resume_is_inside(r->job.resume, dir);
     int64_t done = metrics_last_step(dir), from = r->job.resume_step;
     if (!goes_on) history_remove(dir);
     struct history_row first = {.kind = HISTORY_START,
@@ -53,7 +53,7 @@ int run_begin(struct run *r) {
 
 void run_say_lost(const struct job *j, bool failed) {
     const struct recovery_config *c = &j->config->recovery;
-    long long kept = checkpoint_latest_step(j->dir), from = kept < 0 ? j->resume_place : kept,
+    long long kept = checkpoint_latest_step(j->dir), from = kept < 0 ? j->resume_step_of_run : kept,
               lost = metrics_last_step(j->dir) - from;
     const char *steps = lost == 1 ? "step" : "steps", *are = lost == 1 ? "is" : "are",
                *by_itself = failed && !c->restart
@@ -137,7 +137,7 @@ static int merge(const struct run *r, int number) {
 bool run_is_over(const struct run *r) {
     const struct config *c = r->config;
     struct run_state s;
-    if (!resume_is_own(r->job.resume, c->out) || r->job.resume_place < c->steps) return false;
+    if (!resume_is_inside(r->job.resume, c->out) || r->job.resume_step_of_run < c->steps) return false;
     run_state_read(c->out, &s);
     return s.phase == RUN_COMPLETE;
 }

@@ -40,16 +40,16 @@ struct batch_feed *batch_feed_create(const struct batch_feed_options *o) {
     f->device_memory = !dev_host_memory(o->dev);
     f->latest = -1;
     arena_init(&f->arena, o->dev);
-    bool made = true;
+    bool ok = true;
     for (int i = 0; i < 2; i++) {
         struct half *h = &f->half[i];
         h->tokens = f->device_memory ? arena_take(&f->arena, MEM_HOST, bytes) : xcalloc(1, bytes);
         h->seq = xcalloc((size_t)o->config->accumulation, sizeof *h->seq);
         h->targets = h->tokens ? h->tokens + bytes / sizeof *h->tokens / 2 : NULL;
         h->sent = event_create(o->dev);
-        made = made && h->tokens && h->sent;
+        ok = ok && h->tokens && h->sent;
     }
-    if (!made) batch_feed_destroy(&f);
+    if (!ok) batch_feed_destroy(&f);
     return f;
 }
 
@@ -64,12 +64,6 @@ void batch_feed_destroy(struct batch_feed **at) {
     arena_release(&f->arena);
     free(f);
     *at = NULL;
-}
-
-// Waits until the copies out of the half are done; usually they are.
-static int half_await(struct half *h) {
-    int state = event_passed(h->sent);
-    return state == 0 ? event_sync(h->sent) : state < 0 ? -1 : 0;
 }
 
 // The samples from `sample` on, at most n, all of one draw.
@@ -90,7 +84,7 @@ static struct batch_count count_micro(const struct batch_feed *f, int64_t first)
         n.squares += (double)length * (double)length;
         longest = length > longest ? length : longest;
     }
-    n.places = c->micro_batch * (data_documents(f->o.data) ? data_bucket(longest, c->seq) : c->seq);
+    n.padded_tokens = c->micro_batch * (data_documents(f->o.data) ? data_bucket(longest, c->seq) : c->seq);
     return n;
 }
 
@@ -101,7 +95,7 @@ struct batch_count batch_feed_count(const struct batch_feed *f, int64_t first, i
     for (int64_t at = 0; at < samples; at += f->o.config->micro_batch) {
         struct batch_count n = count_micro(f, first + at);
         sum.tokens += n.tokens;
-        sum.places += n.places;
+        sum.padded_tokens += n.padded_tokens;
         sum.squares += n.squares;
     }
     return sum;
@@ -112,14 +106,16 @@ int batch_feed_read(struct batch_feed *f, int64_t step, int64_t first) {
     const struct config *c = f->o.config;
     struct half *h = half_of(f, step);
     if (f->latest == step && f->first == first) return 0;
-    if (half_await(h)) return -1;
+    // The copies out of the half are usually done.
+    int state = event_passed(h->sent);
+    if (state < 0 || (state == 0 && event_sync(h->sent))) return -1;
     for (int64_t k = 0; k < c->accumulation; k++) {
-        int64_t begin = first + k * c->micro_batch, place = k * c->micro_batch * c->seq, n;
-        h->seq[k] = count_micro(f, begin).places / c->micro_batch;
-        for (int64_t at = 0; at < c->micro_batch; at += n, place += n * h->seq[k]) {
+        int64_t begin = first + k * c->micro_batch, offset = k * c->micro_batch * c->seq, n;
+        h->seq[k] = count_micro(f, begin).padded_tokens / c->micro_batch;
+        for (int64_t at = 0; at < c->micro_batch; at += n, offset += n * h->seq[k]) {
             struct data_slice slice = slice_at(f, begin + at, c->micro_batch - at, h->seq[k]);
             n = slice.count;
-            data_batch(f->o.data, &slice, h->tokens + place, h->targets + place);
+            data_batch(f->o.data, &slice, h->tokens + offset, h->targets + offset);
         }
     }
     f->latest = step;

@@ -37,9 +37,9 @@ struct batch {
 
 // The token counts of some samples.
 struct batch_count {
-    int64_t tokens;  // padding not included
-    int64_t places;  // padding included
-    double squares;  // sum of each sample's squared token count: the cost of attention
+    int64_t tokens;         // padding not included
+    int64_t padded_tokens;  // padding included
+    double squares;         // sum of each sample's squared token count: the cost of attention
 };
 
 struct batch_feed;

@@ -21,16 +21,16 @@ static bool latest(const struct config *c) {
     return c->recovery.resume && !strcmp(c->recovery.resume, "latest");
 }
 
-int resume_find(const struct config *c, bool says, char **path) {
+int resume_find(const struct config *c, bool verbose, char **path) {
     char *why = NULL;
     *path = c->recovery.resume ? checkpoint_resolve(c->recovery.resume, c->out, &why) : NULL;
     int rc = why ? fail("--resume: %s", why) : 0;
     free(why);
-    if (!rc && *path && c->recovery.resume_weights_only && resume_is_own(*path, c->out))
+    if (!rc && *path && c->recovery.resume_weights_only && resume_is_inside(*path, c->out))
         rc = fail(
             "--resume-weights-only begins a new run: choose another --out than %s, where the checkpoint is",
             c->out);
-    if (!rc && says && latest(c) && !*path)
+    if (!rc && verbose && latest(c) && !*path)
         info("--resume latest: %s has no checkpoint yet: training begins with the first step", c->out);
     if (rc) free(*path);
     if (rc) *path = NULL;
@@ -38,7 +38,7 @@ int resume_find(const struct config *c, bool says, char **path) {
 }
 
 // RUN/checkpoints/step-N, which may be deleted by now.
-bool resume_is_own(const char *path, const char *dir) {
+bool resume_is_inside(const char *path, const char *dir) {
     if (!path || !dir) return false;
     char *run = xstrdup(path);
     for (int i = 0; i < 2 && strrchr(run, '/'); i++) *strrchr(run, '/') = 0;
@@ -48,9 +48,9 @@ bool resume_is_own(const char *path, const char *dir) {
 }
 
 // Compares the checkpoint's run with this one: fails for another run, prints which settings change the last bits.
-static int compare(const struct checkpoint *ck, const struct identity_source *s, bool says) {
-    struct identity *here = identity_make(s), *there = identity_from_json(checkpoint_identity_json(ck));
-    struct identity_side a = {"the checkpoint", there}, b = {"this run", here};
+static int compare(const struct checkpoint *ck, const struct identity_source *s, bool verbose) {
+    struct identity *ours = identity_make(s), *theirs = identity_from_json(checkpoint_identity_json(ck));
+    struct identity_side a = {"the checkpoint", theirs}, b = {"this run", ours};
     char *other = identity_difference(a, b, IDENTITY_TRAJECTORY);
     char *bits = other ? NULL : identity_difference(a, b, IDENTITY_BITS);
     int rc = 0;
@@ -58,31 +58,31 @@ static int compare(const struct checkpoint *ck, const struct identity_source *s,
         rc = fail(
             "--resume: %s is of another run: %s. --resume-weights-only begins a new run with its weights",
             checkpoint_path(ck), other);
-    else if (bits && says)
+    else if (bits && verbose)
         info("--resume: %s; so the last bits will differ from those of an undisturbed run", bits);
     free(other);
     free(bits);
-    identity_destroy(&here);
-    identity_destroy(&there);
+    identity_destroy(&ours);
+    identity_destroy(&theirs);
     return rc;
 }
 
-struct checkpoint *resume_open(const char *path, const struct identity_source *s, bool says) {
+struct checkpoint *resume_open(const char *path, const struct identity_source *s, bool verbose) {
     const struct config *c = s->config;
     struct checkpoint *ck = checkpoint_open(path);
-    char *older = !ck && says ? checkpoint_older(path) : NULL;
+    char *older = !ck && verbose ? checkpoint_older(path) : NULL;
     if (older) info("--resume: the one before it: --resume %s", older);
     free(older);
     if (!ck) return NULL;
     if (checkpoint_is_weights(ck)) {
         fail(
-            "--resume: %s is a snapshot of the weights, which starring evaluate reads: nothing can go on from it",
+            "--resume: %s is a snapshot of the weights, which starring evaluate reads: a run cannot resume from it",
             path);
         checkpoint_close(&ck);
         return NULL;
     }
     bool whole = !c->recovery.resume_weights_only;
-    int rc = whole ? compare(ck, s, says) : 0;
+    int rc = whole ? compare(ck, s, verbose) : 0;
     if (!rc) rc = checkpoint_fits(ck, s->layout);
     int64_t step = train_state_place(checkpoint_train(ck));
     if (!rc && whole && step > c->steps)
@@ -106,7 +106,7 @@ static int verify_own(const char *path, const char *dir) {
 }
 
 int resume_take_dir(const struct config *c, const char *path, const char *dir, bool force) {
-    if (resume_is_own(path, dir)) return verify_own(path, dir) ? -1 : run_dir_resume(dir, c);
+    if (resume_is_inside(path, dir)) return verify_own(path, dir) ? -1 : run_dir_resume(dir, c);
     return latest(c) && !path ? run_dir_restart(dir, c) : run_dir_take(dir, c, force);
 }
 
@@ -152,22 +152,22 @@ struct identity_source job_identity(const struct job *j) {
     return (struct identity_source){j->config, j->layout, &j->spec, j->data};
 }
 
-void job_resume_forget(struct job *j) {
+void job_resume_clear(struct job *j) {
     free(j->resume);
     j->resume = NULL;
     j->resume_found = false;
 }
 
-int job_resume(struct job *j, bool says) {
-    job_resume_forget(j);
-    if (resume_find(j->config, says, &j->resume)) return -1;
+int job_resume(struct job *j, bool verbose) {
+    job_resume_clear(j);
+    if (resume_find(j->config, verbose, &j->resume)) return -1;
     j->resume_found = true;
     if (!j->resume) return 0;
     struct identity_source source = job_identity(j);
-    struct checkpoint *ck = resume_open(j->resume, &source, says);
+    struct checkpoint *ck = resume_open(j->resume, &source, verbose);
     if (!ck) return -1;
     j->resume_step = checkpoint_train(ck)->step;
-    j->resume_place = train_state_place(checkpoint_train(ck));
+    j->resume_step_of_run = train_state_place(checkpoint_train(ck));
     checkpoint_close(&ck);
     return 0;
 }

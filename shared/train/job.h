@@ -22,20 +22,20 @@ struct job {
     struct layout *layout;      // padded for config->workers
     struct token_source *data;  // NULL when only predictions are wanted
     const char *dir;            // run directory, or NULL: no files are written
-    bool takes_dir;  // worker 0 takes the directory (run_dir_take), no launcher has: a star started by hand
-    bool force;      // an earlier run in the directory may be deleted
-    char *resume;    // checkpoint to resume from, found once for all ranks of this process; NULL: none
-    bool resume_found;       // job_resume has looked for the checkpoint
-    int64_t resume_step;     // the step after which the checkpoint was written
-    int64_t resume_place;    // steps of the run that are done at that checkpoint
-    const char *weights_in;  // Hugging Face directory to start from, or NULL
-    bool no_weights;         // do not write DIR/weights
-    bool save_on_interrupt;  // write DIR/weights for an interrupted run too
-    bool no_metrics;         // print no steps (--quiet)
-    bool no_bar;             // stdout only seems to be a terminal (mpirun gives its ranks one)
-    bool steps_to_stderr;    // stdout is reserved for one JSON document
-    int ranks_here;          // ranks on this machine, which share its processors
-    bool bound;              // each rank is bound to its own processors (processors_bound)
+    bool owns_dir;  // worker 0 takes the directory (run_dir_take), no launcher has: a star started by hand
+    bool force;     // an earlier run in the directory may be deleted
+    char *resume;   // checkpoint to resume from, found once for all ranks of this process; NULL: none
+    bool resume_found;           // job_resume has looked for the checkpoint
+    int64_t resume_step;         // the step after which the checkpoint was written
+    int64_t resume_step_of_run;  // steps of the run that are done at that checkpoint
+    const char *weights_in;      // Hugging Face directory to start from, or NULL
+    bool no_weights;             // do not write DIR/weights
+    bool save_on_interrupt;      // write DIR/weights for an interrupted run too
+    bool no_metrics;             // print no steps (--quiet)
+    bool no_bar;                 // stdout only seems to be a terminal (mpirun gives its ranks one)
+    bool steps_to_stderr;        // stdout is reserved for one JSON document
+    int ranks_here;              // ranks on this machine, which share its processors
+    bool bound;                  // each rank is bound to its own processors (processors_bound)
     const _Atomic int *stop;
 };
 
@@ -48,8 +48,8 @@ bool job_opens(const struct config *c, const struct job *predicted);
 // Finds the checkpoint to resume from, and checks before any rank starts that the run can resume from it. For
 // runs of one process, for their ranks over MPI, and for the launcher of a star (the ranks of a star get the
 // path from the scheduler). Returns 0, or -1 after logging.
-int job_resume(struct job *j, bool says);
-void job_resume_forget(struct job *j);  // each rank then looks for itself, after its topology exists
+int job_resume(struct job *j, bool verbose);
+void job_resume_clear(struct job *j);  // each rank then looks for itself, after its topology exists
 void job_close(struct job *j);
 struct identity_source job_identity(const struct job *j);
 // Threads that one operation of a rank may use: config->threads, or its share of the processors
@@ -58,14 +58,14 @@ int job_threads(const struct job *j);
 
 // ---- the checkpoint that a run resumes from
 // *path receives the configured checkpoint as an absolute path (malloc'd), or NULL: the run starts from the
-// beginning. says: print a line when "latest" finds no checkpoint. Returns 0, or -1 after logging.
-int resume_find(const struct config *c, bool says, char **path);
+// beginning. verbose: print a line when "latest" finds no checkpoint. Returns 0, or -1 after logging.
+int resume_find(const struct config *c, bool verbose, char **path);
 // Returns whether the checkpoint is inside the run directory.
-bool resume_is_own(const char *path, const char *dir);
+bool resume_is_inside(const char *path, const char *dir);
 // Opens the checkpoint. Returns NULL if it belongs to another run, after logging the key and both values.
-// says: also print which other settings differ; one process per job does. The identity's source is complete
+// verbose: also print which other settings differ; one process per job does. The identity's source is complete
 // (layout, spec, data).
-struct checkpoint *resume_open(const char *path, const struct identity_source *s, bool says);
+struct checkpoint *resume_open(const char *path, const struct identity_source *s, bool verbose);
 // Takes the run directory for a run that begins with the checkpoint (NULL: none). Returns 0, or -1 after logging.
 int resume_take_dir(const struct config *c, const char *path, const char *dir, bool force);
 

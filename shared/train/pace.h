@@ -22,11 +22,11 @@ void pace_step(struct pace *p, int64_t step, int64_t samples, int64_t now_ns, bo
 struct pace_end {
     struct topology *topology;
     struct timeline *timeline;
-    int64_t end_ns;   // end of this rank's last step
-    int64_t told_ns;  // when this rank learned that no step is left; elastic: end_ns (delayed answer)
+    int64_t end_ns;      // end of this rank's last step
+    int64_t no_work_ns;  // when this rank learned that no step is left; elastic: end_ns (delayed answer)
 };
 // Collective, after the last step. The tail begins when the first rank learns that no work is left. It ends
 // with the last step of all ranks. Returns 0 or -1.
-int pace_tell(const struct pace *p, const struct pace_end *at, struct rank_report *out);
+int pace_report(const struct pace *p, const struct pace_end *at, struct rank_report *out);
 
 #endif

@@ -15,7 +15,7 @@
 #define STALL_LEAST_S 10.0  // without progress by any participant, before a checkpoint is given up
 #define NOTICEABLE_S  1e-3  // of waiting
 
-static const char *const words[CHECKPOINT_KINDS] = {"checkpoint", "snapshot"};
+static const char *const kind_names[CHECKPOINT_KINDS] = {"checkpoint", "snapshot"};
 
 // A snapshot that the topology collects.
 struct snapshot {
@@ -24,8 +24,8 @@ struct snapshot {
     struct train_state state;
     double seconds;
     int64_t version;  // version that all keys must have; -1: any
-    bool known;       // requested ahead: the rank has reached the version; `state` and `seconds` are set
-    bool collected;   // for a request made ahead: its weights are in the room
+    bool reached;     // requested ahead: the rank has reached the version; `state` and `seconds` are set
+    bool collected;   // for a request made ahead: its weights are in the buffer
 };
 
 struct saver {
@@ -35,38 +35,38 @@ struct saver {
     const struct layout *layout;
     struct device *dev;
     enum dtype dtype;
-    struct saver_gear own;  // used where the options give none
-    const struct saver_gear *gear;
+    struct saver_buffers own_buffers;  // used where the options give none
+    const struct saver_buffers *buffers;
     char participant[32];
     size_t bytes;  // of this rank's state
     struct {
-        bool part;                  // this rank writes a file of this kind
-        bool held;                  // a file is being written: saver_hold must let the next updates wait
+        bool part;    // this rank writes a file of this kind
+        bool in_use;  // a file is being written: saver_delay_updates must let the next updates wait
         const char **participants;  // worker 0: of the run
         int count;
     } of[CHECKPOINT_KINDS];
     cJSON *identity;  // worker 0: for the manifest
-    double hold_begin_s;
+    double delay_begin_s;
     _Atomic int quit;
 
     // Snapshots.
     double last_s;
     _Atomic bool warned;
-    struct part_file *last;  // file of the last weights, NULL: none
-    int last_units;
-    struct train_state last_state;
+    struct part_file *final;  // file of the last weights, NULL: none
+    int final_units;
+    struct train_state final_state;
     // Where the topology collects them:
     bool collected, on_arrival;
     struct arena arena;
-    char *room;
-    _Atomic bool taken;               // the room's weights are being written to a file
+    char *buffer;
+    _Atomic bool writing;             // the buffer's weights are being written to a file
     pthread_mutex_t mutex;            // guards the fields below
     struct checkpoint_report report;  // written by the loop and by the threads of compute and of both streams
     double start_s;       // start of the first step, less the time of earlier starts; INFINITY: not started
-    bool settled;         // the topology may be destroyed: it gets no more requests
+    bool finished;        // the topology may be destroyed: it gets no more requests
     double last_seconds;  // of training until the newest snapshot, or the last one: no snapshot is later
-    bool last_begun;
-    struct snapshot *asked;
+    bool final_begun;
+    struct snapshot *requests;
     struct snapshot *awaited;  // requested ahead; this rank has not reached its version yet
 };
 
@@ -80,13 +80,13 @@ struct save {
     int count;
     int64_t own_number;
     double start_s;
-    bool alone;  // no other rank writes a file for it
+    bool only_file;  // no other rank writes a file for it
     struct part_file *file;
     char *why;  // why this rank has no file; NULL: it has one
 };
 
 // ---------------------------------------------------------------- the cost in time
-static void slowed(struct saver *s, double seconds) {
+static void count_slowdown(struct saver *s, double seconds) {
     if (seconds < NOTICEABLE_S) return;
     pthread_mutex_lock(&s->mutex);
     s->report.slowed++;
@@ -95,14 +95,14 @@ static void slowed(struct saver *s, double seconds) {
     pthread_mutex_unlock(&s->mutex);
 }
 
-static int hold_begins(void *arg) {
-    ((struct saver *)arg)->hold_begin_s = now_seconds();
+static int delay_begins(void *arg) {
+    ((struct saver *)arg)->delay_begin_s = now_seconds();
     return 0;
 }
 
-static int hold_ends(void *arg) {
+static int delay_ends(void *arg) {
     struct saver *s = arg;
-    slowed(s, now_seconds() - s->hold_begin_s);
+    count_slowdown(s, now_seconds() - s->delay_begin_s);
     return 0;
 }
 
@@ -113,7 +113,7 @@ static size_t bytes_of(const struct state_range *r) { return (size_t)(r->end - r
 static int write_slices(struct save *v, int range, char *staging) {
     const struct saver *s = v->s;
     const struct state_range *r = &v->ranges[range];
-    struct stream *stream = s->gear->of[v->kind].stream;
+    struct stream *stream = s->buffers->of[v->kind].stream;
     size_t size = dtype_size(v->kind == CHECKPOINT_WEIGHTS ? s->dtype : DT_F32);
     int64_t slice = (int64_t)(STAGING_BYTES / size);
     int rc = 0;
@@ -130,9 +130,9 @@ static int write_slices(struct save *v, int range, char *staging) {
 static int write_values(void *arg) {
     struct save *v = arg;
     struct saver *s = v->s;
-    const float *copy = v->kind == CHECKPOINT_ALL ? s->gear->copy : NULL;
+    const float *copy = v->kind == CHECKPOINT_ALL ? s->buffers->copy : NULL;
     const struct part_extra number = {s->t->own_number.name, &v->own_number, 1};
-    char *dir = checkpoint_partial(s->o.dir, v->kind, v->state.step, s->o.life), *staging = NULL;
+    char *dir = checkpoint_partial(s->o.dir, v->kind, v->state.step, s->o.start_number), *staging = NULL;
     v->start_s = now_seconds();
     v->file = part_file_create(
         &(struct part_options){.dir = dir,
@@ -149,7 +149,8 @@ static int write_values(void *arg) {
     for (int i = 0; i < v->count && !rc; i++) {
         const struct state_range *r = &v->ranges[i];
         if (!copy && !r->read && !dev_host_memory(s->dev)) {
-            if (!staging) staging = s->gear->staging ? (char *)s->gear->staging : xcalloc(1, STAGING_BYTES);
+            if (!staging)
+                staging = s->buffers->staging ? (char *)s->buffers->staging : xcalloc(1, STAGING_BYTES);
             rc = write_slices(v, i, staging);
             continue;
         }
@@ -157,7 +158,7 @@ static int write_values(void *arg) {
         rc = data ? part_file_write(v->file, i, r->begin, r->end, data) : -1;
         if (copy) copy += r->end - r->begin;
     }
-    if (staging != (char *)s->gear->staging) free(staging);
+    if (staging != (char *)s->buffers->staging) free(staging);
     return 0;
 }
 
@@ -178,12 +179,12 @@ static int finish_file(void *arg) {
 
 // ---------------------------------------------------------------- the checkpoint, on worker 0
 // Worker 0 reports why its own file failed, even if the failure left no file that says so.
-static void say_failed(struct save *v, const char *why) {
+static void report_failure(struct save *v, const char *why) {
     struct saver *s = v->s;
     long long step = v->state.step, kept = checkpoint_latest_step(s->o.dir);
     if (v->kind == CHECKPOINT_WEIGHTS && s->warned) return;
     char *own =
-        !v->why ? NULL : xasprintf("the %s of step %lld was given up: %s", words[v->kind], step, v->why);
+        !v->why ? NULL : xasprintf("the %s of step %lld was given up: %s", kind_names[v->kind], step, v->why);
     if (v->kind == CHECKPOINT_WEIGHTS) {
         s->warned = true;
         warn("%s; training goes on; later failures are not reported", own ? own : why);
@@ -201,41 +202,40 @@ static void say_failed(struct save *v, const char *why) {
     free(own);
 }
 
-static int complete(void *arg) {
+static int commit(void *arg) {
     struct save *v = arg;
     struct saver *s = v->s;
-    const struct config *c = s->c;
     bool all = v->kind == CHECKPOINT_ALL;
     const char *const own[] = {s->participant};
     _Atomic int own_failed = 1;
     char *why = NULL;
-    struct checkpoint_commit commit = {.run_dir = s->o.dir,
-                                       .kind = v->kind,
-                                       .seconds = v->seconds,
-                                       .life = s->o.life,
-                                       .participants = v->alone ? own : s->of[v->kind].participants,
-                                       .count = v->alone ? 1 : s->of[v->kind].count,
-                                       .train = &v->state,
-                                       .identity = s->identity,
-                                       .dtype = dtype_name(s->dtype),
-                                       .optimizer = all ? config_kept_optimizer(c)->row->name : "",
-                                       .states = all ? config_kept_optimizer(c)->row->states : 0,
-                                       .stall_seconds = fmax(STALL_LEAST_S, 1e-3 * (double)c->deadline_ms)};
-    if (checkpoint_complete(&commit, v->why ? &own_failed : &s->quit, &why)) {
-        say_failed(v, why);
+    struct checkpoint_commit c = {.run_dir = s->o.dir,
+                                  .kind = v->kind,
+                                  .seconds = v->seconds,
+                                  .life = s->o.start_number,
+                                  .participants = v->only_file ? own : s->of[v->kind].participants,
+                                  .count = v->only_file ? 1 : s->of[v->kind].count,
+                                  .train = &v->state,
+                                  .identity = s->identity,
+                                  .dtype = dtype_name(s->dtype),
+                                  .optimizer = all ? config_kept_optimizer(s->c)->row->name : "",
+                                  .states = all ? config_kept_optimizer(s->c)->row->states : 0,
+                                  .stall_seconds = fmax(STALL_LEAST_S, 1e-3 * (double)s->c->deadline_ms)};
+    if (checkpoint_complete(&c, v->why ? &own_failed : &s->quit, &why)) {
+        report_failure(v, why);
         pthread_mutex_lock(&s->mutex);
         s->report.written -= all && !v->why;
         s->report.failed += all && !v->why;
         pthread_mutex_unlock(&s->mutex);
     } else if (all) {
-        checkpoint_rotate(s->o.dir, (int)c->recovery.checkpoint_keep,
-                          c->recovery.checkpoint_keep_every * c->recovery.checkpoint_every);
+        checkpoint_rotate(s->o.dir, (int)s->c->recovery.checkpoint_keep,
+                          s->c->recovery.checkpoint_keep_every * s->c->recovery.checkpoint_every);
     }
     free(why);
     return 0;
 }
 
-static int forget(void *arg) {
+static int free_save(void *arg) {
     struct save *v = arg;
     free(v->ranges);
     free(v->why);
@@ -257,9 +257,9 @@ static struct save *save_create(struct saver *s, enum checkpoint_kind kind, cons
 }
 
 // Copies the ranges that are not in memory, on the checkpoint stream's thread.
-static int read_aside(void *arg) {
+static int copy_offloaded(void *arg) {
     const struct save *v = arg;
-    float *to = v->s->gear->copy;
+    float *to = v->s->buffers->copy;
     for (int i = 0; i < v->count; to += v->ranges[i].end - v->ranges[i].begin, i++) {
         const struct state_range *r = &v->ranges[i];
         const float *data = r->read ? r->read(r->ctx, r) : NULL;
@@ -270,11 +270,11 @@ static int read_aside(void *arg) {
 }
 
 // Writes the values from their memory, after the updates that are already enqueued on compute.
-static void keep(struct saver *s, struct save *v) {
-    const char *name = words[v->kind];
-    struct stream *stream = s->gear->of[v->kind].stream;
-    struct event *ready = s->gear->of[v->kind].ready, *free = s->gear->of[v->kind].free;
-    float *copy = v->kind == CHECKPOINT_ALL ? s->gear->copy : NULL;
+static void write_state(struct saver *s, struct save *v) {
+    const char *name = kind_names[v->kind];
+    struct stream *stream = s->buffers->of[v->kind].stream;
+    struct event *ready = s->buffers->of[v->kind].ready, *free = s->buffers->of[v->kind].free;
+    float *copy = v->kind == CHECKPOINT_ALL ? s->buffers->copy : NULL;
     struct state_range r;
     v->own_number = s->t->own_number.value;
     while (!range_of(s->t, v->kind, v->count, &r)) {
@@ -286,46 +286,46 @@ static void keep(struct saver *s, struct save *v) {
     if (copy) {
         for (int i = 0; i < v->count; copy += v->ranges[i].end - v->ranges[i].begin, i++)
             if (!v->ranges[i].read) dev_copy(stream, copy, v->ranges[i].data, bytes_of(&v->ranges[i]));
-        stream_host(stream, name, read_aside, v);
+        stream_host(stream, name, copy_offloaded, v);
         event_record(free, stream);
     }
     stream_host(stream, name, write_values, v);
     if (!copy) event_record(free, stream);
-    s->of[v->kind].held = v->count > 0;
+    s->of[v->kind].in_use = v->count > 0;
     stream_host(stream, name, finish_file, v);
-    if (s->t->rank == 0) stream_host(stream, name, complete, v);
-    stream_host(stream, name, forget, v);
+    if (s->t->rank == 0) stream_host(stream, name, commit, v);
+    stream_host(stream, name, free_save, v);
 }
 
 // ---------------------------------------------------------------- the loop: checkpoints
-static bool keeps(const struct saver *s, enum checkpoint_kind kind) { return s && s->of[kind].part; }
+static bool writes(const struct saver *s, enum checkpoint_kind kind) { return s && s->of[kind].part; }
 
-bool saver_due(const struct saver *s, int64_t step, bool leaving) {
-    if (!keeps(s, CHECKPOINT_ALL) || s->t->plan.open) return false;
-    bool ends = !s->t->plan.alone && (leaving || step + 1 == s->c->steps);
+bool saver_is_checkpoint_due(const struct saver *s, int64_t step, bool stopping) {
+    if (!writes(s, CHECKPOINT_ALL) || s->t->plan.open) return false;
+    bool ends = !s->t->plan.alone && (stopping || step + 1 == s->c->steps);
     return ends || (step + 1) % s->c->recovery.checkpoint_every == 0;
 }
 
-void saver_gate(struct saver *s) {
-    if (!keeps(s, CHECKPOINT_ALL) || s->t->rank != 0) return;
+void saver_wait_previous(struct saver *s) {
+    if (!writes(s, CHECKPOINT_ALL) || s->t->rank != 0) return;
     double start_s = now_seconds();
-    stream_sync(s->gear->of[CHECKPOINT_ALL].stream);
-    slowed(s, now_seconds() - start_s);
+    stream_sync(s->buffers->of[CHECKPOINT_ALL].stream);
+    count_slowdown(s, now_seconds() - start_s);
 }
 
-void saver_hold(struct saver *s) {
+void saver_delay_updates(struct saver *s) {
     for (int kind = 0; s && kind < CHECKPOINT_KINDS; kind++) {
         bool measured = kind == CHECKPOINT_ALL;
-        if (!s->of[kind].held) continue;
-        s->of[kind].held = false;
-        if (measured) stream_host(s->t->compute, words[kind], hold_begins, s);
-        stream_wait_event(s->t->compute, s->gear->of[kind].free);
-        if (measured) stream_host(s->t->compute, words[kind], hold_ends, s);
+        if (!s->of[kind].in_use) continue;
+        s->of[kind].in_use = false;
+        if (measured) stream_host(s->t->compute, kind_names[kind], delay_begins, s);
+        stream_wait_event(s->t->compute, s->buffers->of[kind].free);
+        if (measured) stream_host(s->t->compute, kind_names[kind], delay_ends, s);
     }
 }
 
-void saver_keep(struct saver *s, const struct train_state *now) {
-    if (keeps(s, CHECKPOINT_ALL)) keep(s, save_create(s, CHECKPOINT_ALL, now, 0));
+void saver_write_checkpoint(struct saver *s, const struct train_state *now) {
+    if (writes(s, CHECKPOINT_ALL)) write_state(s, save_create(s, CHECKPOINT_ALL, now, 0));
 }
 
 // ---------------------------------------------------------------- snapshots by version, from the servers
@@ -335,35 +335,35 @@ static struct snapshot *snapshot_create(struct saver *s, const struct train_stat
                                         int64_t version) {
     struct snapshot *one = xcalloc(1, sizeof *one);
     *one = (struct snapshot){
-        .owner = s, .next = s->asked, .state = *state, .seconds = seconds, .version = version};
-    return s->asked = one;
+        .owner = s, .next = s->requests, .state = *state, .seconds = seconds, .version = version};
+    return s->requests = one;
 }
 
 // Asks for the first multiple of eval_every that the servers have not reached yet. They answer when they reach it.
 // Runs on the snapshot stream's thread, except the first time.
-static void ask_ahead(struct saver *s, int64_t version) {
+static void request_next_version(struct saver *s, int64_t version) {
     int64_t per_step = s->c->train_batch / own_sequences(s->c);  // pushes that make a global batch
     struct train_state state = {.step = (version / per_step / s->c->eval_every + 1) * s->c->eval_every};
     if (state.step >= s->c->steps) return;
     pthread_mutex_lock(&s->mutex);
-    if (!s->settled) {
+    if (!s->finished) {
         struct snapshot *one = snapshot_create(s, &state, 0, state.step * per_step);
         topology_snapshot(s->t, one->version, one);
     }
     pthread_mutex_unlock(&s->mutex);
 }
 
-static char *room_of(const struct saver *s, int u) {
-    char *at = s->room;
+static char *buffer_of(const struct saver *s, int u) {
+    char *at = s->buffer;
     for (int i = 0; i < u; i++) at += (size_t)s->layout->units[i].n_pad * dtype_size(s->dtype);
     return at;
 }
 
-void *snapshot_room(const struct snapshot *one, int u, int64_t begin) {
-    return room_of(one->owner, u) + (size_t)begin * dtype_size(one->owner->dtype);
+void *snapshot_address(const struct snapshot *one, int u, int64_t begin) {
+    return buffer_of(one->owner, u) + (size_t)begin * dtype_size(one->owner->dtype);
 }
 
-bool snapshot_may_begin(const struct snapshot *one) { return !atomic_load(&one->owner->taken); }
+bool snapshot_can_begin(const struct snapshot *one) { return !atomic_load(&one->owner->writing); }
 
 static struct state_range *whole_units(const struct saver *s) {
     struct state_range *r = xcalloc((unsigned long)s->layout->count, sizeof *r);
@@ -372,23 +372,17 @@ static struct state_range *whole_units(const struct saver *s) {
     return r;
 }
 
-// Runs on the snapshot stream's thread. The room is host memory, or host memory that the device can read too.
-static const void *read_room(void *saver, const struct state_range *r) { return room_of(saver, r->unit); }
+// Runs on the snapshot stream's thread. The buffer is host memory, or host memory that the device can read too.
+static const void *read_buffer(void *saver, const struct state_range *r) { return buffer_of(saver, r->unit); }
 
 // Where steps go on without this rank, keys may be newer than this rank's step when it reaches one. So the rank
 // asks for a version before any key has it, and adds the step and time when it reaches that version itself. There
-// is one room: if this rank is late by more steps than lie between two snapshots, some snapshots are given up.
-static void ask_version(struct saver *s, int64_t version) {
+// is one buffer: if this rank is late by more steps than lie between two snapshots, some snapshots are given up.
+static void request_version(struct saver *s, int64_t version) {
     pthread_mutex_lock(&s->mutex);
     struct snapshot *one = s->awaited = snapshot_create(s, &(struct train_state){0}, 0, version);
     pthread_mutex_unlock(&s->mutex);
     topology_snapshot(s->t, version, one);
-}
-
-static void ask_first(struct saver *s) {
-    const struct train_state *x = &s->t->start;
-    int64_t every = s->c->eval_every, left = every > 0 ? (every - x->step % every) % every : 0;
-    if (every > 0) ask_version(s, x->updates + (left || x->step ? left : every));
 }
 
 static int write_collected(void *arg) {
@@ -398,15 +392,15 @@ static int write_collected(void *arg) {
     v->ranges = whole_units(s);
     v->count = s->layout->count;
     for (int u = 0; u < v->count; u++) {
-        v->ranges[u].read = read_room;
+        v->ranges[u].read = read_buffer;
         v->ranges[u].ctx = s;
     }
     write_values(v);
     finish_file(v);
-    complete(v);
-    forget(v);
-    atomic_store(&s->taken, false);
-    if (s->on_arrival && s->c->eval_every > 0) ask_ahead(s, one->version);
+    commit(v);
+    free_save(v);
+    atomic_store(&s->writing, false);
+    if (s->on_arrival && s->c->eval_every > 0) request_next_version(s, one->version);
     return 0;
 }
 
@@ -418,7 +412,7 @@ void snapshot_collected(struct snapshot *one, int64_t least, int64_t most, int64
         one->state.samples = least * own_sequences(s->c);
         pthread_mutex_lock(&s->mutex);
         one->seconds = fmax(now_seconds() - s->start_s, s->last_seconds);
-        if (s->last_begun) one->seconds = fmin(one->seconds, s->last_seconds);
+        if (s->final_begun) one->seconds = fmin(one->seconds, s->last_seconds);
         s->last_seconds = fmax(one->seconds, s->last_seconds);
         pthread_mutex_unlock(&s->mutex);
     } else if (least != one->version || most != one->version) {
@@ -426,70 +420,74 @@ void snapshot_collected(struct snapshot *one, int64_t least, int64_t most, int64
              (long long)one->version, (long long)least, (long long)most);
         return;
     }
-    atomic_store(&s->taken, true);
+    atomic_store(&s->writing, true);
     pthread_mutex_lock(&s->mutex);
     one->collected = true;
-    bool waits = s->t->plan.drops && !one->known;
+    bool waits = s->t->plan.drops && !one->reached;
     pthread_mutex_unlock(&s->mutex);
-    if (!waits) stream_host(s->gear->of[CHECKPOINT_WEIGHTS].stream, "snapshot", write_collected, one);
+    if (!waits) stream_host(s->buffers->of[CHECKPOINT_WEIGHTS].stream, "snapshot", write_collected, one);
 }
 
 // This rank has ended a step for which a snapshot may have been requested: asks for the next one.
-static void come_to_version(struct saver *s, const struct train_state *now, double seconds, bool told) {
+static void reach_version(struct saver *s, const struct train_state *now, double seconds, bool requested) {
     struct snapshot *one = s->awaited;
     int64_t every = s->c->eval_every;
-    bool comes = one && now->updates >= one->version;
-    if (comes) {
+    bool reached = one && now->updates >= one->version;
+    if (reached) {
         pthread_mutex_lock(&s->mutex);
         one->state = *now;
         one->seconds = seconds;
-        one->known = true;
+        one->reached = true;
         bool collected = one->collected;
         pthread_mutex_unlock(&s->mutex);
-        if (collected) stream_host(s->gear->of[CHECKPOINT_WEIGHTS].stream, "snapshot", write_collected, one);
+        if (collected)
+            stream_host(s->buffers->of[CHECKPOINT_WEIGHTS].stream, "snapshot", write_collected, one);
         s->last_s = now_seconds();
         s->awaited = NULL;
     }
     int64_t left = every > 0 ? every - now->step % every : 2;  // 2: the first version that no rank has yet
-    bool more = every > 0 ? comes : told && !s->awaited;
-    if (more && now->step + left < s->c->steps) ask_version(s, now->updates + left);
+    bool more = every > 0 ? reached : requested && !s->awaited;
+    if (more && now->step + left < s->c->steps) request_version(s, now->updates + left);
 }
 
 // ---------------------------------------------------------------- the loop: snapshots
-void saver_ask(struct saver *s, double before_s) {
-    if (!keeps(s, CHECKPOINT_WEIGHTS)) return;
+void saver_request_first(struct saver *s, double before_s) {
+    if (!writes(s, CHECKPOINT_WEIGHTS)) return;
     s->last_seconds = before_s;
     s->start_s = INFINITY;
     if (s->collected && s->on_arrival && s->c->eval_every > 0)
-        ask_ahead(s, s->t->plan.samples / own_sequences(s->c));
-    if (s->collected && s->t->plan.drops) ask_first(s);
+        request_next_version(s, s->t->plan.samples / own_sequences(s->c));
+    const struct train_state *from = &s->t->start;
+    int64_t every = s->c->eval_every, left = every > 0 ? (every - from->step % every) % every : 0;
+    if (s->collected && s->t->plan.drops && every > 0)
+        request_version(s, from->updates + (left || from->step ? left : every));
 }
 
-void saver_begin(struct saver *s, double before_s) {
-    if (!keeps(s, CHECKPOINT_WEIGHTS)) return;
+void saver_start(struct saver *s, double before_s) {
+    if (!writes(s, CHECKPOINT_WEIGHTS)) return;
     s->last_s = now_seconds();
     pthread_mutex_lock(&s->mutex);  // an earlier request may already be collected
     s->start_s = s->last_s - before_s;
     pthread_mutex_unlock(&s->mutex);
 }
 
-bool saver_wants(const struct saver *s) {
-    return keeps(s, CHECKPOINT_WEIGHTS) && s->t->rank == 0 && s->c->eval_every_seconds > 0 &&
+bool saver_wants_snapshot(const struct saver *s) {
+    return writes(s, CHECKPOINT_WEIGHTS) && s->t->rank == 0 && s->c->eval_every_seconds > 0 &&
            now_seconds() - s->last_s >= s->c->eval_every_seconds;
 }
 
-void saver_step(struct saver *s, const struct train_state *now, double seconds, bool told) {
+void saver_take_snapshot(struct saver *s, const struct train_state *now, double seconds, bool requested) {
     // The last weights are written by saver_last_*.
-    if (!keeps(s, CHECKPOINT_WEIGHTS) || now->step >= s->c->steps) return;
+    if (!writes(s, CHECKPOINT_WEIGHTS) || now->step >= s->c->steps) return;
     if (s->collected && s->t->plan.drops) {
-        come_to_version(s, now, seconds, told);
+        reach_version(s, now, seconds, requested);
         return;
     }
-    if (!told && (s->c->eval_every <= 0 || now->step % s->c->eval_every != 0)) return;
+    if (!requested && (s->c->eval_every <= 0 || now->step % s->c->eval_every != 0)) return;
     s->last_s = now_seconds();
     if (!s->collected) {
-        keep(s, save_create(s, CHECKPOINT_WEIGHTS, now, seconds));
-    } else if (told || !s->on_arrival) {
+        write_state(s, save_create(s, CHECKPOINT_WEIGHTS, now, seconds));
+    } else if (requested || !s->on_arrival) {
         pthread_mutex_lock(&s->mutex);
         struct snapshot *one = snapshot_create(s, now, seconds, s->on_arrival ? -1 : now->updates);
         pthread_mutex_unlock(&s->mutex);
@@ -497,69 +495,69 @@ void saver_step(struct saver *s, const struct train_state *now, double seconds, 
     }
 }
 
-void saver_last_begin(struct saver *s, const struct train_state *now, double seconds) {
-    if (!keeps(s, CHECKPOINT_WEIGHTS)) return;
-    char *dir = checkpoint_partial(s->o.dir, CHECKPOINT_WEIGHTS, now->step, s->o.life), *why = NULL;
+void saver_final_begin(struct saver *s, const struct train_state *now, double seconds) {
+    if (!writes(s, CHECKPOINT_WEIGHTS)) return;
+    char *dir = checkpoint_partial(s->o.dir, CHECKPOINT_WEIGHTS, now->step, s->o.start_number), *why = NULL;
     struct state_range *ranges = whole_units(s);
-    s->last_state = *now;
+    s->final_state = *now;
     pthread_mutex_lock(&s->mutex);
-    s->last_begun = true;
+    s->final_begun = true;
     s->last_seconds = fmax(seconds, s->last_seconds);
     pthread_mutex_unlock(&s->mutex);
-    s->last = part_file_create(&(struct part_options){.dir = dir,
-                                                      .participant = s->participant,
-                                                      .layout = s->layout,
-                                                      .dtype = s->dtype,
-                                                      .ranges = ranges,
-                                                      .count = s->layout->count},
-                               &why);
-    if (!s->last) {
+    s->final = part_file_create(&(struct part_options){.dir = dir,
+                                                       .participant = s->participant,
+                                                       .layout = s->layout,
+                                                       .dtype = s->dtype,
+                                                       .ranges = ranges,
+                                                       .count = s->layout->count},
+                                &why);
+    if (!s->final) {
         struct save failed = {.s = s, .kind = CHECKPOINT_WEIGHTS, .state = *now, .why = why};
-        say_failed(&failed, why);
+        report_failure(&failed, why);
     }
     free(ranges);
     free(why);
     free(dir);
 }
 
-void saver_last_unit(struct saver *s, int u, const void *weights) {
-    if (!s || !s->last) return;
-    part_file_write(s->last, u, 0, s->layout->units[u].n_pad, weights);  // finish_file reports an error
-    s->last_units = u + 1;
+void saver_final_unit(struct saver *s, int u, const void *weights) {
+    if (!s || !s->final) return;
+    part_file_write(s->final, u, 0, s->layout->units[u].n_pad, weights);  // finish_file reports an error
+    s->final_units = u + 1;
 }
 
-static void end_last(struct saver *s) {
-    if (!s->last) return;
-    if (s->last_units < s->layout->count) {
-        part_file_discard(&s->last, "the run failed");
+static void write_final(struct saver *s) {
+    if (!s->final) return;
+    if (s->final_units < s->layout->count) {
+        part_file_discard(&s->final, "the run failed");
         return;
     }
     pthread_mutex_lock(&s->mutex);
-    struct save *v = save_create(s, CHECKPOINT_WEIGHTS, &s->last_state, s->last_seconds);
+    struct save *v = save_create(s, CHECKPOINT_WEIGHTS, &s->final_state, s->last_seconds);
     pthread_mutex_unlock(&s->mutex);
-    v->file = s->last;
-    v->alone = true;
-    s->last = NULL;
+    v->file = s->final;
+    v->only_file = true;
+    s->final = NULL;
     finish_file(v);
-    complete(v);
-    forget(v);
+    commit(v);
+    free_save(v);
 }
 
-void saver_quit(struct saver *s) {
+void saver_abandon(struct saver *s) {
     if (s) atomic_store(&s->quit, 1);
 }
 
-void saver_settle(struct saver *s) {
+void saver_finish(struct saver *s) {
     if (!s) return;
     pthread_mutex_lock(&s->mutex);
-    s->settled = true;
+    s->finished = true;
     pthread_mutex_unlock(&s->mutex);
     for (int kind = 0; kind < CHECKPOINT_KINDS; kind++)
-        if (s->gear->of[kind].stream) stream_sync(s->gear->of[kind].stream);
-    end_last(s);
+        if (s->buffers->of[kind].stream) stream_sync(s->buffers->of[kind].stream);
+    write_final(s);
 }
 
-bool saver_evaluates(const struct saver *s) { return keeps(s, CHECKPOINT_WEIGHTS); }
+bool saver_takes_snapshots(const struct saver *s) { return writes(s, CHECKPOINT_WEIGHTS); }
 
 size_t saver_state_bytes(const struct saver *s) { return s ? s->bytes : 0; }
 
@@ -574,16 +572,17 @@ struct checkpoint_report saver_report(struct saver *s) {
 
 // ---------------------------------------------------------------- memory and streams
 // These functions measure (arena without a device) and allocate.
-static void carve(struct saver_gear *g, const struct config *c, size_t state_bytes, bool device_memory) {
+static void take_checkpoint_buffers(struct saver_buffers *g, const struct config *c, size_t state_bytes,
+                                    bool device_memory) {
     enum mem_class class = device_memory ? MEM_HOST : MEM_CHECKPOINT;
-    bool aside = c->recovery.checkpoint_background;
+    bool background = c->recovery.checkpoint_background;
     if (c->recovery.checkpoint_every <= 0 || !state_bytes) return;
-    g->copy = aside ? arena_take(&g->arena, class, state_bytes) : NULL;
-    g->staging = !aside && device_memory ? arena_take(&g->arena, MEM_HOST, STAGING_BYTES) : NULL;
+    g->copy = background ? arena_take(&g->arena, class, state_bytes) : NULL;
+    g->staging = !background && device_memory ? arena_take(&g->arena, MEM_HOST, STAGING_BYTES) : NULL;
 }
 
-static void *carve_room(struct arena *a, const struct config *c, const struct layout *l, int rank,
-                        bool device_memory) {
+static void *take_snapshot_buffer(struct arena *a, const struct config *c, const struct layout *l, int rank,
+                                  bool device_memory) {
     bool any = c->eval_batches != 0 && (c->eval_every > 0 || c->eval_every_seconds > 0);
     if (!any || rank != 0 || !config_ranks(c, "server")) return NULL;
     return arena_take(a, device_memory ? MEM_HOST : MEM_CHECKPOINT, (size_t)l->padded * dtype_size(c->dtype));
@@ -591,37 +590,38 @@ static void *carve_room(struct arena *a, const struct config *c, const struct la
 
 struct saver_bytes saver_predict(const struct config *c, const struct layout *l, int rank, size_t state_bytes,
                                  bool device_memory) {
-    struct saver_gear g = {0};
-    struct arena room;
+    struct saver_buffers g = {0};
+    struct arena snapshots;
     struct saver_bytes out;
     arena_init(&g.arena, NULL);
-    arena_init(&room, NULL);
-    carve(&g, c, state_bytes, device_memory);
-    carve_room(&room, c, l, rank, device_memory);
+    arena_init(&snapshots, NULL);
+    take_checkpoint_buffers(&g, c, state_bytes, device_memory);
+    take_snapshot_buffer(&snapshots, c, l, rank, device_memory);
     memcpy(out.checkpoints, g.arena.bytes, sizeof out.checkpoints);
-    memcpy(out.snapshots, room.bytes, sizeof out.snapshots);
+    memcpy(out.snapshots, snapshots.bytes, sizeof out.snapshots);
     return out;
 }
 
-int saver_gear_create(struct saver_gear *g, const struct config *c, size_t state_bytes, struct device *dev) {
+int saver_buffers_create(struct saver_buffers *g, const struct config *c, size_t state_bytes,
+                         struct device *dev) {
     const bool wanted[CHECKPOINT_KINDS] = {c->recovery.checkpoint_every > 0, c->eval_batches != 0};
-    bool made = true;
-    *g = (struct saver_gear){0};
+    bool ok = true;
+    *g = (struct saver_buffers){0};
     if (wanted[CHECKPOINT_ALL]) {
         arena_init(&g->arena, dev);
-        carve(g, c, state_bytes, !dev_host_memory(dev));
+        take_checkpoint_buffers(g, c, state_bytes, !dev_host_memory(dev));
     }
     for (int kind = 0; kind < CHECKPOINT_KINDS; kind++) {
         if (!wanted[kind]) continue;
-        g->of[kind].stream = stream_create(dev, words[kind]);
+        g->of[kind].stream = stream_create(dev, kind_names[kind]);
         if (g->of[kind].stream) g->of[kind].ready = event_create(dev);
         if (g->of[kind].ready) g->of[kind].free = event_create(dev);
-        made = made && g->of[kind].free;
+        ok = ok && g->of[kind].free;
     }
-    return made && !g->arena.failed ? 0 : -1;
+    return ok && !g->arena.failed ? 0 : -1;
 }
 
-void saver_gear_destroy(struct saver_gear *g) {
+void saver_buffers_destroy(struct saver_buffers *g) {
     for (int kind = 0; kind < CHECKPOINT_KINDS; kind++) {
         event_destroy(&g->of[kind].ready);
         event_destroy(&g->of[kind].free);
@@ -656,7 +656,7 @@ struct saver *saver_create(const struct saver_options *o) {
                         .layout = t->layout,
                         .dev = t->dev,
                         .dtype = t->dtype,
-                        .gear = o->gear,
+                        .buffers = o->buffers,
                         .collected = !t->ops->weights,
                         .on_arrival = t->plan.alone};
     pthread_mutex_init(&s->mutex, NULL);
@@ -668,15 +668,15 @@ struct saver *saver_create(const struct saver_options *o) {
                                             !range_of(t, kind, 0, &r));
         if (!s->of[kind].part || t->rank != 0) continue;
         list_participants(s, kind);
-        checkpoint_sweep(o->dir, kind, o->life);
+        checkpoint_sweep(o->dir, kind, o->start_number);
     }
-    for (int i = 0; keeps(s, CHECKPOINT_ALL) && !topology_state(t, i, &r); i++) s->bytes += bytes_of(&r);
-    if (s->collected && keeps(s, CHECKPOINT_WEIGHTS))
-        s->room = carve_room(&s->arena, c, t->layout, t->rank, !dev_host_memory(t->dev));
-    bool any = keeps(s, CHECKPOINT_ALL) || keeps(s, CHECKPOINT_WEIGHTS), failed = s->arena.failed;
-    if (any && !s->gear && !failed) {
-        failed = saver_gear_create(&s->own, c, s->bytes, t->dev);
-        s->gear = &s->own;
+    for (int i = 0; writes(s, CHECKPOINT_ALL) && !topology_state(t, i, &r); i++) s->bytes += bytes_of(&r);
+    if (s->collected && writes(s, CHECKPOINT_WEIGHTS))
+        s->buffer = take_snapshot_buffer(&s->arena, c, t->layout, t->rank, !dev_host_memory(t->dev));
+    bool any = writes(s, CHECKPOINT_ALL) || writes(s, CHECKPOINT_WEIGHTS), failed = s->arena.failed;
+    if (any && !s->buffers && !failed) {
+        failed = saver_buffers_create(&s->own_buffers, c, s->bytes, t->dev);
+        s->buffers = &s->own_buffers;
     }
     if (any && !failed) return s;
     if (failed) warn("no checkpoints and no snapshots will be written: %s", dev_error(t->dev));
@@ -687,13 +687,13 @@ struct saver *saver_create(const struct saver_options *o) {
 void saver_destroy(struct saver **at) {
     struct saver *s = *at;
     if (!s) return;
-    if (s->gear) saver_settle(s);
-    saver_gear_destroy(&s->own);
+    if (s->buffers) saver_finish(s);
+    saver_buffers_destroy(&s->own_buffers);
     for (int kind = 0; kind < CHECKPOINT_KINDS; kind++) {
         for (int i = 0; i < s->of[kind].count; i++) free((char *)s->of[kind].participants[i]);
         free(s->of[kind].participants);
     }
-    for (struct snapshot *one = s->asked, *next; one; one = next) {
+    for (struct snapshot *one = s->requests, *next; one; one = next) {
         next = one->next;
         free(one);
     }

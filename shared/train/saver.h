@@ -10,17 +10,17 @@
 //     star,         each server writes its keys' state (ps/server/keeper.h). Worker 0 marks the step, writes a file
 //     checkpoints   without tensors that confirms the step, waits for all files and renames the directory.
 //     star,         worker 0 asks the servers for the weights of one version (topology_snapshot). They are collected in
-//     snapshots     a separate buffer, the room, and written from there. No server waits, and no other worker takes
-//                   part. The room holds one snapshot: on a slow disk worker 0 waits before it asks for the next one.
+//     snapshots     a buffer of their own, and written from there. No server waits, and no other worker takes
+//                   part. The buffer holds one snapshot: on a slow disk worker 0 waits before it asks for the next one.
 //
 // Streams    Checkpoints and snapshots each have a stream of the rank's device, for files and for waiting on other
 //            participants. Only the next update of values that are being written in place waits for that stream.
-// Gate       Worker 0 begins a step that is to be kept only after its previous checkpoint is complete or given up.
+// Previous   Worker 0 begins a step that is to be kept only after its previous checkpoint is complete or given up.
 // Snapshots  One is taken every eval_every steps, or at the first step that ends eval_every_seconds after the last one
 //            (worker 0's clock). Where workers do not wait for each other, eval_every counts global batches that the
 //            servers have applied. Worker 0 writes the last weights itself, in every topology.
 // Failures   A checkpoint or snapshot that cannot be written is given up with a warning. Training continues.
-// Memory     The copy, or the staging buffer, of a device; and the room: all weights once, on worker 0 of a star that
+// Memory     The copy, or the staging buffer, of a device; and the buffer of snapshots: all weights once, on worker 0 of a star that
 //            takes snapshots.
 // Threads    The loop's main thread, except snapshot_* (below): one thread of the topology.
 // Owner      The rank's session. It destroys the saver after the topology and before the device.
@@ -36,7 +36,7 @@
 
 // The saver's streams, events and buffers of one device. On a GPU they are created before the topology:
 // nothing is created while collectives run.
-struct saver_gear {
+struct saver_buffers {
     struct arena arena;
     struct {
         struct stream *stream;       // NULL: none of this kind are kept
@@ -47,8 +47,9 @@ struct saver_gear {
 };
 // state_bytes: of struct prediction. Creates nothing where the configuration keeps nothing. Returns 0, or -1:
 // dev_error says why.
-int saver_gear_create(struct saver_gear *g, const struct config *c, size_t state_bytes, struct device *dev);
-void saver_gear_destroy(struct saver_gear *g);  // also of one that is empty or partly created
+int saver_buffers_create(struct saver_buffers *b, const struct config *c, size_t state_bytes,
+                         struct device *dev);
+void saver_buffers_destroy(struct saver_buffers *b);  // also of one that is empty or partly created
 // Returns the memory that worker `rank` needs: for its checkpoints of state_bytes, and for snapshots (worker 0
 // of a star).
 struct saver_bytes {
@@ -61,10 +62,10 @@ struct saver_options {
     const struct config *config;
     const char *dir;  // run directory
     struct topology *topology;
-    uint64_t life;                    // number of this start of the job, the same on all its ranks
-    const struct identity *identity;  // the manifest's description of the run; worker 0
-    const struct saver_gear *gear;    // outlives the saver; NULL: the saver creates its own
-    bool evaluates;                   // validation text exists, so snapshots are evaluated
+    uint64_t start_number;                // of this start of the job, the same on all its ranks
+    const struct identity *identity;      // the manifest's description of the run; worker 0
+    const struct saver_buffers *buffers;  // outlive the saver; NULL: the saver creates its own
+    bool evaluates;                       // validation text exists, so snapshots are evaluated
 };
 
 struct saver;
@@ -76,39 +77,39 @@ void saver_destroy(struct saver **s);
 // ---- the loop; s may be NULL in all of them
 // Call it before any rank begins a step. before_s: seconds of training in earlier starts of the run. Asks for
 // the first snapshot, where the request must come before its version exists.
-void saver_ask(struct saver *s, double before_s);
-void saver_begin(struct saver *s, double before_s);  // the first step begins now
+void saver_request_first(struct saver *s, double before_s);
+void saver_start(struct saver *s, double before_s);  // the first step begins now
 // Returns whether the state after attempt `step` is kept: every checkpoint_every steps, after the last step,
 // and where the run ends early. Where ranks share a budget, the last step is unknown in advance: the loop's
 // finish keeps the final state.
-bool saver_due(const struct saver *s, int64_t step, bool leaving);
-void saver_gate(struct saver *s);  // call it before a step that is due
+bool saver_is_checkpoint_due(const struct saver *s, int64_t step, bool stopping);
+void saver_wait_previous(struct saver *s);  // call it before a step that is due
 // Returns whether this rank wants a snapshot after the step that ends now: step_input.snapshot.
-bool saver_wants(const struct saver *s);
-void saver_hold(struct saver *s);  // call it before updates are enqueued on compute
+bool saver_wants_snapshot(const struct saver *s);
+void saver_delay_updates(struct saver *s);  // call it before updates are enqueued on compute
 // Keeps the state after a step. Call it before anything after that step is enqueued on compute.
-void saver_keep(struct saver *s, const struct train_state *now);
-// Takes a snapshot after a step if one is due. Call it at the same time as saver_keep. told:
+void saver_write_checkpoint(struct saver *s, const struct train_state *now);
+// Takes a snapshot after a step if one is due. Call it at the same time as saver_write_checkpoint. requested:
 // step_stats.snapshot. seconds: of training.
-void saver_step(struct saver *s, const struct train_state *now, double seconds, bool told);
+void saver_take_snapshot(struct saver *s, const struct train_state *now, double seconds, bool requested);
 // Writes the last weights, on rank 0, unit by unit from 0 on: (n_pad) of the run's type in host memory.
-void saver_last_begin(struct saver *s, const struct train_state *now, double seconds);
-void saver_last_unit(struct saver *s, int u, const void *weights);
+void saver_final_begin(struct saver *s, const struct train_state *now, double seconds);
+void saver_final_unit(struct saver *s, int u, const void *weights);
 // The run has failed: stop waiting for files that other participants may never write.
-void saver_quit(struct saver *s);
+void saver_abandon(struct saver *s);
 // Blocks until everything is on disk or given up. Afterwards nothing reads this rank's values.
-void saver_settle(struct saver *s);
+void saver_finish(struct saver *s);
 size_t saver_state_bytes(const struct saver *s);         // of this rank
-bool saver_evaluates(const struct saver *s);             // it takes snapshots
-struct checkpoint_report saver_report(struct saver *s);  // after saver_settle
+bool saver_takes_snapshots(const struct saver *s);       // it takes snapshots
+struct checkpoint_report saver_report(struct saver *s);  // after saver_finish
 
 // ---- for a topology that collects the weights itself, one snapshot after the other. These functions touch no file.
 struct snapshot;
-// Returns whether the room is free: the previous snapshot is in its file, or given up.
-bool snapshot_may_begin(const struct snapshot *s);
-// Returns the address in the room for the unit's elements from `begin` on.
-void *snapshot_room(const struct snapshot *s, int unit, int64_t begin);
-// All elements are in the room; the keys' versions are between least and most, and each key has at least so many updates.
+// Returns whether the buffer is free: the previous snapshot is in its file, or given up.
+bool snapshot_can_begin(const struct snapshot *s);
+// Returns the address in the buffer for the unit's elements from `begin` on.
+void *snapshot_address(const struct snapshot *s, int unit, int64_t begin);
+// All elements are in the buffer; the keys' versions are between least and most, and each key has at least so many updates.
 // The topology must not use the snapshot afterwards.
 void snapshot_collected(struct snapshot *s, int64_t least, int64_t most, int64_t updates);
 

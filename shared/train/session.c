@@ -39,16 +39,16 @@ struct session {
     struct timeline *timeline;  // the topology's threads write to it: destroyed after the topology
     struct topology *topology;
     struct identity *identity;
-    uint64_t life;                  // number of this start of the job
+    uint64_t start_number;          // of this start of the job
     struct checkpoint *checkpoint;  // to resume from; NULL: none
     struct saver *saver;
-    bool has_gear;  // true on GPUs
-    struct saver_gear gear;
+    bool has_buffers;  // true on GPUs
+    struct saver_buffers buffers;
     double elapsed_before;      // seconds in the run directory's records
     struct metrics *metrics;    // worker 0
     struct monitor *monitor;    // worker 0; NULL: none was asked for
     struct progress *progress;  // worker 0, unless quiet
-    int notes_said;             // how many of the device's notes are printed; worker 0 prints them
+    int notes_printed;          // how many of the device's notes are printed; worker 0 prints them
     double start_s;
 };
 
@@ -113,7 +113,7 @@ static void on_step(void *ctx, const struct step_record *r) {
     if (x->metrics) metrics_step(x->metrics, r);
     if (x->monitor) monitor_step(x->monitor, r);
     if (x->progress) progress_step(x->progress, r);
-    device_notes_say(x->dev, &x->notes_said);
+    device_notes_say(x->dev, &x->notes_printed);
 }
 
 static int open_device(struct session *x) {
@@ -155,8 +155,8 @@ static int prepare_model(struct session *x) {
     struct prediction p = {0};
     int rank = x->o->rank > 0 ? x->o->rank : 0;
     if (c->recovery.checkpoint_every > 0 && c->row->predict(c, x->job->layout, "worker", rank, &p)) return -1;
-    x->has_gear = x->job->dir;
-    if (x->has_gear && saver_gear_create(&x->gear, c, p.state_bytes, x->dev))
+    x->has_buffers = x->job->dir;
+    if (x->has_buffers && saver_buffers_create(&x->buffers, c, p.state_bytes, x->dev))
         return fail("no memory or stream for checkpoints and snapshots: %s", dev_error(x->dev));
     double seconds = now_seconds() - start;
     if (x->o->rank <= 0 && seconds >= NOTICEABLE_S)
@@ -175,44 +175,41 @@ static int compare_ranks(struct session *x) {
     return identity_agree(x->topology, x->identity);
 }
 
-static void go_on(struct topology *t, const struct train_state *from) {
-    t->start = *from;
-    t->start.place = train_state_place(from);
-    // Worker 0's own step count is kept only if both runs share a budget.
-    if (!t->plan.alone) t->start.step = t->start.place;
-}
-
 // Opens the checkpoint that this rank resumes from. The ranks of a star receive its path.
 static int open_checkpoint(struct session *x) {
     const struct job *j = x->job;
     struct topology *t = x->topology;
     struct identity_source source = job_identity(j);
-    bool told = t->elsewhere && !j->config->recovery.resume_weights_only;
+    bool named = t->elsewhere && !j->config->recovery.resume_weights_only;
     char *found = NULL;
     x->identity = identity_make(&source);
     if (t->under_way) return 0;
-    if (!told && !j->resume_found && resume_find(j->config, false, &found)) return -1;
-    const char *path = told ? t->checkpoint : j->resume ? j->resume : found;
+    if (!named && !j->resume_found && resume_find(j->config, false, &found)) return -1;
+    const char *path = named ? t->checkpoint : j->resume ? j->resume : found;
     if (path && *path && !(x->checkpoint = resume_open(path, &source, false))) {
         free(found);
         return -1;
     }
     free(found);
-    if (x->checkpoint && !j->config->recovery.resume_weights_only) go_on(t, checkpoint_train(x->checkpoint));
+    if (!x->checkpoint || j->config->recovery.resume_weights_only) return 0;
+    t->start = *checkpoint_train(x->checkpoint);
+    t->start.place = train_state_place(&t->start);
+    // Worker 0's own step count is kept only if both runs share a budget.
+    if (!t->plan.alone) t->start.step = t->start.place;
     return 0;
 }
 
 // Sets the number of this start of the job, for the names of checkpoint files: the job's own, or one that rank 0 draws.
-static int draw_life(struct session *x) {
+static int draw_start_number(struct session *x) {
     uint32_t own[2] = {0};
     struct topology *t = x->topology;
-    x->life = t->job;
+    x->start_number = t->job;
     const struct config *c = x->job->config;
     if (t->job || (c->recovery.checkpoint_every <= 0 && !c->eval_batches)) return 0;
     if (t->rank == 0 && getrandom(own, sizeof own, 0) != (ssize_t)sizeof own) own[0] = (uint32_t)getpid();
     double halves[2] = {own[0], own[1]};
     if (topology_sum(t, halves, 2)) return -1;
-    x->life = (uint64_t)halves[0] << 32 | (uint64_t)halves[1];
+    x->start_number = (uint64_t)halves[0] << 32 | (uint64_t)halves[1];
     return 0;
 }
 
@@ -223,10 +220,10 @@ static int open_output(struct session *x) {
     const char *from = x->checkpoint ? checkpoint_path(x->checkpoint) : NULL;
     int64_t first = x->topology->start.step;
     // In a later start of the job the directory already belongs to the job, even if this process was started with
-    // takes_dir.
-    bool takes = j->dir && j->takes_dir, later = x->topology->epoch > 1;
-    if (takes && later) run_dir_adopt(j->dir, j->config);
-    if (takes && !later && resume_take_dir(j->config, from, j->dir, j->force)) return -1;
+    // owns_dir.
+    bool owns = j->dir && j->owns_dir, later = x->topology->epoch > 1;
+    if (owns && later) run_dir_adopt(j->dir, j->config);
+    if (owns && !later && resume_take_dir(j->config, from, j->dir, j->force)) return -1;
     if (j->dir && run_dir_cut(j->dir, first, train_state_place(&x->topology->start))) return -1;
     if (j->dir && !(x->metrics = metrics_create(j->dir, first, &x->elapsed_before))) return -1;
     if (monitor_create(j->config, &x->topology->start, &x->monitor)) return -1;
@@ -255,23 +252,13 @@ static struct saver *open_saver(const struct session *x) {
     return saver_create(&(struct saver_options){.config = x->job->config,
                                                 .dir = x->job->dir,
                                                 .topology = x->topology,
-                                                .life = x->life,
+                                                .start_number = x->start_number,
                                                 .identity = x->identity,
-                                                .gear = x->has_gear ? &x->gear : NULL,
+                                                .buffers = x->has_buffers ? &x->buffers : NULL,
                                                 .evaluates = evaluates(x)});
 }
 
-static struct stall_report *stalls_of(const struct session *x, const struct train_result *result) {
-    const struct rank_span *span = &result->report.span;
-    return stall_report_take(
-        &(struct stall_report_options){.timeline = result->timeline,
-                                       .watch = x->watch,
-                                       .begin = span->begin_ns,
-                                       .offset = timeline_clock(result->timeline).offset_ns,
-                                       .alone = x->topology->plan.alone});
-}
-
-static int leave_report(struct session *x, struct train_result *result) {
+static int write_report(struct session *x, struct train_result *result) {
     const struct job *j = x->job;
     const struct batch_count *n = &result->counted;
     bool whole = data_documents(j->data) && n->tokens > 0;
@@ -282,13 +269,13 @@ static int leave_report(struct session *x, struct train_result *result) {
                               .tokens_per_sequence = whole ? (double)n->tokens / (double)result->sequences
                                                      : data_documents(j->data) ? 0
                                                                                : seq,
-                              .padding = whole ? 1 - (double)n->tokens / (double)n->places : 0,
+                              .padding = whole ? 1 - (double)n->tokens / (double)n->padded_tokens : 0,
                               .wall_seconds = now_seconds() - x->start_s,
                               .weights_hash = result->weights_hash,
                               .has_hash = result->has_hash,
                               .interrupted = result->interrupted,
                               .resumed_from = train_state_place(&x->topology->start),
-                              .place = x->topology->plan.alone ? result->place : 0,
+                              .place = x->topology->plan.alone ? result->steps_of_run : 0,
                               .medium = x->topology->medium,
                               .launch = x->topology->launch,
                               .data = data_description(j->data)};
@@ -296,9 +283,14 @@ static int leave_report(struct session *x, struct train_result *result) {
     facts.head = model_head_plan(&model);
     facts.cpu_kernel = device_cpu_kernel(j->config);
     // If a file cannot be written, this rank still takes part in the collectives below.
-    int rc = result->lacks_file ? -1 : 0;
+    int rc = result->file_failed ? -1 : 0;
     if (trace_write_worker(j->dir, x->topology->rank, x->dev, result->timeline, j->config->trace)) rc = -1;
-    result->report.stall_report = stalls_of(x, result);
+    result->report.stall_report =
+        stall_report_take(&(struct stall_report_options){.timeline = result->timeline,
+                                                         .watch = x->watch,
+                                                         .begin = result->report.span.begin_ns,
+                                                         .offset = timeline_clock(result->timeline).offset_ns,
+                                                         .alone = x->topology->plan.alone});
     if (summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL)) rc = -1;
     stall_report_free(&result->report.stall_report);
     return rc;
@@ -334,11 +326,11 @@ static int train(struct session *x, struct session_end *end) {
     int rc = train_run(&t, &result);
     *end = (struct session_end){result.interrupted, x->topology->rank, x->topology->job};
     if (rc) topology_abort(x->topology, error_last());
-    int left = !rc && j->dir ? leave_report(x, &result) : 0;
+    int written = !rc && j->dir ? write_report(x, &result) : 0;
     // This sum is a barrier: afterwards every worker's report is on disk. The weights are too, even if a report failed.
     double nothing = 0;
     if (!rc && x->topology->size > 1) rc = topology_sum(x->topology, &nothing, 1);
-    if (!rc) rc = left;
+    if (!rc) rc = written;
     x->model = result.model;  // freed after the communicators, see prepare_model
     result.model = NULL;
     x->feed = result.feed;
@@ -361,7 +353,7 @@ int session_run(const struct session_options *o, struct session_end *end) {
     if (!rc && !(x.topology = o->create(o->ctx, x.dev, x.compute))) rc = -1;
     if (!rc && (rc = open_checkpoint(&x))) topology_abort(x.topology, error_last());
     if (!rc) rc = compare_ranks(&x);
-    if (!rc) rc = draw_life(&x);
+    if (!rc) rc = draw_start_number(&x);
     if (!rc && (rc = open_output(&x))) topology_abort(x.topology, error_last());
     if (!rc) x.saver = open_saver(&x);
     if (!rc && x.topology->size > 1 && !(x.watch = stall_watch_open())) rc = -1;
@@ -371,10 +363,10 @@ int session_run(const struct session_options *o, struct session_end *end) {
     progress_destroy(&x.progress);
     if (metrics_destroy(&x.metrics)) rc = -1;
     if (monitor_destroy(&x.monitor)) rc = -1;
-    saver_settle(x.saver);
+    saver_finish(x.saver);
     if (x.topology) topology_destroy(&x.topology);
     saver_destroy(&x.saver);
-    saver_gear_destroy(&x.gear);
+    saver_buffers_destroy(&x.buffers);
     checkpoint_close(&x.checkpoint);
     identity_destroy(&x.identity);
     if (x.dev && o->end) o->end(o->ctx);

@@ -27,7 +27,7 @@
 #define WHERE_BYTES    320  // of a text that names the overflowed tensor
 
 // A step from its begin until its outcome counts: plan.lag steps later, or where all outcomes must be known.
-struct made {
+struct step_slot {
     struct step_input in;
     struct step_stats stats;
     struct batch_count mean;  // the counts that the step's mean is over
@@ -45,15 +45,15 @@ struct train {
     struct model *model;
     struct train_result *r;
     struct scaler scaler;
-    struct made *made;  // (1 + plan.lag), of step t made[t % (1 + plan.lag)]
-    int64_t heard;      // steps whose outcomes are known
-    int64_t judged;     // steps whose outcomes count: loss scale, learning rate and skips follow them
-    int64_t updates;    // applied so far
-    struct pace pace;   // where ranks do not wait for each other
+    struct step_slot *slots;   // (1 + plan.lag), of step t slots[t % (1 + plan.lag)]
+    int64_t outcomes_known;    // steps whose outcomes are known
+    int64_t outcomes_applied;  // steps whose outcomes count: loss scale, learning rate and skips follow them
+    int64_t updates;           // applied so far
+    struct pace pace;          // where ranks do not wait for each other
     int skipped_in_a_row;
     double applied;  // after the last step: updates of this start; of all ranks where each has its own steps
     double last_loss;  // of the last step that counts
-    bool leaving;      // some rank was asked to stop
+    bool stopping;     // some rank was asked to stop
     struct batch_feed *feed;
     struct slowdown *slowdown;  // NULL: no trouble was asked for
     struct gate_rank gate;
@@ -62,27 +62,19 @@ struct train {
     uint64_t allocations;  // after the first step
 };
 
-static struct made *made_of(const struct train *x, int64_t step) {
-    return &x->made[step % (1 + x->t->plan.lag)];
+static struct step_slot *slot_of(const struct train *x, int64_t step) {
+    return &x->slots[step % (1 + x->t->plan.lag)];
 }
 
 static int64_t own_sequences(const struct train *x) { return x->c->micro_batch * x->c->accumulation; }
 
-// The counts that the step's mean is over: this rank's own batch, or the global batch that it is a slice of. Each
-// rank counts them itself.
-static struct batch_count count_mean(const struct train *x) {
-    const struct step_plan *p = &x->t->plan;
-    int64_t own = own_sequences(x);
-    return batch_feed_count(x->feed, p->first - (p->mean == own ? 0 : own * p->slice), p->mean);
-}
-
 static struct train_state state_now(const struct train *x) {
-    int64_t place = step_plan_place(x->t);
+    int64_t steps = step_plan_place(x->t);  // of the run, where ranks share a budget of batches
     return (struct train_state){.step = x->r->steps,
                                 .updates = x->updates,
                                 .samples = x->t->plan.samples,
                                 .unapplied = x->t->plan.unapplied,
-                                .place = place != x->r->steps ? place : 0,
+                                .place = steps != x->r->steps ? steps : 0,
                                 .dealt = step_plan_dealt(&x->t->plan),
                                 .skipped_in_a_row = x->skipped_in_a_row,
                                 .scaler = x->scaler};
@@ -91,7 +83,8 @@ static struct train_state state_now(const struct train *x) {
 // The state that a snapshot records: steps of the job, of any rank.
 static struct train_state weights_now(const struct train *x) {
     int64_t skipped = 0;  // steps whose outcome is known and does not count yet
-    for (int64_t step = x->judged; step < x->heard; step++) skipped += made_of(x, step)->stats.skipped;
+    for (int64_t step = x->outcomes_applied; step < x->outcomes_known; step++)
+        skipped += slot_of(x, step)->stats.skipped;
     return (struct train_state){.step = step_plan_place(x->t),
                                 .updates = x->t->plan.version - skipped,
                                 .samples = x->t->plan.samples - skipped * x->t->plan.mean};
@@ -101,7 +94,7 @@ static int step_failed(const struct train *x, int64_t step) {
     return fail("step %lld: %s", (long long)step + 1, topology_why(x->t));
 }
 
-static double seconds_since(int64_t begin, int64_t now) { return 1e-9 * (double)(now - begin); }
+static double seconds_between(int64_t begin, int64_t end) { return 1e-9 * (double)(end - begin); }
 
 // ---------------------------------------------------------------- before the first step
 struct model_options train_model_options(const struct config *c, const struct model_spec *s,
@@ -121,7 +114,7 @@ struct model_options train_model_options(const struct config *c, const struct mo
 }
 
 // Loads the weights from the checkpoint (all state, or weights only), from a file, or from the seed.
-static int initial_weights(struct train *x) {
+static int load_initial_weights(struct train *x) {
     struct hf_reader *reader = NULL;
     int64_t most = 0;
     bool weights_only = x->c->recovery.resume_weights_only;
@@ -144,15 +137,6 @@ static int initial_weights(struct train *x) {
     free(values);
     if (reader) hf_close(&reader);
     return rc;
-}
-
-static void go_on_from(struct train *x, const struct train_state *s) {
-    x->r->steps = x->heard = x->judged = s->step;
-    // In an asynchronous job's checkpoint, this worker may have done no step yet while others had.
-    if (s->step == 0 && s->updates == 0) return;
-    x->updates = s->updates;
-    x->skipped_in_a_row = s->skipped_in_a_row;
-    x->scaler = s->scaler;
 }
 
 // ---------------------------------------------------------------- one attempt at an update
@@ -199,8 +183,8 @@ static int read_batch(struct train *x, int64_t step, int64_t first) {
 }
 
 // Computes all micro-batches of a step.
-static int compute(struct train *x, int64_t step, const struct made *made) {
-    double tokens = (double)made->mean.tokens;
+static int compute(struct train *x, int64_t step, const struct step_slot *slot) {
+    double tokens = (double)slot->mean.tokens;
     if (read_batch(x, step, x->t->plan.first)) return step_failed(x, step);
     for (int k = 0; k < (int)x->c->accumulation; k++) {
         if (topology_begin_micro(x->t, k, (int)x->c->accumulation)) return -1;
@@ -211,7 +195,7 @@ static int compute(struct train *x, int64_t step, const struct made *made) {
         model_set_batch(x->model, b.tokens, b.targets, (float)(x->scaler.scale / tokens), k == 0);
         if (forward(x)) return -1;
         stream_phase(x->t->compute, PHASE_BACKWARD);
-        if (backward(x, k, made->watched)) return -1;
+        if (backward(x, k, slot->watched)) return -1;
         stream_phase(x->t->compute, PHASE_OTHER);
     }
     batch_feed_sent(x->feed, step);
@@ -222,26 +206,33 @@ static int compute(struct train *x, int64_t step, const struct made *made) {
 
 // One attempt at an update: computes the step, unless it was closed without this rank; then calls the topology's step.
 static int attempt(struct train *x, int64_t step) {
-    struct made *made = made_of(x, step);
-    *made = (struct made){.watched = scaler_at_end(&x->scaler, &x->c->scaler), .mean = count_mean(x)};
-    struct step_input *in = &made->in;
+    struct step_slot *slot = slot_of(x, step);
+    struct step_input *in = &slot->in;
+    struct step_plan *p = &x->t->plan;
+    // 1. The counts that the step's mean is over: this rank's own batch, or the global batch that it is a slice of.
+    // Each rank counts them itself.
+    int64_t own = own_sequences(x), first = p->first - (p->mean == own ? 0 : own * p->slice);
+    *slot = (struct step_slot){.watched = scaler_at_end(&x->scaler, &x->c->scaler),
+                               .mean = batch_feed_count(x->feed, first, p->mean)};
     in->step = step;
     in->loss_scale = (float)x->scaler.scale;
     in->clip = x->c->clip;
-    x->t->plan.loss_scale = in->loss_scale;
-    x->t->plan.tokens = batch_feed_count(x->feed, x->t->plan.first, own_sequences(x)).tokens;
-    x->t->plan.mean_tokens = made->mean.tokens;
-    if (x->t->writes_early) saver_hold(x->o->saver);
-    if (!x->t->plan.over && compute(x, step, made)) return -1;
+    p->loss_scale = in->loss_scale;
+    p->tokens = batch_feed_count(x->feed, p->first, own).tokens;
+    p->mean_tokens = slot->mean.tokens;
+    // 2. Forward and backward.
+    if (x->t->writes_early) saver_delay_updates(x->o->saver);
+    if (!p->over && compute(x, step, slot)) return -1;
+    // 3. The update.
     in->updates = x->updates;
     in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr,
-                         schedule_steps(step_plan_seen(&x->t->plan), x->c->train_batch));
+                         schedule_steps(step_plan_seen(p), x->c->train_batch));
     in->loss_sum = model_loss_on_device(x->model);
-    in->loss_tokens = (double)made->mean.tokens;
+    in->loss_tokens = (double)slot->mean.tokens;
     in->stop = x->o->stop && *x->o->stop;
-    in->snapshot = saver_wants(x->o->saver);
-    saver_hold(x->o->saver);
-    return topology_step(x->t, in, &made->stats);
+    in->snapshot = saver_wants_snapshot(x->o->saver);
+    saver_delay_updates(x->o->saver);
+    return topology_step(x->t, in, &slot->stats);
 }
 
 // ---------------------------------------------------------------- outcomes
@@ -274,7 +265,7 @@ static void describe_overflow(const struct topology *t, const double *found, con
 // and the tensor. Where all ranks end at the same step, they exchange their counts and print the same message.
 // Otherwise a rank reports its own values only. Where later steps have been counted already (lag), it names no
 // tensor. Logs; returns -1.
-static int end_of_scale(struct train *x) {
+static int fail_at_lowest_scale(struct train *x) {
     struct topology *t = x->t;
     bool alone = t->plan.alone || t->plan.in_part;
     char where[WHERE_BYTES] = "";
@@ -284,8 +275,8 @@ static int end_of_scale(struct train *x) {
     double *found = xcalloc(2 * (size_t)t->size, sizeof *found);
     found[t->rank] = (double)(own.tensor + 1);
     found[t->size + t->rank] = (double)own.elements;
-    bool told = alone || !topology_sum(t, found, 2 * t->size);
-    if (told && (!alone || own.tensor >= 0)) describe_overflow(t, found, found + t->size, where);
+    bool summed = alone || !topology_sum(t, found, 2 * t->size);
+    if (summed && (!alone || own.tensor >= 0)) describe_overflow(t, found, found + t->size, where);
     free(found);
     return scaler_ended(&x->scaler, &x->c->scaler, where);
 }
@@ -296,20 +287,20 @@ static void count_tokens(struct train *x, const struct batch_count *mean) {
     const struct step_plan *p = &x->t->plan;
     double share = p->in_part ? (double)p->counted / (double)mean->tokens : 1;  // of the mean
     all->tokens += p->in_part ? p->counted : mean->tokens;
-    all->places += (int64_t)(share * (double)mean->places);
+    all->padded_tokens += (int64_t)(share * (double)mean->padded_tokens);
     all->squares += share * mean->squares;
     x->r->sequences += p->in_part ? p->workers * own_sequences(x) : p->mean;
 }
 
 // Adjusts the loss scale after an attempt; ends a run that no longer produces finite gradients.
-static int judge(struct train *x, int64_t step, const struct made *made) {
-    const struct step_stats *stats = &made->stats;
+static int apply_outcome(struct train *x, int64_t step, const struct step_slot *slot) {
+    const struct step_stats *stats = &slot->stats;
     if (!stats->skipped) x->updates++;
-    if (!stats->skipped) count_tokens(x, &made->mean);
+    if (!stats->skipped) count_tokens(x, &slot->mean);
     if (stats->skipped && x->t->plan.lag > 0) step_plan_undo(x->t);
     x->skipped_in_a_row = stats->skipped ? x->skipped_in_a_row + 1 : 0;
     x->last_loss = stats->loss;
-    if (made->watched && stats->skipped) return end_of_scale(x);
+    if (slot->watched && stats->skipped) return fail_at_lowest_scale(x);
     if (x->c->scaler.enabled && x->c->scaler.static_scale <= 0)
         return scaler_update(&x->scaler, &x->c->scaler, stats->skipped);
     if (x->skipped_in_a_row >= DIVERGED_STEPS)
@@ -320,109 +311,105 @@ static int judge(struct train *x, int64_t step, const struct made *made) {
     return 0;
 }
 
-static void tell_step(const struct train *x, const struct made *made) {
+static void report_step(const struct train *x, const struct step_slot *slot) {
     const struct step_plan *p = &x->t->plan;
-    const struct step_input *in = &made->in;
+    const struct step_input *in = &slot->in;
     if (!x->o->observer) return;
     // Tokens of the workers whose gradients counted.
-    int64_t tokens = made->mean.tokens;
+    int64_t tokens = slot->mean.tokens;
     if (p->alone) tokens = batch_feed_count(x->feed, x->pace.samples, p->samples - x->pace.samples).tokens;
     if (p->in_part) tokens = p->counted;
     struct step_record record = {.step = in->step + 1,
-                                 .loss = made->stats.loss,
-                                 .grad_norm = made->stats.grad_norm,
+                                 .loss = slot->stats.loss,
+                                 .grad_norm = slot->stats.grad_norm,
                                  .lr = in->lr,
                                  .loss_scale = in->loss_scale,
                                  .tokens = tokens,
                                  .place = p->alone ? step_plan_place(x->t) : 0,
                                  .workers = p->in_part ? p->workers : 0,
                                  .samples = p->samples - (x->r->steps - in->step - 1) * p->mean,
-                                 .seconds = made->seconds,
-                                 .elapsed = made->elapsed,
-                                 .skipped = made->stats.skipped,
-                                 .memory_bytes = made->memory_bytes};
+                                 .seconds = slot->seconds,
+                                 .elapsed = slot->elapsed,
+                                 .skipped = slot->stats.skipped,
+                                 .memory_bytes = slot->memory_bytes};
     x->o->observer->on_step(x->o->observer->ctx, &record);
 }
 
 // Receives the outcomes of the steps before `end`. Blocks until they are known.
-static int hear(struct train *x, int64_t end) {
-    for (; x->heard < end; x->heard++)
+static int receive_outcomes(struct train *x, int64_t end) {
+    for (; x->outcomes_known < end; x->outcomes_known++)
         if (x->t->plan.lag > 0 && x->t->ops->outcome &&
-            x->t->ops->outcome(x->t, x->heard, &made_of(x, x->heard)->stats))
+            x->t->ops->outcome(x->t, x->outcomes_known, &slot_of(x, x->outcomes_known)->stats))
             return -1;
     return 0;
 }
 
 // Applies the outcomes of the steps before `end`, in order, each once. *stop becomes true if one of them asks to stop.
-static int count(struct train *x, int64_t end, bool *stop) {
-    if (hear(x, end)) return -1;
-    for (; x->judged < end; x->judged++) {
-        const struct made *made = made_of(x, x->judged);
-        if (judge(x, x->judged, made)) return -1;
-        tell_step(x, made);
-        pace_step(&x->pace, x->judged, x->t->plan.samples, made->now_ns, made->stats.skipped);
-        *stop |= made->stats.stop;
+static int apply_outcomes(struct train *x, int64_t end, bool *stop) {
+    if (receive_outcomes(x, end)) return -1;
+    for (; x->outcomes_applied < end; x->outcomes_applied++) {
+        const struct step_slot *slot = slot_of(x, x->outcomes_applied);
+        if (apply_outcome(x, x->outcomes_applied, slot)) return -1;
+        report_step(x, slot);
+        pace_step(&x->pace, x->outcomes_applied, x->t->plan.samples, slot->now_ns, slot->stats.skipped);
+        *stop |= slot->stats.stop;
     }
     return 0;
 }
 
 // Returns whether the run ends early after this step, because some rank was asked to stop. Where servers hold the
 // state, a step's gradients tell them to keep it: then the run does one more step.
-static bool leaves(struct train *x, int64_t step, bool told) {
-    bool before = x->leaving;
+static bool stops_after(struct train *x, int64_t step, bool stop) {
+    bool before = x->stopping;
     int64_t every = x->c->recovery.checkpoint_every;
     bool kept = before || every == 0 || !x->t->elsewhere || (step + 1) % every == 0;
-    x->leaving |= told;
+    x->stopping |= stop;
     if (x->t->plan.open) return false;
-    if (x->t->plan.alone) return x->leaving;  // finish keeps the state
-    return x->leaving && kept && step + 1 < x->c->steps;
+    if (x->t->plan.alone) return x->stopping;  // finish keeps the state
+    return x->stopping && kept && step + 1 < x->c->steps;
 }
 
 // ---------------------------------------------------------------- steps
-// Returns whether every outcome must be known after the step, because a run resumed from its checkpoint begins that
-// way. Depends on the configuration and the steps only: other ranks do not know whether this rank writes checkpoints.
-static bool is_drained(const struct train *x, int64_t step) {
-    int64_t every = x->c->recovery.checkpoint_every;
-    return every > 0 && (x->leaving || step + 1 == x->c->steps || (step + 1) % every == 0);
-}
-
-static int one_step(struct train *x, int64_t step, int64_t start, int64_t begin) {
-    struct made *made = made_of(x, step);
+static int run_step(struct train *x, int64_t step, int64_t start, int64_t begin) {
+    struct step_slot *slot = slot_of(x, step);
     struct step_plan *plan = &x->t->plan;
-    bool told = false;
-    // 1. Waits for room for the state, if the state is kept.
-    plan->drain = is_drained(x, step);
-    // Where steps go on without late ranks, all ranks must agree on which steps' state is kept.
-    plan->keep = saver_due(x->o->saver, step, x->leaving) || (plan->drops && plan->drain);
-    if (plan->keep) saver_gate(x->o->saver);
-    // 2. The step, and the outcomes that count now.
+    bool stop = false;
+    // 1. Every outcome must be known after a step from whose checkpoint a run may resume. This depends on the
+    // configuration and the steps only: other ranks do not know whether this rank writes checkpoints.
+    int64_t every = x->c->recovery.checkpoint_every;
+    plan->drain = every > 0 && (x->stopping || step + 1 == x->c->steps || (step + 1) % every == 0);
+    // 2. If the state is to be kept, the previous checkpoint must be complete. Where steps go on without late ranks,
+    // all ranks must agree on which steps' state is kept.
+    plan->keep = saver_is_checkpoint_due(x->o->saver, step, x->stopping) || (plan->drops && plan->drain);
+    if (plan->keep) saver_wait_previous(x->o->saver);
+    // 3. The step, and the outcomes that are applied now.
     if (attempt(x, step)) return -1;
     // A snapshot records how many updates its weights hold.
     bool skips = x->c->clip > 0 || x->c->dtype == DT_F16;
-    bool snapshot = made->in.snapshot || (x->c->eval_every > 0 && (step + 1) % x->c->eval_every == 0);
+    bool snapshot = slot->in.snapshot || (x->c->eval_every > 0 && (step + 1) % x->c->eval_every == 0);
     int64_t end = plan->drain ? step + 1 : step + 1 - plan->lag;
-    if (hear(x, snapshot && skips ? step + 1 : end)) return -1;
-    made->now_ns = now_ns();
-    made->seconds = seconds_since(begin, made->now_ns);
-    made->elapsed = x->o->elapsed_before + seconds_since(start, made->now_ns);
+    if (receive_outcomes(x, snapshot && skips ? step + 1 : end)) return -1;
+    slot->now_ns = now_ns();
+    slot->seconds = seconds_between(begin, slot->now_ns);
+    slot->elapsed = x->o->elapsed_before + seconds_between(start, slot->now_ns);
     struct mem_usage usage;
     dev_usage(x->t->dev, &usage);
-    made->memory_bytes = mem_device_bytes(usage.current_bytes);
+    slot->memory_bytes = mem_device_bytes(usage.current_bytes);
     if (step == x->t->start.step) x->allocations = usage.allocations;
     x->r->steps = step + 1;
-    if (count(x, end, &told)) return -1;
-    // 3. Snapshot and checkpoint.
+    if (apply_outcomes(x, end, &stop)) return -1;
+    // 4. Snapshot and checkpoint.
     struct train_state weights = weights_now(x);
-    saver_step(x->o->saver, &weights, made->elapsed, made->stats.snapshot);
-    x->r->interrupted = leaves(x, step, told);
-    if (x->r->interrupted && count(x, step + 1, &told)) return -1;
+    saver_take_snapshot(x->o->saver, &weights, slot->elapsed, slot->stats.snapshot);
+    x->r->interrupted = stops_after(x, step, stop);
+    if (x->r->interrupted && apply_outcomes(x, step + 1, &stop)) return -1;
     struct train_state state = state_now(x);
-    if (plan->keep || (x->r->interrupted && !x->t->elsewhere)) saver_keep(x->o->saver, &state);
+    if (plan->keep || (x->r->interrupted && !x->t->elsewhere)) saver_write_checkpoint(x->o->saver, &state);
     return 0;
 }
 
-// Returns 1 if this rank does a step `step`, 0 if not, -1 on failure.
-static int has_step(struct train *x, int64_t step) {
+// Plans step `step`. Returns 1, 0 if this rank does no such step, -1 on failure.
+static int plan_next_step(struct train *x, int64_t step) {
     if (x->r->interrupted) return 0;
     if (!x->t->plan.alone && step >= x->c->steps) return 0;
     int more = topology_plan(x->t, step);  // 0 before all samples are handed out: some rank was asked to stop
@@ -430,12 +417,12 @@ static int has_step(struct train *x, int64_t step) {
     return more;
 }
 
-static int take_seat(struct train *x) {
-    int64_t round = x->c->local_steps.steps > 0 ? x->c->local_steps.steps : 1;
+static int open_gate(struct train *x) {
+    int64_t group = x->c->local_steps.steps > 0 ? x->c->local_steps.steps : 1;
     const struct gate_facts facts = {.rank = x->t->rank,
                                      .ranks = x->t->size,
                                      .own = own_sequences(x),
-                                     .unit = x->c->train_batch * round,
+                                     .unit = x->c->train_batch * group,
                                      .total = x->c->steps * x->c->train_batch,
                                      .pace = x->t->plan.alone   ? GATE_PACE_OWN
                                              : x->t->plan.drops ? GATE_PACE_FASTEST
@@ -444,101 +431,89 @@ static int take_seat(struct train *x) {
     return gate_join(&x->gate, &facts);
 }
 
-// Waits until the gate (shared/time/gate.h) is open for a step at `place`, after all work enqueued so far. The
-// waiting time belongs to no step: *start (of the first step) and *begin (of this step) move forward by it. Where
-// the slowest rank sets the pace, a rank that arrives first would wait for the others even without a gate: after
-// the first step that time counts for the run.
-static int stand(struct train *x, int64_t place, int64_t *start, int64_t *begin) {
-    if (gate_is_open(&x->gate, place)) return 0;
+// Waits at the gate (shared/time/gate.h) until it is open for a step that begins with this sample, after all work
+// enqueued so far. The waiting time belongs to no step: *start (of the first step) and *begin (of this step) move
+// forward by it. Where the slowest rank sets the pace, a rank that arrives first would wait for the others even without
+// a gate: after the first step that time counts for the run.
+static int wait_at_gate(struct train *x, int64_t sample, int64_t *start, int64_t *begin) {
+    if (gate_is_open(&x->gate, sample)) return 0;
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);
-    int64_t came = now_ns(), all_stood = gate_held_ns();
+    int64_t arrived = now_ns(), all_waited_before = gate_held_ns();
     timeline_pause_at(x->r->timeline, *begin);
-    if (gate_wait(&x->gate, place)) return -1;
-    bool waits = x->gate.facts.pace == GATE_PACE_SLOWEST && x->r->steps > x->t->start.step;
-    int64_t stood = waits ? gate_held_ns() - all_stood : now_ns() - came;
-    x->r->report.span.not_training_s += 1e-9 * (double)stood;
-    *start += stood;
-    *begin += stood;
+    if (gate_wait(&x->gate, sample)) return -1;
+    bool slowest = x->gate.facts.pace == GATE_PACE_SLOWEST && x->r->steps > x->t->start.step;
+    int64_t waited = slowest ? gate_held_ns() - all_waited_before : now_ns() - arrived;
+    x->r->report.span.not_training_s += 1e-9 * (double)waited;
+    *start += waited;
+    *begin += waited;
     return 0;
 }
 
-// Waits before step `step`. Ranks that step together use the run's step as the place; a rank with its own steps
-// uses its own batch. A group of local steps is never interrupted: other ranks would wait for it. within: this step
-// is inside a group.
-static int stand_before(struct train *x, int64_t step, bool within, int64_t *start, int64_t *begin) {
-    int64_t place = x->t->plan.alone ? x->t->plan.first : step * x->c->train_batch;
-    return within ? 0 : stand(x, place, start, begin);
-}
-
-static int64_t tokens_told(const struct train *x) {
-    const struct step_plan *p = &x->t->plan;
-    return p->in_part ? p->counted / x->t->size : p->tokens;
-}
-
-// Ranks that do not wait for each other begin together. Otherwise, while rank 0 still prints its first lines, the
-// others would use up the shared budget before its clock runs. They would also pass the first version that a snapshot
-// needs. Not used where a rank may join later (elastic): it would miss these sums.
-static int begin_together(struct train *x) {
-    double nothing = 0;
-    bool may_be_left_out = x->t->plan.alone || x->t->plan.drops;
-    saver_ask(x->o->saver, x->o->elapsed_before);
-    return may_be_left_out && !x->c->recovery.elastic ? topology_sum(x->t, &nothing, 1) : 0;
-}
-
 static int run_steps(struct train *x) {
-    x->pace.samples = x->t->plan.samples;
-    if (begin_together(x)) return -1;
-    saver_begin(x->o->saver, x->o->elapsed_before);
-    rank_span_begin(&x->r->report.span);
-    if (x->t->start.step > 0) {  // its snapshot may have been unfinished when the run was killed
+    struct step_plan *p = &x->t->plan;
+    struct rank_span *span = &x->r->report.span;
+    double nothing = 0;
+    // 1. Ranks that do not wait for each other begin together. Otherwise, while rank 0 still prints its first lines,
+    // the others would use up the shared budget before its clock runs. They would also pass the first version that a
+    // snapshot needs. Not where a rank may join later (elastic): it would miss this sum.
+    bool independent = p->alone || p->drops;
+    x->pace.samples = p->samples;
+    saver_request_first(x->o->saver, x->o->elapsed_before);
+    if (independent && !x->c->recovery.elastic && topology_sum(x->t, &nothing, 1)) return -1;
+    saver_start(x->o->saver, x->o->elapsed_before);
+    rank_span_begin(span);
+    // 2. A resumed run: its last snapshot may have been unfinished when the run was killed. If no step is left, a run
+    // with other ranks, or another directory, than the checkpoint's keeps the state too.
+    if (x->t->start.step > 0) {
         struct train_state weights = weights_now(x);
         weights.step = x->t->start.step;
-        saver_step(x->o->saver, &weights, x->o->elapsed_before, false);
+        saver_take_snapshot(x->o->saver, &weights, x->o->elapsed_before, false);
     }
     int64_t start = now_ns(), begin = start;
-    // No step is left. A run with other ranks, or another directory, than the checkpoint's keeps the state too.
-    bool over = x->t->start.step >= x->c->steps;
+    if (x->t->start.step >= x->c->steps && !x->t->elsewhere)
+        saver_write_checkpoint(x->o->saver, &x->t->start);
+    // 3. The steps. Ranks that step together wait at the gate by the run's step; a rank with its own steps by its own
+    // batch. A group of local steps is never interrupted: other ranks would wait for it.
     int more;
-    bool within = false;
-    if (over && !x->t->elsewhere) saver_keep(x->o->saver, &x->t->start);
-    for (int64_t step = x->t->start.step; (more = has_step(x, step)) > 0; step++) {
-        if (stand_before(x, step, within, &start, &begin)) return -1;
+    bool in_group = false;
+    for (int64_t step = x->t->start.step; (more = plan_next_step(x, step)) > 0; step++) {
+        int64_t sample = p->alone ? p->first : step * x->c->train_batch;
+        if (!in_group && wait_at_gate(x, sample, &start, &begin)) return -1;
         timeline_step_at(x->r->timeline, step, begin);
-        if (one_step(x, step, start, begin)) return -1;
+        if (run_step(x, step, start, begin)) return -1;
         begin = now_ns();
-        within = x->t->plan.open;
-        gate_step(&x->gate, tokens_told(x), begin);
+        in_group = p->open;
+        gate_step(&x->gate, p->in_part ? p->counted / x->t->size : p->tokens, begin);
     }
     bool stop = false;  // ignored: no step is left to stop
-    if (more < 0 || count(x, x->r->steps, &stop)) return -1;
+    if (more < 0 || apply_outcomes(x, x->r->steps, &stop)) return -1;
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // updates belong to the step
-    // Time in which other ranks use the rest of the budget is not this rank's.
-    int64_t end = x->t->plan.alone ? begin : now_ns();
+    // 4. The end of this rank's steps. Time in which other ranks use the rest of the budget is not this rank's.
+    int64_t end = p->alone ? begin : now_ns();
     timeline_pause_at(x->r->timeline, end);
-    rank_span_end(&x->r->report.span);
-    if (x->t->plan.alone) x->r->report.span.end_ns = end;
-    x->steps_s = seconds_since(start, end);
+    rank_span_end(span);
+    if (p->alone) span->end_ns = end;
+    x->steps_s = seconds_between(start, end);
     x->job_s = x->o->elapsed_before + x->steps_s;
     const struct pace_end at = {x->t, x->r->timeline, end, x->c->recovery.elastic ? end : now_ns()};
-    double trained_aside_s = x->r->report.span.not_training_s;
-    int64_t behind = end;
-    if (stand(x, GATE_END, &start, &behind)) return -1;
-    x->r->report.span.not_training_s = trained_aside_s;  // the span ended before this wait
+    double not_training_s = span->not_training_s;
+    int64_t left = end;
+    if (wait_at_gate(x, GATE_END, &start, &left)) return -1;
+    span->not_training_s = not_training_s;  // the span ended before this wait
     x->applied = (double)(x->updates - x->t->start.updates);
-    if (!x->t->plan.alone) return 0;
-    // Some worker may have stopped early. Ranks with steps of their own stop at different steps, so each reports it
-    // here, in a sum after the last step.
-    double told[2] = {x->r->interrupted, x->applied};
-    if (topology_sum(x->t, told, 2)) return -1;
-    x->r->interrupted |= told[0] > 0;
-    x->applied = told[1];
-    int rc = pace_tell(&x->pace, &at, &x->r->report);
-    x->job_s += seconds_since(behind, now_ns());  // only then do the weights hold all workers' gradients
+    if (!p->alone) return 0;
+    // 5. Ranks with steps of their own stop at different steps, so each reports here whether it stopped early.
+    double sums[2] = {x->r->interrupted, x->applied};
+    if (topology_sum(x->t, sums, 2)) return -1;
+    x->r->interrupted |= sums[0] > 0;
+    x->applied = sums[1];
+    int rc = pace_report(&x->pace, &at, &x->r->report);
+    x->job_s += seconds_between(left, now_ns());  // only then do the weights hold all workers' gradients
     return rc;
 }
 
 // ---------------------------------------------------------------- after the last step
-// Checks a run that was too short for `judge` to end it. Fails if no update was applied, or if the weights no
+// Checks a run that was too short for `apply_outcome` to end it. Fails if no update was applied, or if the weights no
 // longer give a finite gradient. While the loss is finite, an fp16 run may still be searching for its loss scale:
 // then it only warns.
 static int check_learned(const struct train *x) {
@@ -560,20 +535,20 @@ static int check_learned(const struct train *x) {
 // Where ranks share a budget, the last step is unknown in advance: the final state is kept here.
 static int finish(struct train *x) {
     x->t->plan.keep = x->t->plan.alone && x->o->saver;
-    if (x->t->plan.keep) saver_gate(x->o->saver);
-    int lacks_file = topology_finish(x->t);
-    if (lacks_file < 0) return -1;
-    x->r->lacks_file = lacks_file > 0;
-    x->r->place = step_plan_place(x->t);
-    x->r->interrupted &= x->r->place < x->c->steps;  // asked in the last batch: the run is complete
+    if (x->t->plan.keep) saver_wait_previous(x->o->saver);
+    int file_failed = topology_finish(x->t);
+    if (file_failed < 0) return -1;
+    x->r->file_failed = file_failed > 0;
+    x->r->steps_of_run = step_plan_place(x->t);
+    x->r->interrupted &= x->r->steps_of_run < x->c->steps;  // asked in the last batch: the run is complete
     struct train_state state = state_now(x);
-    if (x->t->plan.keep) saver_keep(x->o->saver, &state);
+    if (x->t->plan.keep) saver_write_checkpoint(x->o->saver, &state);
     return 0;
 }
 
 // Hashes the final weights on rank 0, and writes them when asked. Every rank takes part, unit by unit. After each
 // unit the others wait for rank 0's disk, so that no timeout must cover the writing of a whole model.
-static int last_weights(struct train *x) {
+static int write_final_weights(struct train *x) {
     const struct train_options *o = x->o;
     struct train_result *r = x->r;
     struct topology *t = x->t;
@@ -586,7 +561,7 @@ static int last_weights(struct train *x) {
     int rc = 0;
     struct train_state now = weights_now(x);
     now.step = x->c->steps;
-    if (first && !r->interrupted) saver_last_begin(o->saver, &now, x->job_s);
+    if (first && !r->interrupted) saver_final_begin(o->saver, &now, x->job_s);
     for (int u = 0; u < l->count && !rc; u++) {
         struct unit_view view;
         if ((rc = topology_acquire(t, u, PASS_EVAL, &view))) break;
@@ -597,7 +572,7 @@ static int last_weights(struct train *x) {
             rc = stream_sync(t->compute);
             if (!rc) weights_hash_unit(hash, l, u, host, t->dtype);
             if (!rc && writer) rc = hf_write_unit(writer, u, host);
-            if (!rc && !r->interrupted) saver_last_unit(o->saver, u, host);
+            if (!rc && !r->interrupted) saver_final_unit(o->saver, u, host);
             free(host);
         }
         if (!rc) rc = topology_release(t, u, PASS_EVAL);
@@ -641,7 +616,7 @@ static size_t peak_rss_bytes(void) {
     return kib * 1024;
 }
 
-static void report(struct train *x) {
+static void fill_report(struct train *x) {
     struct rank_report *r = &x->r->report;
     struct mem_usage usage;
     size_t model_bytes[MEM_CLASSES];
@@ -666,8 +641,8 @@ static void report(struct train *x) {
         saver_predict(x->c, x->l, x->t->rank, saver_state_bytes(x->o->saver), !dev_host_memory(x->t->dev));
     r->memory = x->t->memory;
     for (int c = 0; c < MEM_CLASSES; c++) {
-        r->memory.predicted_bytes[c] +=
-            model_bytes[c] + kept.checkpoints[c] + (saver_evaluates(x->o->saver) ? kept.snapshots[c] : 0);
+        r->memory.predicted_bytes[c] += model_bytes[c] + kept.checkpoints[c] +
+                                        (saver_takes_snapshots(x->o->saver) ? kept.snapshots[c] : 0);
         r->peak_bytes[c] = usage.peak_bytes[c];
     }
     r->rss_bytes = peak_rss_bytes();
@@ -682,41 +657,53 @@ static void report(struct train *x) {
 
 static int run(struct train *x) {
     const struct config *c = x->c;
-    struct batch_feed_options fo = {
-        .dev = x->t->dev, .compute = x->t->compute, .config = c, .data = x->o->data};
+    struct topology *t = x->t;
+    const struct train_state *from = &t->start;
+    // 1. Model, batches and slowdown, unless the caller has created them.
+    struct batch_feed_options fo = {.dev = t->dev, .compute = t->compute, .config = c, .data = x->o->data};
     struct model_options mo = train_model_options(c, x->o->spec, x->l);
-    mo.dev = x->t->dev;
-    mo.compute = x->t->compute;
+    mo.dev = t->dev;
+    mo.compute = t->compute;
     x->feed = x->o->feed ? x->o->feed : batch_feed_create(&fo);
     x->model = x->o->model ? x->o->model : model_create(&mo);
     x->slowdown = x->o->slowdown;
-    if (!x->slowdown && slowdown_create(c, x->t->dev, x->t->compute, &x->slowdown)) return -1;
-    x->t->plan.mean = x->t->plan.alone ? own_sequences(x) : c->train_batch;
-    x->t->plan.samples = x->t->start.samples;
-    x->t->plan.unapplied = x->t->start.unapplied;
-    x->t->plan.version = x->t->start.updates;
-    x->t->plan.steps = x->t->start.step;
-    x->t->plan.dealt = x->t->start.dealt;
-    x->t->plan.lag = x->t->lag;
-    if (take_seat(x)) return -1;
-    x->made = xcalloc(1 + (unsigned long)x->t->lag, sizeof *x->made);
-    if (!x->feed || !x->model || initial_weights(x)) return -1;
-    go_on_from(x, &x->t->start);
-    struct timeline_options to = {x->t->compute, x->l, c->accumulation, x->t->size, c->trace, x->o->watch};
-    if (!(x->t->timeline = x->r->timeline = timeline_create(&to))) return -1;
+    if (!x->slowdown && slowdown_create(c, t->dev, t->compute, &x->slowdown)) return -1;
+    // 2. The plan and the weights of the first step.
+    t->plan.mean = t->plan.alone ? own_sequences(x) : c->train_batch;
+    t->plan.samples = from->samples;
+    t->plan.unapplied = from->unapplied;
+    t->plan.version = from->updates;
+    t->plan.steps = from->step;
+    t->plan.dealt = from->dealt;
+    t->plan.lag = t->lag;
+    if (open_gate(x)) return -1;
+    x->slots = xcalloc(1 + (unsigned long)t->lag, sizeof *x->slots);
+    if (!x->feed || !x->model || load_initial_weights(x)) return -1;
+    x->r->steps = x->outcomes_known = x->outcomes_applied = from->step;
+    // In an asynchronous job's checkpoint, this worker may have done no step yet while others had.
+    if (from->step > 0 || from->updates > 0) {
+        x->updates = from->updates;
+        x->skipped_in_a_row = from->skipped_in_a_row;
+        x->scaler = from->scaler;
+    }
+    // 3. The steps.
+    struct timeline_options to = {t->compute, x->l, c->accumulation, t->size, c->trace, x->o->watch};
+    if (!(t->timeline = x->r->timeline = timeline_create(&to))) return -1;
     const struct train_observer *o = x->o->observer;
     if (o && o->on_start) o->on_start(o->ctx, c, x->o->spec, x->l->params);
     if (run_steps(x) || check_learned(x) || finish(x)) return -1;
-    split_time(x);  // transfers of the last step are done, and the peers have reported when they were ready
-    // Read while every rank still holds its memory. The last weights, in which all ranks take part, come later. If
-    // the device or the kernel cannot report its memory, the report has no such figures.
+    // 4. Time and memory: transfers of the last step are done, the peers have reported when they were ready, and every
+    // rank still holds its memory. If the device or the kernel cannot report its memory, the report has no such
+    // figures.
     struct rank_report *report = &x->r->report;
-    if (x->t->rank == 0) job_resident_read(&report->resident);
+    split_time(x);
+    if (t->rank == 0) job_resident_read(&report->resident);
     report->on_gpu =
-        !dev_facts(x->t->dev, &report->device) && !device_memory_read(x->t->dev, &report->device_memory);
+        !dev_facts(t->dev, &report->device) && !device_memory_read(t->dev, &report->device_memory);
+    // 5. The final weights, in which all ranks take part.
     bool keep = !x->r->interrupted || x->o->keep_interrupted;
-    if (keep && last_weights(x)) return -1;
-    saver_settle(x->o->saver);
+    if (keep && write_final_weights(x)) return -1;
+    saver_finish(x->o->saver);
     return 0;
 }
 
@@ -726,10 +713,10 @@ int train_run(const struct train_options *o, struct train_result *result) {
     scaler_init(&x.scaler, &o->config->scaler);
     int rc = run(&x);
     if (rc) topology_abort(x.t, error_last());
-    if (rc) saver_quit(x.o->saver);
+    if (rc) saver_abandon(x.o->saver);
     if (rc) stream_sync(x.t->compute);  // enqueued work still uses the model's buffers
-    report(&x);
-    free(x.made);
+    fill_report(&x);
+    free(x.slots);
     result->model = x.model;
     result->feed = x.feed;
     result->slowdown = x.slowdown;

@@ -24,9 +24,9 @@ struct train_result {
     int64_t sequences;
     uint64_t weights_hash;  // rank 0 only
     bool has_hash;          // false for an interrupted run whose weights are not wanted
-    int64_t place;     // where ranks share a budget: steps of the run that the finished batches amount to
-    bool lacks_file;   // a file of this rank could not be written; this was logged
-    bool interrupted;  // the run ended before its last step, because some rank was asked to stop
+    int64_t steps_of_run;  // where ranks share a budget: steps of the run that the finished batches amount to
+    bool file_failed;      // a file of this rank could not be written; this was logged
+    bool interrupted;      // the run ended before its last step, because some rank was asked to stop
     // These keep their memory: freeing it may wait for a device on which peers still wait for us.
     struct model *model;
     struct batch_feed *feed;

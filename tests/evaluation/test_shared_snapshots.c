@@ -241,10 +241,10 @@ static void the_next_update_waits_for_the_file(void **state) {
     struct saver *s = saver_create(&(struct saver_options){
         .config = &c, .dir = r->dir, .topology = &b.t, .life = LIFE, .evaluates = true});
     assert_non_null(s);
-    saver_begin(s, 0);
-    saver_step(s, &taken, 1, false);  // after its last step a run has other ways
-    saver_step(s, &(struct train_state){.step = 1, .samples = 4, .updates = 1}, 1, false);
-    saver_hold(s);
+    saver_start(s, 0);
+    saver_take_snapshot(s, &taken, 1, false);  // after its last step a run has other ways
+    saver_take_snapshot(s, &(struct train_state){.step = 1, .samples = 4, .updates = 1}, 1, false);
+    saver_delay_updates(s);
     stream_host(b.t.compute, "update", next_update, b.weights);
     assert_int_equal(stream_sync(b.t.compute), 0);
     assert_int_equal(b.weights[BIG - 1], 2);

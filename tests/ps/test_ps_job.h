@@ -143,8 +143,8 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
     if (c->snapshots && t->rank == 0)
         r->saver = saver_create(&(struct saver_options){
             .config = config, .dir = c->snapshots, .topology = t, .life = t->job, .evaluates = true});
-    saver_ask(r->saver, 0);
-    saver_begin(r->saver, 0);
+    saver_request_first(r->saver, 0);
+    saver_start(r->saver, 0);
     int more = 1;
     for (int64_t step = t->start.step; !r->last.stop; step++) {
         if ((more = t->plan.alone || step < c->steps ? topology_plan(t, step) : 0) <= 0) break;
@@ -174,14 +174,14 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
         if (o->on_stepped) o->on_stepped(o->ctx, t, step);
         struct train_state now = {
             .step = step + 1, .updates = updates, .samples = updates * config->train_batch};
-        saver_step(r->saver, &now, 1, r->last.snapshot);
+        saver_take_snapshot(r->saver, &now, 1, r->last.snapshot);
     }
     if (more < 0) return -1;
     r->sums[0] = t->rank + 1;
     r->sums[1] = 0.125;
     if (topology_sum(t, r->sums, 2) || (c->look && toy_evaluate(t, r->looks, &r->torn))) return -1;
     if (topology_finish(t) || stream_sync(t->compute)) return -1;
-    saver_settle(r->saver);
+    saver_finish(r->saver);
     return 0;
 }
 

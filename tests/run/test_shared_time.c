@@ -483,7 +483,7 @@ static void the_tail_begins_when_somebody_knows_that_no_work_is_left(void **stat
         others[0] = cases[i].end;
         others[1] = cases[i].told;
         const struct pace_end at = {&t, r->tl, 2000000, 2200000};
-        assert_int_equal(pace_tell(&p, &at, &out), 0);
+        assert_int_equal(pace_report(&p, &at, &out), 0);
         assert_true(fabs(out.tail_seconds - cases[i].tail_s) < 1e-9);
         assert_int_equal(out.tail_batches, cases[i].batches);
         assert_int_equal(out.skipped, 1);

@@ -13,11 +13,10 @@
 #include "shared/data/vocabulary.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
-#include "shared/generate/generate.h"
-#include "shared/generate/prompt.h"
-#include "shared/generate/source.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
+#include "shared/infer/generate.h"
+#include "shared/infer/generate_input.h"
 #include "shared/predict/memory_check.h"
 
 #define DEFAULT_TOKENS      100

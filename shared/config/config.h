@@ -174,7 +174,7 @@ struct recovery_config {
     int elastic_min, elastic_max;   // the numbers in `elastic`; 0: it is NULL
 };
 
-// Where a run's curves are written (shared/monitor/monitor.h): OUTPUT_PATH/JOB_NAME.
+// Where a run's curves are written (shared/report/monitor.h): OUTPUT_PATH/JOB_NAME.
 struct monitor_config {
     bool enabled;
     char *output_path;  // NULL: the directory where the run was started
@@ -234,7 +234,7 @@ struct config {
     char *out;  // run directory, or NULL
     int64_t eval_every;
     double eval_every_seconds;
-    int64_t eval_batches;  // EVAL_ALL, EVAL_AUTO (shared/evaluation/evaluate.h), 0: none
+    int64_t eval_batches;  // EVAL_ALL, EVAL_AUTO (shared/infer/evaluate.h), 0: none
     double target_loss;
     bool keep_snapshots;
     bool trace, json, quiet, full;

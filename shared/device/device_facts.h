@@ -1,4 +1,4 @@
-// A GPU's facts for documents and tables, and how its memory is used.
+// Facts for documents and tables: a GPU's, how its memory is used, and the machine's.
 #ifndef STARRING_SHARED_DEVICE_DEVICE_FACTS_H
 #define STARRING_SHARED_DEVICE_DEVICE_FACTS_H
 
@@ -47,5 +47,22 @@ double device_memory_other(double used_bytes, double ledger_bytes, double worksp
 // programs".
 void device_memory_print(FILE *f, double used_bytes, double total_bytes, double ledger_bytes,
                          double workspace_bytes);
+
+// ---------------------------------------------------------------- the machine
+// Facts about a rank's machine and process, for reports. Runs on two machines do not compare two topologies, and ranks
+// that are threads share one process's memory and CPU time.
+struct machine_facts {
+    char host[256];
+    char boot_id[64];     // distinguishes two machines of one name; "": unknown
+    char processor[128];  // the name in /proc/cpuinfo; "": none
+    int cores;            // online ones
+    int processors;       // those that this process may use (shared/core/system.h)
+    int numa_nodes;       // 0: unknown
+    int numa_node;        // 1 + the node of all processors that it may use; 0: several nodes
+    size_t memory_bytes;  // 0: unknown
+    int64_t pid;
+};
+
+void machine_facts_read(struct machine_facts *out);
 
 #endif

@@ -14,7 +14,7 @@
 #define STARRING_SHARED_LAUNCH_CLOSING_H
 
 #include "shared/config/config.h"
-#include "shared/evaluation/evaluate.h"
+#include "shared/infer/evaluate.h"
 
 struct cJSON;
 

@@ -8,8 +8,8 @@
 
 #include "shared/core/error.h"
 #include "shared/core/json.h"
-#include "shared/evaluation/evaluate.h"
 #include "shared/fabric/rendezvous.h"
+#include "shared/infer/evaluate.h"
 #include "shared/launch/closing.h"
 #include "shared/launch/stop.h"
 #include "shared/report/history.h"

@@ -11,7 +11,7 @@
 #include "shared/core/json.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
-#include "shared/device/machine_facts.h"
+#include "shared/device/device_facts.h"
 #include "shared/report/evals.h"
 #include "shared/report/metrics.h"
 #include "shared/time/stall_report.h"

@@ -84,7 +84,7 @@ static int commit(const struct rig *r, int ranks, char **why) {
     return checkpoint_complete(&(struct checkpoint_commit){.run_dir = r->dir,
                                                            .kind = CHECKPOINT_WEIGHTS,
                                                            .seconds = 1.5,
-                                                           .life = LIFE,
+                                                           .start_number = LIFE,
                                                            .participants = names,
                                                            .count = ranks,
                                                            .train = &taken,
@@ -239,7 +239,7 @@ static void the_next_update_waits_for_the_file(void **state) {
     b.weights = xcalloc((unsigned long)unit.n_pad, sizeof *b.weights);
     for (int64_t i = 0; i < BIG; i++) b.weights[i] = 1;
     struct saver *s = saver_create(&(struct saver_options){
-        .config = &c, .dir = r->dir, .topology = &b.t, .life = LIFE, .evaluates = true});
+        .config = &c, .dir = r->dir, .topology = &b.t, .start_number = LIFE, .evaluates = true});
     assert_non_null(s);
     saver_start(s, 0);
     saver_take_snapshot(s, &taken, 1, false);  // after its last step a run has other ways

@@ -15,11 +15,10 @@
 
 #include "shared/core/error.h"
 #include "shared/core/json.h"
-#include "shared/generate/generate.h"
-#include "shared/generate/prompt.h"
-#include "shared/generate/source.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
+#include "shared/infer/generate.h"
+#include "shared/infer/generate_input.h"
 #include "shared/model/model.h"
 #include "tests/fixture.h"
 #include "tests/model/expected.h"

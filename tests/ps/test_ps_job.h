@@ -142,7 +142,7 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
     if (!t->under_way && toy_load(t, t->layout)) return -1;
     if (c->snapshots && t->rank == 0)
         r->saver = saver_create(&(struct saver_options){
-            .config = config, .dir = c->snapshots, .topology = t, .life = t->job, .evaluates = true});
+            .config = config, .dir = c->snapshots, .topology = t, .start_number = t->job, .evaluates = true});
     saver_request_first(r->saver, 0);
     saver_start(r->saver, 0);
     int more = 1;

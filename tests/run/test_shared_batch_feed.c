@@ -155,17 +155,19 @@ static void micro_batches_have_their_own_length(void **state) {
                     longest = n > longest ? n : longest;
                 }
                 assert_int_equal(b.seq, data_bucket(longest, LONGEST));
-                sum.places += B * b.seq;
+                sum.padded_tokens += B * b.seq;
                 shapes |= 1 << b.seq / 8;
             }
             batch_feed_sent(feed, step);
         }
-        assert_true(all.tokens == sum.tokens && all.places == sum.places && all.squares == sum.squares);
-        assert_true(all.tokens < all.places);
+        assert_true(all.tokens == sum.tokens && all.padded_tokens == sum.padded_tokens &&
+                    all.squares == sum.squares);
+        assert_true(all.tokens < all.padded_tokens);
     }
     assert_true(shapes & (shapes - 1));  // there were several
     struct batch_count packed = batch_feed_count(r->feed, 5, 4);
-    assert_true(packed.tokens == 4 * SEQ && packed.places == 4 * SEQ && packed.squares == 4 * SEQ * SEQ);
+    assert_true(packed.tokens == 4 * SEQ && packed.padded_tokens == 4 * SEQ &&
+                packed.squares == 4 * SEQ * SEQ);
     stream_sync(r->compute);
     batch_feed_destroy(&feed);
     data_close(&whole);

@@ -31,11 +31,11 @@ LAYERS = {
                {"shared/fabric"},                                 # the processes of a job: who is there, what they say to each other
                {"shared/hf"}, {"shared/data"},
                {"shared/state"}, {"shared/report"},               # what survives; the files of a run
-               {"shared/evaluation", "shared/monitor"},
+               {"shared/infer"},                                  # passes without training: snapshots' losses, text
                {"shared/train"},                                  # the loop, one rank's session
                {"shared/launch"},                                 # processes, restarts, the end of a run
                {"shared/predict", "shared/offload"},              # memory and bytes before a run, and what fits
-               {"shared/bench", "shared/generate"},
+               {"shared/bench"},
                {"shared/command"}],                               # what a person types
     "ps": [{"ps/job"},                                            # facts of a star's job: keys, codes, shards, rules, times
            {"ps/net"},                                            # messages, and the link under them

@@ -1,4 +1,4 @@
-#include "shared/evaluation/evaluate.h"
+#include "shared/infer/evaluate.h"
 
 #include <errno.h>
 #include <math.h>

@@ -11,11 +11,10 @@
 // Attention is causal, so tokens on the right do not change a token.
 //
 // Ownership  A generator owns its weights and its model. One thread uses it.
-#ifndef STARRING_SHARED_GENERATE_GENERATE_H
-#define STARRING_SHARED_GENERATE_GENERATE_H
+#ifndef STARRING_SHARED_INFER_GENERATE_H
+#define STARRING_SHARED_INFER_GENERATE_H
 
 #include "kernels/backend.h"
-#include "shared/generate/sample.h"
 #include "shared/model/spec.h"
 
 #define GENERATE_STEP 16  // tokens
@@ -42,6 +41,12 @@ void generator_destroy(struct generator **g);
 // Writes the logits (V, fp32) of the token after tokens (n >= 1, each in [0, V)). Returns 0, or -1 after logging.
 int generator_logits(struct generator *g, const int32_t *tokens, int64_t n, float *logits);
 
+struct sample_options {
+    double temperature;  // >= 0; 0: the token with the highest logit
+    int32_t top_k;       // only the k highest logits can be chosen; 0: all
+    uint64_t seed;
+};
+
 struct generate_options {
     const int32_t *prompt;
     int64_t prompt_count;  // >= 1
@@ -58,5 +63,16 @@ struct generate_options {
 bool is_end_token(const struct generate_options *o, int32_t token);
 // Appends up to count tokens to out (count). Returns how many, or -1 after logging.
 int64_t generate(struct generator *g, const struct generate_options *o, int32_t *out);
+
+// ---------------------------------------------------------------- the next token
+// Pure functions of logits, options and position. No state; any thread.
+// Returns the index of the highest of n logits, the lowest index among equals; -1 if one is NaN or the highest is
+// infinite.
+int32_t sample_argmax(const float *logits, int32_t n);
+
+// Draws from softmax(logits / temperature) over the top_k (ties: lower ids first), with the random number of (seed,
+// position). The result is reproducible, in any order of calls. logits (n) fp32, softmax in double. Returns -1 as
+// sample_argmax does.
+int32_t sample_token(const float *logits, int32_t n, const struct sample_options *o, int64_t position);
 
 #endif

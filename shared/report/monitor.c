@@ -1,4 +1,4 @@
-#include "shared/monitor/monitor.h"
+#include "shared/report/monitor.h"
 
 #include <assert.h>
 #include <errno.h>

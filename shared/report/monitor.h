@@ -13,8 +13,8 @@
 //           once and the file's curves stop; training goes on, and the run ends with exit status 1, as for
 //           metrics.jsonl.
 // Threads   One.
-#ifndef STARRING_SHARED_MONITOR_MONITOR_H
-#define STARRING_SHARED_MONITOR_MONITOR_H
+#ifndef STARRING_SHARED_REPORT_MONITOR_H
+#define STARRING_SHARED_REPORT_MONITOR_H
 
 #include "shared/config/config.h"
 #include "shared/report/metrics.h"

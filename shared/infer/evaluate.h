@@ -10,8 +10,8 @@
 // a step, so evaluation costs less than training.
 //
 // If it is interrupted at any time, only whole lines are written, and the remaining snapshots stay.
-#ifndef STARRING_SHARED_EVALUATION_EVALUATE_H
-#define STARRING_SHARED_EVALUATION_EVALUATE_H
+#ifndef STARRING_SHARED_INFER_EVALUATE_H
+#define STARRING_SHARED_INFER_EVALUATE_H
 
 #include <stdio.h>
 

@@ -242,7 +242,7 @@ static cJSON *put_operation(struct bench_run *r, const char *key) {
 static int read_facts(struct bench_run *r) {
     struct kernels *k = r->state;
     int reported = 0;
-    device_notes_say(k->d.dev, &reported);
+    device_notes_print(k->d.dev, &reported);
     if (!k->d.gpu) return 0;
     if (dev_facts(k->d.dev, &k->d.facts))
         return fail("cannot ask the device: %s", dev_error(k->d.dev)), EXIT_RUN_FAILED;

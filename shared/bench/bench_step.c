@@ -388,7 +388,7 @@ static int put_figures(struct bench_run *run) {
     const struct model_spec *spec = &b->spec;
     const struct rank_report *r = &b->result.report;
     int reported = 0;
-    device_notes_say(b->dev, &reported);
+    device_notes_print(b->dev, &reported);
     struct token_flops a_token = model_flops_per_token(spec, (double)c->seq);
     struct token_flops again = recompute_flops_per_token(&c->recompute, spec, (double)c->seq);
     struct model_options model = train_model_options(c, spec, b->layout);

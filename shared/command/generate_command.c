@@ -319,7 +319,7 @@ static int continue_prompt(struct run *r) {
     int64_t made = generate(r->generator, &r->o, ids);
     double seconds = now_seconds() - start;
     int said = 0;
-    device_notes_say(r->dev, &said);
+    device_notes_print(r->dev, &said);
     if (!json) fputc('\n', stdout);
     const char *way = device_cpu_kernel(c);
     if (json && made >= 0) print_json(r, ids, made, seconds);

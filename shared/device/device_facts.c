@@ -81,10 +81,10 @@ const char *device_facts_line(char text[DEVICE_FACTS_LINE], const struct device_
     return text;
 }
 
-void device_notes_say(struct device *d, int *said) {
-    for (int count = dev_notes(d); *said < count; ++*said) {
+void device_notes_print(struct device *d, int *printed) {
+    for (int count = dev_notes(d); *printed < count; ++*printed) {
         enum dev_note_kind kind;
-        const char *text = dev_note(d, *said, &kind);
+        const char *text = dev_note(d, *printed, &kind);
         if (kind == DEV_NOTE_WARNING)
             warn("%s: %s", dev_backend(d)->name, text);
         else
@@ -132,7 +132,7 @@ void device_memory_print(FILE *f, double used_bytes, double total_bytes, double 
 // the board.
 static const struct peak {
     const char *name;
-    bool begins;  // any suffix of the name is accepted
+    bool prefix;  // any suffix of the name is accepted
     double flops;
     const char *source;
 } peaks[] = {
@@ -153,7 +153,7 @@ double datasheet_flops(const char *device_name, enum dtype dt, const char **sour
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {
         const struct peak *p = &peaks[i];
         bool same =
-            p->begins ? !strncmp(device_name, p->name, strlen(p->name)) : !strcmp(device_name, p->name);
+            p->prefix ? !strncmp(device_name, p->name, strlen(p->name)) : !strcmp(device_name, p->name);
         if (!same) continue;
         *source = p->source;
         return p->flops;

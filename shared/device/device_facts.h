@@ -26,9 +26,9 @@ const char *device_facts_line(char text[DEVICE_FACTS_LINE], const struct device_
 // then *source is the reason. The texts are constant.
 double datasheet_flops(const char *device_name, enum dtype dt, const char **source);
 
-// Prints the remarks (dev_note) from number *said on to stderr, warnings as such. *said is how many have been
+// Prints the remarks (dev_note) from number *printed on to stderr, warnings as such. *printed is how many have been
 // printed, 0 at first. If several ranks would print the same, only rank 0 calls it.
-void device_notes_say(struct device *d, int *said);
+void device_notes_print(struct device *d, int *printed);
 
 // A device's memory at one time, from cudaMemGetInfo and from our counts. Bytes.
 struct device_memory {

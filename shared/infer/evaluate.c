@@ -17,8 +17,8 @@
 #include "shared/report/run_state.h"
 #include "shared/state/checkpoint_read.h"
 
-#define SAY_FIRST_S 2.0   // seconds of an evaluation before it prints its progress
-#define SAY_EVERY_S 10.0  // seconds between two progress lines
+#define PROGRESS_FIRST_S 2.0   // seconds of an evaluation before it prints its progress
+#define PROGRESS_EVERY_S 10.0  // seconds between two progress lines
 
 struct evaluation {
     const struct evaluate_options *o;
@@ -28,10 +28,10 @@ struct evaluation {
     struct stream *compute;
     struct arena arena;
     struct unit_view *units;
-    struct model *many, *single;    // for a batch of windows, and for one window: the rest
-    int64_t batch, windows, asked;  // asked: by eval_batches; 0: all
-    int64_t done, all;              // windows, of all snapshots
-    double begun_s, said_s;
+    struct model *many, *single;        // for a batch of windows, and for one window: the rest
+    int64_t batch, windows, requested;  // requested: by eval_batches; 0: all
+    int64_t done, all;                  // windows, of all snapshots
+    double begin_s, printed_s;
     int32_t *tokens, *targets;
     void *host;  // (largest unit)
 };
@@ -42,7 +42,7 @@ int evaluate_waiting(const char *dir) {
     return count;
 }
 
-void evaluate_say_waiting(const char *dir, const char *why) {
+void evaluate_report_waiting(const char *dir, const char *why) {
     int count = evaluate_waiting(dir);
     char program[PROGRAM_WORD], *word = shell_word(dir);
     if (count)
@@ -75,14 +75,15 @@ static int prepare(struct evaluation *x) {
     const struct config *c = x->c;
     // 1. The windows: all, or those of the requested global batches; EVALUATE_TOKENS at once.
     x->windows = (data_val_tokens(x->o->data) - 1) / c->seq;
-    x->asked = size_times(c->eval_batches > 0 ? c->eval_batches : 0, c->train_batch);
-    int64_t few = c->eval_batches == EVAL_AUTO ? size_times(batches_between(c), c->train_batch) : x->asked;
+    x->requested = size_times(c->eval_batches > 0 ? c->eval_batches : 0, c->train_batch);
+    int64_t few =
+        c->eval_batches == EVAL_AUTO ? size_times(batches_between(c), c->train_batch) : x->requested;
     if (c->eval_batches != EVAL_ALL && few < x->windows) x->windows = few;
     x->batch = EVALUATE_TOKENS / c->seq > 1 ? EVALUATE_TOKENS / c->seq : 1;
     if (x->batch > x->windows) x->batch = x->windows;
     // 2. The device, with as many processors as the run could use.
-    long given = processors_given(), told = (long)c->threads * c->workers;
-    struct device_options d = {.threads = (int)(told > 0 && told < given ? told : given),
+    long given = processors_given(), wanted = (long)c->threads * c->workers;
+    struct device_options d = {.threads = (int)(wanted > 0 && wanted < given ? wanted : given),
                                .label = "evaluation",
                                .kernel = c->cpu_kernel,
                                .cuda = c->cuda};
@@ -139,18 +140,20 @@ static int load(struct evaluation *x, struct checkpoint *c) {
 // ---------------------------------------------------------------- the loss
 // Estimated from the windows done so far: "3:20 left".
 static const char *time_left(char text[32], const struct evaluation *x) {
-    double spent_s = now_seconds() - x->begun_s;
+    double spent_s = now_seconds() - x->begin_s;
     return format_left(text, spent_s / fmax((double)x->done, 1) * (double)(x->all - x->done));
 }
 
-static void say_progress(struct evaluation *x) {
+static void print_progress(struct evaluation *x) {
     char left[32];
     double now_s = now_seconds();
-    if (!x->o->say || now_s - x->said_s < (x->said_s > x->begun_s ? SAY_EVERY_S : SAY_FIRST_S)) return;
-    x->said_s = now_s;
-    fprintf(x->o->say, "evaluated %3.0f%%  %s\n", 100.0 * (double)x->done / (double)x->all,
+    if (!x->o->output ||
+        now_s - x->printed_s < (x->printed_s > x->begin_s ? PROGRESS_EVERY_S : PROGRESS_FIRST_S))
+        return;
+    x->printed_s = now_s;
+    fprintf(x->o->output, "evaluated %3.0f%%  %s\n", 100.0 * (double)x->done / (double)x->all,
             time_left(left, x));
-    fflush(x->o->say);
+    fflush(x->o->output);
 }
 
 // Runs windows [first, end) through m, `batch` at a time. Returns their summed loss; NAN when the device has failed or
@@ -166,19 +169,20 @@ static double sum_of(struct evaluation *x, struct model *m, int64_t first, int64
             model_forward(m, u, &x->units[u], u == last && x->layout->tied ? &x->units[0] : NULL, true);
         if (stream_sync(x->compute)) return NAN;  // afterwards the tokens may be overwritten
         x->done += batch;
-        say_progress(x);
+        print_progress(x);
     }
     return first < end ? model_loss_sum(m) : 0;
 }
 
 // ---------------------------------------------------------------- all snapshots
-static void say(const struct evaluation *x, const struct eval_record *r) {
+static void print_result(const struct evaluation *x, const struct eval_record *r) {
     char left[32];
-    if (!x->o->say) return;
-    fprintf(x->o->say, "step %4lld/%lld  held-out loss %.4f (unigram entropy of the text: %.4f nats)%s%s\n",
+    if (!x->o->output) return;
+    fprintf(x->o->output,
+            "step %4lld/%lld  held-out loss %.4f (unigram entropy of the text: %.4f nats)%s%s\n",
             (long long)r->step, (long long)x->c->steps, r->val_loss, r->unigram_entropy,
             x->done < x->all ? "  " : "", x->done < x->all ? time_left(left, x) : "");
-    fflush(x->o->say);
+    fflush(x->o->output);
 }
 
 static enum evaluated evaluate_one(struct evaluation *x, int64_t step, struct evals *evals) {
@@ -212,7 +216,7 @@ static enum evaluated evaluate_one(struct evaluation *x, int64_t step, struct ev
     if (x->o->stop && *x->o->stop) return EVALUATE_INTERRUPTED;
     evals_add(evals, &r);
     if (evals_write(x->o->dir, evals)) return EVALUATE_FAILED;
-    say(x, &r);
+    print_result(x, &r);
     if (!x->o->keep) checkpoint_drop(x->o->dir, CHECKPOINT_WEIGHTS, step);
     return EVALUATE_DONE;
 }
@@ -222,15 +226,15 @@ static enum evaluated evaluate_all(struct evaluation *x, const int64_t *steps, i
     struct evals evals;
     if (evals_read(x->o->dir, &evals)) return EVALUATE_FAILED;
     x->all = count * x->windows;
-    x->begun_s = x->said_s = now_seconds();
-    if (x->o->say) {
+    x->begin_s = x->printed_s = now_seconds();
+    if (x->o->output) {
         char tokens[32];
-        fprintf(x->o->say, "evaluating %d snapshot%s on %s tokens of held-out text\n", count,
+        fprintf(x->o->output, "evaluating %d snapshot%s on %s tokens of held-out text\n", count,
                 count > 1 ? "s" : "", format_count(tokens, x->windows * x->c->seq));
-        if (x->asked > x->windows)
-            fprintf(x->o->say, "eval_batches %lld would be more than there is: the text is used once\n",
+        if (x->requested > x->windows)
+            fprintf(x->o->output, "eval_batches %lld would be more than there is: the text is used once\n",
                     (long long)x->c->eval_batches);
-        fflush(x->o->say);  // the next output may take a while
+        fflush(x->o->output);  // the next output may take a while
     }
     for (int i = 0; i < count && (rc == EVALUATE_DONE || rc == EVALUATE_BROKEN); i++) {
         enum evaluated one = evaluate_one(x, steps[i], &evals);

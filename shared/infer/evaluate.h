@@ -28,7 +28,7 @@ struct evaluate_options {
     const char *dir;          // run directory
     bool keep;                // keep the snapshots
     const _Atomic int *stop;  // non-zero: stop; or NULL
-    FILE *say;                // receives a line per snapshot and progress lines; NULL: none
+    FILE *output;             // receives a line per snapshot and progress lines; NULL: none
 };
 
 enum evaluated {
@@ -42,6 +42,6 @@ enum evaluated evaluate_run(const struct evaluate_options *o);
 // Returns the number of snapshots in dir that are not evaluated yet.
 int evaluate_waiting(const char *dir);
 // If there are any, prints the command that evaluates them. why: the start of that sentence, or "".
-void evaluate_say_waiting(const char *dir, const char *why);
+void evaluate_report_waiting(const char *dir, const char *why);
 
 #endif

@@ -172,21 +172,21 @@ int64_t generate(struct generator *g, const struct generate_options *o, int32_t 
     int32_t vocab = g->o.spec->vocab;
     int32_t *all = xcalloc((size_t)(o->prompt_count + o->count), sizeof *all);
     float *logits = xcalloc((size_t)vocab, sizeof *logits);
-    int64_t made = 0;
+    int64_t count = 0;
     int rc = 0;
     memcpy(all, o->prompt, (size_t)o->prompt_count * sizeof *all);
-    while (made < o->count && rc == 0) {
-        int64_t n = o->prompt_count + made;
+    while (count < o->count && rc == 0) {
+        int64_t n = o->prompt_count + count;
         if ((rc = generator_logits(g, all, n, logits))) break;
         int32_t token = sample_token(logits, vocab, &o->sample, n);
         if (token < 0) {
             rc = fail("token %lld: the logits hold NaN or infinity: are the weights damaged?", (long long)n);
             break;
         }
-        all[n] = out[made++] = token;
+        all[n] = out[count++] = token;
         if ((o->on_token && o->on_token(o->ctx, token)) || is_end_token(o, token)) break;
     }
     free(logits);
     free(all);
-    return rc ? -1 : made;
+    return rc ? -1 : count;
 }

@@ -60,7 +60,7 @@ static enum evaluated evaluate_as(struct config *c, const struct evaluate_dir_op
                                                      .dir = o->dir,
                                                      .keep = o->keep || c->keep_snapshots,
                                                      .stop = o->stop,
-                                                     .say = o->say});
+                                                     .output = o->say});
     job_close(&job);
     return rc;
 }

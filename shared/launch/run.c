@@ -91,7 +91,7 @@ static void say_interrupted(const struct run *r, int number, const cJSON *summar
         info("%s: ended after step %lld of %lld; %s has %s%s%s", what, (long long)step,
              (long long)j->config->steps, j->dir, has, *died ? ": " : "", died);
     if (j->config->recovery.checkpoint_every > 0) run_say_lost(j, false);
-    evaluate_say_waiting(j->dir, "");
+    evaluate_report_waiting(j->dir, "");
 }
 
 // Evaluates the waiting snapshots, when nothing else of the run is running. The end of the run is on disk already.
@@ -104,10 +104,10 @@ static int evaluate(const struct run *r) {
                                                                 .dir = j->dir,
                                                                 .keep = j->config->keep_snapshots,
                                                                 .stop = stop,
-                                                                .say = j->no_metrics        ? NULL
-                                                                       : j->steps_to_stderr ? stderr
-                                                                                            : stdout});
-    if (rc == EVALUATE_INTERRUPTED) evaluate_say_waiting(j->dir, "evaluation interrupted: ");
+                                                                .output = j->no_metrics        ? NULL
+                                                                          : j->steps_to_stderr ? stderr
+                                                                                               : stdout});
+    if (rc == EVALUATE_INTERRUPTED) evaluate_report_waiting(j->dir, "evaluation interrupted: ");
     return rc == EVALUATE_FAILED ? EXIT_RUN_FAILED : rc == EVALUATE_INTERRUPTED ? 128 + *stop : 0;
 }
 

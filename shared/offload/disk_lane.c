@@ -19,12 +19,12 @@ struct disk_piece {
     size_t at, bytes;  // offset in the transfer, and bytes still to be moved
 };
 
-static const struct disk_trouble no_trouble = {SIZE_MAX, 0};
+static const struct disk_failure no_failure = {SIZE_MAX, 0};
 
 // Applies the result of a system call (a count, or -errno) to a piece. Returns 1 if more of the piece remains, 0 if
 // it is done, or -1 with *why, unless *why is already of an earlier byte.
 static int piece_done(struct disk_piece *p, const struct disk_transfer *t, long answer,
-                      struct disk_trouble *why) {
+                      struct disk_failure *why) {
     if (answer == -EINTR || answer == -EAGAIN) return 1;
     if (answer > 0) {
         p->at += (size_t)answer;
@@ -36,7 +36,7 @@ static int piece_done(struct disk_piece *p, const struct disk_transfer *t, long 
     }
     // Nothing was written, although there is no error: a retry might never end.
     if (t->offset + p->at < why->offset)
-        *why = (struct disk_trouble){t->offset + p->at, answer ? (int)-answer : t->write ? EIO : 0};
+        *why = (struct disk_failure){t->offset + p->at, answer ? (int)-answer : t->write ? EIO : 0};
     return -1;
 }
 
@@ -47,7 +47,7 @@ struct uring {
     size_t block_bytes;
     int depth, spare;           // slots, and those without a piece in flight
     int broken;                 // errno of a ring that accepts no more calls
-    int *places;                // (depth) free slots: the first `spare`
+    int *free_slots;            // (depth) free slots: the first `spare`
     struct disk_piece *pieces;  // (depth)
 };
 
@@ -61,77 +61,77 @@ static struct disk_lane *uring_open(size_t block_bytes, int depth) {
     }
     l->block_bytes = block_bytes;
     l->depth = l->spare = depth;
-    l->places = xcalloc((unsigned long)depth, sizeof *l->places);
+    l->free_slots = xcalloc((unsigned long)depth, sizeof *l->free_slots);
     l->pieces = xcalloc((unsigned long)depth, sizeof *l->pieces);
-    for (int i = 0; i < depth; i++) l->places[i] = i;
+    for (int i = 0; i < depth; i++) l->free_slots[i] = i;
     return (struct disk_lane *)l;
 }
 
 static void uring_close(struct disk_lane *lane) {
     struct uring *l = (struct uring *)lane;
     io_uring_queue_exit(&l->ring);
-    free(l->places);
+    free(l->free_slots);
     free(l->pieces);
     free(l);
 }
 
-static void uring_prepare(struct uring *l, const struct disk_transfer *t, int place) {
-    struct disk_piece *p = &l->pieces[place];
+static void uring_prepare(struct uring *l, const struct disk_transfer *t, int slot) {
+    struct disk_piece *p = &l->pieces[slot];
     struct io_uring_sqe *e = io_uring_get_sqe(&l->ring);  // there are as many as slots
     if (t->write)
         io_uring_prep_write(e, t->fd, t->buf + p->at, (unsigned)p->bytes, t->offset + p->at);
     else
         io_uring_prep_read(e, t->fd, t->buf + p->at, (unsigned)p->bytes, t->offset + p->at);
-    io_uring_sqe_set_data64(e, (unsigned long long)place);
+    io_uring_sqe_set_data64(e, (unsigned long long)slot);
 }
 
 // Handles the completed pieces. Returns 0, or -1 with *why of the first byte that failed.
-static int uring_reap(struct uring *l, const struct disk_transfer *t, bool go_on, struct disk_trouble *why) {
+static int uring_reap(struct uring *l, const struct disk_transfer *t, bool resume, struct disk_failure *why) {
     struct io_uring_cqe *e;
     int rc = 0;
     while (io_uring_peek_cqe(&l->ring, &e) == 0) {
-        int place = (int)io_uring_cqe_get_data64(e);
-        int more = piece_done(&l->pieces[place], t, e->res, why);
+        int slot = (int)io_uring_cqe_get_data64(e);
+        int more = piece_done(&l->pieces[slot], t, e->res, why);
         io_uring_cqe_seen(&l->ring, e);
         if (more < 0) rc = -1;
-        if (more > 0 && go_on && !rc)
-            uring_prepare(l, t, place);
+        if (more > 0 && resume && !rc)
+            uring_prepare(l, t, slot);
         else
-            l->places[l->spare++] = place;
+            l->free_slots[l->spare++] = slot;
     }
     return rc;
 }
 
 // Waits until the kernel has no piece in flight: the memory is the caller's, who may free it.
-static void uring_drain(struct uring *l, const struct disk_transfer *t, struct disk_trouble *why) {
+static void uring_drain(struct uring *l, const struct disk_transfer *t, struct disk_failure *why) {
     while (l->spare + (int)io_uring_sq_ready(&l->ring) < l->depth) {
         uring_reap(l, t, false, why);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
 }
 
-static int uring_run(struct disk_lane *lane, const struct disk_transfer *t, struct disk_trouble *why) {
+static int uring_run(struct disk_lane *lane, const struct disk_transfer *t, struct disk_failure *why) {
     struct uring *l = (struct uring *)lane;
     size_t next = 0;
     int rc = 0;
-    *why = no_trouble;
+    *why = no_failure;
     if (l->broken) {
-        *why = (struct disk_trouble){t->offset, l->broken};
+        *why = (struct disk_failure){t->offset, l->broken};
         return -1;
     }
     while (l->spare < l->depth || (!rc && next < t->bytes)) {
         while (!rc && l->spare && next < t->bytes) {
             size_t left = t->bytes - next;
-            int place = l->places[--l->spare];
-            l->pieces[place] = (struct disk_piece){next, left < l->block_bytes ? left : l->block_bytes};
-            next += l->pieces[place].bytes;
-            uring_prepare(l, t, place);
+            int slot = l->free_slots[--l->spare];
+            l->pieces[slot] = (struct disk_piece){next, left < l->block_bytes ? left : l->block_bytes};
+            next += l->pieces[slot].bytes;
+            uring_prepare(l, t, slot);
         }
         int sent = io_uring_submit_and_wait(&l->ring, 1);
         // Temporarily out of memory, or interrupted: pieces in flight still complete.
         if (sent < 0 && sent != -EINTR && sent != -EAGAIN && sent != -EBUSY) {
             uring_drain(l, t, why);
-            *why = (struct disk_trouble){t->offset, l->broken = -sent};
+            *why = (struct disk_failure){t->offset, l->broken = -sent};
             return -1;
         }
         if (uring_reap(l, t, !rc, why)) rc = -1;
@@ -139,7 +139,7 @@ static int uring_run(struct disk_lane *lane, const struct disk_transfer *t, stru
     return rc;
 }
 
-const struct disk_way disk_way_uring = {"io_uring", uring_open, uring_close, uring_run};
+const struct disk_method disk_method_uring = {"io_uring", uring_open, uring_close, uring_run};
 
 // ---------------------------------------------------------------- threads
 #define THREADS_MAX 16
@@ -152,7 +152,7 @@ struct movers {
     size_t next;                    // the first byte that no thread has taken
     int busy;                       // threads with a piece
     int failed;
-    struct disk_trouble why;
+    struct disk_failure why;
     bool leave;
     int count;
     pthread_t threads[THREADS_MAX];
@@ -169,7 +169,7 @@ static void *work(void *arg) {
         const struct disk_transfer *t = l->t;
         size_t left = t->bytes - l->next;
         struct disk_piece p = {l->next, left < l->block_bytes ? left : l->block_bytes};
-        struct disk_trouble why = no_trouble;
+        struct disk_failure why = no_failure;
         int more = 1;
         l->next += p.bytes;
         l->busy++;
@@ -223,13 +223,13 @@ static struct disk_lane *threads_open(size_t block_bytes, int depth) {
     return NULL;
 }
 
-static int threads_run(struct disk_lane *lane, const struct disk_transfer *t, struct disk_trouble *why) {
+static int threads_run(struct disk_lane *lane, const struct disk_transfer *t, struct disk_failure *why) {
     struct movers *l = (struct movers *)lane;
     pthread_mutex_lock(&l->lock);
     l->t = t;
     l->next = 0;
     l->failed = 0;
-    l->why = no_trouble;
+    l->why = no_failure;
     pthread_cond_broadcast(&l->work);
     while (l->busy || (!l->failed && l->next < t->bytes)) pthread_cond_wait(&l->done, &l->lock);
     l->t = NULL;
@@ -239,4 +239,4 @@ static int threads_run(struct disk_lane *lane, const struct disk_transfer *t, st
     return rc;
 }
 
-const struct disk_way disk_way_threads = {"pread and pwrite", threads_open, threads_close, threads_run};
+const struct disk_method disk_method_threads = {"pread and pwrite", threads_open, threads_close, threads_run};

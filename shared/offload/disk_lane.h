@@ -2,7 +2,7 @@
 // The two implementations are rows of one table: io_uring, and threads that call pread and pwrite.
 //
 // Threads    One thread uses a lane at a time.
-// Blocking   disk_way.run, until every piece is done. Afterwards nothing accesses the buffer, also after an error.
+// Blocking   disk_method.run, until every piece is done. Afterwards nothing accesses the buffer, also after an error.
 #ifndef STARRING_SHARED_OFFLOAD_DISK_LANE_H
 #define STARRING_SHARED_OFFLOAD_DISK_LANE_H
 
@@ -22,20 +22,20 @@ struct disk_transfer {
 };
 
 // Why a transfer failed.
-struct disk_trouble {
+struct disk_failure {
     size_t offset;  // in the file
     int error;      // errno; 0: the file ends here
 };
 
-struct disk_lane;  // opaque; each way has its own
+struct disk_lane;  // opaque; each method has its own
 
-struct disk_way {
+struct disk_method {
     const char *name;
     // Returns NULL with errno if it is not available.
     struct disk_lane *(*open)(size_t block_bytes, int depth);
     void (*close)(struct disk_lane *lane);
-    int (*run)(struct disk_lane *lane, const struct disk_transfer *t, struct disk_trouble *why);  // 0, or -1
+    int (*run)(struct disk_lane *lane, const struct disk_transfer *t, struct disk_failure *why);  // 0, or -1
 };
-extern const struct disk_way disk_way_uring, disk_way_threads;
+extern const struct disk_method disk_method_uring, disk_method_threads;
 
 #endif

@@ -36,7 +36,7 @@ struct disk_store {
     size_t bytes;
     bool direct;
     char *dir, *key, *label, *remark;
-    const struct disk_way *way;
+    const struct disk_method *method;
     pthread_mutex_t lock;  // guards the fields below
     pthread_cond_t freed;
     struct disk_lane *lanes[LANES];  // the first `spare` are idle
@@ -48,16 +48,17 @@ struct disk_store {
 // ---------------------------------------------------------------- lanes
 static void lanes_close(struct disk_store *s) {
     assert(s->spare == s->lane_count && "a disk_store is destroyed while a stream uses it");
-    while (s->lane_count) s->way->close(s->lanes[--s->lane_count]);
+    while (s->lane_count) s->method->close(s->lanes[--s->lane_count]);
     s->spare = 0;
 }
 
 // Opens all lanes of one implementation. Returns 0, or -1 with errno.
-static int lanes_open(struct disk_store *s, const struct disk_way *way, const struct disk_store_options *o) {
-    s->way = way;
+static int lanes_open(struct disk_store *s, const struct disk_method *method,
+                      const struct disk_store_options *o) {
+    s->method = method;
     while (s->lane_count < LANES) {
-        struct disk_lane *lane =
-            way->open(o->block_bytes ? o->block_bytes : DISK_BLOCK_BYTES, o->depth ? o->depth : DISK_DEPTH);
+        struct disk_lane *lane = method->open(o->block_bytes ? o->block_bytes : DISK_BLOCK_BYTES,
+                                              o->depth ? o->depth : DISK_DEPTH);
         if (!lane) {
             int error = errno;
             lanes_close(s);
@@ -71,7 +72,7 @@ static int lanes_open(struct disk_store *s, const struct disk_way *way, const st
 }
 
 // ---------------------------------------------------------------- a transfer
-static int say_failed(const struct disk_store *s, const struct request *r, const struct disk_trouble *why) {
+static int log_failure(const struct disk_store *s, const struct request *r, const struct disk_failure *why) {
     const char *doing = r->write ? "writing" : "reading";
     error_set_label("%s", s->label);
     if (!why->error)
@@ -94,28 +95,28 @@ static int say_failed(const struct disk_store *s, const struct request *r, const
 
 // Whether the file has been truncated. A write would make it long again, with zeros in place of the lost bytes. The
 // file has no name.
-static bool is_cut(const struct disk_store *s, struct disk_trouble *why) {
+static bool is_truncated(const struct disk_store *s, struct disk_failure *why) {
     struct stat st;
     if (fstat(s->fd, &st) || st.st_nlink || (size_t)st.st_size >= s->bytes) return false;
-    *why = (struct disk_trouble){.offset = (size_t)st.st_size};
+    *why = (struct disk_failure){.offset = (size_t)st.st_size};
     return true;
 }
 
 static int transfer(const struct request *r) {
     struct disk_store *s = r->owner;
     struct disk_transfer t = {s->fd, r->write, s->direct, r->buf, r->offset, r->bytes};
-    struct disk_trouble why = {0};
-    if (is_cut(s, &why)) return say_failed(s, r, &why);
+    struct disk_failure why = {0};
+    if (is_truncated(s, &why)) return log_failure(s, r, &why);
     pthread_mutex_lock(&s->lock);
     while (!s->spare) pthread_cond_wait(&s->freed, &s->lock);
     struct disk_lane *lane = s->lanes[--s->spare];
     pthread_mutex_unlock(&s->lock);
-    int rc = s->way->run(lane, &t, &why);
+    int rc = s->method->run(lane, &t, &why);
     pthread_mutex_lock(&s->lock);
     s->lanes[s->spare++] = lane;
     pthread_cond_signal(&s->freed);
     pthread_mutex_unlock(&s->lock);
-    if (rc) return say_failed(s, r, &why);
+    if (rc) return log_failure(s, r, &why);
     atomic_fetch_add(r->write ? &s->written_bytes : &s->read_bytes, r->bytes);
     return 0;
 }
@@ -271,9 +272,9 @@ int disk_store_create(struct disk_store **out, const struct disk_store_options *
     s->label = xstrdup(o->label ? o->label : "");
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->freed, NULL);
-    int rc = o->engine == DISK_ENGINE_THREADS ? -1 : lanes_open(s, &disk_way_uring, o);
+    int rc = o->engine == DISK_ENGINE_THREADS ? -1 : lanes_open(s, &disk_method_uring, o);
     if (rc && o->engine == DISK_ENGINE_AUTO) why_threads = strerror(errno);
-    if (rc && o->engine != DISK_ENGINE_URING) rc = lanes_open(s, &disk_way_threads, o);
+    if (rc && o->engine != DISK_ENGINE_URING) rc = lanes_open(s, &disk_method_threads, o);
     if (rc) {
         fail(
             "offload to disk: neither io_uring nor threads are to be had: %s; raise the limits of memory and threads "
@@ -328,5 +329,5 @@ char *disk_store_path(const struct disk_store *s) {
 }
 bool disk_store_direct(const struct disk_store *s) { return s->direct; }
 enum disk_engine disk_store_engine(const struct disk_store *s) {
-    return s->way == &disk_way_uring ? DISK_ENGINE_URING : DISK_ENGINE_THREADS;
+    return s->method == &disk_method_uring ? DISK_ENGINE_URING : DISK_ENGINE_THREADS;
 }

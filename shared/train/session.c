@@ -113,7 +113,7 @@ static void on_step(void *ctx, const struct step_record *r) {
     if (x->metrics) metrics_step(x->metrics, r);
     if (x->monitor) monitor_step(x->monitor, r);
     if (x->progress) progress_step(x->progress, r);
-    device_notes_say(x->dev, &x->notes_printed);
+    device_notes_print(x->dev, &x->notes_printed);
 }
 
 static int open_device(struct session *x) {

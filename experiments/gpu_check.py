@@ -179,7 +179,10 @@ def check(args, place, names, out):
     if missing:
         print(f"gpu-check: no GPU to check: {missing}", file=sys.stderr)
         return 1
-    identity = document.identity_of(place, checker.facts, next((gpu.get("driver_version", "") for gpu in facts.nvidia_smi(checker)), ""))
+    # The driver as nvidia-smi names it; without nvidia-smi the newest CUDA that the driver knows.
+    driver = next((gpu["driver_version"] for gpu in facts.nvidia_smi(checker) if gpu.get("driver_version")), checker.facts.get("driver"))
+    identity = {"build": place.fingerprint(), "device": checker.facts.get("name"), "driver": driver,
+                "compute_capability": checker.facts.get("compute_capability")}
     record = document.Record(out, args.resume and os.path.abspath(args.resume), {**identity, "quick": args.quick}, ORDER)
     names = names or [name for name in ORDER if args.all or not record.finished(name)]
     if not names:

@@ -125,7 +125,8 @@ def why(run, reference):
         return f"its steps have {run.tokens_per_step} tokens against {reference.tokens_per_step}: other batches, other updates"
     differs = run.get("explained", "differs")
     if differs:
-        return differs + staleness_text(run)
+        mean, most = run.get("staleness", "mean"), run.get("staleness", "max")
+        return differs + (f". Staleness: mean {mean:.2f}, at most {most}" if isinstance(mean, (int, float)) and most else "")
     if run.workers == 1 and (reference.workers or 1) > 1:
         return (f"it is one worker. It takes the gradient of the whole batch in one backward pass and rounds it to "
                 f"{run.dtype} once; {reference.workers} workers each round the gradient of their slice and these are "
@@ -148,11 +149,6 @@ def explanation(run, reference):
     pairs = [(run, reference), (reference, run)]
     pairs.sort(key=lambda pair: not pair[0].get("explained", "differs"))
     return next(((one, found) for one, other in pairs if (found := why(one, other))), None)
-
-
-def staleness_text(run):
-    mean, most = run.get("staleness", "mean"), run.get("staleness", "max")
-    return f". Staleness: mean {mean:.2f}, at most {most}" if isinstance(mean, (int, float)) and most else ""
 
 
 def largest_gap(a, b):

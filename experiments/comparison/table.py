@@ -166,11 +166,6 @@ class Rows:
         self.add(f"{indent}  95% interval", [DASH if e is None or e.low is None or e.low == e.high else
                                              f"{text.format(e.low)}..{text.format(e.high)}" for e in found])
 
-    def close_heading(self):
-        """Drops a heading that has no rows."""
-        if self.out and not self.out[-1][1] and self.out[-1][0]:
-            self.out.pop()
-
 
 def rows(groups, target=None):
     """[(label, [cell per group])]; a label without cells is a heading. target: the held-out loss to which times are taken."""
@@ -292,7 +287,8 @@ def total_rows(at):
             continue
         found = [median([r.get("totals", key) for r in g]) for g in at.groups]
         at.add("  " + words, [number(None if v is None else v / MIB, "{:,.2f}" if key != "pss_bytes" else "{:,.0f}") for v in found])
-    at.close_heading()
+    if not at.out[-1][1]:  # no run has totals
+        at.out.pop()
 
 
 def wire_rows(at):

@@ -20,13 +20,6 @@ class Unusable(Exception):
     """A document that no results can be added to; the text says why and what to do."""
 
 
-def identity_of(place, facts, driver):
-    """The program, device and driver that the results of this call belong to. driver: as nvidia-smi says; "" where there is none, and the newest CUDA
-    that the driver knows must do."""
-    return {"build": place.fingerprint(), "device": facts.get("name"), "compute_capability": facts.get("compute_capability"),
-            "driver": driver or facts.get("driver")}
-
-
 # The conditions that a part left by another call must meet.
 PART = {"name": str, "title": str, "status": str, "finished": bool, "seconds": (int, float), "checks": list, "figures": list,
         "findings": list, "notes": list}

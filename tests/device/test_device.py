@@ -8,7 +8,6 @@ import unittest
 from gpu_check_helper import BUILD, CHECK, EMULATION, PROGRAM, Folder, on_the_emulated_device, run
 
 
-
 @unittest.skipUnless(os.path.exists(PROGRAM), f"{PROGRAM} is not built: make check builds and names it")
 class WithoutADevice(Folder):
     MISSING = {"STARRING_CUDA_SO": "/nowhere/libstarring_cuda.so"}

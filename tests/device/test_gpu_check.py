@@ -430,5 +430,6 @@ class Results(Folder):
         self.assertIn(os.path.join(packages, "nvidia/cu77/lib"), found.env["LD_LIBRARY_PATH"].split(":"))
         self.assertEqual(found.env["STARRING_CUDA_SO"], self.at(place.CUDA_SO))
 
+
 if __name__ == "__main__":
     unittest.main()

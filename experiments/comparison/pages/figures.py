@@ -167,20 +167,13 @@ def links(groups):
     return SECTIONS.links(drawn, words)
 
 
-def axis_of(key, named):
-    """(bytes of the axis's unit, its words); None if the total is only in the table."""
-    if words.unit("totals." + key) != "bytes":
-        return 1, named
-    return None if key == "received_per_step" else (MIB, named + " (MiB)")
-
-
 def totals(groups):
     """The totals of the whole job over all roles; "" if no run counted them."""
     cells, told = [], []
     for key, named in table.TOTALS:
-        if not (axis := axis_of(key, named)):
+        if key == "received_per_step":  # only in the table
             continue
-        bars, (unit, named) = [], axis
+        unit, named, bars = (MIB, named + " (MiB)", []) if words.unit("totals." + key) == "bytes" else (1, named, [])
         for group in groups:
             value = median([r.get("totals", key) for r in group])
             if value is not None:

@@ -30,19 +30,13 @@ def series(runs):
     return figure("staleness-over-time", "Staleness over time", key_of(found) + line_plot(plot), rows([plot]))
 
 
-def worker_rows(run):
-    """[[cell]] of one run's workers; [] if they were not recorded separately."""
-    rows = []
-    for i, w in enumerate(run.get("staleness", "workers") or []):
-        if isinstance(w, dict):
-            rows.append([run.label, f"worker {w.get('worker', w.get('rank', i))}", *(
-                f"{w[k]:,.2f}" if isinstance(w.get(k), float) else str(w.get(k, "-")) for k in ("mean", "max"))])
-    return rows
-
-
-def unit_rows(run):
-    return [[run.label, f"unit {u.get('unit')}", f"{u['mean']:.2f}", str(u.get("max", "-"))]
-            for u in run.get("staleness", "units") or [] if isinstance(u, dict) and isinstance(u.get("mean"), (int, float))]
+def rows_of(run):
+    """[[cell]] of one run's workers and units; [] if they were not recorded separately."""
+    workers = [w for w in run.get("staleness", "workers") or [] if isinstance(w, dict)]
+    units = [u for u in run.get("staleness", "units") or [] if isinstance(u, dict) and isinstance(u.get("mean"), (int, float))]
+    named = [(f"worker {w.get('worker', w.get('rank', i))}", w) for i, w in enumerate(workers)] + [(f"unit {u.get('unit')}", u) for u in units]
+    return [[run.label, name, *(f"{found[k]:,.2f}" if isinstance(found.get(k), float) else str(found.get(k, "-")) for k in ("mean", "max"))]
+            for name, found in named]
 
 
 def section(groups):
@@ -52,4 +46,4 @@ def section(groups):
         return ""
     spreads = [f"{run.label}: mean {run.get('staleness', 'spread', 'mean'):.2f}, at most {run.get('staleness', 'spread', 'max'):g}"
                for run in runs if isinstance(run.get("staleness", "spread", "mean"), (int, float))]
-    return SECTIONS.staleness(histograms(runs), series(runs), spreads, [row for run in runs for row in worker_rows(run) + unit_rows(run)])
+    return SECTIONS.staleness(histograms(runs), series(runs), spreads, [row for run in runs for row in rows_of(run)])

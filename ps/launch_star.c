@@ -150,7 +150,7 @@ static int share_key(const struct star *s) {
 // Places the servers among the ranks at the rendezvous, or opens a rendezvous of its own roles. All have one key then.
 // Returns 0, or the exit status after logging.
 static int meet(struct star *s, struct config *c) {
-    const struct member_place here = {"127.0.0.1", 0};
+    const struct member_address here = {"127.0.0.1", 0};
     const struct rank_env *env = &s->run->env;
     const char *key = getenv(JOB_KEY_VARIABLE);
     s->gone = xcalloc((size_t)s->size, sizeof *s->gone);

@@ -157,9 +157,9 @@ static int prepare(struct role *r, struct config *c) {
 // The rendezvous is at --bind's name, interface or number; for rounds the scheduler listens at any port of the same
 // address.
 static int open_meeting(struct role *r) {
-    struct member_place at;
+    struct member_address at;
     char own[ADDRESS_MAX];
-    if (member_place(r->ps.scheduler, &at)) return -1;
+    if (member_address(r->ps.scheduler, &at)) return -1;
     int rc = if_nametoindex(at.host) ? address_own(at.host, "127.0.0.1", own) : address_resolve(at.host, own);
     if (rc) return rc < 0 ? -1 : fail("%s: no name service answers", r->ps.scheduler);
     snprintf(at.host, sizeof at.host, "%s", own);
@@ -207,7 +207,7 @@ static int run_worker(struct role *r) {
 // Enters the rendezvous first, so that the process counts as alive while it opens its device and reads files.
 static int make_ready(struct role *r, struct config *c) {
     bool computes = is(r, &command_worker), open = cli_get(r->args, "open") || !r->ps.key;
-    r->ps.meet = member_come(&r->ps, computes ? PS_WORKER : PS_SERVER, (int)r->ranks, open);
+    r->ps.meet = member_enter(&r->ps, computes ? PS_WORKER : PS_SERVER, (int)r->ranks, open);
     if (!r->ps.meet) return -1;
     error_quiet(r->by_hand ? QUIET_NOT : QUIET_WARNINGS);
     if (computes) device_resolve(c);

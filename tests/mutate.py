@@ -144,6 +144,7 @@ RULES = [Rule(*row) for row in (
     ("a gradient counts only if the set has its worker", PUSH_SET, "        if (!belongs) continue;\n", "", LATE),
     ("the sum of n of N is scaled by N/n", PUSH_SET, ".scale = set_scale(&share)", ".scale = 1.0f", LATE),
     ("a late worker goes on at the step that is open", WORKER, "(h->step > asked->pull_want && !c->o.drops)", "h->step > asked->pull_want", LATE),
+    ("pushes that credits allow leave before a jump", WORKER, "    pump(c, now);\n    c->jump = step;", "    c->jump = step;", LATE),
     ("what has not left of a step that is over does not leave", WORKER,
      "        if (s->sending == SEND_QUEUED && !s->init) drop_queued(c, key, s, now);\n", "", LATE),
     ("backup:B takes N-B, and no more that have come", "ps/agree/step_set.c", "s->o.exact ? first_of(s, complete) : complete",

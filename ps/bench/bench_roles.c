@@ -75,7 +75,7 @@ static struct ps_role_options role_of(const struct bench_role_options *s, const 
 int bench_scheduler(const struct bench_role_options *s) {
     struct layout *l = bench_layout(&s->plan);
     struct config *c = bench_config(s->topologies, &s->plan);
-    const struct member_place here = {"127.0.0.1", 0};
+    const struct member_address here = {"127.0.0.1", 0};
     struct job_key key;
     int rc = -1;
     if (c && job_key_open(false, &key) > 0) {
@@ -101,7 +101,7 @@ int bench_server(const struct bench_role_options *s) {
     int rc = -1;
     if (c && !send_line(s->control, "%d", (int)getpid()) && job_key_open(false, &key) > 0) {
         struct ps_role_options o = role_of(s, c, l, &key);
-        if ((o.meet = member_come(&o, PS_SERVER, 1, false))) {
+        if ((o.meet = member_enter(&o, PS_SERVER, 1, false))) {
             rc = ps_server_run(&o, &r);
             stall_report_free(&r.stall_report);
         }
@@ -142,7 +142,7 @@ static int open_worker(struct bench_worker_state *w) {
     if (job_key_open(false, &w->key) < 0) return -1;
     struct ps_worker_options o = {
         .role = role_of(w->options, w->c, w->l, &w->key), .dev = w->dev, .compute = w->compute};
-    if (!(o.role.meet = w->meet = member_come(&o.role, PS_WORKER, 1, false))) return -1;
+    if (!(o.role.meet = w->meet = member_enter(&o.role, PS_WORKER, 1, false))) return -1;
     if (!(w->t = ps_worker_create(&o))) return -1;
     w->comm = ps_worker_comm(w->t);
     w->grads = xcalloc((unsigned long)w->l->count, sizeof *w->grads);

@@ -28,7 +28,7 @@ uint64_t ps_clock_id(void) {
 }
 
 struct ps_clock ps_clock_of(uint64_t own, uint64_t schedulers) {
-    return (struct ps_clock){.apart = own == 0 || own != schedulers};
+    return (struct ps_clock){.other_host = own == 0 || own != schedulers};
 }
 
 int64_t ps_clock_error(const struct ps_clock *c, int64_t own_ns) {
@@ -38,7 +38,7 @@ int64_t ps_clock_error(const struct ps_clock *c, int64_t own_ns) {
 
 void ps_clock_sample(struct ps_clock *c, int64_t sent_ns, int64_t there_ns, int64_t back_ns) {
     int64_t error_ns = (back_ns - sent_ns) / 2, known_ns = ps_clock_error(c, back_ns);
-    if (!c->apart || sent_ns <= 0 || there_ns <= 0 || back_ns < sent_ns) return;
+    if (!c->other_host || sent_ns <= 0 || there_ns <= 0 || back_ns < sent_ns) return;
     if (c->samples && known_ns > c->worst_ns) c->worst_ns = known_ns;
     if (!c->samples++ || error_ns <= known_ns) {
         c->offset_ns = (there_ns - sent_ns) / 2 + (there_ns - back_ns) / 2;

@@ -18,7 +18,7 @@
 #define PS_CLOCK_FIRST_S 0.01  // between two of them
 
 struct ps_clock {
-    bool apart;          // on another host than the scheduler; else all fields below are 0
+    bool other_host;     // on another host than the scheduler; else all fields below are 0
     int samples;         // round trips so far
     int64_t offset_ns;   // the scheduler's clock minus this host's
     int64_t error_ns;    // of the offset, when it was measured

@@ -41,7 +41,7 @@ int ps_fail(const char *why) {
 }
 
 // ---------------------------------------------------------------- the address
-int member_place(const char *address, struct member_place *out) {
+int member_address(const char *address, struct member_address *out) {
     const char *host = address + 6, *port = strncmp(address, "tcp://", 6) ? NULL : strrchr(host, ':');
     char *end = "";
     long number = port && strcmp(port + 1, "*") != 0 ? strtol(port + 1, &end, 10) : 0;
@@ -56,7 +56,7 @@ int member_place(const char *address, struct member_place *out) {
     return 0;
 }
 
-void member_meeting(const struct config *c, struct rendezvous_options *o) {
+void member_rendezvous_options(const struct config *c, struct rendezvous_options *o) {
     o->roles[0] = (struct meet_role){ps_role_name(PS_WORKER), c->workers};
     o->roles[1] = (struct meet_role){ps_role_name(PS_SERVER), c->ps.servers};
     o->replace = c->recovery.restart > 0 || ps_elastic(c);
@@ -77,7 +77,7 @@ void member_say_waiting(const struct ps_role_options *o, struct waiting *w, cons
     if (o->say_waiting && waiting_due(w, text, now_seconds())) info("%s", text);
 }
 
-static struct rendezvous_options meeting_at(const struct config *c, const struct member_place *at,
+static struct rendezvous_options meeting_at(const struct config *c, const struct member_address *at,
                                             bool open) {
     struct rendezvous_options o = {.host = at->host,
                                    .port = at->port,
@@ -85,18 +85,18 @@ static struct rendezvous_options meeting_at(const struct config *c, const struct
                                    .member_0 = "the scheduler",
                                    .deadline_s = ps_deadline_s(c),
                                    .no_key = open};
-    member_meeting(c, &o);
+    member_rendezvous_options(c, &o);
     return o;
 }
 
-struct rendezvous *member_open(const struct config *c, const struct member_place *at, bool open) {
+struct rendezvous *member_open(const struct config *c, const struct member_address *at, bool open) {
     const struct rendezvous_options o = meeting_at(c, at, open);
     return rendezvous_open(&o);
 }
 
-struct rendezvous *member_come(const struct ps_role_options *o, enum ps_role role, int ranks, bool open) {
-    struct member_place at;
-    if (member_place(o->scheduler, &at)) return NULL;
+struct rendezvous *member_enter(const struct ps_role_options *o, enum ps_role role, int ranks, bool open) {
+    struct member_address at;
+    if (member_address(o->scheduler, &at)) return NULL;
     if (!at.port) {
         fail("--scheduler %s: a role comes to one port: that which the scheduler says it listens on",
              o->scheduler);
@@ -111,28 +111,28 @@ struct rendezvous *member_come(const struct ps_role_options *o, enum ps_role rol
 }
 
 int member_find(const struct ps_role_options *o, struct ps_identity *id, char scheduler[NET_ADDRESS_MAX]) {
-    struct member_place at;
-    struct meeting_now now;
+    struct member_address at;
+    struct notice_now now;
     struct waiting waiting = {.said_s = 0};
     char *text;
     size_t bytes;
     id->incarnation = rendezvous_incarnation(o->meet);
     member_say_waiting(o, &waiting, "the scheduler");
     if (rendezvous_wait(o->meet, o->stop)) return -1;
-    while (!(text = rendezvous_try_get(o->meet, MEETING_NOW, &bytes))) {
+    while (!(text = rendezvous_try_get(o->meet, NOTICE_NOW, &bytes))) {
         if (member_interrupted(o) || member_goes_on(o, id)) return -1;
         member_say_waiting(o, &waiting, "the scheduler");
         usleep(POLL_MS * 1000);
     }
-    bool good = meeting_now_read(text, bytes, &now);
+    bool good = notice_now_read(text, bytes, &now);
     free(text);
     if (!good) return fail("what listens at %s is no scheduler of this version", o->scheduler);
-    if (member_place(now.address, &at)) return -1;
+    if (member_address(now.address, &at)) return -1;
     snprintf(scheduler, NET_ADDRESS_MAX, "%s", now.address);
     // If the scheduler listens on every address, this role uses the host that it was given.
     int port = at.port;
     bool everywhere = !strcmp(at.host, "0.0.0.0") || !strcmp(at.host, "::");
-    if (everywhere && member_place(o->scheduler, &at)) return -1;
+    if (everywhere && member_address(o->scheduler, &at)) return -1;
     if (everywhere) address_endpoint(at.host, port, scheduler, NET_ADDRESS_MAX);
     id->job = now.job;
     id->epoch = now.epoch;
@@ -142,10 +142,10 @@ int member_find(const struct ps_role_options *o, struct ps_identity *id, char sc
 
 void member_ready(const struct ps_role_options *o, const struct ps_identity *id, const struct manifest *m,
                   const char *endpoints) {
-    struct meeting_ready r = {id->epoch, m->hash, m->identity, endpoints};
+    struct notice_ready r = {id->epoch, m->hash, m->identity, endpoints};
     size_t bytes;
-    char *text = meeting_ready_text(&r, &bytes);
-    rendezvous_send(o->meet, MEETING_READY, text, bytes);
+    char *text = notice_ready_text(&r, &bytes);
+    rendezvous_send(o->meet, NOTICE_READY, text, bytes);
     free(text);
 }
 
@@ -153,19 +153,19 @@ void member_ready(const struct ps_role_options *o, const struct ps_identity *id,
 static char *look_for_start(const struct ps_role_options *o, const struct ps_identity *id, size_t *bytes) {
     char name[MEET_NAME_MAX];
     if (id->joins)
-        meeting_join_name(name, id->epoch, id->rank, id->incarnation);
+        notice_join_name(name, id->epoch, id->rank, id->incarnation);
     else
-        meeting_start_name(name, id->epoch, id->role);
+        notice_start_name(name, id->epoch, id->role);
     return rendezvous_try_get(o->meet, name, bytes);
 }
 
 int member_starts(const struct ps_role_options *o, struct ps_identity *id, int shards,
-                  struct meeting_start *out) {
+                  struct notice_start *out) {
     size_t bytes;
     bool elastic = ps_elastic(o->config), worker = id->role == PS_WORKER;
     char *text = look_for_start(o, id, &bytes);
     if (!text) return 0;
-    bool good = meeting_start_read(text, bytes, shards, worker && !elastic ? 0 : o->config->workers, out);
+    bool good = notice_start_read(text, bytes, shards, worker && !elastic ? 0 : o->config->workers, out);
     free(text);
     if (!good)
         return fail("the scheduler at %s names other members than this job has: is it of the same version?",
@@ -234,7 +234,7 @@ static void become_myself(const struct config *c) {
     execv("/proc/self/exe", words);  // the program's file was replaced or removed
 }
 
-int member_anew(const struct ps_role_options *o, const char *why) {
+int member_exec_again(const struct ps_role_options *o, const char *why) {
     static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;  // remains locked if the program is executed
     const struct config *c = o->config;
     if (!c->recovery.restart)
@@ -269,14 +269,14 @@ int member_goes_on(const struct ps_role_options *o, const struct ps_identity *id
     char name[MEET_NAME_MAX], *over = NULL, *why = NULL;
     size_t bytes;
     int rc = 0;
-    if (!ended && id->epoch) over = rendezvous_try_get(o->meet, meeting_over_name(name, id->epoch), &bytes);
+    if (!ended && id->epoch) over = rendezvous_try_get(o->meet, notice_over_name(name, id->epoch), &bytes);
     if (!ended && !over) return 0;
     enum meet_end end = rendezvous_end_kind(o->meet);
     if (ended) why = xasprintf("%s%s", end == MEET_MEMBER_0_LOST ? "the scheduler was lost: " : "", ended);
     // Another scheduler may replace one that is gone, and this process may get its rank again.
     bool again = (end == MEET_MEMBER_0_LOST || end == MEET_LOST_ME) && o->config->recovery.restart > 0;
     if (over || (again && !member_quoted(o)))
-        rc = member_anew(o, over ? over : why);
+        rc = member_exec_again(o, over ? over : why);
     else {
         if (member_quoted(o)) error_quiet(QUIET_ALL);
         rc = ps_fail(why);
@@ -288,11 +288,11 @@ int member_goes_on(const struct ps_role_options *o, const struct ps_identity *id
 
 void member_failed(const struct ps_role_options *o, const struct ps_identity *id, bool lost,
                    const char *why) {
-    struct meeting_failed f = {.epoch = id->epoch, .lost = lost};
+    struct notice_failed f = {.epoch = id->epoch, .lost = lost};
     size_t bytes;
     text_shorten(f.why, sizeof f.why, why);
-    char *text = meeting_failed_text(&f, &bytes);
-    rendezvous_send(o->meet, MEETING_FAILED, text, bytes);
+    char *text = notice_failed_text(&f, &bytes);
+    rendezvous_send(o->meet, NOTICE_FAILED, text, bytes);
     free(text);
 }
 

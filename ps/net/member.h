@@ -1,11 +1,11 @@
-// How a worker or server takes part in the rendezvous of its job (shared/fabric/rendezvous.h; what is sent there: meeting.h).
+// How a worker or server takes part in the rendezvous of its job (shared/fabric/rendezvous.h; what is sent there: notices.h).
 //
-//     member_come      the first call: from here on its process counts as alive, whatever it reads
+//     member_enter      the first call: from here on its process counts as alive, whatever it reads
 //     member_find      waits until it is admitted: which epoch of the job is open
 //     member_ready     it has all that it needs for the epoch              -->  the scheduler compares its identity
 //     member_starts    all are ready: what the epoch resumes from, and with which members
 //     member_goes_on   called all the time, also while it waits: whether the epoch, or the job, is over
-//     member_anew      its epoch is over: the same process executes its program again
+//     member_exec_again      its epoch is over: the same process executes its program again
 //     member_failed    the last call: it cannot continue
 //
 // Threads     Any.   Blocking   Only member_find.
@@ -17,8 +17,8 @@
 #include "ps/job/timing.h"
 #include "ps/net/clock.h"
 #include "ps/net/link.h"
-#include "ps/net/meeting.h"
 #include "ps/net/net.h"
+#include "ps/net/notices.h"
 #include "shared/fabric/rendezvous.h"
 
 // The reason of a role that a signal ends; the other roles report it as "server 0: interrupted".
@@ -26,24 +26,24 @@
 
 // The address of a rendezvous, "tcp://HOST:PORT", without the brackets of IPv6; "*" is any port, and any host. Returns
 // 0, or -1 after logging.
-struct member_place {
+struct member_address {
     char host[256];
     int port;
 };
-int member_place(const char *address, struct member_place *out);
+int member_address(const char *address, struct member_address *out);
 // Sets the rendezvous options of a star that all its processes have in common (topology_row.meet).
-void member_meeting(const struct config *c, struct rendezvous_options *o);
+void member_rendezvous_options(const struct config *c, struct rendezvous_options *o);
 
 // Opens the rendezvous, in the process of the scheduler, its only rank. open: without a key. Returns NULL after
 // logging.
-struct rendezvous *member_open(const struct config *c, const struct member_place *at, bool open);
+struct rendezvous *member_open(const struct config *c, const struct member_address *at, bool open);
 // Enters the rendezvous at o->scheduler with so many ranks (rendezvous_options.size), as role and o->rank. open: it has
 // no key although the job has one. Returns NULL after logging.
-struct rendezvous *member_come(const struct ps_role_options *o, enum ps_role role, int ranks, bool open);
+struct rendezvous *member_enter(const struct ps_role_options *o, enum ps_role role, int ranks, bool open);
 // For a process that has entered. Blocks for at most the deadline if there is no answer. scheduler receives the
 // scheduler's address for rounds. Returns 0, or -1 after logging.
 int member_find(const struct ps_role_options *o, struct ps_identity *id, char scheduler[NET_ADDRESS_MAX]);
-// endpoints: a server's shards, one line each (roster.h); else NULL.
+// endpoints: a server's shards, one line each (notices.h); else NULL.
 void member_ready(const struct ps_role_options *o, const struct ps_identity *id, const struct manifest *m,
                   const char *endpoints);
 // Prints from time to time which ranks are waited for, if a user has started the role.
@@ -51,7 +51,7 @@ void member_say_waiting(const struct ps_role_options *o, struct waiting *w, cons
 // Returns 1 with *out (roster_destroy frees its roster) and whether the worker joins in id; 0: not yet; -1 after
 // logging.
 int member_starts(const struct ps_role_options *o, struct ps_identity *id, int shards,
-                  struct meeting_start *out);
+                  struct notice_start *out);
 // Returns 0; -1 after logging. Does not return if the role executes its program again, for the next epoch.
 int member_goes_on(const struct ps_role_options *o, const struct ps_identity *id);
 // The role starts again as the same process: it executes its program with its own arguments. So every epoch of a job
@@ -61,7 +61,7 @@ int member_goes_on(const struct ps_role_options *o, const struct ps_identity *id
 // directory that it has taken is its own. why: printed. Does not return if the program is executed. Returns -1 after
 // logging if the role was asked to leave meanwhile (o->stop), or there are no restarts. (The scheduler counts the
 // restarts of a job.)
-int member_anew(const struct ps_role_options *o, const char *why);
+int member_exec_again(const struct ps_role_options *o, const char *why);
 // Whether this role's launcher logs why it has ended.
 bool member_quoted(const struct ps_role_options *o);
 // lost: a peer is missing, so a new epoch may help. The scheduler decides what happens to the job, unless that has

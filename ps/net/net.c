@@ -189,15 +189,6 @@ bool net_send(struct net_socket *s, const struct net_route *to, const struct ps_
     return true;
 }
 
-static void stamp(const struct ps_identity *id, struct wire_header *h) {
-    h->role = id->role;
-    h->rank = id->rank;
-    h->thread = id->thread;
-    h->incarnation = id->incarnation;
-    h->job = id->job;
-    if (id->role == PS_WORKER) h->life = id->life;  // the scheduler sends the other roles their life
-}
-
 void net_lines_send(void *lines, int peer, const struct ps_message *message) {
     const struct net_lines *l = lines;
     struct ps_message m = *message;
@@ -205,7 +196,13 @@ void net_lines_send(void *lines, int peer, const struct ps_message *message) {
     struct net_socket *s = peer == PEER_SCHEDULER ? l->scheduler : routed ? l->router : l->dealers[peer];
     const struct net_beside *b = &s->net->o.beside;
     if (routed && !l->routes[peer].bytes) return;
-    stamp(l->id, &m.header);
+    m.header.role = l->id->role;
+    m.header.rank = l->id->rank;
+    m.header.thread = l->id->thread;
+    m.header.incarnation = l->id->incarnation;
+    m.header.job = l->id->job;
+    if (l->id->role == PS_WORKER)
+        m.header.life = l->id->life;  // the scheduler sends the other roles their life
     net_send(s, routed ? &l->routes[peer] : NULL, &m, b->peers && peer >= 0 && peer / b->peers == b->rank);
 }
 

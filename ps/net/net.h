@@ -28,7 +28,7 @@ struct net_socket;
 // The peer that a DEALER connects to.
 struct net_peer {
     const char *address;
-    const char *token;  // a shard's (ps/net/roster.h); NULL or "": none
+    const char *token;  // a shard's (ps/net/notices.h); NULL or "": none
 };
 
 // The process on the same machine as this one (ps_beside): messages between the two count as local. peers: how many

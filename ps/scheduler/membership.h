@@ -13,10 +13,44 @@
 
 #include "ps/job/manifest.h"
 #include "ps/job/shard_map.h"
-#include "ps/net/meeting.h"
+#include "ps/net/notices.h"
 #include "ps/net/port.h"
-#include "ps/scheduler/epochs.h"
 #include "shared/config/config.h"
+#include "shared/launch/verdict.h"
+
+// ---------------------------------------------------------------- epochs
+// An epoch begins when all members are ready for it and ends with a death. The next one has
+// another job number, so messages of an earlier epoch are recognized by their number and dropped.
+//
+//     epoch 1, job a   ready.. start | steps | a worker dies: it is over
+//     epoch 2, job b   ready.. start (names the checkpoint) | steps ..
+//
+// Without restarts there is one epoch, and a death ends the job. Only scheduler_core.c decides what ends an epoch.
+// How a new epoch calls the scheduler's process. Members may be NULL if restarts is 0.
+struct epoch_options {
+    int restarts;     // deaths that a new epoch, or a new process of the dead rank, may follow; 0: none
+    int used;         // of them, by earlier processes of the scheduler
+    uint32_t first;   // number of the first epoch; 0 counts as 1
+    int start;        // of the run's command (DIR/history.jsonl)
+    const char *why;  // of the first epoch, if it follows a death; else NULL
+    void *ctx;
+    uint64_t (*job)(void *ctx);  // returns a new number, not 0
+    // A member was lost by silence, or did not arrive: it may only be frozen, and must not run next to its
+    // replacement. pid: 0 if it is not known.
+    void (*lost)(void *ctx, int pid, const char *name);
+    bool replaced;  // a launcher replaces a lost member. Else the user does, until the start's deadline
+};
+
+struct epochs {
+    struct epoch_options o;
+    uint32_t epoch;
+    uint64_t job;
+    struct restarts restarts;
+    int64_t reached;          // steps decided in the last epoch that began; -1: not known
+    char why[WIRE_TEXT_MAX];  // why this epoch has begun; "": it is the first
+};
+
+// ---------------------------------------------------------------- members
 
 // How a job lost a worker.
 struct loss {
@@ -38,13 +72,13 @@ struct absence_port {
     void (*changed)(void *ctx, const struct absence *a);
 };
 
-// The values that the scheduler publishes to the job's processes at the rendezvous (ps/net/meeting.h).
+// The values that the scheduler publishes to the job's processes at the rendezvous (ps/net/notices.h).
 struct meeting_port {
     void *ctx;
     void (*opens)(void *ctx, const struct epochs *e);  // a new epoch: all ranks enter it
     // All ranks are present. Called for workers, and for servers.
-    void (*starts)(void *ctx, enum ps_role role, const struct meeting_start *s);
-    void (*joins)(void *ctx, int worker, uint64_t life, const struct meeting_start *s);
+    void (*starts)(void *ctx, enum ps_role role, const struct notice_start *s);
+    void (*joins)(void *ctx, int worker, uint64_t life, const struct notice_start *s);
     void (*over)(void *ctx, uint32_t epoch, const char *why);
     void (*gives_up)(void *ctx, int member, uint64_t life,
                      const char *why);         // that process must end: its rank is free

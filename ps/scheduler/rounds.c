@@ -75,11 +75,6 @@ static bool is_live(const struct rounds *c, int w) {
     return !c->set || (step_set_live(c->set) & elastic_bit(w)) != 0;
 }
 
-static void tell_workers(const struct rounds *c, const struct wire_header *h) {
-    for (int w = 0; w < c->workers; w++)
-        if (is_live(c, w)) port_tell(&c->o.port, w, h);
-}
-
 static void tell_shards(const struct rounds *c, const struct wire_header *h) {
     for (int i = 0; i < c->shards; i++)
         if (c->o.map->shard_keys[i]) port_tell(&c->o.port, membership_shard(c->members, i), h);
@@ -111,12 +106,6 @@ static void refuse_join(const struct rounds *c, int w) {
     port_tell(&c->o.port, w, &h);
 }
 
-static void say_joined(const struct rounds *c, int w, const struct step_opening *opening) {
-    struct wire_header h = {.kind = WIRE_JOINED, .step = opening->state.step, .seq = c->gather.seq};
-    opening_write(opening, &h);
-    port_tell(&c->o.port, w, &h);
-}
-
 // From this step on the job has these workers' gradients. Reports workers that are away, and workers that are back:
 //
 //     step       1 2 3 4 5 6 7 8            worker 1 away from step 4 on, "died"
@@ -144,9 +133,11 @@ static void close_set(struct rounds *c, const struct round *r, bool skipped, str
                                    .contributors = elastic_count(set),
                                    .tokens = share_of(c, r, set).tokens,
                                    .state = *step_set_state(c->set)};
+    struct wire_header joined = {.kind = WIRE_JOINED, .step = opening.state.step, .seq = c->gather.seq};
     opening_write(&opening, step_done);
+    opening_write(&opening, &joined);
     for (int w = 0; w < c->workers; w++) {
-        if (opening.members & ~before & elastic_bit(w)) say_joined(c, w, &opening);
+        if (opening.members & ~before & elastic_bit(w)) port_tell(&c->o.port, w, &joined);
         if (!more && step_set_joining(c->set) & elastic_bit(w)) refuse_join(c, w);
     }
 }
@@ -280,7 +271,8 @@ static void close_gather(struct rounds *c) {
             if (g->have[r]) total += g->values[(size_t)r * WIRE_VALUES_MAX + i];
         gathered.values[i] = total;
     }
-    tell_workers(c, &gathered);
+    for (int w = 0; w < c->workers; w++)
+        if (is_live(c, w)) port_tell(&c->o.port, w, &gathered);
     memset(g->have, 0, (size_t)c->workers * sizeof *g->have);
     memset(g->told, 0, (size_t)c->workers * sizeof *g->told);
     g->count = 0;
@@ -333,7 +325,7 @@ static void note_arrival(struct rounds *c, const struct wire_header *h) {
 // ---------------------------------------------------------------- workers that join and leave
 bool rounds_has(const struct rounds *c, int w) { return is_live(c, w); }
 
-bool rounds_bears(const struct rounds *c, int w) { return c->set && step_set_bears(c->set, w); }
+bool rounds_can_lose(const struct rounds *c, int w) { return c->set && step_set_bears(c->set, w); }
 
 int rounds_lost(struct rounds *c, int w, const struct loss *loss, double now) {
     struct gather *g = &c->gather;

@@ -42,8 +42,8 @@ void rounds_take(struct rounds *c, int worker,
 void rounds_stop(struct rounds *c);             // some worker was asked to leave
 
 // ---- where workers join and leave
-bool rounds_has(const struct rounds *c, int worker);    // it belongs to the job
-bool rounds_bears(const struct rounds *c, int worker);  // the job can go on without it
+bool rounds_has(const struct rounds *c, int worker);       // it belongs to the job
+bool rounds_can_lose(const struct rounds *c, int worker);  // the job can go on without it
 int rounds_lost(struct rounds *c, int worker, const struct loss *loss, double now);
 int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, double now);
 void rounds_join(struct rounds *c, int worker);

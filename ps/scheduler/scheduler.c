@@ -10,9 +10,9 @@
 #include "ps/job/ps.h"
 #include "ps/job/timing.h"
 #include "ps/net/link.h"
-#include "ps/net/meeting.h"
 #include "ps/net/member.h"
 #include "ps/net/net.h"
+#include "ps/net/notices.h"
 #include "ps/record/arrivals.h"
 #include "ps/scheduler/scheduler_core.h"
 #include "shared/core/background.h"
@@ -91,7 +91,7 @@ static void put_text(const struct scheduler *s, const char *name, char *text, si
 // Messages of the last epoch are no longer resent.
 static void opens(void *ctx, const struct epochs *e) {
     struct scheduler *s = ctx;
-    struct meeting_now now = {.epoch = e->epoch, .job = e->job, .clock = ps_clock_id()};
+    struct notice_now now = {.epoch = e->epoch, .job = e->job, .clock = ps_clock_id()};
     int members = s->o->config->workers + s->map->servers + s->map->shards;
     size_t bytes;
     s->id.job = e->job;
@@ -100,45 +100,45 @@ static void opens(void *ctx, const struct epochs *e) {
         s->lines.routes[i].bytes = 0;
     }
     snprintf(now.address, sizeof now.address, "%s", s->address);
-    char *text = meeting_now_text(&now, &bytes);
-    put_text(s, MEETING_NOW, text, bytes);
+    char *text = notice_now_text(&now, &bytes);
+    put_text(s, NOTICE_NOW, text, bytes);
 }
 
-static void says_start(void *ctx, enum ps_role role, const struct meeting_start *start) {
+static void says_start(void *ctx, enum ps_role role, const struct notice_start *start) {
     struct scheduler *s = ctx;
     char name[MEET_NAME_MAX];
     size_t bytes;
-    char *text = meeting_start_text(start, &bytes);
+    char *text = notice_start_text(start, &bytes);
     if (!s->cpu_begin_ns) s->cpu_begin_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-    put_text(s, meeting_start_name(name, scheduler_core_epochs(s->core)->epoch, role), text, bytes);
+    put_text(s, notice_start_name(name, scheduler_core_epochs(s->core)->epoch, role), text, bytes);
 }
 
 static void forget_join(struct scheduler *s, uint32_t epoch, int worker) {
     char name[MEET_NAME_MAX];
     if (s->joined[worker])
-        rendezvous_drop(s->o->meet, meeting_join_name(name, epoch, worker, s->joined[worker]));
+        rendezvous_drop(s->o->meet, notice_join_name(name, epoch, worker, s->joined[worker]));
     s->joined[worker] = 0;
 }
 
-static void joins(void *ctx, int worker, uint64_t life, const struct meeting_start *start) {
+static void joins(void *ctx, int worker, uint64_t life, const struct notice_start *start) {
     struct scheduler *s = ctx;
     uint32_t epoch = scheduler_core_epochs(s->core)->epoch;
     char name[MEET_NAME_MAX];
     size_t bytes;
-    char *text = meeting_start_text(start, &bytes);
+    char *text = notice_start_text(start, &bytes);
     forget_join(s, epoch, worker);
     s->joined[worker] = life;
-    put_text(s, meeting_join_name(name, epoch, worker, life), text, bytes);
+    put_text(s, notice_join_name(name, epoch, worker, life), text, bytes);
 }
 
 // A slow member finds this later: the epoch is over.
 static void over(void *ctx, uint32_t epoch, const char *why) {
     struct scheduler *s = ctx;
     char name[MEET_NAME_MAX];
-    rendezvous_drop(s->o->meet, meeting_start_name(name, epoch, PS_WORKER));
-    rendezvous_drop(s->o->meet, meeting_start_name(name, epoch, PS_SERVER));
+    rendezvous_drop(s->o->meet, notice_start_name(name, epoch, PS_WORKER));
+    rendezvous_drop(s->o->meet, notice_start_name(name, epoch, PS_SERVER));
     for (int w = 0; w < s->o->config->workers; w++) forget_join(s, epoch, w);
-    rendezvous_put(s->o->meet, meeting_over_name(name, epoch), why, strlen(why));
+    rendezvous_put(s->o->meet, notice_over_name(name, epoch), why, strlen(why));
 }
 
 static void gives_up(void *ctx, int member, uint64_t life, const char *why) {
@@ -168,25 +168,18 @@ static void hear_news(struct scheduler *s) {
         int rank = n.member;
         n.member -= size;
         if (rank >= 0 && rank < size && n.kind == MEMBER_SENT && s->o->launched) hear_launcher(s, rank, &n);
-        scheduler_core_hears(s->core, &n, moment(s));
+        scheduler_core_on_news(s->core, &n, moment(s));
     }
 }
 
 // Hands a message to the core; a member's message passes the link first, which may answer.
-static void hear(struct scheduler *s, struct net_message *m) {
-    int member = scheduler_core_knows(s->core, &m->header);
+static void take_message(struct scheduler *s, struct net_message *m) {
+    int member = scheduler_core_sender_of(s->core, &m->header);
     if (member >= 0) s->lines.routes[member] = m->from;
     if (member >= 0) link_receive(s->link, member, &m->header, now_seconds());
     thread_time_enter(s->spans, (int)m->header.kind, span_for(m->header.step, -1, m->header.rank, 1));
     scheduler_core_message(s->core, &m->header, moment(s));
     ps_frame_release(m->frame);
-}
-
-// Checks all members, which may be thousands: once for all messages that have arrived together. Returns 0 or -1.
-static int look_around(struct scheduler *s) {
-    int rc = scheduler_core_tick(s->core, poll_clock_poll(&s->turns, now_seconds()));
-    link_tick(s->link, now_seconds());
-    return rc;
 }
 
 static void say_waiting(struct scheduler *s, double now) {
@@ -218,7 +211,7 @@ static void wait_for(struct scheduler *s, uint64_t number) {
     while (!background_wait(s->files, number, HURRY_MS * 1e-3)) say_standing(s);
 }
 
-static void apart(struct scheduler *s, int (*what)(void *)) {
+static void run_on_file_thread(struct scheduler *s, int (*what)(void *)) {
     wait_for(s, background_submit(s->files, what, s, NULL));
     if (s->found != 0) error_take_over(background_why(s->files));
 }
@@ -387,19 +380,16 @@ static void note_absence(void *ctx, const struct absence *a) {
     background_submit(s->files, note, n, note_free);
 }
 
-// A launcher may still report a death after all members have left.
-static bool is_over(const struct scheduler *s) {
-    return scheduler_core_done(s->core) && (!s->o->launched || s->childless);
-}
-
 static int scheduler_loop(struct scheduler *s) {
-    while (!is_over(s)) {
+    // A launcher may still report a death after all members have left.
+    while (!scheduler_core_done(s->core) || (s->o->launched && !s->childless)) {
         struct net_poll_item items[2] = {{.socket = s->lines.router}, {.fd = rendezvous_news_fd(s->o->meet)}};
         struct net_message m;
         int rc = 0;
         say_waiting(s, now_seconds());
         char text[WIRE_TEXT_MAX];
-        while (scheduler_core_slow(s->core, moment(s), text) || scheduler_core_news(s->core, text))
+        while (scheduler_core_next_slow_line(s->core, moment(s), text) ||
+               scheduler_core_next_news_line(s->core, text))
             if (!s->o->config->quiet) info("%s", text);
         if (s->o->step) atomic_store(s->o->step, scheduler_core_steps(s->core));
         say_standing(s);
@@ -415,9 +405,12 @@ static int scheduler_loop(struct scheduler *s) {
         if (items[1].ready) hear_news(s);
         while (items[0].ready && now_seconds() - now < POLL_MS * 1e-3 &&
                (rc = net_recv(s->lines.router, &m)) == 1)
-            hear(s, &m);
+            take_message(s, &m);
         if (rc < 0) return scheduler_core_abort(s->core, "the scheduler cannot read its socket");
-        if (look_around(s) != 0) return -1;
+        // Checks all members, which may be thousands: once for all messages that have arrived together.
+        rc = scheduler_core_tick(s->core, poll_clock_poll(&s->turns, now_seconds()));
+        link_tick(s->link, now_seconds());
+        if (rc != 0) return -1;
     }
     return 0;
 }
@@ -466,7 +459,7 @@ static int scheduler_open(struct scheduler *s) {
     struct epoch_options *first = &s->epochs;
     *first = (struct epoch_options){
         .ctx = s, .job = next_job, .lost = replaced ? say_lost : NULL, .replaced = replaced};
-    apart(s, read_first);
+    run_on_file_thread(s, read_first);
     if (s->found != 0) return -1;
     if (first->used > first->restarts)
         return fail("%s; " RESTARTS_USED_UP ", as %s/history.jsonl says", first->why, first->restarts,
@@ -537,7 +530,7 @@ int ps_scheduler_run(const struct ps_role_options *o) {
         if (rc != 0) ps_fail(why);
         error_quiet(QUIET_NOT);
         if (rc == 0) {
-            apart(&s, trace_end);
+            run_on_file_thread(&s, trace_end);
             rc = s.found;
         }
         if (rc == 0 && o->launched) verdict_send(o->meet, &s.said, &(struct verdict){.kind = VERDICT_OVER});

@@ -19,7 +19,7 @@ struct scheduler_core {
     struct scheduler_options o;
     struct epochs epochs;
     struct membership members;
-    bool *fell;  // (members + 1) that died since the last start; the last entry: a member did not arrive
+    bool *died;  // (members + 1) that died since the last start; the last entry: a member did not arrive
     // (members) A death by silence is counted before the launcher reports it: here the pid, or ANY; 0: none.
     int *given_up;
     struct rounds *rounds;
@@ -106,16 +106,15 @@ static struct roster *roster_of(const struct scheduler_core *c, int workers) {
     return r;
 }
 
-static struct meeting_start start_of(const struct scheduler_core *c, int workers, uint32_t life) {
-    return (struct meeting_start){c->members.start, ps_elastic(c->o.config) ? life : 0,
-                                  roster_of(c, workers)};
+static struct notice_start start_of(const struct scheduler_core *c, int workers, uint32_t life) {
+    return (struct notice_start){c->members.start, ps_elastic(c->o.config) ? life : 0, roster_of(c, workers)};
 }
 
 // A worker has entered since the job started, and may connect to the servers: informs it and them, once.
 static void let_in(struct scheduler_core *c, int w) {
     struct member *m = &c->members.m[w];
     const struct wire_header news = {.kind = WIRE_MEMBER, .key = w, .seq = m->incarnation, .life = m->life};
-    struct meeting_start s = start_of(c, c->members.workers, m->life);
+    struct notice_start s = start_of(c, c->members.workers, m->life);
     for (int g = 0; g < c->members.shards; g++)
         port_tell(&c->o.port, membership_shard(&c->members, g), &news);
     c->o.meeting.joins(c->o.meeting.ctx, w, m->incarnation, &s);
@@ -134,7 +133,7 @@ static void epoch_opens(struct scheduler_core *c, double start_s) {
 // All ranks that the epoch waits for are present, and what they resume from is known.
 static void epoch_begins(struct scheduler_core *c, double now) {
     struct scheduler_options o = c->o;
-    memset(c->fell, 0, (size_t)(c->members.count + 1) * sizeof *c->fell);
+    memset(c->died, 0, (size_t)(c->members.count + 1) * sizeof *c->died);
     memset(c->given_up, 0, (size_t)c->members.count * sizeof *c->given_up);
     if (o.start.step != c->members.start.step) {
         o.start = c->members.start;
@@ -182,7 +181,7 @@ static bool is_elastic(const struct scheduler_core *c, int member) {
 
 // Whether the job goes on without this member, without doing a step twice (ps/agree/step_set.h).
 static bool bears(const struct scheduler_core *c, int member) {
-    return is_elastic(c, member) && rounds_bears(c->rounds, member);
+    return is_elastic(c, member) && rounds_can_lose(c->rounds, member);
 }
 
 static void lose(struct scheduler_core *c, int worker, const char *cause, const char *why, double now) {
@@ -201,11 +200,11 @@ static void lose(struct scheduler_core *c, int worker, const char *cause, const 
 // then ended.
 static bool takes_restart(struct scheduler_core *c, int member, const char *why) {
     char text[WIRE_TEXT_MAX] = "";
-    bool *fell = &c->fell[member < 0 ? c->members.count : member];
+    bool *died = &c->died[member < 0 ? c->members.count : member];
     bool follows = c->epochs.why[0] != 0;
-    for (int i = 0; i <= c->members.count; i++) follows = follows || c->fell[i];
-    bool free = !c->members.started && follows && !*fell;
-    *fell = true;
+    for (int i = 0; i <= c->members.count; i++) follows = follows || c->died[i];
+    bool free = !c->members.started && follows && !*died;
+    *died = true;
     if (free || restarts_take(&c->epochs.restarts)) return true;
     if (c->o.epochs.restarts)
         core_fail(text, "%s; " RESTARTS_USED_UP, TEXT_SHORTEN(440, why), c->o.epochs.restarts);
@@ -261,7 +260,7 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
     bool counted = i < all && (c->given_up[i] == ANY || c->given_up[i] == d->pid);
     bool there = i < all && m->m[i].present && m->m[i].pid == d->pid;
     if (counted) c->given_up[i] = 0;
-    if (counted) c->fell[i] = !there;  // else it has entered again meanwhile
+    if (counted) c->died[i] = !there;  // else it has entered again meanwhile
     if (i < all) c->members.m[i].dead = d->pid;
     if (d->leaving && !c->error[0] && (there ? !bears(c, i) : !m->started))
         scheduler_core_abort(c, d->why);
@@ -288,7 +287,7 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
 // ---------------------------------------------------------------- news of the registry
 // Writes how member i's run differs from the scheduler's, or from that of the first worker: a scheduler knows nothing
 // of data and devices.
-static void check_manifest(const struct scheduler_core *c, int i, const struct meeting_ready *r,
+static void check_manifest(const struct scheduler_core *c, int i, const struct notice_ready *r,
                            char why[WIRE_TEXT_MAX]) {
     const char *own = c->o.manifest.identity, *its = r->identity;
     bool differs = r->manifest != c->o.manifest.hash;
@@ -311,7 +310,7 @@ static void check_manifest(const struct scheduler_core *c, int i, const struct m
     free(text);
 }
 
-static void ready(struct scheduler_core *c, int i, const struct meeting_ready *r, double now) {
+static void ready(struct scheduler_core *c, int i, const struct notice_ready *r, double now) {
     struct member *m = &c->members.m[i];
     char why[WIRE_TEXT_MAX] = "", name[48];
     struct roster_shard *shards = NULL;
@@ -364,7 +363,7 @@ static void came(struct scheduler_core *c, const struct member_news *n, double n
     snprintf(m->host, sizeof m->host, "%.*s", (int)sizeof n->host, n->host);
 }
 
-static void failed(struct scheduler_core *c, int i, const struct meeting_failed *f, double now) {
+static void failed(struct scheduler_core *c, int i, const struct notice_failed *f, double now) {
     char text[WIRE_TEXT_MAX] = "", name[48];
     bool worker = i < c->members.workers, has = worker && rounds_has(c->rounds, i);
     if (!c->members.m[i].present || f->epoch != c->epochs.epoch) return;
@@ -419,13 +418,13 @@ static void lost(struct scheduler_core *c, const struct member_news *n, double n
 }
 
 static void said(struct scheduler_core *c, const struct member_news *n, double now) {
-    struct meeting_ready says;
-    struct meeting_failed fails;
-    if (!strcmp(n->word, MEETING_READY) && meeting_ready_read(n->data, n->bytes, &says)) {
+    struct notice_ready says;
+    struct notice_failed fails;
+    if (!strcmp(n->word, NOTICE_READY) && notice_ready_read(n->data, n->bytes, &says)) {
         ready(c, n->member, &says, now);
         free((char *)says.identity);
     }
-    if (!strcmp(n->word, MEETING_FAILED) && meeting_failed_read(n->data, n->bytes, &fails))
+    if (!strcmp(n->word, NOTICE_FAILED) && notice_failed_read(n->data, n->bytes, &fails))
         failed(c, n->member, &fails, now);
 }
 
@@ -437,16 +436,16 @@ static void left(struct scheduler_core *c, int i, double now) {
 }
 
 // Messages of a process that is no longer here do not count.
-static bool is_of(const struct member *m, const struct member_news *n) {
+static bool is_from_current(const struct member *m, const struct member_news *n) {
     return m->here && m->incarnation == n->incarnation;
 }
 
-void scheduler_core_hears(struct scheduler_core *c, const struct member_news *n, double now) {
+void scheduler_core_on_news(struct scheduler_core *c, const struct member_news *n, double now) {
     bool known = n->member >= 0 && n->member < c->members.workers + c->members.servers;
     if (c->error[0]) return;
     if (n->kind == MEMBER_REFUSED) text_shorten(c->members.refused, sizeof c->members.refused, n->why);
     if (n->kind == MEMBER_JOINED && known) came(c, n, now);
-    if (!known || !is_of(&c->members.m[n->member], n)) return;
+    if (!known || !is_from_current(&c->members.m[n->member], n)) return;
     if (n->kind == MEMBER_SENT) said(c, n, now);
     if (n->kind == MEMBER_LEFT) left(c, n->member, now);
     if (n->kind == MEMBER_LOST) lost(c, n, now);
@@ -470,7 +469,7 @@ static struct member *process_of(const struct scheduler_core *c, int i) {
     return &c->members.m[shard < 0 ? i : c->members.workers + shard / c->o.map->threads];
 }
 
-int scheduler_core_knows(const struct scheduler_core *c, const struct wire_header *h) {
+int scheduler_core_sender_of(const struct scheduler_core *c, const struct wire_header *h) {
     int i = number_of(c, h);
     const struct member *m = i < 0 ? NULL : process_of(c, i);
     return m && m->present && h->job == c->epochs.job && h->incarnation == m->incarnation ? i : -1;
@@ -487,7 +486,7 @@ static void heartbeat(struct scheduler_core *c, int i, const struct wire_header 
 }
 
 void scheduler_core_message(struct scheduler_core *c, const struct wire_header *h, double now) {
-    int i = scheduler_core_knows(c, h), shard = i - membership_shard(&c->members, 0), rc = 0;
+    int i = scheduler_core_sender_of(c, h), shard = i - membership_shard(&c->members, 0), rc = 0;
     bool worker = i < c->members.workers;
     if (i < 0 || c->error[0]) return;
     struct member *m = process_of(c, i);
@@ -557,7 +556,7 @@ static int begin(struct scheduler_core *c, double now) {
     for (enum ps_role role = PS_WORKER; role <= PS_SERVER; role++) {
         // Where workers join and leave, each checks whether the epoch begins with it.
         bool all = role == PS_SERVER || ps_elastic(c->o.config);
-        struct meeting_start s = start_of(c, all ? m->workers : 0, 1);
+        struct notice_start s = start_of(c, all ? m->workers : 0, 1);
         c->o.meeting.starts(c->o.meeting.ctx, role, &s);
         roster_destroy(&s.roster);
     }
@@ -629,13 +628,13 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
 
 bool scheduler_core_hurry(const struct scheduler_core *c) { return rounds_hurry(c->rounds); }
 
-bool scheduler_core_slow(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]) {
+bool scheduler_core_next_slow_line(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]) {
     const struct membership *m = &c->members;
     if (m->closing || c->error[0]) return false;
     return m->started ? rounds_slow(c->rounds, now, text) : slow_to_come(c, now, text);
 }
 
-bool scheduler_core_news(struct scheduler_core *c, char text[WIRE_TEXT_MAX]) {
+bool scheduler_core_next_news_line(struct scheduler_core *c, char text[WIRE_TEXT_MAX]) {
     bool any = c->news[0] != 0;
     memcpy(text, c->news, sizeof c->news);
     c->news[0] = 0;
@@ -671,7 +670,7 @@ struct scheduler_core *scheduler_core_create(const struct scheduler_options *o) 
                                 .reached = -1};
     if (e->why) snprintf(c->epochs.why, sizeof c->epochs.why, "%s", e->why);
     epoch_opens(c, o->start_s);
-    c->fell = xcalloc((unsigned long)c->members.count + 1, sizeof *c->fell);
+    c->died = xcalloc((unsigned long)c->members.count + 1, sizeof *c->died);
     c->given_up = xcalloc((unsigned long)c->members.count, sizeof *c->given_up);
     return c;
 }
@@ -680,7 +679,7 @@ void scheduler_core_destroy(struct scheduler_core **c) {
     if (!*c) return;
     rounds_destroy(&(*c)->rounds);
     members_free(&(*c)->members);
-    free((*c)->fell);
+    free((*c)->died);
     free((*c)->given_up);
     free(*c);
     *c = NULL;

@@ -16,9 +16,9 @@ struct scheduler_core *scheduler_core_create(const struct scheduler_options *o);
 void scheduler_core_destroy(struct scheduler_core **c);
 
 // Takes the registry's news of a member (shared/fabric/meet.h); n->member: numbered as in membership.h. The caller keeps n->data.
-void scheduler_core_hears(struct scheduler_core *c, const struct member_news *n, double now);
+void scheduler_core_on_news(struct scheduler_core *c, const struct member_news *n, double now);
 // Returns the member or shard that sent the message; -1: none of this epoch.
-int scheduler_core_knows(const struct scheduler_core *c, const struct wire_header *h);
+int scheduler_core_sender_of(const struct scheduler_core *c, const struct wire_header *h);
 // Takes a message for rounds; a message from no member of this epoch is dropped.
 void scheduler_core_message(struct scheduler_core *c, const struct wire_header *h, double now);
 // Deadlines, the epoch's start, SHUTDOWN: checks all members. Call it after the messages that have arrived, and at
@@ -34,9 +34,9 @@ int scheduler_core_abort(struct scheduler_core *c, const char *why);
 // Whether a step waits for the end of its grace: tick again soon.
 bool scheduler_core_hurry(const struct scheduler_core *c);
 // Whether a member has become slow, or is slow to arrive, and that is to be printed: *text.
-bool scheduler_core_slow(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]);
+bool scheduler_core_next_slow_line(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]);
 // Whether an event is to be printed: *text; once.
-bool scheduler_core_news(struct scheduler_core *c, char text[WIRE_TEXT_MAX]);
+bool scheduler_core_next_news_line(struct scheduler_core *c, char text[WIRE_TEXT_MAX]);
 bool scheduler_core_done(const struct scheduler_core *c);
 const char *scheduler_core_error(const struct scheduler_core *c);
 // Counts workers and servers that are not present. Returns false if the job has started.

@@ -41,7 +41,7 @@ static int server_listen(struct server *s, const char *address) {
             !(lines->scheduler = net_dealer(s->net, &scheduler)) ||
             address_advertised(s->o->advertise, bound, t, given) != 0)
             return -1;
-        roster_say_shard(s->endpoints, size, &at, given, s->token);
+        roster_append_shard(s->endpoints, size, &at, given, s->token);
     }
     s->lines = (struct net_lines){.id = &s->id, .scheduler = net_dealer(s->net, &scheduler)};
     return s->lines.scheduler ? 0 : -1;
@@ -260,7 +260,7 @@ static const char *server_trouble(struct server *s, double now, char text[WIRE_T
 // Starts reading the checkpoint that the scheduler names, in the background: shards and main thread answer their peers
 // meanwhile. Returns 0, or -1 after logging.
 static int server_begins(struct server *s) {
-    struct meeting_start start;
+    struct notice_start start;
     int rc = member_starts(s->o, &s->id, s->map->shards, &start);
     if (rc <= 0) return rc;
     s->from = start.from;
@@ -287,13 +287,13 @@ static int server_watch(struct server *s) {
         if (member_goes_on(s->o, &s->id) != 0) return -1;
         const char *why = server_trouble(s, turn_s, text);
         // The process was frozen and runs again: the job may have gone on without it.
-        if (why == text && s->c->recovery.restart > 0) return member_anew(s->o, why);
+        if (why == text && s->c->recovery.restart > 0) return member_exec_again(s->o, why);
         if (why) return ps_fail(why);
         if (!atomic_load(&s->roster)) {
             member_say_waiting(s->o, &waiting, "the workers and the other servers of the job");
             if (server_begins(s) != 0) return -1;
         }
-        bool sampling = s->id.clock.apart && s->id.clock.samples < PS_CLOCK_FIRST;
+        bool sampling = s->id.clock.other_host && s->id.clock.samples < PS_CLOCK_FIRST;
         if (now - beat_s > (sampling ? PS_CLOCK_FIRST_S : ps_heartbeat_s(s->c))) {
             beat_s = now;
             tell_scheduler(s, &(struct wire_header){.kind = WIRE_HEARTBEAT, .ready_ns = ps_clock_ns(now)});

@@ -10,22 +10,22 @@
 #include "shared/time/poll_clock.h"
 
 // 0, or -1 after logging.
-static int goes_on(const struct entered *e) {
+static int goes_on(const struct entry *e) {
     return member_interrupted(e->o.role) ? -1 : member_goes_on(e->o.role, &e->id);
 }
 
 // ---------------------------------------------------------------- the shards' memory
 // The questions to a shard; the answer repeats the number in seq.
-enum asked { ASK_SHARE = 1, ASK_NOTHING, ASK_DONE };
+enum question { ASK_SHARE = 1, ASK_NOTHING, ASK_DONE };
 
-static void ask(const struct entered *e, int shard, enum asked question) {
+static void ask(const struct entry *e, int shard, enum question question) {
     const struct ps_port port = link_port(e->link);
     struct wire_header h = {.kind = WIRE_ATTACH, .seq = (uint64_t)question};
     if (question == ASK_SHARE) segment_name(&e->o.sharing->own, h.text);
     port_tell(&port, shard, &h);
 }
 
-static int cannot_share(const struct entered *e, int shard, const char *why) {
+static int cannot_share(const struct entry *e, int shard, const char *why) {
     int threads = e->o.map->threads, server = shard / threads;
     if (e->o.role->config->medium == MEDIUM_SHM)
         return fail(
@@ -42,20 +42,21 @@ static int cannot_share(const struct entered *e, int shard, const char *why) {
     return 0;
 }
 
-static int on_attached(const struct entered *e, enum asked *asked, int shard, const struct wire_header *h) {
+static int on_attached(const struct entry *e, enum question *question, int shard,
+                       const struct wire_header *h) {
     char why[SEGMENT_WHY_MAX];
     bool refused = (h->flags & WIRE_HELD) != 0;
-    if (h->kind != WIRE_ATTACHED || h->seq != (uint64_t)asked[shard]) return 0;
-    if (asked[shard] == ASK_SHARE && (refused || sharing_meet(e->o.sharing, shard, h->text, why) != 0)) {
+    if (h->kind != WIRE_ATTACHED || h->seq != (uint64_t)question[shard]) return 0;
+    if (question[shard] == ASK_SHARE && (refused || sharing_attach(e->o.sharing, shard, h->text, why) != 0)) {
         if (cannot_share(e, shard, refused ? h->text : why) != 0) return -1;
-        ask(e, shard, asked[shard] = ASK_NOTHING);
+        ask(e, shard, question[shard] = ASK_NOTHING);
         return 0;
     }
-    asked[shard] = ASK_DONE;
+    question[shard] = ASK_DONE;
     return 0;
 }
 
-static int hear(const struct entered *e, enum asked *asked, int shard) {
+static int receive_attached(const struct entry *e, enum question *question, int shard) {
     struct net_message m;
     int rc;
     while ((rc = net_recv(shard < 0 ? e->lines.scheduler : e->lines.dealers[shard], &m)) == 1) {
@@ -63,12 +64,12 @@ static int hear(const struct entered *e, enum asked *asked, int shard) {
         if (shard < 0 || m.header.job != e->id.job) continue;
         if (!roster_is_shard(e->start.roster, shard, e->o.map->threads, &m.header)) continue;
         link_receive(e->link, shard, &m.header, now_seconds());
-        if (on_attached(e, asked, shard, &m.header) != 0) return -1;
+        if (on_attached(e, question, shard, &m.header) != 0) return -1;
     }
     return rc;
 }
 
-static int meet(const struct entered *e, enum asked *asked, struct net_poll_item *items) {
+static int attach_all(const struct entry *e, enum question *question, struct net_poll_item *items) {
     const struct config *c = e->o.role->config;
     int shards = e->o.map->shards, threads = e->o.map->threads;
     double since_s = now_seconds();  // the start, or the last answer
@@ -76,12 +77,12 @@ static int meet(const struct entered *e, enum asked *asked, struct net_poll_item
     link_tick(e->link, since_s);
     for (int g = 0; g < shards; g++)
         ask(e, g,
-            asked[g] = ps_shares_with(e->o.sharing->c, e->id.rank, g / threads) ? ASK_SHARE : ASK_NOTHING);
+            question[g] = ps_shares_with(e->o.sharing->c, e->id.rank, g / threads) ? ASK_SHARE : ASK_NOTHING);
     for (int before = shards;;) {
         double now = poll_clock_poll(&clock, now_seconds());
         int open = 0, late = -1;
         for (int g = 0; g < shards; g++)
-            if (asked[g] != ASK_DONE) open++, late = late < 0 ? g : late;
+            if (question[g] != ASK_DONE) open++, late = late < 0 ? g : late;
         if (!open) return 0;
         if (open < before) since_s = now;
         before = open;
@@ -94,24 +95,24 @@ static int meet(const struct entered *e, enum asked *asked, struct net_poll_item
         for (int g = 0; g < shards; g++) items[1 + g] = (struct net_poll_item){.socket = e->lines.dealers[g]};
         if (net_poll(items, 1 + shards, POLL_MS) != 0) return -1;
         for (int i = 0; i <= shards; i++)
-            if (items[i].ready && hear(e, asked, i - 1) != 0) return -1;
+            if (items[i].ready && receive_attached(e, question, i - 1) != 0) return -1;
     }
 }
 
-static int meet_shards(const struct entered *e) {
+static int attach_shards(const struct entry *e) {
     unsigned long shards = (unsigned long)e->o.map->shards;
     if (!ps_shares_any(e->o.sharing->c)) return 0;
-    enum asked *asked = xcalloc(shards, sizeof *asked);
+    enum question *question = xcalloc(shards, sizeof *question);
     struct net_poll_item *items = xcalloc(shards + 1, sizeof *items);
-    int rc = meet(e, asked, items);
+    int rc = attach_all(e, question, items);
     free(items);
-    free(asked);
+    free(question);
     return rc;
 }
 
 // ---------------------------------------------------------------- a job that is under way
 // Returns 1 if the job has taken the worker in, 0 if not yet, -1 after logging if it never will.
-static int hear_joined(struct entered *e) {
+static int receive_joined(struct entry *e) {
     struct net_message m;
     int rc;
     while ((rc = net_recv(e->lines.scheduler, &m)) == 1) {
@@ -128,7 +129,7 @@ static int hear_joined(struct entered *e) {
 }
 
 // Takes at most one step of the job.
-static int join(struct entered *e) {
+static int join_job(struct entry *e) {
     const struct ps_port port = link_port(e->link);
     int rc = 0;
     link_tick(e->link, now_seconds());
@@ -138,13 +139,13 @@ static int join(struct entered *e) {
         if (goes_on(e) != 0) return -1;
         link_tick(e->link, now_seconds());
         if (net_poll(&item, 1, POLL_MS) != 0) return -1;
-        if (item.ready) rc = hear_joined(e);
+        if (item.ready) rc = receive_joined(e);
     }
     return rc > 0 ? 0 : -1;
 }
 
 // ---------------------------------------------------------------- the whole
-static int wait_for_start(struct entered *e) {
+static int wait_for_start(struct entry *e) {
     struct waiting waiting = {.said_s = 0};
     int rc;
     while ((rc = member_starts(e->o.role, &e->id, e->o.map->shards, &e->start)) == 0) {
@@ -155,7 +156,7 @@ static int wait_for_start(struct entered *e) {
     return rc < 0 ? -1 : 0;
 }
 
-static int connect_to(struct entered *e, const char *scheduler) {
+static int connect_to(struct entry *e, const char *scheduler) {
     const struct ps_role_options *role = e->o.role;
     const struct config *c = role->config;
     const struct shard_map *map = e->o.map;
@@ -177,9 +178,13 @@ static int connect_to(struct entered *e, const char *scheduler) {
     return 0;
 }
 
-static int come(struct entered *e) {
-    const struct ps_role_options *role = e->o.role;
+int enter(const struct enter_options *o, struct entry *e) {
+    const struct ps_role_options *role = o->role;
     char scheduler[NET_ADDRESS_MAX];
+    e->o = *o;
+    e->id = (struct ps_identity){.role = PS_WORKER, .rank = o->role->rank};
+    e->lines.id = &e->id;
+    e->lines.dealers = xcalloc((unsigned long)o->map->shards, sizeof *e->lines.dealers);
     if (descriptors_claim(descriptors_of_worker(role->config, e->o.map->shards), 0) != 0) return -1;
     if (member_find(role, &e->id, scheduler) != 0 || connect_to(e, scheduler) != 0) return -1;
     struct manifest manifest = manifest_make(role, e->o.map);
@@ -191,20 +196,12 @@ static int come(struct entered *e) {
         const struct net_peer to = {s->address, s->token};
         if (!(e->lines.dealers[g] = net_dealer(e->net, &to))) rc = -1;
     }
-    if (rc == 0) rc = meet_shards(e);
-    if (rc == 0 && e->id.joins) rc = join(e);
+    if (rc == 0) rc = attach_shards(e);
+    if (rc == 0 && e->id.joins) rc = join_job(e);
     return member_left(role, &e->id, rc);
 }
 
-int enter(const struct entering *o, struct entered *e) {
-    e->o = *o;
-    e->id = (struct ps_identity){.role = PS_WORKER, .rank = o->role->rank};
-    e->lines.id = &e->id;
-    e->lines.dealers = xcalloc((unsigned long)o->map->shards, sizeof *e->lines.dealers);
-    return come(e);
-}
-
-void entered_free(struct entered *e) {
+void entry_free(struct entry *e) {
     link_destroy(&e->link);
     free(e->lines.dealers);
     roster_destroy(&e->start.roster);

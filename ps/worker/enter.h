@@ -18,8 +18,8 @@
 #include "ps/net/member.h"
 #include "ps/worker/sharing.h"
 
-// All of this outlives the struct entered made with it.
-struct entering {
+// All of this outlives the struct entry made with it.
+struct enter_options {
     const struct ps_role_options *role;
     const struct shard_map *map;
     struct sharing *sharing;
@@ -34,10 +34,10 @@ struct joined {
 };
 
 // It must not move: the link keeps its address.
-struct entered {
-    struct entering o;
+struct entry {
+    struct enter_options o;
     struct ps_identity id;
-    struct meeting_start start;
+    struct notice_start start;
     struct joined joined;  // where id.joins
     struct net *net;
     struct net_lines lines;  // to the scheduler and (map->shards) the shards
@@ -45,8 +45,8 @@ struct entered {
 };
 // e: zeroed by the caller. Blocks until all ranks are ready and every shard has answered. The shards have one deadline
 // to answer. If shared memory is demanded and impossible, the error names both processes. Returns 0, or -1 after
-// logging; call entered_free in both cases.
-int enter(const struct entering *o, struct entered *e);
-void entered_free(struct entered *e);  // after net_destroy
+// logging; call entry_free in both cases.
+int enter(const struct enter_options *o, struct entry *e);
+void entry_free(struct entry *e);  // after net_destroy
 
 #endif

@@ -29,7 +29,7 @@ static int open_window(struct sharing *s, struct worker_buffers *b) {
 }
 
 // The segment's memory cannot be page-locked: if it may, this worker behaves as if given --medium tcp.
-static int do_without(struct sharing *s, const char *why) {
+static int fall_back_to_tcp(struct sharing *s, const char *why) {
     size_t bytes = s->own.bytes;
     if (ps_beside(s->c))
         return fail(
@@ -55,7 +55,7 @@ static int open_own(struct sharing *s, struct arena *a, size_t bytes) {
     const char *why = "";
     if (segment_create(&s->own, bytes) != 0) return -1;
     struct arena_room room = {s->own.base, s->own.bytes};
-    return worker_lock(a, s->c, &room, &why) == 0 ? 0 : do_without(s, why);
+    return worker_lock(a, s->c, &room, &why) == 0 ? 0 : fall_back_to_tcp(s, why);
 }
 
 int sharing_create(struct sharing *s, const struct config *c, const struct layout *l,
@@ -85,7 +85,7 @@ void sharing_destroy(struct sharing *s) {
     *s = (struct sharing){.own.fd = -1};
 }
 
-int sharing_meet(struct sharing *s, int shard, const char *name, char why[SEGMENT_WHY_MAX]) {
+int sharing_attach(struct sharing *s, int shard, const char *name, char why[SEGMENT_WHY_MAX]) {
     struct segment *server = &s->servers[shard / s->map->threads];
     if (s->in_place && !name[0]) {
         snprintf(why, SEGMENT_WHY_MAX, "the server shares no weights: it was started for workers on GPUs");

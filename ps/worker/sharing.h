@@ -39,8 +39,8 @@ int sharing_create(struct sharing *s, const struct config *c, const struct layou
                    const struct shard_map *m, struct arena *a, struct worker_buffers *out);
 void sharing_destroy(struct sharing *s);  // zeroed or created
 // Shard `shard` uses this worker's segment; name: its server's own segment, "" for none. Returns 0, or -1 with why.
-int sharing_meet(struct sharing *s, int shard, const char *name, char why[SEGMENT_WHY_MAX]);
-// Maps the window, after sharing_meet for all servers. Returns 0, or -1 after logging.
+int sharing_attach(struct sharing *s, int shard, const char *name, char why[SEGMENT_WHY_MAX]);
+// Maps the window, after sharing_attach for all servers. Returns 0, or -1 after logging.
 int sharing_settle(struct sharing *s, struct arena *a);
 // Writes the initial weights of keys that the servers do not share; the servers write the others.
 int sharing_load(const struct sharing *s, int u, const float *values, void *weights);

@@ -80,8 +80,8 @@ static void start_pull(struct unit_slots *s, int64_t step, int u, enum pass pass
     struct topology *t = s->o.t;
     struct weight_slot *slot = slot_of(s, u);
     struct pull_task *task = &s->pulls[u];
-    task->pull = (struct pull_info){.step = step, .aside = pass == PASS_EVAL, .ids.in = t->timeline};
-    if (!task->pull.aside) task->pull.ids.weights = weights_id(s, u);
+    task->pull = (struct pull_info){.step = step, .as_control = pass == PASS_EVAL, .ids.in = t->timeline};
+    if (!task->pull.as_control) task->pull.ids.weights = weights_id(s, u);
     s->arrival[u] = task->pull.ids;
     task->count++;
     slot->unit = u;

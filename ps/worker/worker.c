@@ -46,8 +46,8 @@ struct worker {
     int units_loaded;
     bool loaded;
     bool sum_started;  // decides by itself: the first unit of this step has zeroed the sum in buffers.words
-    struct event *words_read;    // the host has its copy of buffers.words
-    struct meeting_start begun;  // what its epoch resumes from
+    struct event *words_read;   // the host has its copy of buffers.words
+    struct notice_start begun;  // what its epoch resumes from
 };
 
 // Whether the worker decides about its step by itself.
@@ -274,7 +274,7 @@ static void push_all(struct worker *w) {
 }
 
 // Copies the step's results to the host: the step's only copy of them and its only wait for the device.
-static int read_words(struct worker *w, const struct step_input *in, struct worker_words *out) {
+static int read_results(struct worker *w, const struct step_input *in, struct worker_words *out) {
     struct stream *compute = w->t.compute;
     struct worker_words *words = w->buffers.words, *seen = w->buffers.wire_words;
     if (words) dev_copy(compute, &words->loss_sum, in->loss_sum, sizeof(double));
@@ -305,7 +305,7 @@ static int worker_outcome(struct topology *t, int64_t step, struct step_stats *o
 static int step_together(struct worker *w, const struct step_input *in, struct step_stats *out) {
     struct worker_words words = {0};
     bool over = w->t.plan.over;
-    if (!over && read_words(w, in, &words) != 0) return -1;
+    if (!over && read_results(w, in, &words) != 0) return -1;
     if (w->c->no_overlap && !over) push_all(w);
     uint64_t id = timeline_ask(w->t.timeline, &(struct transfer){.kind = TRANSFER_CONTROL, .unit = -1});
     struct step_report report = {.in = *in,
@@ -338,7 +338,7 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
 // stats are this worker's.
 static int step_alone(struct worker *w, const struct step_input *in, struct step_stats *out) {
     struct worker_words words;
-    if (read_words(w, in, &words) != 0) return -1;
+    if (read_results(w, in, &words) != 0) return -1;
     struct update_scalars s = update_decide(&words.sum, in->loss_scale, in->clip);
     *out = (struct step_stats){
         .loss = words.loss_sum / in->loss_tokens, .grad_norm = s.norm, .skipped = s.skip != 0};
@@ -472,7 +472,7 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
         worker_core_init_unit(comm_lock(w->comm), u, values, w->load_round);
         comm_unlock_wake(w->comm);
         if (comm_wait(w->comm, &taken, "a server did not take the initial weights") != 0) {
-            comm_hang_up(w->comm);  // the caller may free the values: nothing may send them any more
+            comm_disconnect(w->comm);  // the caller may free the values: nothing may send them any more
             return -1;
         }
     }
@@ -522,22 +522,22 @@ static int load_errors(struct worker *w, struct checkpoint *c) {
     return rc;
 }
 
-static int64_t wrote_with(const struct checkpoint *c, const char *key) {
+static int64_t written_setting(const struct checkpoint *c, const char *key) {
     const char *text = checkpoint_identity(c, key);
     return text ? strtoll(text, NULL, 10) : 0;
 }
 
 // Whether a star with other partitions wrote it, which matters if the code chooses within a partition. Partitions are
 // the same if grain and number of keys are, or if each unit is one key.
-static bool cut_otherwise(const struct worker *w, const struct checkpoint *c) {
+static bool has_other_partitions(const struct worker *w, const struct checkpoint *c) {
     const struct layout *l = w->t.layout;
-    int64_t servers = wrote_with(c, "parameter_server.servers");
-    int64_t threads = wrote_with(c, "parameter_server.threads");
+    int64_t servers = written_setting(c, "parameter_server.servers");
+    int64_t threads = written_setting(c, "parameter_server.threads");
     struct config there = *w->c;
     struct shard_cut before, now;
     there.ps.servers = (int)servers;
     there.ps.threads = (int)threads;
-    there.ps.partition_bytes = wrote_with(c, "parameter_server.partition_bytes");
+    there.ps.partition_bytes = written_setting(c, "parameter_server.partition_bytes");
     if (w->c->ps.code.kind != CODE_TOPK || servers < 1 || threads < 1) return false;
     if (shard_cut_of(&there, l, &before) || shard_cut_of(w->c, l, &now)) return false;
     return before.keys != now.keys || (before.grain != now.grain && now.keys > l->count);
@@ -574,7 +574,7 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
             "%s: what codes had not said of the gradients before it is lost: it holds no errors of "
             "parameter_server.compression %s of %d worker%s, which begin at zero",
             checkpoint_path(c), codec_of(w->c->ps.code.kind)->name, t->size, t->size > 1 ? "s" : "");
-    if (t->rank == 0 && cut_otherwise(w, c))
+    if (t->rank == 0 && has_other_partitions(w, c))
         warn(
             "%s: topk chooses within a partition, and partitions were others there (parameter_server.servers, threads, "
             "partition_bytes); so the last bits will not be those of the run undisturbed",
@@ -596,7 +596,7 @@ static void worker_abort(struct topology *t, const char *why) {
 static void worker_destroy(struct topology *t) {
     struct worker *w = (struct worker *)t;
     // 1. The communication thread ends: nothing lands any more.
-    if (w->comm) comm_part(w->comm);
+    if (w->comm) comm_stop(w->comm);
     // 2. Enqueued work still uses the buffers, and hands units over to w->comm.
     stream_sync(t->compute);
     staging_destroy(&w->staging);
@@ -655,7 +655,7 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     return staged && !(w->staging = staging_create(&so)) ? -1 : 0;
 }
 
-static int worker_join_job(struct worker *w, const struct ps_role_options *role) {
+static int worker_start_comm(struct worker *w, const struct ps_role_options *role) {
     struct comm_options o = {.role = *role,
                              .map = w->map,
                              .buffers = &w->buffers,
@@ -686,7 +686,7 @@ static int worker_join_job(struct worker *w, const struct ps_role_options *role)
 }
 
 // Joins a job that is under way: the servers have its weights, and this worker pulls them as in any step.
-static int worker_enter(struct worker *w) {
+static int worker_join_running_job(struct worker *w) {
     const struct joined *j = comm_joined(w->comm);
     if (!j) return 0;
     w->t.under_way = true;
@@ -734,7 +734,8 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
     w->t.own_number.name = "error_scale";
     w->opening.members = elastic_all(c->workers);
     struct topology *t = &w->t;
-    if (worker_allocate(w, o) == 0 && worker_join_job(w, &o->role) == 0 && worker_enter(w) == 0) return t;
+    if (worker_allocate(w, o) == 0 && worker_start_comm(w, &o->role) == 0 && worker_join_running_job(w) == 0)
+        return t;
     topology_destroy(&t);
     return NULL;
 }

@@ -32,14 +32,14 @@ struct comm {
     struct comm_options o;
     const struct config *c;
     struct consistency_rule rule;
-    struct entered in;
+    struct entry in;
     struct thread_time *spans;  // NULL: no trace
     pthread_t thread;
     bool thread_started;
     int wake_fd;
-    struct outbox leaving;   // the communication thread passes it on to the link
-    _Atomic uint64_t turns;  // loop iterations of the communication thread
-    _Atomic pid_t tid;       // its thread id
+    struct outbox leaving;        // the communication thread passes it on to the link
+    _Atomic uint64_t iterations;  // loop iterations of the communication thread
+    _Atomic pid_t tid;            // its thread id
 
     pthread_mutex_t mutex;
     pthread_cond_t changed;           // what the main thread waits for has happened
@@ -102,8 +102,8 @@ static bool has_happened(const struct comm *c, const struct comm_wait *w) {
     return w->until(c->core, w->unit, w->step, w->count);
 }
 
-static void say_late(const struct comm *c, const struct comm_wait *w, const char *what,
-                     char text[WIRE_TEXT_MAX]) {
+static void write_late(const struct comm *c, const struct comm_wait *w, const char *what,
+                       char text[WIRE_TEXT_MAX]) {
     char unit[192] = "";
     if (w->unit >= 0) worker_core_describe(c->core, w->unit, unit, sizeof unit);
     snprintf(text, WIRE_TEXT_MAX, "step %lld: %s within %lld ms%s%s", (long long)w->step, what,
@@ -128,7 +128,7 @@ int comm_wait(struct comm *c, const struct comm_wait *w, const char *late_text) 
         // The scheduler learns of it and begins an epoch without that peer, or already does so, however long its files
         // take.
         if (late && c->c->recovery.restart > 0) {
-            say_late(c, w, late_text, c->lost);
+            write_late(c, w, late_text, c->lost);
             end = time_after(ps_repeat_most_s(c->c));
             late = false;
             wake(c);
@@ -140,7 +140,7 @@ int comm_wait(struct comm *c, const struct comm_wait *w, const char *late_text) 
     if (failed)
         snprintf(text, sizeof text, "%s", c->error);
     else if (!ready)
-        say_late(c, w, late_text, text);
+        write_late(c, w, late_text, text);
     pthread_mutex_unlock(&c->mutex);
     if (!failed && ready) return 0;
     if (!failed) comm_give_up(c, text);
@@ -244,22 +244,17 @@ static void send_all(struct comm *c) {
     c->leaving.count = 0;
 }
 
-// Whether it must poll again soon. No event wakes this thread when the transport no longer reads a buffer, or when the
-// buffer of the snapshot that the main thread waits for becomes free.
-static bool must_hurry(const struct comm *c) {
-    bool snapshot = c->awaited && c->awaited->until == worker_core_has_snapshotted;
-    return worker_core_lingers(c->core) || snapshot;
-}
-
-// The core's tick and what follows from it. *hurry receives must_hurry.
+// The core's tick and what follows from it. *hurry receives whether to poll again soon.
 static int tick(struct comm *c, bool *hurry) {
     char lost[WIRE_TEXT_MAX];
     struct worker_core *core = comm_lock(c);
     double now = now_seconds();
-    for (int g = 0; g < c->o.map->shards; g++) link_await(c->in.link, g, worker_core_owes(core, g));
+    for (int g = 0; g < c->o.map->shards; g++) link_await(c->in.link, g, worker_core_awaits_answer(core, g));
     int rc = worker_core_tick(core, now);
     comm_changed(c);
-    *hurry = must_hurry(c);
+    // No event wakes this thread when the transport no longer reads a buffer, or when the buffer of the snapshot that the
+    // main thread waits for becomes free.
+    *hurry = worker_core_lingers(core) || (c->awaited && c->awaited->until == worker_core_has_snapshotted);
     struct outbox empty = c->leaving;
     c->leaving = c->sent;
     c->sent = empty;
@@ -299,15 +294,6 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool *hurry) {
     return *why ? fail("the device has failed: %s", why) : 0;
 }
 
-// Whether the thread must end. *failed receives whether an error is the reason, which the job must learn.
-static bool asked_to_end(struct comm *c, bool *failed) {
-    pthread_mutex_lock(&c->mutex);
-    *failed = c->failed;
-    bool quit = c->quit || c->failed;
-    pthread_mutex_unlock(&c->mutex);
-    return quit;
-}
-
 static void *comm_main(void *arg) {
     struct comm *c = arg;
     struct net_poll_item *items = xcalloc((unsigned long)c->o.map->shards + 2, sizeof *items);
@@ -315,11 +301,16 @@ static void *comm_main(void *arg) {
     error_set_label("worker %d", c->in.id.rank);
     error_quiet(1);  // the main thread logs for the worker
     atomic_store(&c->tid, gettid());
-    while (!asked_to_end(c, &failed)) {
-        atomic_fetch_add(&c->turns, 1);
-        if (poll_once(c, items, &hurry) == 0) continue;
-        const char *why = worker_core_error(c->core);
-        give_up(c, why[0] ? why : error_last(), !why[0] && member_quoted(&c->o.role));
+    for (bool quit = false; !quit;) {
+        atomic_fetch_add(&c->iterations, 1);
+        if (poll_once(c, items, &hurry) != 0) {
+            const char *why = worker_core_error(c->core);
+            give_up(c, why[0] ? why : error_last(), !why[0] && member_quoted(&c->o.role));
+        }
+        pthread_mutex_lock(&c->mutex);
+        failed = c->failed;
+        quit = c->quit || failed;
+        pthread_mutex_unlock(&c->mutex);
     }
     // Reports the reason to the job. The error no longer changes.
     if (failed && !rendezvous_end_reason(c->o.role.meet))
@@ -361,11 +352,11 @@ static int start_thread(struct comm *c) {
     if (pthread_create(&c->thread, NULL, comm_main, c) != 0)
         return fail("cannot start the communication thread: " ERROR_RAISE_THREADS);
     c->thread_started = true;
-    rendezvous_watch_progress(c->o.role.meet, &c->turns);
+    rendezvous_watch_progress(c->o.role.meet, &c->iterations);
     return 0;
 }
 
-struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, struct meeting_start *start) {
+struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, struct notice_start *start) {
     struct comm *c = xcalloc(1, sizeof *c);
     c->o = *o;
     c->c = o->role.config;
@@ -374,7 +365,7 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, s
     c->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&c->mutex, NULL);
     cond_init(&c->changed);
-    const struct entering e = {&c->o.role, o->map, o->sharing, o->wire, comm_renew, c};
+    const struct enter_options e = {&c->o.role, o->map, o->sharing, o->wire, comm_renew, c};
     if (enter(&e, &c->in) != 0 || start_thread(c) != 0) comm_destroy(&c);
     if (!c) return NULL;
     *id = c->in.id;
@@ -386,7 +377,7 @@ struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, s
 const struct joined *comm_joined(const struct comm *c) { return c->in.id.joins ? &c->in.joined : NULL; }
 
 // ---------------------------------------------------------------- the end
-void comm_part(struct comm *c) {
+void comm_stop(struct comm *c) {
     if (!c->thread_started) return;
     rendezvous_watch_progress(c->o.role.meet, NULL);
     pthread_mutex_lock(&c->mutex);
@@ -397,16 +388,16 @@ void comm_part(struct comm *c) {
     c->thread_started = false;
 }
 
-void comm_hang_up(struct comm *c) {
-    comm_part(c);
+void comm_disconnect(struct comm *c) {
+    comm_stop(c);
     net_destroy(&c->in.net, FLUSH_MS);
 }
 
 void comm_destroy(struct comm **at) {
     struct comm *c = *at;
     if (!c) return;
-    comm_hang_up(c);
-    entered_free(&c->in);
+    comm_disconnect(c);
+    entry_free(&c->in);
     worker_core_destroy(&c->core);
     if (c->wake_fd >= 0) close(c->wake_fd);
     pthread_mutex_destroy(&c->mutex);

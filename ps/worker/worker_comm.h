@@ -38,17 +38,17 @@ struct comm_options {
 struct comm;
 // Waits for the other ranks, connects to every shard and starts the thread. *id receives this worker's identity, *start
 // what its epoch resumes from (without the roster). Returns NULL after logging.
-struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, struct meeting_start *start);
+struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, struct notice_start *start);
 // The job's state when this worker joined it; NULL if the worker started with the job.
 const struct joined *comm_joined(const struct comm *c);
 // Ends the thread: later requests are not sent.
-void comm_part(struct comm *c);
+void comm_stop(struct comm *c);
 // Does the same and closes its sockets: nothing is sent any more.
-void comm_hang_up(struct comm *c);
+void comm_disconnect(struct comm *c);
 // The comm of a worker's topology (ps_worker_create), which keeps owning it: for `bench ps`, which times single
 // transfers.
 struct comm *ps_worker_comm(struct topology *t);
-void comm_destroy(struct comm **c);  // after comm_part; waits until the transport no longer reads any buffer
+void comm_destroy(struct comm **c);  // after comm_stop; waits until the transport no longer reads any buffer
 
 // ---------------------------------------------------------------- the core (any thread)
 // Returns the core, which no other thread uses until one of the two functions below is called.

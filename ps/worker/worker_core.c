@@ -55,10 +55,10 @@ static void set_mark(struct worker_core *c, int key, enum mark mark, int64_t to)
     }
 }
 
-static void owe(struct worker_core *c, int key, int answers, double now) {
+static void count_answers(struct worker_core *c, int key, int answers, double now) {
     struct shard_side *shard = &c->shards[c->o.map->parts[key].shard];
-    if (shard->owes == 0) shard->asked_s = poll_clock_at(&c->turns, now);
-    shard->owes += answers;
+    if (shard->pending_answers == 0) shard->asked_s = poll_clock_at(&c->turns, now);
+    shard->pending_answers += answers;
 }
 
 // ---------------------------------------------------------------- sending
@@ -66,7 +66,7 @@ static void open_pull(struct worker_core *c, int key, struct worker_slot *s, int
                       double now) {
     if (!s->pulling) {
         c->status.pulling++;
-        owe(c, key, 1, now);
+        count_answers(c, key, 1, now);
     }
     s->pulling = true;
     s->pull_final = final;
@@ -165,7 +165,7 @@ static void pump_unit(struct worker_core *c, int unit, struct worker_unit *u, in
         u->queued--;
         if (takes && c->credits.taken == c->credits.held) c->credits.since_s = now;
         c->credits.taken += takes;
-        owe(c, key, 1, now);
+        count_answers(c, key, 1, now);
         if (!s->init && !s->push.pulls_separately) open_pull(c, key, s, s->push.step + 1, false, now);
         send(c, key, s, now);
     }
@@ -235,7 +235,7 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
         struct worker_slot *s = slot_at(c, key, info->step);
         s->init = false;
         s->push = push;
-        s->staleness = c->keys[key].lacks;
+        s->staleness = c->keys[key].missing_updates;
         queue(c, s, grads + c->keys[key].push_at, c->keys[key].push_bytes);
     }
 }
@@ -247,7 +247,7 @@ void worker_core_pull_unit(struct worker_core *c, int u, const struct pull_info 
     open_landing(c, u, x);
     for (int key = first[u]; key < first[u + 1]; key++) {
         struct worker_slot *s = slot_at(c, key, info->step - 1);
-        open_pull(c, key, s, info->step, info->aside, now);
+        open_pull(c, key, s, info->step, info->as_control, now);
         send_pull(c, key, s);
     }
 }
@@ -377,14 +377,14 @@ static void note_acknowledged(struct worker_core *c, int key, const struct worke
     if (--u->unacknowledged == 0) t->acknowledged_ns = ps_later(ps_clock_ns(now), t->acknowledged_peers_ns);
 }
 
-static void sent_through(struct worker_core *c, int key, struct worker_slot *s, double now) {
+static void free_slot(struct worker_core *c, int key, struct worker_slot *s, double now) {
     size_t given_back = credit(c, key, s);
     struct worker_unit *u = unit_of_slot(c, s);
     c->credits.taken -= given_back;
     if (s->sending == SEND_HELD) c->credits.held -= given_back;
     if (s->sending == SEND_HELD) u->held -= given_back;
     if (s->sending == SEND_SENT) {
-        owe(c, key, -1, now);
+        count_answers(c, key, -1, now);
         credits_arrived(&c->credits, given_back, s->sent_s, now);
     }
     s->sending = SEND_IDLE;
@@ -407,7 +407,7 @@ static void taken(struct worker_core *c, int key, struct worker_slot *s, const s
                   double now) {
     if (!c->o.ages_late) count_age(c, h, c->o.lead > 0 ? s->staleness : h->staleness);
     note_acknowledged(c, key, s, h, now);
-    sent_through(c, key, s, now);
+    free_slot(c, key, s, now);
 }
 
 // The shard has the gradient, in a sum or as its own copy, and the buffer is free. The credit of a copy returns once it
@@ -470,7 +470,7 @@ static void on_push_ack(struct worker_core *c, int key, const struct wire_header
         taken(c, key, s, h, now);
     } else if (s->sending == SEND_SENT) {
         s->sending = SEND_HELD;
-        owe(c, key, -1, now);
+        count_answers(c, key, -1, now);
         credits_arrived(&c->credits, credit(c, key, s), s->sent_s, now);
         c->credits.held += credit(c, key, s);
         unit_of_slot(c, s)->held += credit(c, key, s);
@@ -516,7 +516,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     set_mark(c, key, MARK_VERSION, h->version);
     set_mark(c, key, MARK_UPDATES, h->updates);
     set_mark(c, key, MARK_FILLS, k->fills + 1);
-    if (c->o.lead > 0) k->lacks = h->staleness;
+    if (c->o.lead > 0) k->missing_updates = h->staleness;
     for (int i = 0; i < slots(c); i++) {
         struct worker_slot *s = slot_at(c, key, i);
         if (s->pulling && s->pull_want <= k->landed) {
@@ -524,7 +524,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
             struct unit_times *t = &u->times;
             s->pulling = false;
             c->status.pulling--;
-            owe(c, key, -1, now);
+            count_answers(c, key, -1, now);
             if (s->pull_final) continue;  // it follows no push
             if (c->o.ages_late) count_age(c, h, h->staleness);
             t->landed_peers_ns = needed_ns(c, h, t->landed_peers_ns);
@@ -552,7 +552,7 @@ static int on_shard(struct worker_core *c, int shard, const struct wire_header *
     }
     struct worker_slot *init = slot_at(c, h->key, 0);
     if (h->kind == WIRE_INIT_ACK && init->init && init->sending == SEND_SENT && h->seq == init->init_round)
-        sent_through(c, h->key, init, now);
+        free_slot(c, h->key, init, now);
     return 0;
 }
 
@@ -626,13 +626,6 @@ int worker_core_message(struct worker_core *c, int peer, const struct wire_heade
 }
 
 // ---------------------------------------------------------------- time
-// The longest silence of a shard that owes answers.
-static void note_silence(struct worker_core *c, double turn_s) {
-    c->status.silent_s = 0;
-    for (const struct shard_side *l = c->shards; l < c->shards + c->o.map->shards; l++)
-        if (l->owes) c->status.silent_s = fmax(c->status.silent_s, turn_s - fmax(l->asked_s, l->heard_s));
-}
-
 // Frees the slots whose payload the transport no longer reads.
 static void note_free(struct worker_core *c) {
     for (struct worker_slot *s, **at = &c->lingering; (s = *at);) {
@@ -651,8 +644,11 @@ int worker_core_tick(struct worker_core *c, double now) {
     snapshot_pulls_tick(c->snapshots);
     pump(c, now);
     note_free(c);
-    note_silence(c, turn_s);
-    bool sampling = c->clock.apart && c->clock.samples < PS_CLOCK_FIRST;
+    c->status.silent_s = 0;
+    for (const struct shard_side *l = c->shards; l < c->shards + c->o.map->shards; l++)
+        if (l->pending_answers)
+            c->status.silent_s = fmax(c->status.silent_s, turn_s - fmax(l->asked_s, l->heard_s));
+    bool sampling = c->clock.other_host && c->clock.samples < PS_CLOCK_FIRST;
     if (now - c->beat_s >= (sampling ? PS_CLOCK_FIRST_S : c->o.heartbeat_s)) {
         struct wire_header h = {.kind = WIRE_HEARTBEAT,
                                 .step = c->step,
@@ -698,7 +694,9 @@ const struct step_outcome *worker_core_outcome(const struct worker_core *c, int6
 bool worker_core_transferring(const struct worker_core *c) { return c->sending > 0 || c->status.pulling > 0; }
 bool worker_core_lingers(const struct worker_core *c) { return c->lingering && !worker_core_transferring(c); }
 
-bool worker_core_owes(const struct worker_core *c, int shard) { return c->shards[shard].owes > 0; }
+bool worker_core_awaits_answer(const struct worker_core *c, int shard) {
+    return c->shards[shard].pending_answers > 0;
+}
 
 bool worker_core_renew(const struct worker_core *c, const struct wire_header *h) {
     bool init = h->kind == WIRE_INIT;

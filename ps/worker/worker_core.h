@@ -91,8 +91,8 @@ struct push_info {
 
 // A pull that follows no push.
 struct pull_info {
-    int64_t step;  // the weights after so many steps are wanted
-    bool aside;    // not for a training pass: their bytes count as control
+    int64_t step;     // the weights after so many steps are wanted
+    bool as_control;  // not for a training pass: their bytes count as control
     struct transfer_ids ids;
 };
 
@@ -204,7 +204,7 @@ bool worker_core_transferring(const struct worker_core *c);  // any push or pull
 bool worker_core_lingers(
     const struct worker_core *c);  // only the transport's own threads still hold something up
 // Whether the shard owes an answer, as of the last tick.
-bool worker_core_owes(const struct worker_core *c, int shard);
+bool worker_core_awaits_answer(const struct worker_core *c, int shard);
 // Whether the link still has to resend the message of this header (link_options.renew). Gradients and initial values do
 // not change as long as it does.
 bool worker_core_renew(const struct worker_core *c, const struct wire_header *h);

@@ -75,8 +75,8 @@ struct worker_key {
     bool shared;                 // the shard reads and writes this worker's segment
     uint64_t weight_at;
     int64_t landed, version, updates;
-    int64_t fills;  // pulls answered
-    int64_t lacks;  // with a lead: steps before `landed` whose updates its weights do not hold
+    int64_t fills;            // pulls answered
+    int64_t missing_updates;  // with a lead: steps before `landed` whose updates its weights do not hold
 };
 
 // The smallest value of one mark among a unit's keys, and how many keys have it.
@@ -106,9 +106,9 @@ struct worker_slot {
 
 // A shard's state, as this worker knows it.
 struct shard_side {
-    double heard_s;  // when its last message arrived
-    int owes;        // answers: to pushes that this worker does not know to have arrived, and to pulls
-    double asked_s;  // since when it owes any
+    double heard_s;       // when its last message arrived
+    int pending_answers;  // answers: to pushes that this worker does not know to have arrived, and to pulls
+    double asked_s;       // since when it owes any
 };
 
 // A unit's push of a step.

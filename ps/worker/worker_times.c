@@ -30,9 +30,9 @@ void worker_times_record(struct worker_core *core, bool staged) {
 
 // ---------------------------------------------------------------- the communication thread
 struct thread_time *worker_thread_time(const struct ps_role_options *role) {
-    static const char *const names[WORKER_PARTS] = {"idle", "protocol", "push", "pull"};
+    static const char *const names[WORKER_ACTIVITIES] = {"idle", "protocol", "push", "pull"};
     struct thread_time_options o = {.names = names,
-                                    .parts = WORKER_PARTS,
+                                    .parts = WORKER_ACTIVITIES,
                                     .idle = 1u << WORKER_IDLE | 1u << WORKER_PROTOCOL,
                                     .trace = true};
     return role->dir && role->config->trace ? thread_time_create(&o) : NULL;

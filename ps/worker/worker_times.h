@@ -18,7 +18,7 @@ void worker_times_record(struct worker_core *core, bool staged);
 // ---------------------------------------------------------------- the communication thread
 // How the trace divides the communication thread's time: WORKER_PUSH hands gradients to the transport, WORKER_PULL
 // takes weights.
-enum worker_part { WORKER_IDLE, WORKER_PROTOCOL, WORKER_PUSH, WORKER_PULL, WORKER_PARTS };
+enum worker_activity { WORKER_IDLE, WORKER_PROTOCOL, WORKER_PUSH, WORKER_PULL, WORKER_ACTIVITIES };
 // Returns NULL where the run leaves no trace.
 struct thread_time *worker_thread_time(const struct ps_role_options *role);
 

@@ -134,7 +134,7 @@ static struct topology *open_ring(struct ring_thread *t, struct device **dev, st
 static void test_any_depth_of_prefetch(void **state) {
     (void)state;
     static const struct unit_prefetch depths[] = {
-        {.bounded = true}, {true, 1100, 0}, {true, INT64_MAX, 0}, {true, INT64_MAX, 4000}};
+        {.bounded = true}, {true, 1100, 0, false}, {true, INT64_MAX, 0, false}, {true, INT64_MAX, 4000, false}};
     struct ring_thread t[MAX_RANKS];
     for (size_t i = 0; i < sizeof depths / sizeof *depths; i++)
         for (int tied = 0; tied < 2; tied++) {
@@ -171,7 +171,7 @@ static void test_a_deeper_prefetch_gathers_earlier_and_needs_more(void **state) 
     static const struct {
         struct unit_prefetch prefetch;
         int slots;
-    } depths[] = {{{true, 0, 0}, 1}, {{0}, 2}, {{true, 1, 0}, 2}, {{true, INT64_MAX, 0}, ZERO_CASE_UNITS}};
+    } depths[] = {{{true, 0, 0, false}, 1}, {{0}, 2}, {{true, 1, 0, false}, 2}, {{true, INT64_MAX, 0, false}, ZERO_CASE_UNITS}};
     struct ring_thread t[MAX_RANKS];
     size_t last = 0;
     for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) {

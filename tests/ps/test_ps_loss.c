@@ -59,7 +59,7 @@ static void role_run(struct star *s, int i) {
         atomic_store(&s->shared->bound, 1);
         o.scheduler = "tcp://127.0.0.1:*";
         s->shared->rc[i] = ps_scheduler_run(&o);
-    } else if (!(o.meet = member_come(&o, worker ? PS_WORKER : PS_SERVER, 1, true))) {
+    } else if (!(o.meet = member_enter(&o, worker ? PS_WORKER : PS_SERVER, 1, true))) {
         s->shared->rc[i] = -1;
     } else if (!worker) {
         s->shared->rc[i] = ps_server_run(&o, NULL);

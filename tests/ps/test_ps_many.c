@@ -160,7 +160,7 @@ static void test_worker(void **state) {
         assert_int_equal(worker_core_version(w), 1);
         assert_int_equal(worker_core_fills(w, u), 1);
     }
-    assert_false(worker_core_transferring(w) || worker_core_owes(w, 0));
+    assert_false(worker_core_transferring(w) || worker_core_awaits_answer(w, 0));
     worker_core_destroy(&w);
     sim_destroy(s);
 }

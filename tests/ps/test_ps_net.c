@@ -207,13 +207,13 @@ static void test_no_scheduler(void **state) {
     error_quiet(1);
     struct ps_identity id = {.role = PS_WORKER};
     char at[NET_ADDRESS_MAX];
-    o.meet = member_come(&o, PS_WORKER, 1, true);
+    o.meet = member_enter(&o, PS_WORKER, 1, true);
     assert_non_null(o.meet);
     assert_int_equal(member_find(&o, &id, at), -1);
     assert_non_null(strstr(error_last(), "127.0.0.1:9"));
     rendezvous_close(&o.meet);
     o.scheduler = "nonsense";
-    assert_null(member_come(&o, PS_SERVER, 1, true));
+    assert_null(member_enter(&o, PS_SERVER, 1, true));
     assert_non_null(strstr(error_last(), "nonsense"));
     error_quiet(0);
     job_destroy(j);

@@ -75,7 +75,7 @@ static void come_all(struct fixture *f) {
 static void test_start(void **state) {
     (void)state;
     struct fixture *f = fixture_create();
-    struct meeting_ready r = {.epoch = 1, .manifest = 6};
+    struct notice_ready r = {.epoch = 1, .manifest = 6};
     book_says(f, met_came(0, 9, 0), 0);
     book_says(f, met_ready(0, 9, &r), 0);
     assert_int_equal(f->met.out[0], 9);
@@ -87,8 +87,8 @@ static void test_start(void **state) {
     assert_int_equal(f->met.out[2], 10);
     assert_string_equal(f->met.why, "server 0 came without the addresses it listens on");
     book_says(f, met_came(1, 11, 0), 0);
-    book_says(f, met_said(1, 11, MEETING_READY, xstrdup("rubbish")), 0);
-    book_says(f, met_said(1, 12, MEETING_READY, xstrdup("1 5 0\n\n")), 0);  // of another life
+    book_says(f, met_said(1, 11, NOTICE_READY, xstrdup("rubbish")), 0);
+    book_says(f, met_said(1, 12, NOTICE_READY, xstrdup("1 5 0\n\n")), 0);  // of another life
     book_says(f, met_left(1, 11), 0);
     assert_int_equal(f->met.given_up, 2);
     assert_int_equal(scheduler_core_tick(f->core, 3.9), 0);
@@ -121,29 +121,29 @@ static void test_members(void **state) {
                                              {.role = PS_WORKER, .rank = 1},
                                              {.role = PS_SERVER, .rank = 0},
                                              {.role = PS_SHARD, .rank = 0}};
-    struct meeting_ready r = {.epoch = 1, .manifest = 5, .endpoints = "tcp://y:1\n"};
+    struct notice_ready r = {.epoch = 1, .manifest = 5, .endpoints = "tcp://y:1\n"};
     for (int i = 0; i < 4; i++) {
         struct wire_header h = who[i];
         h.incarnation = 9;
         h.job = SIM_JOB;
         if (i < 3) {
-            assert_int_equal(scheduler_core_knows(f->core, &h), -1);  // not before it is ready
+            assert_int_equal(scheduler_core_sender_of(f->core, &h), -1);  // not before it is ready
             met_tell(f->core, met_came(i, 9, 0), 0);
-            assert_int_equal(scheduler_core_knows(f->core, &h), -1);
+            assert_int_equal(scheduler_core_sender_of(f->core, &h), -1);
             met_tell(f->core, met_ready(i, 9, &r), 0);
         }
-        assert_int_equal(scheduler_core_knows(f->core, &h), i);
+        assert_int_equal(scheduler_core_sender_of(f->core, &h), i);
         h.job = 1;
-        assert_int_equal(scheduler_core_knows(f->core, &h), -1);
+        assert_int_equal(scheduler_core_sender_of(f->core, &h), -1);
         h.job = SIM_JOB;
         h.incarnation = 8;
-        assert_int_equal(scheduler_core_knows(f->core, &h), -1);
+        assert_int_equal(scheduler_core_sender_of(f->core, &h), -1);
     }
     for (int rank = -1; rank < 4; rank += 4)
         for (enum ps_role role = 0; role < PS_ROLES; role++) {
             struct wire_header h = {
                 .role = role, .rank = rank, .thread = 7, .job = SIM_JOB, .incarnation = 9};
-            assert_int_equal(scheduler_core_knows(f->core, &h), -1);
+            assert_int_equal(scheduler_core_sender_of(f->core, &h), -1);
         }
     assert_int_equal(f->met.starts, 0);
     assert_int_equal(scheduler_core_tick(f->core, 1.0), 0);
@@ -307,7 +307,7 @@ static void test_lost_and_overdue(void **state) {
     for (int i = 1; i < 60; i++) {
         tell(f, PS_WORKER, 1, beat, i);
         assert_int_equal(scheduler_core_tick(f->core, i + 0.5), 0);
-        if (!scheduler_core_slow(f->core, i + 0.5, text)) continue;
+        if (!scheduler_core_next_slow_line(f->core, i + 0.5, text)) continue;
         assert_string_equal(text, "waiting for worker 1: 4 s in step 1, it is alive");
         named++;
     }
@@ -366,7 +366,7 @@ static void test_slow_at_a_barrier(void **state) {
     for (int i = 1; i <= 20; i++) {
         beat.seq = (uint64_t)(i < 12 ? i : 12);
         tell(f, PS_WORKER, 1, beat, i);
-        assert_int_equal(scheduler_core_slow(f->core, i, text), i == 16);
+        assert_int_equal(scheduler_core_next_slow_line(f->core, i, text), i == 16);
     }
     assert_string_equal(text, "waiting for worker 1: 4 s at a barrier, it is alive");
     assert_string_equal(scheduler_core_error(f->core), "");

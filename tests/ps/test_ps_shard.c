@@ -542,7 +542,7 @@ static void test_credits_and_urgency(void **state) {
     b.log.count = 0;
     worker_core_tick(w, 1.5);  // unanswered: that is the link's affair
     assert_int_equal(b.log.count, 0);
-    assert_true(worker_core_owes(w, 0));
+    assert_true(worker_core_awaits_answer(w, 0));
     // A message that a shard does not answer counts; any message of the shard ends its silence, the link's too.
     assert_true(worker_core_status(w)->silent_s == 1.5);
     const double turn_s = 0.125;  // a longer one would be a stall

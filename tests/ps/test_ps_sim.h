@@ -63,7 +63,7 @@ static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
                                     .credit_bytes = s->t.credit_bytes ? s->t.credit_bytes : 4096,
                                     .heartbeat_s = 0.1,
                                     .lost_s = 1e6,
-                                    .clock.apart = s->skew != 0,
+                                    .clock.other_host = s->skew != 0,
                                     .port = link_port(x->link)};
     x->core = worker_core_create(&o);
 }

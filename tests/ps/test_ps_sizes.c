@@ -98,7 +98,7 @@ static void look_around(struct job_size *j) {
 static void hear(struct job_size *j, const struct packet *p) {
     struct wire_header h;
     assert_int_equal(wire_decode(p->header, p->size, 0, &h), 0);
-    int member = scheduler_core_knows(j->core, &h);
+    int member = scheduler_core_sender_of(j->core, &h);
     j->received += (double)p->size;
     j->messages++;
     assert_int_equal(member, p->from);
@@ -129,10 +129,10 @@ static void say(struct member_of *x, const struct wire_header *h) {
 
 // ---------------------------------------------------------------- a job
 // One text for all of a role: each takes it from the meeting.
-static void starts(void *ctx, enum ps_role role, const struct meeting_start *start) {
+static void starts(void *ctx, enum ps_role role, const struct notice_start *start) {
     struct job_size *j = ctx;
     size_t bytes;
-    free(meeting_start_text(start, &bytes));
+    free(notice_start_text(start, &bytes));
     j->start_bytes += (double)bytes * (role == PS_SERVER ? j->servers : j->workers);
     j->starts++;
 }
@@ -195,7 +195,7 @@ static void all_come(struct job_size *j) {
     static const char shards[] = "tcp://10.100.100.100:40001 -\ntcp://10.100.100.100:40002 -\n";
     for (int i = 0; i < j->workers + j->servers; i++) {
         uint64_t life = life_of(&j->m[i]);
-        struct meeting_ready r = {.epoch = 1, .manifest = 5, .endpoints = i < j->workers ? "" : shards};
+        struct notice_ready r = {.epoch = 1, .manifest = 5, .endpoints = i < j->workers ? "" : shards};
         assert_int_equal(j->starts, 0);
         j->since_s = cpu_seconds();
         met_tell(j->core, met_came(i, life, i), j->now);

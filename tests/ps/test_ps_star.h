@@ -44,8 +44,8 @@ static inline struct ps_role_options role_of(struct seat *s) {
 
 // Where a job of this process, or of its children, meets.
 static inline struct rendezvous *meeting_of_test(const struct config *c, char address[256]) {
-    struct member_place at;
-    assert_int_equal(member_place("tcp://127.0.0.1:*", &at), 0);
+    struct member_address at;
+    assert_int_equal(member_address("tcp://127.0.0.1:*", &at), 0);
     struct rendezvous *meet = member_open(c, &at, true);
     assert_non_null(meet);
     snprintf(address, 256, "tcp://127.0.0.1:%d", rendezvous_port(meet));
@@ -76,7 +76,7 @@ static inline void *server_main(void *arg) {
     struct ps_role_options o = role_of(s);
     int *rc = &s->job->server_rc[s->rank];
     error_quiet(1);
-    o.meet = member_come(&o, PS_SERVER, 1, true);
+    o.meet = member_enter(&o, PS_SERVER, 1, true);
     *rc = o.meet ? ps_server_run(&o, &s->job->report[s->rank]) : -1;
     leave_of_test(&o.meet);
     stall_report_free(&s->job->report[s->rank].stall_report);
@@ -88,7 +88,7 @@ static inline void *worker_main(void *arg) {
     struct seat *s = arg;
     struct toy_worker_options o = {.t = &s->job->t, .role = role_of(s), .on_step = s->job->on_step};
     error_quiet(1);
-    o.role.meet = member_come(&o.role, PS_WORKER, 1, true);
+    o.role.meet = member_enter(&o.role, PS_WORKER, 1, true);
     toy_worker_run(&o, &s->job->worker[s->rank]);
     leave_of_test(&o.role.meet);
     return NULL;

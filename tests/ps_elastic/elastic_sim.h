@@ -85,7 +85,7 @@ static inline void say(struct sim *s, int w) {
     struct sim_worker *x = &s->workers[w];
     link_tick(x->link, s->now);
     if (!fate->ready[w] && s->now > fate->reads_s[w]) {
-        struct meeting_ready r = {.epoch = 1, .manifest = 5};
+        struct notice_ready r = {.epoch = 1, .manifest = 5};
         sim_news(s, met_ready(w, x->end.incarnation, &r));
         fate->ready[w] = true;
     }

@@ -26,7 +26,7 @@ static void test_an_elastic_epoch_begins_with_min(void **state) {
     assert_int_equal(f->starts, 2);
     assert_int_equal(epoch_of(f), 2);
     char news[WIRE_TEXT_MAX];
-    assert_true(scheduler_core_news(f->core, news));
+    assert_true(scheduler_core_next_news_line(f->core, news));
     assert_non_null(strstr(news, "epoch 2 begins without worker 1"));
     // Its part is owed to no step and no barrier.
     say(f, &f->p[W0], (struct wire_header){.kind = WIRE_GATHER}, 3.2);
@@ -65,7 +65,7 @@ static void test_how_a_worker_is_lost(void **state) {
     (void)state;
     for (int fails = 0; fails < 2; fails++) {
         struct fixture *f = fixture_of(RESTARTS, 1);
-        struct meeting_failed x = {.epoch = 1, .lost = false, .why = "it diverged"};
+        struct notice_failed x = {.epoch = 1, .lost = false, .why = "it diverged"};
         come_all(f, 0);
         assert_non_null(strstr(f->met.roster[0], "worker "));  // each sees whether it is one of them
         if (fails) {
@@ -95,7 +95,7 @@ static void test_the_first_epoch_begins_with_min_behind_its_deadline(void **stat
     assert_int_equal(f->starts, 0);
     scheduler_core_tick(f->core, 4.1);
     assert_int_equal(f->starts, 1);
-    assert_true(scheduler_core_news(f->core, news));
+    assert_true(scheduler_core_next_news_line(f->core, news));
     assert_non_null(
         strstr(news, "epoch 1 begins without worker 1, which did not come within 4 s, deadline_ms"));
     hello(f, W1, 4.3);

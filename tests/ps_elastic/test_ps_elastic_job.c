@@ -91,7 +91,7 @@ static void role_run(struct star *j, int i) {
         atomic_store(&b->bound, 1);
         o.scheduler = "tcp://127.0.0.1:*";
         b->rc[i] = ps_scheduler_run(&o);
-    } else if (!(o.meet = member_come(&o, worker ? PS_WORKER : PS_SERVER, 1, true))) {
+    } else if (!(o.meet = member_enter(&o, worker ? PS_WORKER : PS_SERVER, 1, true))) {
         b->rc[i] = -1;
     } else if (!worker) {
         b->rc[i] = ps_server_run(&o, NULL);

@@ -10,7 +10,7 @@
 struct met {
     int opens, starts, joins, overs, given_up, ends;  // how often
     uint32_t epoch;                                   // that is open
-    struct meeting_start start;                       // the last one that was told; it has no roster
+    struct notice_start start;                        // the last one that was told; it has no roster
     char roster[2][4096];                             // of the last starts, for workers and for servers
     // The last life that was told where to join, and the last that was given up.
     uint64_t joined[MET_MEMBERS], out[MET_MEMBERS];
@@ -24,21 +24,21 @@ static inline void met_opens(void *ctx, const struct epochs *e) {
     m->epoch = e->epoch;
 }
 // As it comes to a role.
-static inline void met_start(struct met *m, int k, const struct meeting_start *s) {
+static inline void met_start(struct met *m, int k, const struct notice_start *s) {
     size_t bytes;
-    char *text = meeting_start_text(s, &bytes), *roster = roster_text(s->roster, &bytes);
+    char *text = notice_start_text(s, &bytes), *roster = roster_text(s->roster, &bytes);
     snprintf(m->roster[k], sizeof m->roster[k], "%s", roster);
     m->start = *s;
     m->start.roster = NULL;
     free(roster);
     free(text);
 }
-static inline void met_starts(void *ctx, enum ps_role role, const struct meeting_start *s) {
+static inline void met_starts(void *ctx, enum ps_role role, const struct notice_start *s) {
     struct met *m = ctx;
     met_start(m, role == PS_SERVER, s);
     m->starts++;
 }
-static inline void met_joins(void *ctx, int worker, uint64_t life, const struct meeting_start *s) {
+static inline void met_joins(void *ctx, int worker, uint64_t life, const struct notice_start *s) {
     struct met *m = ctx;
     met_start(m, 0, s);
     m->joins++;
@@ -88,16 +88,16 @@ static inline struct member_news met_said(int member, uint64_t life, const char 
     snprintf(n.word, sizeof n.word, "%s", word);
     return n;
 }
-static inline struct member_news met_ready(int member, uint64_t life, const struct meeting_ready *r) {
+static inline struct member_news met_ready(int member, uint64_t life, const struct notice_ready *r) {
     size_t bytes;
-    return met_said(member, life, MEETING_READY, meeting_ready_text(r, &bytes));
+    return met_said(member, life, NOTICE_READY, notice_ready_text(r, &bytes));
 }
-static inline struct member_news met_failed(int member, uint64_t life, const struct meeting_failed *f) {
+static inline struct member_news met_failed(int member, uint64_t life, const struct notice_failed *f) {
     size_t bytes;
-    return met_said(member, life, MEETING_FAILED, meeting_failed_text(f, &bytes));
+    return met_said(member, life, NOTICE_FAILED, notice_failed_text(f, &bytes));
 }
 static inline void met_tell(struct scheduler_core *c, struct member_news n, double now) {
-    scheduler_core_hears(c, &n, now);
+    scheduler_core_on_news(c, &n, now);
     free(n.data);
 }
 
@@ -112,7 +112,7 @@ static inline void met_joins_epoch(struct scheduler_core *c, int member, uint64_
                                    double now) {
     char *lines = met_endpoints(threads);
     met_tell(c, met_came(member, life, pid), now);
-    struct meeting_ready r = {.epoch = scheduler_core_epochs(c)->epoch, .manifest = 5, .endpoints = lines};
+    struct notice_ready r = {.epoch = scheduler_core_epochs(c)->epoch, .manifest = 5, .endpoints = lines};
     met_tell(c, met_ready(member, life, &r), now);
     free(lines);
 }

@@ -263,7 +263,7 @@ static inline struct link *sim_link(struct sim_end *end, int peers) {
 }
 
 static inline int sim_tick_worker(struct sim *s, struct sim_worker *x) {
-    for (int g = 0; g < s->map->shards; g++) link_await(x->link, g, worker_core_owes(x->core, g));
+    for (int g = 0; g < s->map->shards; g++) link_await(x->link, g, worker_core_awaits_answer(x->core, g));
     link_tick(x->link, sim_clock(s, x));
     return worker_core_tick(x->core, sim_clock(s, x));
 }
@@ -298,7 +298,7 @@ static inline int sim_tick_scheduler(struct sim *s) {
 }
 
 static inline int sim_hear_scheduler(struct sim *s, struct wire_header *h, struct ps_frame *f) {
-    int member = scheduler_core_knows(s->scheduler, h);
+    int member = scheduler_core_sender_of(s->scheduler, h);
     if (member >= 0) link_receive(s->scheduler_link, member, h, s->now);
     if (member >= 0 && member < s->t.workers)
         s->routes[s->map->shards * s->t.workers + member] = h->incarnation;

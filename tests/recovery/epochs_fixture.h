@@ -106,7 +106,7 @@ static inline int say(struct fixture *f, const struct process *p, struct wire_he
     h.incarnation = p->incarnation;
     h.job = p->job;
     f->log.count = 0;
-    int member = scheduler_core_knows(f->core, &h);
+    int member = scheduler_core_sender_of(f->core, &h);
     scheduler_core_message(f->core, &h, now);
     scheduler_core_tick(f->core, now);
     return member;
@@ -133,7 +133,7 @@ static inline void hello(struct fixture *f, int who, double now) {
     struct process *p = &f->p[who];
     char *lines = met_endpoints(p->role == PS_SERVER ? 1 : 0);
     comes(f, who, now);
-    struct meeting_ready r = {.epoch = epoch_of(f), .manifest = 5, .endpoints = lines};
+    struct notice_ready r = {.epoch = epoch_of(f), .manifest = 5, .endpoints = lines};
     if (p->job != job_of(f)) book_says(f, met_ready(who, p->incarnation, &r), now);
     p->job = job_of(f);
     if (who == SERVER) f->p[SHARD].incarnation = p->incarnation, f->p[SHARD].job = p->job;

@@ -86,10 +86,10 @@ static void test_reached_is_of_who_had_begun(void **state) {
     tell_dead(f->core, "worker 1", f->p[W1].pid, "once", 1);
     assert_int_equal(epoch_of(f), 2);
     char news[WIRE_TEXT_MAX];
-    assert_true(scheduler_core_news(f->core, news));  // no launcher: a person is told what to do
+    assert_true(scheduler_core_next_news_line(f->core, news));  // no launcher: a person is told what to do
     assert_non_null(strstr(news, "once: the job begins anew"));
     assert_non_null(strstr(news, "within 4 s"));
-    assert_false(scheduler_core_news(f->core, news));
+    assert_false(scheduler_core_next_news_line(f->core, news));
     assert_int_equal(scheduler_core_epochs(f->core)->reached, 7);
     f->p[W1] = another(f, W1);
     hello(f, W1, 1);
@@ -118,7 +118,7 @@ static void test_silence_is_news(void **state) {
 }
 
 static void fails(struct fixture *f, int who, bool lost, const char *why) {
-    struct meeting_failed x = {.epoch = epoch_of(f), .lost = lost};
+    struct notice_failed x = {.epoch = epoch_of(f), .lost = lost};
     snprintf(x.why, sizeof x.why, "%s", why);
     book_says(f, met_failed(who, f->p[who].incarnation, &x), 1);
 }
@@ -176,8 +176,8 @@ static void test_past_lives_count_nowhere(void **state) {
     come_all(f, 0);
     const struct process old[] = {f->p[W0], f->p[W1], f->p[SERVER]};
     tell_dead(f->core, "worker 1", f->p[W1].pid, "worker 1 was killed", 0);
-    struct meeting_ready late = {.epoch = 1, .manifest = 5, .endpoints = "tcp://x:1\n"};
-    struct meeting_failed why = {.epoch = 1, .why = "diverged"};
+    struct notice_ready late = {.epoch = 1, .manifest = 5, .endpoints = "tcp://x:1\n"};
+    struct notice_failed why = {.epoch = 1, .why = "diverged"};
     for (int i = 0; i < 2; i++) {
         for (int k = 0; k < 3; k++) {
             book_says(f, met_ready(k, old[k].incarnation, &late), 0);
@@ -228,7 +228,7 @@ static void test_a_start_takes_one_restart(void **state) {
     tell_dead(f->core, "worker 1", f->p[W1].pid, "worker 1 was killed in its turn", 2);
     assert_int_equal(epoch_of(f), 3);
     assert_int_equal(scheduler_core_epochs(f->core)->restarts.used, 1);
-    assert_true(scheduler_core_news(f->core, news));
+    assert_true(scheduler_core_next_news_line(f->core, news));
     f->p[W1] = another(f, W1);
     hello(f, W1, 2);
     tell_dead(f->core, "worker 1", f->p[W1].pid, "worker 1 was killed once more", 3);
@@ -377,7 +377,7 @@ static void test_a_start_waits_for_who_is_on_the_way(void **state) {
     comes(f, SERVER, now);
     for (; now < 20; now += 0.5) {
         scheduler_core_tick(f->core, now);
-        if (!scheduler_core_slow(f->core, now, text)) continue;
+        if (!scheduler_core_next_slow_line(f->core, now, text)) continue;
         named++;
         assert_true(now > 3);
         assert_non_null(strstr(text, "waiting for worker 1, server 0 to be ready"));
@@ -410,7 +410,7 @@ static void test_who_is_on_the_way_is_not_ended(void **state) {
     }
     assert_int_equal(epoch_of(f), 3);
     assert_string_equal(f->missed, "worker 0;server 0;");
-    assert_true(scheduler_core_news(f->core, news));
+    assert_true(scheduler_core_next_news_line(f->core, news));
     assert_non_null(strstr(news, "the start: worker 0, server 0 did not come"));
     assert_null(strstr(news, "; before, the start:"));
     fixture_destroy(f);
@@ -506,7 +506,7 @@ static void goes_on(struct fixture *f, struct actor *a, int i) {
     if (!a->runs || a->frozen || now < a->until_s) return;
     if (!a->epoch) {
         char *lines = met_endpoints(i == SERVER);
-        struct meeting_ready r = {.epoch = f->met.epoch, .manifest = 5, .endpoints = lines};
+        struct notice_ready r = {.epoch = f->met.epoch, .manifest = 5, .endpoints = lines};
         sim_news(f->sim, met_ready(i, p->incarnation, &r));
         free(lines);
         a->epoch = f->met.epoch;

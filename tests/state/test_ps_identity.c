@@ -56,7 +56,7 @@ static struct identity *with(const struct coming *x, const char *const *pairs) {
 }
 
 // A process comes and says r. Why it is given up, or "".
-static const char *ready(struct coming *x, int member, const struct meeting_ready *r) {
+static const char *ready(struct coming *x, int member, const struct notice_ready *r) {
     int before = x->met.given_up, workers, servers, missing;
     scheduler_core_waits(x->core, &workers, &servers);
     missing = workers + servers;
@@ -72,10 +72,10 @@ static const char *ready(struct coming *x, int member, const struct meeting_read
 static const char *comes(struct coming *x, enum ps_role role, int rank, struct identity *i) {
     char *text = identity_text(i);
     int member = rank + (role == PS_SERVER ? x->c.workers : 0);
-    struct meeting_ready r = {.epoch = 1,
-                              .manifest = identity_hash(i, IDENTITY_TRAJECTORY | IDENTITY_RUN),
-                              .identity = text,
-                              .endpoints = role == PS_SERVER ? "tcp://h:1\n" : ""};
+    struct notice_ready r = {.epoch = 1,
+                             .manifest = identity_hash(i, IDENTITY_TRAJECTORY | IDENTITY_RUN),
+                             .identity = text,
+                             .endpoints = role == PS_SERVER ? "tcp://h:1\n" : ""};
     const char *why = ready(x, member, &r);
     free(text);
     identity_destroy(&i);
@@ -147,7 +147,7 @@ static void test_workers_are_compared_with_the_first(void **state) {
 static void test_other_programs(void **state) {
     (void)state;
     struct coming *x = coming_create();
-    struct meeting_ready r = {.epoch = 1, .manifest = 3, .endpoints = "tcp://h:1\n"};
+    struct notice_ready r = {.epoch = 1, .manifest = 3, .endpoints = "tcp://h:1\n"};
     const char *why = ready(x, 3, &r);
     assert_non_null(strstr(why, "server 0 does not say of which run it is"));
     assert_non_null(strstr(why, "install one version for all"));

@@ -1,7 +1,7 @@
 // Accepted senders inside of a job: those that the scheduler has named, and none because it was first. And what of a
 // scheduler is believed.
-#include "ps/net/meeting.h"
 #include "ps/net/net.h"
+#include "ps/net/notices.h"
 #include "tests/ps/test_ps_log.h"
 #include "tests/ps/test_ps_star.h"
 
@@ -172,60 +172,60 @@ static void hurt(const char *text, size_t bytes, void (*reads)(const char *text,
 }
 
 static void read_now(const char *text, size_t bytes) {
-    struct meeting_now now;
-    if (meeting_now_read(text, bytes, &now)) assert_true(now.epoch && now.job && now.address[0]);
+    struct notice_now now;
+    if (notice_now_read(text, bytes, &now)) assert_true(now.epoch && now.job && now.address[0]);
 }
 static void read_start(const char *text, size_t bytes) {
-    struct meeting_start s;
-    if (meeting_start_read(text, bytes, 1, 1, &s)) roster_destroy(&s.roster);
+    struct notice_start s;
+    if (notice_start_read(text, bytes, 1, 1, &s)) roster_destroy(&s.roster);
 }
 static void read_ready(const char *text, size_t bytes) {
-    struct meeting_ready r;
-    if (meeting_ready_read(text, bytes, &r)) free((char *)r.identity);
+    struct notice_ready r;
+    if (notice_ready_read(text, bytes, &r)) free((char *)r.identity);
 }
 static void read_failed(const char *text, size_t bytes) {
-    struct meeting_failed f;
-    if (meeting_failed_read(text, bytes, &f)) assert_true(strlen(f.why) < sizeof f.why);
+    struct notice_failed f;
+    if (notice_failed_read(text, bytes, &f)) assert_true(strlen(f.why) < sizeof f.why);
 }
 
 static void test_what_is_said(void **state) {
     (void)state;
     size_t bytes;
-    struct meeting_now now = {.epoch = 3, .job = UINT64_MAX, .clock = 7, .address = "tcp://[::1]:2"}, now2;
-    char *text = meeting_now_text(&now, &bytes);
-    assert_true(meeting_now_read(text, bytes, &now2));
+    struct notice_now now = {.epoch = 3, .job = UINT64_MAX, .clock = 7, .address = "tcp://[::1]:2"}, now2;
+    char *text = notice_now_text(&now, &bytes);
+    assert_true(notice_now_read(text, bytes, &now2));
     assert_true(now2.epoch == now.epoch && now2.job == now.job && now2.clock == now.clock);
     assert_string_equal(now2.address, now.address);
     hurt(text, bytes, read_now);
     free(text);
-    struct meeting_start start = {
+    struct notice_start start = {
         .from = {"/a b\nc", "0123456789abcdef", 7}, .life = 2, .roster = roster_create(1, 1)};
     snprintf(start.roster->shard[0].address, ROSTER_ADDRESS_MAX, "tcp://h:1");
-    text = meeting_start_text(&start, &bytes);
-    struct meeting_start start2;
-    assert_true(meeting_start_read(text, bytes, 1, 1, &start2));
+    text = notice_start_text(&start, &bytes);
+    struct notice_start start2;
+    assert_true(notice_start_read(text, bytes, 1, 1, &start2));
     assert_string_equal(start2.from.checkpoint, start.from.checkpoint);
     assert_string_equal(start2.from.seal, start.from.seal);
     assert_true(start2.from.step == 7 && start2.life == 2);
     assert_string_equal(start2.roster->shard[0].address, "tcp://h:1");
     roster_destroy(&start2.roster);
-    assert_false(meeting_start_read(text, bytes, 1, 2, &start2));
+    assert_false(notice_start_read(text, bytes, 1, 2, &start2));
     hurt(text, bytes, read_start);
     roster_destroy(&start.roster);
     free(text);
-    struct meeting_ready ready = {.epoch = 9, .manifest = 8, .identity = "{\n}", .endpoints = "tcp://h:1\n"},
-                         ready2;
-    text = meeting_ready_text(&ready, &bytes);
-    assert_true(meeting_ready_read(text, bytes, &ready2));
+    struct notice_ready ready = {.epoch = 9, .manifest = 8, .identity = "{\n}", .endpoints = "tcp://h:1\n"},
+                        ready2;
+    text = notice_ready_text(&ready, &bytes);
+    assert_true(notice_ready_read(text, bytes, &ready2));
     assert_true(ready2.epoch == 9 && ready2.manifest == 8);
     assert_string_equal(ready2.identity, "{\n}");
     assert_string_equal(ready2.endpoints, "tcp://h:1\n");
     free((char *)ready2.identity);
     hurt(text, bytes, read_ready);
     free(text);
-    struct meeting_failed failed = {.epoch = 2, .lost = true, .why = "it\nfailed"}, failed2;
-    text = meeting_failed_text(&failed, &bytes);
-    assert_true(meeting_failed_read(text, bytes, &failed2));
+    struct notice_failed failed = {.epoch = 2, .lost = true, .why = "it\nfailed"}, failed2;
+    text = notice_failed_text(&failed, &bytes);
+    assert_true(notice_failed_read(text, bytes, &failed2));
     assert_true(failed2.epoch == 2 && failed2.lost);
     assert_string_equal(failed2.why, failed.why);
     hurt(text, bytes, read_failed);

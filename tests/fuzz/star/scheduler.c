@@ -126,7 +126,7 @@ static int hear(struct life *x, struct wire_header h) {
     uint64_t job = e->job;
     bool failed = scheduler_core_error(x->core)[0] != 0;
     int64_t steps = scheduler_core_steps(x->core);
-    int i = scheduler_core_knows(x->core, &h);
+    int i = scheduler_core_sender_of(x->core, &h);
     scheduler_core_message(x->core, &h, x->s->now);
     FUZZ_CHECK(i >= 0 || same(x, epoch, failed, steps), "a %s of nobody changes the job",
                wire_kind_name(h.kind));
@@ -221,7 +221,7 @@ static void is_ready(struct life *x, struct process *p) {
     int i = place_of(x, p);
     if (i < 0 || i >= 16 || p->role == PS_SHARD) return;
     char *lines = met_endpoints(p->role == PS_SERVER ? x->s->t.threads : 0);
-    struct meeting_ready r = {.epoch = x->met.epoch, .manifest = 5, .endpoints = lines};
+    struct notice_ready r = {.epoch = x->met.epoch, .manifest = 5, .endpoints = lines};
     book_says(x, met_ready(i, p->incarnation, &r));
     free(lines);
     if (x->of[i] == p->incarnation) p->job = scheduler_core_epochs(x->core)->job;
@@ -238,7 +238,7 @@ static void any_news(struct life *x, const struct process *p, uint8_t what) {
     int i = place_of(x, p);
     if (i < 0 || i >= 16) return;
     bool has = x->book[i] == p->incarnation;
-    struct meeting_failed f = {.epoch = x->met.epoch - (what >> 7), .lost = what & 64, .why = "it failed"};
+    struct notice_failed f = {.epoch = x->met.epoch - (what >> 7), .lost = what & 64, .why = "it failed"};
     switch (what >> 4 & 3) {
         case 0:
             book_says(x, met_left(i, p->incarnation));
@@ -252,8 +252,8 @@ static void any_news(struct life *x, const struct process *p, uint8_t what) {
             book_says(x, met_failed(i, p->incarnation, &f));
             break;
         default:
-            book_says(x, met_said(i, p->incarnation, what & 64 ? MEETING_READY : MEETING_FAILED,
-                                  fuzz_text(&x->in)));
+            book_says(
+                x, met_said(i, p->incarnation, what & 64 ? NOTICE_READY : NOTICE_FAILED, fuzz_text(&x->in)));
     }
 }
 
@@ -374,8 +374,8 @@ FUZZ_TARGET(scheduler) {
     x.epoch = scheduler_core_epochs(x.core)->epoch;
     for (int i = 0; i < 16; i++) x.reported[i] = -1;
     while (x.in.left) turn(&x);
-    scheduler_core_slow(x.core, x.s->now, text);
-    scheduler_core_news(x.core, text);
+    scheduler_core_next_slow_line(x.core, x.s->now, text);
+    scheduler_core_next_news_line(x.core, text);
     scheduler_core_destroy(&x.core);
     sim_destroy(x.s);
 }

@@ -59,7 +59,7 @@ static void stranger(struct star *x) {
     if (!n || wire_decode(bytes, n, payload, &h) != 0) return;
     struct ps_frame *f = payload ? sim_frame(s, xcalloc(payload, 1), payload) : NULL;
     if (who & 4) {
-        int member = scheduler_core_knows(s->scheduler, &h);
+        int member = scheduler_core_sender_of(s->scheduler, &h);
         scheduler_core_message(s->scheduler, &h, s->now);
         ps_frame_release(f);
         FUZZ_CHECK(member < 0, "the scheduler takes a stranger's %s for member %d", wire_kind_name(h.kind),

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/net/meeting.h"
+#include "ps/net/notices.h"
 #include "shared/core/error.h"
 #include "shared/state/identity.h"
 #include "tests/fuzz/fuzz.h"
@@ -47,7 +47,7 @@ static void read_shards(const char *text, size_t n) {
     size_t at = 0;
     if (!all) return;
     for (int i = 0; i < SHARDS; i++)
-        roster_say_shard(written, sizeof written, &at, all[i].address, all[i].token);
+        roster_append_shard(written, sizeof written, &at, all[i].address, all[i].token);
     again = roster_read_shards(written, at, SHARDS);
     FUZZ_CHECK(again, "as written it is refused:\n%s", written);
     for (int i = 0; i < SHARDS; i++) {
@@ -76,45 +76,45 @@ static void same_text(char *text, char *again) {
 }
 
 static void read_now(const char *text, size_t n) {
-    struct meeting_now a, b;
+    struct notice_now a, b;
     size_t bytes;
-    if (!meeting_now_read(text, n, &a)) return;
-    char *written = meeting_now_text(&a, &bytes);
-    FUZZ_CHECK(meeting_now_read(written, bytes, &b), "as written it is refused:\n%s", written);
-    same_text(written, meeting_now_text(&b, &bytes));
+    if (!notice_now_read(text, n, &a)) return;
+    char *written = notice_now_text(&a, &bytes);
+    FUZZ_CHECK(notice_now_read(written, bytes, &b), "as written it is refused:\n%s", written);
+    same_text(written, notice_now_text(&b, &bytes));
 }
 
 static void read_start(const char *text, size_t n) {
-    struct meeting_start a, b;
+    struct notice_start a, b;
     size_t bytes;
-    if (!meeting_start_read(text, n, SHARDS, WORKERS, &a)) return;
-    char *written = meeting_start_text(&a, &bytes);
-    FUZZ_CHECK(meeting_start_read(written, bytes, SHARDS, WORKERS, &b), "as written it is refused:\n%s",
+    if (!notice_start_read(text, n, SHARDS, WORKERS, &a)) return;
+    char *written = notice_start_text(&a, &bytes);
+    FUZZ_CHECK(notice_start_read(written, bytes, SHARDS, WORKERS, &b), "as written it is refused:\n%s",
                written);
-    same_text(written, meeting_start_text(&b, &bytes));
+    same_text(written, notice_start_text(&b, &bytes));
     roster_destroy(&a.roster);
     roster_destroy(&b.roster);
 }
 
 static void read_ready(const char *text, size_t n) {
-    struct meeting_ready a, b;
+    struct notice_ready a, b;
     size_t bytes;
-    if (!meeting_ready_read(text, n, &a)) return;
-    char *written = meeting_ready_text(&a, &bytes);
-    FUZZ_CHECK(meeting_ready_read(written, bytes, &b), "as written it is refused:\n%s", written);
-    char *again = meeting_ready_text(&b, &bytes);
+    if (!notice_ready_read(text, n, &a)) return;
+    char *written = notice_ready_text(&a, &bytes);
+    FUZZ_CHECK(notice_ready_read(written, bytes, &b), "as written it is refused:\n%s", written);
+    char *again = notice_ready_text(&b, &bytes);
     free((char *)a.identity);
     free((char *)b.identity);
     same_text(written, again);
 }
 
 static void read_failed(const char *text, size_t n) {
-    struct meeting_failed a, b;
+    struct notice_failed a, b;
     size_t bytes;
-    if (!meeting_failed_read(text, n, &a)) return;
-    char *written = meeting_failed_text(&a, &bytes);
-    FUZZ_CHECK(meeting_failed_read(written, bytes, &b), "as written it is refused:\n%s", written);
-    same_text(written, meeting_failed_text(&b, &bytes));
+    if (!notice_failed_read(text, n, &a)) return;
+    char *written = notice_failed_text(&a, &bytes);
+    FUZZ_CHECK(notice_failed_read(written, bytes, &b), "as written it is refused:\n%s", written);
+    same_text(written, notice_failed_text(&b, &bytes));
 }
 
 FUZZ_TARGET(start) {

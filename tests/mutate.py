@@ -74,7 +74,7 @@ RULES = [Rule(*row) for row in (
      "test_shared_still"),
     # ---- deaths and restarts
     ("a silence and its kill are one death", CORE_C, "if (counted) c->given_up[i] = 0;", "counted = false;", EPOCHS),
-    ("who dies again before one start takes another restart", CORE_C, "    *fell = true;\n", "", EPOCHS),
+    ("who dies again before one start takes another restart", CORE_C, "    *died = true;\n", "", EPOCHS),
     ("who has died does not come by late news", CORE_C, "if (n->pid && n->pid == m->dead) return;", "", EPOCHS),
     ("who is to begin anew is not on its way", CORE_C, ".old = m->old || m->present,", ".old = false,", EPOCHS),
     ("who is ready for an epoch that is over is not present", CORE_C, "m->present || r->epoch != c->epochs.epoch", "m->present", EPOCHS),
@@ -144,6 +144,7 @@ RULES = [Rule(*row) for row in (
     ("a gradient counts only if the set has its worker", PUSH_SET, "        if (!belongs) continue;\n", "", LATE),
     ("the sum of n of N is scaled by N/n", PUSH_SET, ".scale = set_scale(&share)", ".scale = 1.0f", LATE),
     ("a late worker goes on at the step that is open", WORKER, "(h->step > asked->pull_want && !c->o.drops)", "h->step > asked->pull_want", LATE),
+    ("a gradient's buffer is free when its push was requested", WORKER, "unit_at(c, u, step)->handed >= count && ", "", "test_ps_shard"),
     ("pushes that credits allow leave before a jump", WORKER, "    pump(c, now);\n    c->jump = step;", "    c->jump = step;", LATE),
     ("what has not left of a step that is over does not leave", WORKER,
      "        if (s->sending == SEND_QUEUED && !s->init) drop_queued(c, key, s, now);\n", "", LATE),

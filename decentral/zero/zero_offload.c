@@ -258,7 +258,7 @@ const void *zero_offload_get(void *ctx, const struct state_range *s) {
 }
 
 // Returns the staging buffer of u: offloaded units alternate; units that are not offloaded do not count.
-static int place_of(const struct zero *z, int u) {
+static int staging_of(const struct zero *z, int u) {
     int before = 0;
     for (int i = 0; i < u; i++) before += z->units[i].offloaded;
     return before % ZERO_STAGED;
@@ -267,7 +267,7 @@ static int place_of(const struct zero *z, int u) {
 void zero_offload_update(struct zero *z, int u, const struct update_step *step) {
     struct zero_offload *o = &z->offload;
     struct zero_unit *zu = &z->units[u];
-    int at = place_of(z, u);
+    int at = staging_of(z, u);
     size_t bytes = unit_bytes(z, u);
     struct zero_offload_task *task = &o->tasks[o->task_set * z->opt.layout->count + u];
     *task = (struct zero_offload_task){z, u, at, step->lr, step->t};

@@ -22,7 +22,7 @@
 #include "shared/time/stall.h"
 #include "shared/time/timeline.h"
 
-// What one rank reports of its stalls and of its gaps, on the job's clock. Bounded: the longest are kept, GAPS_KEPT and STALLS.
+// One rank's report of its stalls and gaps, on the job's clock. Bounded: the longest are kept, GAPS_KEPT and STALLS.
 struct stall_report {
     struct spans exposed;  // without a ring for a server
     struct spans waits;    // peer: the worker that was waited for

@@ -18,6 +18,12 @@ int evaluate_command(const struct topology_table *t, int argc, char **argv);
 int keygen_command(const struct topology_table *t, int argc, char **argv);
 int generate_command(const struct topology_table *t, int argc, char **argv);
 
+// `train --dry-run`: prints the table, or one JSON document with as_json (docs/files.md). "here" compares the ranks
+// `part` with this machine's memory. Returns 0, or -1 after logging.
+struct job;
+struct memory_ranks;
+int dry_run(const struct job *j, const struct memory_ranks *part, FILE *f, bool as_json);
+
 // Prints the text of `starring --help`.
 void commands_overview(FILE *f, const char *benches);  // benches: their names, "step | kernels"
 

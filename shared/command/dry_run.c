@@ -1,9 +1,9 @@
-#include "shared/command/dry_run.h"
-
+// --dry-run: prints the forecast of a run (shared/predict/forecast.h), as a table or as JSON.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/command/commands.h"
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"

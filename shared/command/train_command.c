@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "shared/command/commands.h"
-#include "shared/command/dry_run.h"
 #include "shared/core/error.h"
 #include "shared/core/file.h"
 #include "shared/core/json.h"

@@ -6,11 +6,8 @@
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/core/numbers.h"
-#include "shared/model/model.h"
 #include "shared/time/timeline.h"
-#include "shared/train/batch_feed.h"
-#include "shared/train/saver.h"
-#include "shared/train/slowdown.h"
+#include "shared/train/train.h"
 
 #define MIB 1048576.0
 
@@ -41,21 +38,10 @@ int prediction_of_rank(const struct job *j, const char *role, int rank, struct p
     *out = (struct prediction){0};
     if (j->config->row->predict(j->config, j->layout, role, rank, out)) return -1;
     if (strcmp(role, "worker") != 0) return check_sizes(j, role, rank, out);
-    size_t model_bytes[MEM_CLASSES];
-    struct model_options m = train_model_options(j->config, &j->spec, j->layout);
-    model_predict(&m, model_bytes);
-    batch_feed_predict(j->config, config_device(j->config)->gpu, model_bytes);
-    slowdown_predict(j->config, model_bytes);
-    bool gpu = config_device(j->config)->gpu;
-    struct saver_bytes kept = saver_predict(j->config, j->layout, rank, out->state_bytes, gpu);
-    size_t alone = 0;  // only worker 0's, which makes it unlike the others
-    for (int c = 0; c < MEM_CLASSES; c++) {
-        model_bytes[c] += kept.checkpoints[c] + kept.snapshots[c];
-        alone += kept.snapshots[c];
-    }
-    for (int c = 0; c < MEM_CLASSES; c++) out->memory.predicted_bytes[c] += model_bytes[c];
-    // Units are padded for the number of workers, so all workers have equal shares.
-    if (alone)
+    size_t snapshots = train_predict(j->config, &j->spec, j->layout, rank, out->state_bytes,
+                                     config_device(j->config)->gpu, true, out->memory.predicted_bytes);
+    // Units are padded for the number of workers, so all workers have equal shares. Only worker 0 takes snapshots.
+    if (snapshots)
         out->same_ranks = 1;
     else if (!out->same_ranks)
         out->same_ranks = config_ranks(j->config, role) - rank;

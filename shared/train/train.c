@@ -616,11 +616,25 @@ static size_t peak_rss_bytes(void) {
     return kib * 1024;
 }
 
+size_t train_predict(const struct config *c, const struct model_spec *s, const struct layout *l, int rank,
+                     size_t state_bytes, bool gpu, bool snapshots, size_t bytes[MEM_CLASSES]) {
+    size_t model_bytes[MEM_CLASSES], of_snapshots = 0;
+    struct model_options m = train_model_options(c, s, l);
+    model_predict(&m, model_bytes);
+    batch_feed_predict(c, gpu, model_bytes);
+    slowdown_predict(c, model_bytes);
+    struct saver_bytes kept = saver_predict(c, l, rank, state_bytes, gpu);
+    for (int k = 0; k < MEM_CLASSES; k++) {
+        size_t own = snapshots ? kept.snapshots[k] : 0;
+        bytes[k] += model_bytes[k] + kept.checkpoints[k] + own;
+        of_snapshots += own;
+    }
+    return of_snapshots;
+}
+
 static void fill_report(struct train *x) {
     struct rank_report *r = &x->r->report;
     struct mem_usage usage;
-    size_t model_bytes[MEM_CLASSES];
-    struct model_options mo = train_model_options(x->c, x->o->spec, x->l);
     snprintf(r->role, sizeof r->role, "worker");
     r->rank = x->t->rank;
     r->job = x->t->job;
@@ -634,17 +648,10 @@ static void fill_report(struct train *x) {
     r->missed_steps = x->t->plan.missed;
     r->samples_counted = x->t->plan.in_part ? x->t->plan.samples - x->t->start.samples : 0;
     dev_usage(x->t->dev, &usage);
-    model_predict(&mo, model_bytes);
-    batch_feed_predict(x->c, !dev_host_memory(x->t->dev), model_bytes);
-    slowdown_predict(x->c, model_bytes);
-    struct saver_bytes kept =
-        saver_predict(x->c, x->l, x->t->rank, saver_state_bytes(x->o->saver), !dev_host_memory(x->t->dev));
+    memcpy(r->peak_bytes, usage.peak_bytes, sizeof r->peak_bytes);
     r->memory = x->t->memory;
-    for (int c = 0; c < MEM_CLASSES; c++) {
-        r->memory.predicted_bytes[c] += model_bytes[c] + kept.checkpoints[c] +
-                                        (saver_takes_snapshots(x->o->saver) ? kept.snapshots[c] : 0);
-        r->peak_bytes[c] = usage.peak_bytes[c];
-    }
+    train_predict(x->c, x->o->spec, x->l, x->t->rank, saver_state_bytes(x->o->saver),
+                  !dev_host_memory(x->t->dev), saver_takes_snapshots(x->o->saver), r->memory.predicted_bytes);
     r->rss_bytes = peak_rss_bytes();
     r->late_allocations = x->allocations ? usage.allocations - x->allocations : 0;
     r->wire = x->t->wire_predicted;

@@ -69,6 +69,11 @@ struct train_options {
 // and stream.
 struct model_options train_model_options(const struct config *c, const struct model_spec *s,
                                          const struct layout *l);
+// Adds the memory of worker `rank`'s training besides its topology's to bytes: the model, batches, delays, and copies
+// for checkpoints of state_bytes (struct prediction). gpu: the device's memory is not the host's. snapshots: also the
+// copies for snapshots. Returns the bytes of these.
+size_t train_predict(const struct config *c, const struct model_spec *s, const struct layout *l, int rank,
+                     size_t state_bytes, bool gpu, bool snapshots, size_t bytes[MEM_CLASSES]);
 // Runs config->steps steps, or fewer when interrupted. Returns 0, or -1 after logging; result is filled as
 // far as the run got.
 int train_run(const struct train_options *o, struct train_result *result);

@@ -60,7 +60,7 @@ struct bench_request {
 int bench_sizes_of_model(const struct bench_request *q, struct bench_sizes *out);  // 0, or -1 after logging
 
 // ---------------------------------------------------------------- the table
-#define BENCH_WORKS_MAX 48
+#define BENCH_WORKS_MAX 128
 #define BENCH_WAYS      4  // buffers a reduction sums
 
 struct bench_table {

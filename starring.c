@@ -6,7 +6,6 @@
 
 #include "decentral/mpi/mpi_engine.h"
 #include "decentral/ring.h"
-#include "ps/role_command.h"
 #include "ps/star.h"
 #include "shared/bench/bench.h"
 #include "shared/command/commands.h"

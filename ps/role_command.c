@@ -1,4 +1,10 @@
-#include "ps/role_command.h"
+// `starring scheduler`, `server` and `worker`: the star's roles as separate processes. train starts them
+// (ps/launch_star.h), or a user does by hand, on one machine or on many.
+//
+// A role started by hand compares its memory, prints which ranks it waits for and, with --out DIR, leaves its report
+// in DIR/ranks. Worker 0 takes DIR for the run (config.json, state.json), and the last worker or server to
+// leave prints the table (shared/launch/closing.h). If train has started the role, train does all of that.
+#include "ps/star.h"
 
 #include <limits.h>
 #include <net/if.h>
@@ -11,7 +17,6 @@
 #include "ps/job/security.h"
 #include "ps/net/member.h"
 #include "ps/net/net.h"
-#include "ps/star.h"
 #include "shared/command/commands.h"
 #include "shared/core/background.h"
 #include "shared/core/error.h"

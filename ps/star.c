@@ -12,13 +12,11 @@
 #include "ps/job/push_code.h"
 #include "ps/job/security.h"
 #include "ps/job/unit_moves.h"
-#include "ps/key_records.h"
 #include "ps/launch_star.h"
 #include "ps/net/medium.h"
 #include "ps/net/member.h"
 #include "ps/record/arrivals.h"
 #include "ps/server/policy_list.h"
-#include "ps/star_pairs.h"
 #include "shared/core/error.h"
 #include "shared/core/numbers.h"
 #include "shared/fabric/job_key.h"
@@ -55,21 +53,18 @@ static void resolve(struct config *c, const struct rank_env *e) {
 
 static bool is_alone(const struct config *c) { return consistency_row(c->variant)->on_arrival; }
 
-static int check_optimizer(const struct config *c) {
-    if (!c->optimizer.row->onebit) return 0;
-    return fail(
-        "optimizer.type %s: workers of a ring exchange their momenta; of a star the servers alone have them, and "
-        "workers push gradients; use --topology zero:0, or Adam",
-        c->optimizer.row->name);
-}
-
 // Checks each setting by itself, or against a number. An order of arrivals exists only where pushes are applied on
 // arrival.
 static int check(const struct config *c) {
     const struct ps_config *p = &c->ps;
     bool order = p->record_arrivals || p->replay_arrivals;
     int k = pushes_per_update(c);
-    if (star_pairs_check(c) != 0 || check_optimizer(c) != 0) return -1;
+    if (star_pairs_check(c) != 0) return -1;
+    if (c->optimizer.row->onebit)
+        return fail(
+            "optimizer.type %s: workers of a ring exchange their momenta; of a star the servers alone have them, and "
+            "workers push gradients; use --topology zero:0, or Adam",
+            c->optimizer.row->name);
     if (c->reduce_group == GROUP_HOST)
         return fail(
             "\"reduce_group\": \"host\": which of a star's workers are on one machine is known only where `starring train` "
@@ -105,7 +100,7 @@ static int check_rank(const struct config *c, const struct rank_env *e) {
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out) {
     const struct config in = local_steps_inner(c);
-    out->record_bytes = is_server(role) ? key_records_of_server(&in, l, rank) : key_records_of_worker(&in, l);
+    out->record_bytes = is_server(role) ? ps_server_records(&in, l, rank) : ps_worker_records(&in, l);
     if (out->record_bytes < 0) return -1;
     if (is_server(role) || ps_beside(c)) out->same_ranks = ps_server_alike(c, l, rank);
     if (is_server(role) && ps_server_predict(&in, l, rank, &out->memory, &out->wire)) return -1;

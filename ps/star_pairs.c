@@ -1,10 +1,11 @@
-#include "ps/star_pairs.h"
+// The settings of a star that exclude each other, and why: one table of pairs.
 
 #include <stdio.h>
 
 #include "ps/job/consistency.h"
 #include "ps/job/push_code.h"
 #include "ps/net/medium.h"
+#include "ps/star.h"
 #include "shared/core/error.h"
 
 // The settings that a configuration may ask for: name here, whether it asks, printed name. The topology decides whether

@@ -65,6 +65,11 @@ struct ps_worker_options {
 struct topology *ps_worker_create(const struct ps_worker_options *o);  // NULL after logging
 
 // Predictions only: they take almost no memory, however large the model. server: of server `rank`.
+// Host memory outside the ledger: the records of a role per key, which grow with keys, workers and, where an order of
+// arrivals is recorded or repeated, with steps. Bytes of server `rank`, and of each worker; SIZE_TOP
+// (shared/core/numbers.h) if they cannot be counted. Returns -1 after logging what is impossible.
+int64_t ps_server_records(const struct config *c, const struct layout *l, int rank);
+int64_t ps_worker_records(const struct config *c, const struct layout *l);
 int ps_worker_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire);
 int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,

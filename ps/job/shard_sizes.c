@@ -29,12 +29,6 @@ void shard_sizes_of_unit(const struct shard_cut *cut, int64_t n_pad, struct size
     for (int i = 0; i < 3; i++) out[i].keys *= cut->parts;
 }
 
-static void count_unit(struct shard_sizes *s, int64_t n_pad, int64_t units) {
-    struct size_class of[3];
-    shard_sizes_of_unit(&s->cut, n_pad, of);
-    for (int i = 0; i < 3; i++) count_keys(s, of[i].elements, units * of[i].keys);
-}
-
 static int larger_first(const void *a, const void *b) {
     const struct size_class *x = a, *y = b;
     return x->elements > y->elements ? -1 : x->elements < y->elements;
@@ -43,7 +37,9 @@ static int larger_first(const void *a, const void *b) {
 static void count_all(struct shard_sizes *s, const struct layout *l) {
     for (int u = 0, same; u < l->count; u += same) {
         for (same = 1; u + same < l->count && l->units[u + same].n_pad == l->units[u].n_pad;) same++;
-        count_unit(s, l->units[u].n_pad, same);
+        struct size_class of[3];
+        shard_sizes_of_unit(&s->cut, l->units[u].n_pad, of);
+        for (int i = 0; i < 3; i++) count_keys(s, of[i].elements, (int64_t)same * of[i].keys);
     }
     qsort(s->class, (size_t)s->classes, sizeof *s->class, larger_first);
 }

@@ -291,15 +291,12 @@ static int read_all(struct reading *r, char *text) {
     return *text ? refuse(r, "is followed by more") : 0;
 }
 
-// A longer file belongs to another run.
-static size_t words_at_most(const struct arrivals_options *o) {
-    int64_t keys = o->map->shard_keys[o->shard], pushes = size_times(o->workers, o->steps);
-    return (size_t)size_plus(size_times(keys, size_plus(size_times(pushes, WORDS_MOST), 32)), 8192);
-}
-
 struct arrivals *arrivals_read(const struct arrivals_options *o, const char *dir) {
     char *name = xasprintf("arrivals.%d", o->shard), *path = xasprintf("%s/%s", dir, name);
-    char why[FILE_WHY_MAX], *text = run_file_read_up_to(dir, name, words_at_most(o), why);
+    // A longer file belongs to another run.
+    int64_t keys = o->map->shard_keys[o->shard], pushes = size_times(o->workers, o->steps);
+    size_t most = (size_t)size_plus(size_times(keys, size_plus(size_times(pushes, WORDS_MOST), 32)), 8192);
+    char why[FILE_WHY_MAX], *text = run_file_read_up_to(dir, name, most, why);
     struct arrivals *a = arrivals_create(o);
     struct reading r = {.a = a, .path = path};
     int rc =

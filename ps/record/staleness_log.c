@@ -65,15 +65,6 @@ static void count(struct tally *t, uint64_t tau, int64_t number) {
     if (tau > t->max) t->max = tau;
 }
 
-// The norm of the gradient, or of its decoded code, as it is applied: clipped and without the loss scale if its worker
-// decides that.
-static double norm_of(const struct staleness_log *s, const struct wire_header *h, const void *grad,
-                      int64_t n) {
-    struct exact_sum sum;
-    if (push_squares(&s->o.code, s->o.dtype, grad, n, &sum) != 0 || sum.nonfinite) return NAN;
-    return sqrt(exact_sum_value(&sum)) * (double)h->grad_scale;
-}
-
 // The number of updates that so many pushes of a key make; the last update may be of fewer pushes.
 static int64_t updates_of(const struct staleness_log *s, int64_t pushes) {
     int64_t per = s->o.per_update > 1 ? s->o.per_update : 1;
@@ -82,7 +73,11 @@ static int64_t updates_of(const struct staleness_log *s, int64_t pushes) {
 
 static void log_push(struct staleness_log *s, const struct wire_header *h, const void *grad, uint64_t tau) {
     const struct partition *p = &s->o.map->parts[h->key];
-    double norm = norm_of(s, h, grad, p->end - p->begin);
+    // The norm of the gradient, or of its decoded code, as it is applied: clipped and without the loss scale if its
+    // worker decides that.
+    struct exact_sum sum;
+    bool finite = push_squares(&s->o.code, s->o.dtype, grad, p->end - p->begin, &sum) == 0 && !sum.nonfinite;
+    double norm = finite ? sqrt(exact_sum_value(&sum)) * (double)h->grad_scale : NAN;
     char text[32] = "null";
     if (isfinite(norm)) snprintf(text, sizeof text, "%.9g", norm);
     char *line = xasprintf(

@@ -15,7 +15,7 @@
 static void add_groups(const struct sum_args *a, int64_t at, int64_t n, void *out) {
     char rounded[SCALED_AT_ONCE * sizeof(float)] __attribute__((aligned(64)));
     for (int i = 0, end; i < a->count; i = end) {
-        int worker = a->turn + i, rest = a->group - worker % a->group;
+        int worker = a->first_worker + i, rest = a->group - worker % a->group;
         end = a->count - i < rest ? a->count : i + rest;
         bool whole = end - i == rest, last = out && end == a->count;
         for (int k = i; k < end; k += GRADS_AT_ONCE) {
@@ -24,13 +24,14 @@ static void add_groups(const struct sum_args *a, int64_t at, int64_t n, void *ou
             bool over = whole && k + count == end;
             for (int j = 0; j < count; j++)
                 in[j] = (const char *)a->grads[k + j] + (size_t)at * dtype_size(a->dtype);
-            sum_block(&(struct sum_block){.out = over ? (void *)rounded : a->group_acc + at,
-                                          .start = (a->turn + k) % a->group ? a->group_acc + at : NULL,
-                                          .in = in,
-                                          .count = count,
-                                          .n = n,
-                                          .from = a->dtype,
-                                          .to = over ? a->dtype : DT_F32});
+            sum_block(
+                &(struct sum_block){.out = over ? (void *)rounded : a->group_acc + at,
+                                    .start = (a->first_worker + k) % a->group ? a->group_acc + at : NULL,
+                                    .in = in,
+                                    .count = count,
+                                    .n = n,
+                                    .from = a->dtype,
+                                    .to = over ? a->dtype : DT_F32});
         }
         if (!whole) return;
         const void *group = rounded;

@@ -31,7 +31,7 @@ struct sum_args {
     struct code_format code;
     // With groups; then there is no scale:
     int group;         // workers of a group, more than 1; 0: none
-    int turn;          // the worker of grads[0]
+    int first_worker;  // the worker of grads[0]
     float *group_acc;  // (n): sum of the incomplete group; acc: sum of the complete ones
 };
 // acc = [acc +] grads[0] + grads[1] + ..

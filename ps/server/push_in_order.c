@@ -50,7 +50,7 @@ static void committed(struct server_core *c, struct server_key *k) {
     *s = (struct slot){.held = s->held, .ready_ns = s->ready_ns};
     c->open--;
     answer_pulls(c, k);
-    if (keep) keep_key(c, k, k->step, false);
+    if (keep) checkpoint_key(c, k, k->step, false);
     if (++r->committed < c->count) return;
     c->step++;
     c->totals.steps = (double)(c->step - c->begin);
@@ -82,13 +82,13 @@ int commit_key(struct server_core *c, struct server_key *k) {
 }
 
 // ---------------------------------------------------------------- a slot
-void note_age(struct server_core *c, const struct wire_header *h, const void *grad, uint64_t tau) {
+void count_age(struct server_core *c, const struct wire_header *h, const void *grad, uint64_t tau) {
     staleness_count(&c->totals.staleness, tau);
     if (c->o.staleness_log) staleness_log_push(c->o.staleness_log, h, grad, tau);
 }
 
-int note_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
-              const struct gradient *g) {
+int slot_add_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                  const struct gradient *g) {
     struct slot *s = slot_of(c, k, h->step);
     int w = h->rank;
     if (s->contributed == 0) {
@@ -103,22 +103,22 @@ int note_push(struct server_core *c, struct server_key *k, const struct wire_hea
     }
     k->pushed[w] = h->step + 1;
     s->ready_ns[w] = h->ready_ns;
-    s->keep = s->keep || keep_wanted(c, h);
+    s->keep = s->keep || checkpoint_wanted(c, h);
     s->contributed++;
     s->needed_ns = ps_later(s->needed_ns, h->ready_ns);
     c->totals.pushes++;
     // The age counts each step that is still open as an update: nobody knows yet whose gradients it will have.
     uint64_t tau = (uint64_t)(k->version - h->version + h->step - k->step);
-    if (!c->policy->fix) note_age(c, h, g->data, tau);
+    if (!c->policy->fix) count_age(c, h, g->data, tau);
     const struct arrival read = {w, (uint32_t)h->version, 0, h->step * c->rule.workers + w};
     if (c->o.record && consistency_reads_vary(&c->rule)) arrivals_note(c->o.record, k->key, &read);
-    hold(c, s, w, g);
+    slot_hold(c, s, w, g);
     return 0;
 }
 
 // Whether workers' credits, or workers themselves, wait until the gradients are read. This is not so for gradients in
 // segments and for frames that were acknowledged on arrival.
-static bool owes_acknowledgement(const struct server_core *c, const struct slot *s) {
+static bool awaits_acknowledgement(const struct server_core *c, const struct slot *s) {
     for (int w = 0; w < c->rule.workers && !c->policy->takes_frames; w++)
         if (s->held[w].frame) return true;
     return false;
@@ -128,7 +128,7 @@ int add_up(struct server_core *c, struct server_key *k, const struct sum_args *s
     const struct slot *s = slot_of(c, k, k->step);
     const struct update_scalars *scalars = c->commit_waits ? NULL : scalars_of(c, k->step);
     const struct update_step step = {.lr = s->lr, .t = k->version + k->skew + 1, .scalars = scalars};
-    *at_once = scalars && atomic_load(&k->inflight) == 0 && !owes_acknowledgement(c, s);
+    *at_once = scalars && atomic_load(&k->inflight) == 0 && !awaits_acknowledgement(c, s);
     struct key_pass p = {.sum = *sum,
                          .squares = &round_of(c, k->step)->sum,
                          .optimizer = &c->o.config->optimizer,
@@ -191,17 +191,18 @@ static int check_reads(struct server_core *c, const struct server_key *k) {
 }
 
 // The gradients to add next, as a sum's arguments.
-static struct sum_args turns_of(struct server_core *c, const struct server_key *k, const struct slot *s) {
+static struct sum_args next_gradients(struct server_core *c, const struct server_key *k,
+                                      const struct slot *s) {
     struct sum_args a = {.acc = k->buf.acc,
                          .n = k->n,
                          .dtype = c->dtype,
-                         .first = s->turn == 0,
+                         .first = s->next_worker == 0,
                          .code = c->code,
                          .group = c->group,
-                         .turn = s->turn,
+                         .first_worker = s->next_worker,
                          .group_acc = k->buf.part_acc};
-    for (int most = c->rule.workers - s->turn; a.count < most; a.count++) {
-        const struct gradient *g = &s->held[s->turn + a.count];
+    for (int most = c->rule.workers - s->next_worker; a.count < most; a.count++) {
+        const struct gradient *g = &s->held[s->next_worker + a.count];
         if (!g->data) break;
         c->grads[a.count] = g->data;
     }
@@ -210,11 +211,11 @@ static struct sum_args turns_of(struct server_core *c, const struct server_key *
 }
 
 // `count` more gradients are in the sum: acknowledges them. If a worker's pull is open, the answer acknowledges too.
-static void take_turns(struct server_core *c, struct server_key *k, struct slot *s, int count) {
-    for (int end = s->turn + count; s->turn < end; s->turn++) {
-        int w = s->turn;
+static void release_added(struct server_core *c, struct server_key *k, struct slot *s, int count) {
+    for (int end = s->next_worker + count; s->next_worker < end; s->next_worker++) {
+        int w = s->next_worker;
         bool told = !s->held[w].frame && k->pulls[w].pending;
-        let_go(c, s, w);
+        slot_release(c, s, w);
         if (w > 0) s->ready_ns[w] = ps_later(s->ready_ns[w], s->ready_ns[w - 1]);
         if (!told) acknowledge(c, k, w, k->step, false);
     }
@@ -223,20 +224,20 @@ static void take_turns(struct server_core *c, struct server_key *k, struct slot 
 // Adds what can be added to the open step. A gradient in a frame is added as soon as it is the next one, for frames use
 // memory that credits lend. Waiting gradients in segments cost nothing: if all workers have segments, the gradients are
 // added together, in one pass, when the last one has arrived.
-static int add_turns(struct server_core *c, struct server_key *k) {
+static int add_next(struct server_core *c, struct server_key *k) {
     struct slot *s = slot_of(c, k, k->step);
     if (s->complete || !s->contributed) return 0;
-    struct sum_args sum = turns_of(c, k, s);
-    if (consistency_completes(&c->rule, s->turn + sum.count)) {
+    struct sum_args sum = next_gradients(c, k, s);
+    if (consistency_completes(&c->rule, s->next_worker + sum.count)) {
         bool at_once;
         if (add_up(c, k, &sum, &at_once) != 0) return -1;
-        take_turns(c, k, s, sum.count);
+        release_added(c, k, s, sum.count);
         return close_slot(c, k, at_once);
     }
     if (sum.count > 0 && c->attached < c->rule.workers) {
-        work_on(c, SERVER_SUM, span_for(k->step, k->key, s->turn, sum.count));
+        work_on(c, SERVER_SUM, span_for(k->step, k->key, s->next_worker, sum.count));
         sum_add(&sum);
-        take_turns(c, k, s, sum.count);
+        release_added(c, k, s, sum.count);
     }
     return 0;
 }
@@ -245,20 +246,20 @@ static int in_order_advance(struct server_core *c, struct server_key *k) {
     int64_t step;
     do {
         step = k->step;
-        if (add_turns(c, k) != 0 || commit_key(c, k) != 0) return -1;
+        if (add_next(c, k) != 0 || commit_key(c, k) != 0) return -1;
     } while (k->step > step);
     return check_reads(c, k);
 }
 
 static int in_order_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
                           const struct gradient *g) {
-    int turn = slot_of(c, k, h->step)->turn, w = h->rank;
-    if (note_push(c, k, h, g) != 0) return -1;
+    int next = slot_of(c, k, h->step)->next_worker, w = h->rank;
+    if (slot_add_push(c, k, h, g) != 0) return -1;
     // With a delay the weights that the worker asks for after its push may exist before the step's sum does.
     if (pull_ready(c, k, w)) answer_pull(c, k, w);
-    if (h->step == k->step && (w == turn || !g->frame)) return in_order_advance(c, k);
+    if (h->step == k->step && (w == next || !g->frame)) return in_order_advance(c, k);
     if (!g->frame) return 0;
-    note_held(c);
+    update_held_peak(c);
     acknowledge(c, k, w, h->step, true);
     return 0;
 }

@@ -74,7 +74,7 @@ static void send_copy(const struct server_core *c, struct server_key *k, int wor
 }
 
 // A resent answer is the same as the first.
-void note_sent(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
+void answer_as_sent(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
     if (!k->sent) return;
     uint64_t seq = k->pulls[worker].seq;
     if (k->sent[worker].seq != seq) send_copy(c, k, worker, seq);
@@ -84,7 +84,7 @@ void note_sent(struct server_core *c, struct server_key *k, int worker, struct p
 }
 
 // Called before the weights change: a worker that has not pulled yet computes on the initial weights.
-static void note_initial(const struct server_core *c, struct server_key *k) {
+static void copy_initial(const struct server_core *c, struct server_key *k) {
     for (int w = 0; k->sent && w < c->rule.workers; w++)
         if (!k->sent[w].seq) send_copy(c, k, w, SENT_INITIAL);
 }
@@ -114,7 +114,7 @@ static bool is_used(const struct server_core *c, uint32_t flags, uint64_t age) {
     return !(flags & WIRE_SKIP) && !is_too_old(c, age);
 }
 
-int64_t told_age(const struct server_core *c, uint32_t flags, uint64_t age) {
+int64_t age_for_worker(const struct server_core *c, uint32_t flags, uint64_t age) {
     return is_used(c, flags, age) ? (int64_t)age : -1;
 }
 
@@ -177,10 +177,6 @@ static void add_push(struct server_core *c, struct server_key *k, const struct w
     s->of[s->pushes++] = (struct summed){h->batch, h->rank};
 }
 
-static bool is_whole(const struct server_core *c, const struct server_key *k) {
-    return k->sum.pushes >= c->per_update || k->sum.ends;
-}
-
 static int commit_sum(struct server_core *c, struct server_key *k) {
     struct open_sum *s = &k->sum;
     const struct sum_args a = {.acc = k->buf.acc,
@@ -189,7 +185,7 @@ static int commit_sum(struct server_core *c, struct server_key *k) {
                                .scale = (float)(1.0 / (s->weight * (double)s->unit))};
     const struct update_scalars scalars = {.grad_scale = s->unit};
     sum_finish(&a, 0, k->n, k->buf.acc);
-    note_initial(c, k);
+    copy_initial(c, k);
     if (apply(c, k, k->buf.acc, s->lr * (float)(s->weight / s->tokens), &scalars) != 0) return -1;
     k->version += s->pushes - 1;
     k->skew -= s->pushes - 1;
@@ -198,14 +194,14 @@ static int commit_sum(struct server_core *c, struct server_key *k) {
 }
 
 // Workers that have waited for this push get its time in their answers.
-static void answer_behind(struct server_core *c, struct server_key *k, int pusher) {
+static void answer_waiting(struct server_core *c, struct server_key *k, int pusher) {
     int64_t *ready_ns = k->slots->ready_ns;
     for (int w = 0; w < c->rule.workers && pusher >= 0; w++)
         if (w != pusher && pull_ready(c, k, w)) ready_ns[w] = ps_later(ready_ns[w], ready_ns[pusher]);
     answer_pulls(c, k);
 }
 
-int sum_end(struct server_core *c, struct server_key *k) {
+int commit_last_sum(struct server_core *c, struct server_key *k) {
     k->sum.ends = true;
     if (!k->sum.pushes) return 0;
     if (commit_sum(c, k) != 0) return -1;
@@ -225,12 +221,12 @@ static int take_gradient(struct server_core *c, struct server_key *k, const stru
     add_squares(c, k, grad, scalars.grad_scale);
     if (as_it_is) {
         work_on(c, SERVER_UPDATE, of_push(k, h->rank, h->step));
-        note_initial(c, k);
+        copy_initial(c, k);
         return apply(c, k, grad, h->lr * (float)share, &scalars);
     }
     work_on(c, SERVER_SUM, of_push(k, h->rank, h->step));
     add_push(c, k, h, grad, scalars.grad_scale, share);
-    if (!is_whole(c, k)) return 0;
+    if (k->sum.pushes < c->per_update && !k->sum.ends) return 0;
     work_on(c, SERVER_UPDATE, of_push(k, h->rank, h->step));
     return commit_sum(c, k);
 }
@@ -246,7 +242,7 @@ int on_arrival_admit(struct server_core *c, struct server_key *k, const struct w
     } else {
         const void *grad = c->code.kind == CODE_NONE ? g->data : gradient_decoded(c, k, g);
         const struct arrival arrival = {w, (uint32_t)h->version, (uint32_t)behind, h->batch};
-        if (is_used(c, h->flags, age)) note_age(c, h, grad, age);
+        if (is_used(c, h->flags, age)) count_age(c, h, grad, age);
         if (c->o.record) arrivals_note(c->o.record, k->key, &arrival);
         batches_add(k->batches, words, h->batch);
         int rc = take_gradient(c, k, h, grad, age);
@@ -258,11 +254,11 @@ int on_arrival_admit(struct server_core *c, struct server_key *k, const struct w
     }
     // Tells the pushing worker, and those who waited for the push.
     k->pushed[w] = h->step + 1;
-    k->staleness[w] = told_age(c, h->flags, age);
+    k->staleness[w] = age_for_worker(c, h->flags, age);
     k->slots->ready_ns[w] = h->ready_ns;
     if (g->frame || !k->pulls[w].pending) acknowledge(c, k, w, h->step, false);
-    answer_behind(c, k, w);
-    if (keep_wanted(c, h)) keep_key(c, k, h->step + 1, false);
+    answer_waiting(c, k, w);
+    if (checkpoint_wanted(c, h)) checkpoint_key(c, k, h->step + 1, false);
     return 0;
 }
 
@@ -274,7 +270,7 @@ const char *on_arrival_unfit(const struct server_core *c, const struct server_ke
 }
 
 // Pushes of the worker that the weights do not have yet: they are in a sum that is not applied.
-static int64_t lacking(const struct server_key *k, int worker) {
+static int64_t pushes_in_sum(const struct server_key *k, int worker) {
     int64_t n = 0;
     for (int i = 0; i < k->sum.pushes; i++) n += k->sum.of[i].worker == worker;
     return n;
@@ -282,17 +278,17 @@ static int64_t lacking(const struct server_key *k, int worker) {
 
 // Whether the worker may have weights without the last max_lead pushes of others, but with all earlier ones. An open
 // sum has at most K - 1 pushes, which is at most max_lead (ps/star.c), so the slowest worker always may.
-static bool may_lead(const struct server_core *c, const struct server_key *k, int worker) {
+static bool is_within_lead(const struct server_core *c, const struct server_key *k, int worker) {
     int64_t lead = c->o.config->ps.max_lead, want = k->pulls[worker].want;
     for (int w = 0; w < c->rule.workers && lead > 0; w++)
-        if (!c->over[w] && k->pushed[w] - lacking(k, w) < want - lead) return false;
+        if (!c->over[w] && k->pushed[w] - pushes_in_sum(k, w) < want - lead) return false;
     return true;
 }
 
 // A worker that no longer pushes computes nothing on what it reads.
 static bool on_arrival_may_read(const struct server_core *c, const struct server_key *k, int worker) {
     if (k->pushed[worker] < k->pulls[worker].want) return false;
-    return c->over[worker] || may_lead(c, k, worker);
+    return c->over[worker] || is_within_lead(c, k, worker);
 }
 
 // Answers pulls that waited for a worker which no longer pushes.
@@ -335,7 +331,7 @@ const struct push_policy push_on_arrival = {.fits = on_arrival_fits,
                                             .unfit = on_arrival_unfit,
                                             .admit = on_arrival_admit,
                                             .may_read = on_arrival_may_read,
-                                            .answer = note_sent,
+                                            .answer = answer_as_sent,
                                             .over = on_arrival_over,
-                                            .end = sum_end,
+                                            .end = commit_last_sum,
                                             .open = on_arrival_open};

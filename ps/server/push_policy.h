@@ -62,7 +62,7 @@ struct push_policy {
     // Takes a SET of the scheduler. Returns 0, or -1 with an error.
     int (*fix)(struct server_core *c, const struct wire_header *h);
     // A new process has a worker's rank: the slots have released the old one's gradients.
-    void (*begin_life)(struct server_core *c, int worker);
+    void (*replace_worker)(struct server_core *c, int worker);
     // A worker no longer pushes. Returns 0, or -1 with an error.
     int (*over)(struct server_core *c, int worker);
     // No worker pushes the key any more. Returns 0, or -1 with an error.

@@ -56,7 +56,7 @@ static bool replayed_may_read(const struct server_core *c, const struct server_k
 
 static void replayed_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
     struct replay_worker *r = &replay_of(k)->w[worker];
-    note_sent(c, k, worker, m);
+    answer_as_sent(c, k, worker, m);
     if (wanted(c, k, worker) < 0) return;
     if (r->told != k->pulls[worker].want) {
         r->told = k->pulls[worker].want;
@@ -65,7 +65,7 @@ static void replayed_answer(struct server_core *c, struct server_key *k, int wor
             r->copy = xcalloc(1, m->bytes);
             memcpy(r->copy, m->payload, m->bytes);
             c->totals.held_bytes += m->bytes;
-            note_held(c);
+            update_held_peak(c);
         }
     }
     m->header.updates -= age_of(c, m->header.version - r->version);
@@ -142,10 +142,10 @@ static int replayed_admit(struct server_core *c, struct server_key *k, const str
     free(r->copy);
     r->copy = NULL;
     r->push = held_push_of(h);
-    hold(c, k->slots, h->rank, g);
-    note_held(c);
+    slot_hold(c, k->slots, h->rank, g);
+    update_held_peak(c);
     k->pushed[h->rank] = h->step + 1;
-    k->staleness[h->rank] = told_age(c, h->flags, (uint64_t)age_of(c, a->staleness));
+    k->staleness[h->rank] = age_for_worker(c, h->flags, (uint64_t)age_of(c, a->staleness));
     if (g->frame) acknowledge(c, k, h->rank, h->step, false);
     return replayed_advance(c, k);
 }
@@ -189,6 +189,6 @@ const struct push_policy push_replayed = {.fits = replayed_fits,
                                           .may_read = replayed_may_read,
                                           .advance = replayed_advance,
                                           .answer = replayed_answer,
-                                          .end = sum_end,
+                                          .end = commit_last_sum,
                                           .open = replayed_open,
                                           .close = replayed_close};

@@ -168,13 +168,13 @@ static int take(struct server_core *c, struct server_key *k, int w) {
     if (uses) {
         const void *grad = c->code.kind == CODE_NONE ? g.data : gradient_decoded(c, k, &g);
         work_on(c, SERVER_SUM, of_push(k, w, h.step));
-        note_age(c, &h, grad, (uint64_t)k->staleness[w]);
+        count_age(c, &h, grad, (uint64_t)k->staleness[w]);
         add_to_entry(c, k, &h, grad);
         k->version++;
         k->skew--;
         if (!x->updated && is_full(r)) rc = update(c, k, w, h.lr);
     }
-    let_go(c, k->slots, w);
+    slot_release(c, k->slots, w);
     if (rc != 0) return -1;
     c->totals.duplicates += known;
     if (!known) {
@@ -187,7 +187,7 @@ static int take(struct server_core *c, struct server_key *k, int w) {
     k->slots->ready_ns[w] = h.ready_ns;
     if (!g.frame && !k->pulls[w].pending) acknowledge(c, k, w, h.step, false);
     answer_pulls(c, k);
-    if (keep_wanted(c, &h)) keep_key(c, k, h.step + 1, false);
+    if (checkpoint_wanted(c, &h)) checkpoint_key(c, k, h.step + 1, false);
     return 0;
 }
 
@@ -209,8 +209,8 @@ static int table_admit(struct server_core *c, struct server_key *k, const struct
     struct table_key *r = k->own;
     int w = h->rank;
     r->w[w].push = held_push_of(h);
-    hold(c, k->slots, w, g);
-    note_held(c);
+    slot_hold(c, k->slots, w, g);
+    update_held_peak(c);
     k->pushed[w] = h->step + 1;
     if (g->frame) acknowledge(c, k, w, h->step, false);  // its age follows with the weights
     if (c->o.replay) return table_advance(c, k);

@@ -61,9 +61,9 @@ static int set_admit(struct server_core *c, struct server_key *k, const struct w
         return 0;
     }
     k->staleness[h->rank] = 0;
-    if (note_push(c, k, h, g) != 0) return -1;
+    if (slot_add_push(c, k, h, g) != 0) return -1;
     if (g->frame) {
-        note_held(c);
+        update_held_peak(c);
         acknowledge(c, k, h->rank, h->step,
                     false);  // the server's own from now on, whatever happens to the worker
     }
@@ -100,7 +100,7 @@ static int add_set(struct server_core *c, struct server_key *k, uint64_t set) {
         if (here) k->staleness[w] = belongs ? 0 : -1;
         c->totals.dropped += here && !belongs;
         if (!belongs) continue;
-        note_age(c, &counts, s->held[w].data, 0);
+        count_age(c, &counts, s->held[w].data, 0);
         c->grads[sum.count++] = s->held[w].data;
         if (c->o.record) arrivals_note(c->o.record, k->key, &in);
     }
@@ -108,7 +108,7 @@ static int add_set(struct server_core *c, struct server_key *k, uint64_t set) {
     for (int w = 0; w < c->rule.workers; w++) {
         bool counts = (set & elastic_bit(w)) != 0, told = s->held[w].frame || k->pulls[w].pending;
         if (counts) ready_ns = s->ready_ns[w] = ps_later(s->ready_ns[w], ready_ns);
-        let_go(c, s, w);
+        slot_release(c, s, w);
         if (counts && !told) acknowledge(c, k, w, k->step, false);
     }
     s->needed_ns = ready_ns;
@@ -149,7 +149,7 @@ static void set_before_pull(struct server_core *c, struct server_key *k, const s
         k->staleness[h->rank] = -1;
 }
 
-static void set_begin_life(struct server_core *c, int worker) {
+static void set_replace_worker(struct server_core *c, int worker) {
     for (int i = 0; i < c->slots; i++) {
         c->rounds[i].parts[worker] = (struct set_part){0};
         c->rounds[i].arrived &= ~elastic_bit(worker);
@@ -179,4 +179,4 @@ const struct push_policy push_set = {.fits = set_fits,
                                      .before_pull = set_before_pull,
                                      .answer = set_answer,
                                      .fix = set_fix,
-                                     .begin_life = set_begin_life};
+                                     .replace_worker = set_replace_worker};

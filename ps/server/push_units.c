@@ -26,7 +26,7 @@
 
 struct micro_key {
     int count, workers;      // M, micro-batches of a step; N
-    int at, turn;            // the micro-batch being summed, and the worker whose gradient is next
+    int at, next_worker;     // the micro-batch being summed, and the worker whose gradient is next
     int *next;               // (N) the micro-batch that the worker pushes next
     struct gradient *early;  // (M - 1, N) not in a sum yet; the slot holds those of the last micro-batch
 };
@@ -80,14 +80,14 @@ static void answer(struct server_core *c, const struct server_key *k, int w, int
 }
 
 // The gradients to add next, as a sum's arguments.
-static struct sum_args turns_of(struct server_core *c, const struct server_key *k) {
+static struct sum_args next_gradients(struct server_core *c, const struct server_key *k) {
     const struct micro_key *m = k->own;
     struct sum_args a = {.acc = m->count > 1 ? k->buf.part_acc : k->buf.acc,
                          .grads = c->grads,
                          .n = k->n,
                          .dtype = c->dtype,
-                         .first = m->turn == 0};
-    for (int w = m->turn; w < c->rule.workers; w++) {
+                         .first = m->next_worker == 0};
+    for (int w = m->next_worker; w < c->rule.workers; w++) {
         const struct gradient *g = place_of(c, k, m->at, w);
         if (!g->data) break;
         c->grads[a.count++] = g->data;
@@ -96,12 +96,12 @@ static struct sum_args turns_of(struct server_core *c, const struct server_key *
 }
 
 // `count` more gradients are in the sum.
-static void take_turns(struct server_core *c, struct server_key *k, int count) {
+static void release_added(struct server_core *c, struct server_key *k, int count) {
     struct micro_key *m = k->own;
     int64_t *ready_ns = slot_of(c, k, k->step)->ready_ns;
-    for (int end = m->turn + count; m->turn < end; m->turn++) {
-        int w = m->turn;
-        drop_gradient(c, place_of(c, k, m->at, w));
+    for (int end = m->next_worker + count; m->next_worker < end; m->next_worker++) {
+        int w = m->next_worker;
+        gradient_release(c, place_of(c, k, m->at, w));
         if (w > 0 && ready_ns[w - 1] > ready_ns[w]) ready_ns[w] = ready_ns[w - 1];
         answer(c, k, w, m->at, false);
     }
@@ -119,22 +119,22 @@ static int end_step(struct server_core *c, struct server_key *k, struct sum_args
             (struct sum_args){.acc = k->buf.acc, .grads = c->grads, .count = 1, .n = k->n, .dtype = c->dtype};
     }
     if (add_up(c, k, sum, &at_once) != 0) return -1;
-    take_turns(c, k, count);
-    m->at = m->turn = 0;
+    release_added(c, k, count);
+    m->at = m->next_worker = 0;
     return close_slot(c, k, at_once);
 }
 
 static int units_advance(struct server_core *c, struct server_key *k) {
     struct micro_key *m = k->own;
     while (!slot_of(c, k, k->step)->complete) {
-        struct sum_args sum = turns_of(c, k);
+        struct sum_args sum = next_gradients(c, k);
         int count = sum.count;
         if (!count) return 0;
-        if (m->turn + count == c->rule.workers && m->at + 1 == m->count) return end_step(c, k, &sum);
-        work_on(c, SERVER_SUM, span_for(k->step, k->key, m->turn, count));
-        if (m->turn + count < c->rule.workers) {
+        if (m->next_worker + count == c->rule.workers && m->at + 1 == m->count) return end_step(c, k, &sum);
+        work_on(c, SERVER_SUM, span_for(k->step, k->key, m->next_worker, count));
+        if (m->next_worker + count < c->rule.workers) {
             sum_add(&sum);
-            take_turns(c, k, count);
+            release_added(c, k, count);
             return 0;
         }
         sum_finish(&sum, 0, k->n, k->buf.part_acc);
@@ -145,23 +145,14 @@ static int units_advance(struct server_core *c, struct server_key *k) {
                                    .n = k->n,
                                    .dtype = c->dtype,
                                    .first = m->at == 0});
-        take_turns(c, k, count);
+        release_added(c, k, count);
         m->at++;
-        m->turn = 0;
+        m->next_worker = 0;
     }
     return commit_key(c, k);
 }
 
 static void copy_release(struct ps_frame *f) { free(f); }
-
-// Copies the gradient: the worker uses its buffer in the segment for another unit next.
-static void copy_out(struct server_core *c, struct gradient *g) {
-    struct ps_frame *f = xrealloc(NULL, sizeof *f + g->bytes);
-    memcpy(f + 1, g->data, g->bytes);
-    *f = (struct ps_frame){f + 1, g->bytes, copy_release};
-    *g = (struct gradient){f + 1, g->bytes, f};
-    c->totals.held_bytes += g->bytes;
-}
 
 static int units_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
                        const struct gradient *g) {
@@ -169,16 +160,22 @@ static int units_admit(struct server_core *c, struct server_key *k, const struct
     int w = h->rank, micro = (int)h->batch;
     struct gradient *place = place_of(c, k, micro, w);
     if (micro + 1 == m->count) {
-        if (note_push(c, k, h, g) != 0) return -1;
+        if (slot_add_push(c, k, h, g) != 0) return -1;
     } else {
         slot_of(c, k, k->step)->ready_ns[w] = h->ready_ns;
-        keep_gradient(c, place, g);
+        gradient_hold(c, place, g);
     }
     m->next[w] = (micro + 1) % m->count;
     if (units_advance(c, k) != 0) return -1;
     if (!place->data) return 0;
-    if (!place->frame) copy_out(c, place);
-    note_held(c);
+    if (!place->frame) {  // a copy: the worker uses its buffer in the segment for another unit next
+        struct ps_frame *f = xrealloc(NULL, sizeof *f + place->bytes);
+        memcpy(f + 1, place->data, place->bytes);
+        *f = (struct ps_frame){f + 1, place->bytes, copy_release};
+        *place = (struct gradient){f + 1, place->bytes, f};
+        c->totals.held_bytes += place->bytes;
+    }
+    update_held_peak(c);
     answer(c, k, w, micro, true);
     return 0;
 }

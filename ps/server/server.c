@@ -48,11 +48,6 @@ static int server_listen(struct server *s, const char *address) {
 }
 
 // ---------------------------------------------------------------- the main thread
-static void tell_scheduler(const struct server *s, const struct wire_header *h) {
-    const struct ps_port port = link_port(s->link);
-    port_tell(&port, PEER_SCHEDULER, h);
-}
-
 // Allocating writes every page, which may take long.
 static int server_allocate(struct server *s) {
     const char *why = NULL;
@@ -160,16 +155,6 @@ static int server_start_shards(struct server *s) {
         shard->started = true;
     }
     return 0;
-}
-
-// orderly: the job ended normally, and the shards have handed over what it was to keep.
-static void server_stop_shards(struct server *s, bool orderly) {
-    atomic_store(&s->quit, 1);
-    for (int t = 0; t < s->map->threads; t++) {
-        if (s->shards[t].started) pthread_join(s->shards[t].tid, NULL);
-        s->shards[t].started = false;
-    }
-    keeper_end(s->keeper, orderly);
 }
 
 // ---------------------------------------------------------------- the checkpoint that the job resumes from
@@ -295,8 +280,10 @@ static int server_watch(struct server *s) {
         }
         bool sampling = s->id.clock.other_host && s->id.clock.samples < PS_CLOCK_FIRST;
         if (now - beat_s > (sampling ? PS_CLOCK_FIRST_S : ps_heartbeat_s(s->c))) {
+            const struct ps_port port = link_port(s->link);
             beat_s = now;
-            tell_scheduler(s, &(struct wire_header){.kind = WIRE_HEARTBEAT, .ready_ns = ps_clock_ns(now)});
+            port_tell(&port, PEER_SCHEDULER,
+                      &(struct wire_header){.kind = WIRE_HEARTBEAT, .ready_ns = ps_clock_ns(now)});
         }
     }
 }
@@ -368,11 +355,18 @@ static void server_report(struct server *s, struct rank_report *r) {
     if (getrusage(RUSAGE_SELF, &self) == 0) r->rss_bytes = (size_t)self.ru_maxrss * 1024;
 }
 
+// orderly: the job ended normally, and the shards have handed over what it was to keep.
 static void server_close(struct server *s, bool orderly) {
-    server_stop_shards(s, orderly);
+    // 1. The shards' threads end, then what they feed.
+    atomic_store(&s->quit, 1);
+    for (int t = 0; t < s->map->threads; t++) {
+        if (s->shards[t].started) pthread_join(s->shards[t].tid, NULL);
+        s->shards[t].started = false;
+    }
+    keeper_end(s->keeper, orderly);
     if (s->reader) background_quit(s->reader);
     background_destroy(&s->reader);
-    // The transport stops reading every buffer before the cores and the arena are freed.
+    // 2. The transport stops reading every buffer before the cores and the arena are freed.
     net_destroy(&s->net, FLUSH_MS);
 }
 

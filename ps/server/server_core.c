@@ -99,7 +99,7 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
                               .final = final};
     if (pull_ready(c, k, h->rank)) answer_pull(c, k, h->rank);
     // The end of a job that shares a budget: no worker pushes any more.
-    if (k->batches && k->loaded && final && keep_wanted(c, h)) keep_key(c, k, want, true);
+    if (k->batches && k->loaded && final && checkpoint_wanted(c, h)) checkpoint_key(c, k, want, true);
 }
 
 // Rounds the masters to the run's type; in fp32 the weights are the masters. Returns 0, or -1 with an error.
@@ -135,7 +135,7 @@ static int on_init(struct server_core *c, struct server_key *k, const struct wir
 }
 
 // Drops messages of any other sender without an answer: their routing id may be anyone's.
-bool server_core_knows(const struct server_core *c, const struct wire_header *h) {
+bool server_core_accepts_sender(const struct server_core *c, const struct wire_header *h) {
     if (h->role != PS_WORKER || h->rank < 0 || h->rank >= c->rule.workers) return false;
     if (c->o.job == 0 || h->job != c->o.job) return false;
     if (c->life && c->life[h->rank] != h->life) return false;
@@ -144,17 +144,17 @@ bool server_core_knows(const struct server_core *c, const struct wire_header *h)
 
 // Releases all that a worker's last process has left, except the count of its pushes: a key takes no push
 // twice.
-static void begin_life(struct server_core *c, int worker) {
+static void replace_worker(struct server_core *c, int worker) {
     for (int i = 0; i < c->count; i++) {
         struct server_key *k = &c->keys[i];
         k->pulls[worker] = (struct server_pull){0};
         for (struct slot *s = k->slots; s < k->slots + c->slots; s++) {
             bool counted = s->held[worker].data && s->contributed;
             if (counted && --s->contributed == 0) c->open--;
-            let_go(c, s, worker);
+            slot_release(c, s, worker);
         }
     }
-    if (c->policy->begin_life) c->policy->begin_life(c, worker);
+    if (c->policy->replace_worker) c->policy->replace_worker(c, worker);
     c->attached -= c->segments[worker].base != NULL;
     c->segments[worker] = (struct server_segment){0};
 }
@@ -162,7 +162,7 @@ static void begin_life(struct server_core *c, int worker) {
 void server_core_member(struct server_core *c, int worker, uint64_t incarnation, uint32_t life) {
     if (worker < 0 || worker >= c->rule.workers || !incarnation) return;
     if (c->life ? life <= c->life[worker] : c->incarnation[worker] != 0) return;
-    if (c->life && life > 1) begin_life(c, worker);
+    if (c->life && life > 1) replace_worker(c, worker);
     if (c->life) c->life[worker] = life;
     c->incarnation[worker] = incarnation;
 }
@@ -171,7 +171,7 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
                         double now) {
     c->now = now;
     bool carries = (h->kind == WIRE_PUSH && !h->place_bytes) || h->kind == WIRE_INIT;
-    if (c->error[0] || !server_core_knows(c, h) || (frame != NULL) != carries) {
+    if (c->error[0] || !server_core_accepts_sender(c, h) || (frame != NULL) != carries) {
         c->totals.refused++;
         ps_frame_release(frame);
         return c->error[0] ? -1 : 0;
@@ -206,8 +206,8 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
     }
 }
 
-bool server_core_holds(const struct server_core *c) { return c->open > 0; }
-bool server_core_hurry(const struct server_core *c) { return c->waiting != NULL; }
+bool server_core_has_open(const struct server_core *c) { return c->open > 0; }
+bool server_core_is_urgent(const struct server_core *c) { return c->waiting != NULL; }
 
 int server_core_tick(struct server_core *c, double now) {
     if (c->error[0]) return -1;
@@ -222,17 +222,14 @@ int server_core_tick(struct server_core *c, double now) {
     return 0;
 }
 
-// A worker no longer pushes.
-static int worker_over(struct server_core *c, int w) {
-    if (w < 0 || w >= c->rule.workers) return 0;
-    c->over[w] = true;
-    return c->policy->over ? c->policy->over(c, w) : 0;
-}
-
 int server_core_decision(struct server_core *c, const struct wire_header *h, double now) {
     if (c->error[0]) return -1;
     c->now = now;
-    if (h->kind == WIRE_MEMBER && h->flags & WIRE_FINAL) return worker_over(c, h->key);
+    if (h->kind == WIRE_MEMBER && h->flags & WIRE_FINAL) {  // the worker no longer pushes
+        if (h->key < 0 || h->key >= c->rule.workers) return 0;
+        c->over[h->key] = true;
+        return c->policy->over ? c->policy->over(c, h->key) : 0;
+    }
     if (h->kind == WIRE_MEMBER) server_core_member(c, h->key, h->seq, h->life);
     if (h->kind == WIRE_SET) return c->policy->fix ? c->policy->fix(c, h) : 0;
     return h->kind == WIRE_DECISION ? round_decided(c, h) : 0;
@@ -369,7 +366,7 @@ static int key_goes_on(struct server_core *c, struct server_key *k, const struct
     return 0;
 }
 
-int server_core_goes_on(struct server_core *c, const struct key_rows *rows, int64_t step) {
+int server_core_resume(struct server_core *c, const struct key_rows *rows, int64_t step) {
     c->begin = c->step = step;
     for (int i = 0; i < c->count; i++)
         if (key_goes_on(c, &c->keys[i], &rows->keys[c->keys[i].key]) != 0) return -1;

@@ -58,7 +58,7 @@ void server_core_destroy(struct server_core **c);
 // For a job that resumes from a checkpoint of `step` steps, before the first push. Masters and states of the shard's
 // keys are in their buffers, and the keys continue from the counts of these rows, which are of all keys of the job.
 // This call rounds the weights and answers pulls that arrived early. Returns 0 or -1.
-int server_core_goes_on(struct server_core *c, const struct key_rows *rows, int64_t step);
+int server_core_resume(struct server_core *c, const struct key_rows *rows, int64_t step);
 
 // Sets the memory that worker `worker` shares, before its first push; offsets in its messages are relative to base.
 void server_core_attach(struct server_core *c, int worker, const struct server_segment *s);
@@ -67,7 +67,7 @@ void server_core_attach(struct server_core *c, int worker, const struct server_s
 // join and leave, a later life (process of that rank) replaces an earlier one; else the first call counts.
 void server_core_member(struct server_core *c, int worker, uint64_t incarnation, uint32_t life);
 // Whether the sender is a worker of this job, and the process that has its rank.
-bool server_core_knows(const struct server_core *c, const struct wire_header *h);
+bool server_core_accepts_sender(const struct server_core *c, const struct wire_header *h);
 // Takes a worker's message, and ownership of frame (NULL: no payload). Returns 0 or -1.
 int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
                         double now);
@@ -76,9 +76,9 @@ int server_core_decision(struct server_core *c, const struct wire_header *h, dou
 // Commits what waited for a reply to leave its buffer. Returns 0 or -1.
 int server_core_tick(struct server_core *c, double now);
 // Whether there are gradients of a step that waits for more of them, or for the decision.
-bool server_core_holds(const struct server_core *c);
+bool server_core_has_open(const struct server_core *c);
 // Whether a commit waits only for the transport to release a buffer: tick again soon.
-bool server_core_hurry(const struct server_core *c);
+bool server_core_is_urgent(const struct server_core *c);
 
 // Makes an answer with weights again (link_options.renew), with the current weights. Returns false if the worker has
 // asked for others since.

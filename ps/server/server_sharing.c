@@ -1,11 +1,20 @@
-#include "ps/server/server_sharing.h"
-
+// The memory that a server shares with workers: its own segment and theirs. In its own segment it publishes weights
+// that workers read in place. The workers' segments hold gradients and, for some workers, the weights that the server
+// writes.
+//
+//     worker                                  shard
+//     ATTACH seq 1, the worker's segment -->  opens it (once for all shards of the server)
+//                                       <--   ATTACHED seq 1: the server's own segment, or HELD: why nothing is shared
+//     ATTACH seq 2, "" (it cannot, after all) --> nothing is shared: frames travel      <-- ATTACHED seq 2
+//
+// Threads     server_sharing_answer: any shard's; all other functions: the server's main thread, while no shard runs.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ps/net/medium.h"
 #include "ps/server/server_memory.h"
+#include "ps/server/server_threads.h"
 #include "shared/core/error.h"
 
 int server_sharing_create(struct server_sharing *s, const struct config *c, const struct shard_map *m,
@@ -38,7 +47,7 @@ void server_sharing_destroy(struct server_sharing *s) {
 }
 
 // Another process has the worker's rank. Shards that do not know it yet still use the old segment.
-static void set_aside(struct worker_segment *w, uint32_t life) {
+static void retire_segment(struct worker_segment *w, uint32_t life) {
     w->old = xrealloc(w->old, (unsigned long)(w->olds + 1) * sizeof *w->old);
     w->old[w->olds++] = (struct old_segment){w->segment, w->life};
     w->segment = (struct segment){.fd = -1};
@@ -65,7 +74,7 @@ static int reach(struct server_sharing *s, int thread, const struct wire_header 
     const char *name = h->text;
     int rc = 0;
     pthread_mutex_lock(&s->lock);
-    if (h->life > w->life) set_aside(w, h->life);
+    if (h->life > w->life) retire_segment(w, h->life);
     if (!w->name[0] && !(rc = segment_open(&w->segment, name, SEGMENT_WRITE, why)))
         snprintf(w->name, sizeof w->name, "%.*s", SEGMENT_NAME_MAX - 1, name);
     if (!rc && strcmp(w->name, name) != 0) {

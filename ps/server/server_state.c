@@ -11,22 +11,24 @@ void work_on(const struct server_core *c, enum server_part part, struct span of)
     thread_time_enter(c->o.spans, part, of);
 }
 
-void keep_gradient(struct server_core *c, struct gradient *place, const struct gradient *g) {
+void gradient_hold(struct server_core *c, struct gradient *place, const struct gradient *g) {
     *place = *g;
     if (g->frame) c->totals.held_bytes += g->bytes;
 }
-void hold(struct server_core *c, struct slot *s, int worker, const struct gradient *g) {
-    keep_gradient(c, &s->held[worker], g);
+void slot_hold(struct server_core *c, struct slot *s, int worker, const struct gradient *g) {
+    gradient_hold(c, &s->held[worker], g);
 }
 
-void drop_gradient(struct server_core *c, struct gradient *g) {
+void gradient_release(struct server_core *c, struct gradient *g) {
     if (g->frame) c->totals.held_bytes -= g->bytes;
     ps_frame_release(g->frame);
     *g = (struct gradient){0};
 }
-void let_go(struct server_core *c, struct slot *s, int worker) { drop_gradient(c, &s->held[worker]); }
+void slot_release(struct server_core *c, struct slot *s, int worker) {
+    gradient_release(c, &s->held[worker]);
+}
 
-void note_held(struct server_core *c) {
+void update_held_peak(struct server_core *c) {
     if (c->totals.held_bytes > c->totals.held_peak_bytes) c->totals.held_peak_bytes = c->totals.held_bytes;
 }
 
@@ -93,22 +95,23 @@ int check_recorded(struct server_core *c, const struct server_key *k, const stru
 }
 
 // ---------------------------------------------------------------- checkpoints
-bool keep_wanted(const struct server_core *c, const struct wire_header *h) {
+bool checkpoint_wanted(const struct server_core *c, const struct wire_header *h) {
     // Worker 0 may be late, and all workers set the flag for the same steps.
     bool says = h->rank == 0 || consistency_drops(&c->rule);
     return c->o.keep.keep && says && (h->flags & WIRE_KEEP);
 }
 
 // Gradients of worker w for steps before `end` that have arrived and are not in the key's state.
-static int64_t untaken(const struct server_core *c, const struct server_key *k, int w, int64_t end) {
+static int64_t pending_pushes(const struct server_core *c, const struct server_key *k, int w, int64_t end) {
     int64_t n = 0, begin = end - c->slots > 0 ? end - c->slots : 0;
     for (int64_t step = begin; step < end; step++) n += slot_of(c, k, step)->held[w].data != NULL;
     return n;
 }
 
-void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool last) {
+void checkpoint_key(struct server_core *c, struct server_key *k, int64_t step, bool last) {
     int words = batches_words(c->o.config);
-    for (int w = 0; w < c->rule.workers; w++) c->row[w] = k->pushed[w] - untaken(c, k, w, k->pushed[w]);
+    for (int w = 0; w < c->rule.workers; w++)
+        c->row[w] = k->pushed[w] - pending_pushes(c, k, w, k->pushed[w]);
     // Leaves out the batches of a sum that is not in the masters yet.
     if (k->batches) memcpy(c->batches, k->batches, (size_t)words * sizeof *c->batches);
     for (int i = 0; i < k->sum.pushes; i++) batches_remove(c->batches, words, k->sum.of[i].batch);
@@ -169,7 +172,7 @@ static struct ps_message pull_reply(struct server_core *c, struct server_key *k,
                    .staleness = c->rule.lead ? pull->want - clock
                                 : age < 0    ? 0
                                              : age,
-                   .untaken = untaken(c, k, worker, pull->want),
+                   .untaken = pending_pushes(c, k, worker, pull->want),
                    .peers_ready_ns = ps_later(own_ns, update ? k->update_ready_ns : 0),
                    .flags = (pull->final ? WIRE_FINAL : 0) | (age < 0 ? (uint32_t)WIRE_UNUSED : 0)},
         .payload = old ? (char *)k->buf.old + (size_t)old_of(c, clock) * bytes : k->buf.weight,

@@ -19,7 +19,7 @@ struct gradient {
 struct slot {
     struct gradient *held;  // (N) not in the sum yet
     int64_t *ready_ns;  // (N) when the push was ready; once added, the latest of it and those added before
-    int turn;           // the worker whose gradient is added next
+    int next_worker;    // its gradient is added next
     int contributed;    // gradients taken, held ones included; 0: none of this step has arrived
     bool complete;      // summed and rounded, not yet committed
     bool keep;          // the state after the step is to be kept
@@ -159,12 +159,12 @@ static inline int old_of(const struct server_core *c, int64_t t) { return (int)(
 // ---------------------------------------------------------------- what all policies do with a key (server_state.c)
 // Acknowledges the worker's push of `step`; held: it has arrived and is not added yet.
 void acknowledge(struct server_core *c, const struct server_key *k, int worker, int64_t step, bool held);
-// Stores a gradient, and releases it; the same in a slot. note_held: gradients held now count for the peak.
-void keep_gradient(struct server_core *c, struct gradient *place, const struct gradient *g);
-void drop_gradient(struct server_core *c, struct gradient *place);
-void hold(struct server_core *c, struct slot *s, int worker, const struct gradient *g);
-void let_go(struct server_core *c, struct slot *s, int worker);
-void note_held(struct server_core *c);
+// Stores a gradient, and releases it; the same in a slot. update_held_peak: gradients held now count for the peak.
+void gradient_hold(struct server_core *c, struct gradient *place, const struct gradient *g);
+void gradient_release(struct server_core *c, struct gradient *place);
+void slot_hold(struct server_core *c, struct slot *s, int worker, const struct gradient *g);
+void slot_release(struct server_core *c, struct slot *s, int worker);
+void update_held_peak(struct server_core *c);
 // Answers the pulls that can be answered. Call it after each update, and after each push that changes what its worker
 // may read.
 void answer_pulls(struct server_core *c, struct server_key *k);
@@ -182,10 +182,10 @@ int apply(struct server_core *c, struct server_key *k, const void *grad, float l
 // Copies the weights that the open step's update will overwrite, if old ones are read.
 void keep_old(const struct server_core *c, struct server_key *k);
 struct update_range range_of(const struct server_core *c, const struct server_key *k, const void *grad);
-// keep_wanted: whether the state after this push's step is to be kept. keep_key hands the key's current state over, as
+// checkpoint_wanted: whether the state after this push's step is to be kept. checkpoint_key hands the key's current state over, as
 // the state after `step` steps.
-bool keep_wanted(const struct server_core *c, const struct wire_header *h);
-void keep_key(struct server_core *c, struct server_key *k, int64_t step, bool last);
+bool checkpoint_wanted(const struct server_core *c, const struct wire_header *h);
+void checkpoint_key(struct server_core *c, struct server_key *k, int64_t step, bool last);
 // Sets the kind of the thread's work, for one worker's push or for all of the key's open step.
 void work_on(const struct server_core *c, enum server_part part, struct span of);
 static inline struct span of_push(const struct server_key *k, int worker, int64_t step) {
@@ -210,10 +210,10 @@ int check_recorded(struct server_core *c, const struct server_key *k, const stru
 
 // ---------------------------------------------------------------- steps that commit (push_in_order.c)
 // Records a push, and holds its gradient in its step's slot. Returns 0, or -1 with an error.
-int note_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
-              const struct gradient *g);
+int slot_add_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
+                  const struct gradient *g);
 // A gradient is used in an update: counts its age, in updates, and logs it.
-void note_age(struct server_core *c, const struct wire_header *h, const void *grad, uint64_t tau);
+void count_age(struct server_core *c, const struct wire_header *h, const void *grad, uint64_t tau);
 // All counting gradients of the key's open step are here: adds them, and the key to the shard's sum. If nothing has to
 // be decided or waited for, and no worker waits for an acknowledgement (*at_once), the same pass makes the update. The
 // caller then releases the gradients and calls close_slot, which commits if possible. Returns 0, or -1 with an error.
@@ -244,7 +244,7 @@ void gradient_widen(float *out, const void *in, int64_t at, int64_t n, enum dtyp
 const void *gradient_decoded(const struct server_core *c, const struct server_key *k,
                              const struct gradient *g);
 // A gradient's age for its worker; -1: it was skipped or too old, and no update has it.
-int64_t told_age(const struct server_core *c, uint32_t flags, uint64_t age);
+int64_t age_for_worker(const struct server_core *c, uint32_t flags, uint64_t age);
 // Applies a push at once.
 int on_arrival_admit(struct server_core *c, struct server_key *k, const struct wire_header *h,
                      const struct gradient *g);
@@ -252,8 +252,8 @@ void on_arrival_open(struct server_core *c, struct server_key *k);
 void on_arrival_carve(struct arena *a, const struct config *c, int64_t n, struct server_buffers *out);
 int64_t on_arrival_bytes(const struct config *c);
 // The pushes in the sum become the last update. Returns 0, or -1 with an error.
-int sum_end(struct server_core *c, struct server_key *k);
+int commit_last_sum(struct server_core *c, struct server_key *k);
 // The answer repeats the weights that this pull was first answered with, which are kept if delays are compensated.
-void note_sent(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
+void answer_as_sent(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
 
 #endif

@@ -1,6 +1,6 @@
 // State that a server's threads share. The main thread is the member of the job, and watches the others (server.c).
 // Each shard thread owns one ROUTER, its own DEALER to the scheduler, one core and the core's keys (shard.c). They
-// share only the flags below. Included only by these two files.
+// share only what is below. Included only by these two files and server_sharing.c.
 #ifndef STARRING_PS_SERVER_SERVER_THREADS_H
 #define STARRING_PS_SERVER_SERVER_THREADS_H
 
@@ -16,10 +16,40 @@
 #include "ps/server/keeper.h"
 #include "ps/server/server_core.h"
 #include "ps/server/server_memory.h"
-#include "ps/server/server_sharing.h"
 #include "ps/server/server_time.h"
+#include "shared/core/segment.h"
 #include "shared/time/poll_clock.h"
 
+// ---------------------------------------------------------------- shared memory (server_sharing.c)
+struct server_sharing {
+    bool shares;         // as configured
+    struct segment own;  // base NULL: no weights are published
+    int count;           // of workers
+    struct worker_segment {
+        char name[SEGMENT_NAME_MAX];  // "": not opened
+        struct segment segment;
+        uint32_t life;  // the process that owns it, if the worker's rank may pass to another process; else 0
+        uint32_t *met;  // (threads) the last life (process of the rank) that each shard knows
+        struct old_segment {
+            struct segment segment;
+            uint32_t life;
+        } * old;  // of processes that have died, until no shard uses them
+        int olds;
+    } * workers;
+    int threads;
+    pthread_mutex_t lock;  // guards workers
+};
+
+// Creates the own segment if server `rank` publishes weights in one. Returns 0, or -1 after logging.
+int server_sharing_create(struct server_sharing *s, const struct config *c, const struct shard_map *m,
+                          int rank);
+void server_sharing_destroy(struct server_sharing *s);  // zeroed or created
+// Answers a worker's ATTACH to shard thread `thread`: *out receives what its shard may use from now on, *answer the
+// ATTACHED.
+void server_sharing_answer(struct server_sharing *s, int thread, const struct wire_header *h,
+                           struct server_segment *out, struct wire_header *answer);
+
+// ---------------------------------------------------------------- threads
 struct server;
 struct stall_watch;
 

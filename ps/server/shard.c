@@ -10,7 +10,7 @@
 #include "shared/time/stall.h"
 
 // The first push, of the job or of this shard, starts the measurement.
-static void training_begins(struct shard *s) {
+static void measure_first_push(struct shard *s) {
     int64_t cpu = 0, wall = 0;
     thread_time_start(s->spans);
     if (atomic_load(&s->server->begin_ns)) return;
@@ -18,7 +18,7 @@ static void training_begins(struct shard *s) {
     atomic_compare_exchange_strong(&s->server->begin_ns, &wall, now_ns());
 }
 
-static void training_goes_on(struct server *s) {
+static void measure_last_push(struct server *s) {
     atomic_store(&s->end_ns, now_ns());
     atomic_store(&s->cpu_end_ns, clock_ns(CLOCK_PROCESS_CPUTIME_ID));
 }
@@ -44,7 +44,7 @@ static void shard_attach(struct shard *s, const struct wire_header *h) {
     struct server_segment segment;
     struct wire_header answer;
     const struct ps_port port = link_port(s->link);
-    if (!server_core_knows(s->core, h)) return;
+    if (!server_core_accepts_sender(s->core, h)) return;
     server_sharing_answer(&s->server->sharing, s->thread, h, &segment, &answer);
     server_core_attach(s->core, h->rank, &segment);
     port_tell(&port, h->rank, &answer);
@@ -54,7 +54,7 @@ static int shard_from_worker(struct shard *s) {
     struct net_message m;
     int rc = 0;
     for (int i = 0; i < DRAIN_MESSAGES && shard_receive(s, s->lines.router, &m, &rc); i++) {
-        if (server_core_knows(s->core, &m.header)) {
+        if (server_core_accepts_sender(s->core, &m.header)) {
             s->lines.routes[m.header.rank] = m.from;
             if (!link_receive(s->link, m.header.rank, &m.header, now_seconds())) {
                 ps_frame_release(m.frame);
@@ -66,9 +66,9 @@ static int shard_from_worker(struct shard *s) {
             continue;
         }
         bool trains = m.header.kind == WIRE_PUSH;
-        if (trains) training_begins(s);
+        if (trains) measure_first_push(s);
         if (server_core_message(s->core, &m.header, m.frame, now_seconds()) != 0) return -1;
-        if (trains) training_goes_on(s->server);
+        if (trains) measure_last_push(s->server);
     }
     return rc < 0 ? -1 : 0;
 }
@@ -84,26 +84,9 @@ static int shard_from_scheduler(struct shard *s) {
         bool member = m.header.kind == WIRE_MEMBER;
         if (m.header.kind != WIRE_DECISION && m.header.kind != WIRE_SET && !member) continue;
         if (server_core_decision(s->core, &m.header, now_seconds()) != 0) return -1;
-        if (!member) training_goes_on(s->server);
+        if (!member) measure_last_push(s->server);
     }
     return rc;
-}
-
-// Resumes from the job's checkpoint, once it is read.
-static int shard_load(struct shard *s) {
-    const struct server *sv = s->server;
-    if (s->loaded || !atomic_load(&sv->loaded)) return 0;
-    s->loaded = true;
-    return server_core_goes_on(s->core, &sv->rows, sv->from.step);
-}
-
-// Tells the core the members of the job, once the main thread knows them.
-static void shard_meet(struct shard *s) {
-    const struct roster *r = atomic_load(&s->server->roster);
-    if (s->acquainted || !r) return;
-    for (int w = 0; w < r->workers; w++)
-        server_core_member(s->core, w, r->worker[w].incarnation, r->worker[w].life);
-    s->acquainted = true;
 }
 
 // Messages that arrive before the start wait in the socket: no sender is known yet.
@@ -111,15 +94,26 @@ static int shard_loop(struct shard *s) {
     while (!atomic_load(&s->server->quit)) {
         atomic_fetch_add(&s->turns, 1);
         struct net_poll_item items[2] = {{.socket = s->lines.scheduler}, {.socket = s->lines.router}};
-        thread_time_enter(s->spans, server_core_holds(s->core) ? SERVER_HOLD : SERVER_WAIT, SPAN_OF_NOTHING);
-        if (net_poll(items, 1 + s->acquainted, server_core_hurry(s->core) ? HURRY_MS : POLL_MS) != 0)
+        thread_time_enter(s->spans, server_core_has_open(s->core) ? SERVER_HOLD : SERVER_WAIT,
+                          SPAN_OF_NOTHING);
+        if (net_poll(items, 1 + s->acquainted, server_core_is_urgent(s->core) ? HURRY_MS : POLL_MS) != 0)
             return -1;
         if (items[1].ready && shard_from_worker(s) != 0) return -1;
         if (items[0].ready && shard_from_scheduler(s) != 0) return -1;
-        shard_meet(s);
+        const struct server *sv = s->server;
+        const struct roster *r = atomic_load(&sv->roster);
+        if (!s->acquainted && r) {  // the main thread knows the members of the job now
+            for (int w = 0; w < r->workers; w++)
+                server_core_member(s->core, w, r->worker[w].incarnation, r->worker[w].life);
+            s->acquainted = true;
+        }
         link_await(s->link, PEER_SCHEDULER, !s->heard);
         link_tick(s->link, now_seconds());
-        if (shard_load(s) != 0 || server_core_tick(s->core, now_seconds()) != 0) return -1;
+        if (!s->loaded && atomic_load(&sv->loaded)) {  // the job's checkpoint is read
+            s->loaded = true;
+            if (server_core_resume(s->core, &sv->rows, sv->from.step) != 0) return -1;
+        }
+        if (server_core_tick(s->core, now_seconds()) != 0) return -1;
     }
     return 0;
 }

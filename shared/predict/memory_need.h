@@ -18,7 +18,7 @@
 //   per server   9/8 of the frames that its workers' credits allow in the transport: min(credit_bytes, what one
 //                worker sends it per step) * N             151 MiB for 144 + 16 (gpt2-124m, N 2, bf16)
 //   both         in a star their records: per key and, for a server's own keys, per worker; with
-//                --record-arrivals or --replay-arrivals per push (ps/key_records.h)
+//                --record-arrivals or --replay-arrivals per push (ps/job/ps.h)
 //   page tables  1/512 of the prediction: 8 bytes per page of 4 KiB
 //
 // Allowance on a GPU: 96 MiB of workspaces per rank (32 MiB for cuBLASLt, 8 MiB for our kernels on each of up to

@@ -214,7 +214,7 @@ static void test_server(void **state) {
         if (key != 7) atomic_store(&c->keys[key].inflight, 0);
     }
     total = push(s, c, 0, 7, 1) + push(s, c, 1, 7, 1);
-    assert_true(server_core_hurry(c));
+    assert_true(server_core_is_urgent(c));
     for (int key = 100; key < 200; key++) total += push(s, c, 0, key, 1);
     assert_true(total <= 104 * 2 * PAGES_EACH);  // and the one that waits
     assert_int_equal(said.replies, 2 * n);
@@ -222,7 +222,7 @@ static void test_server(void **state) {
     atomic_store(&c->keys[7].inflight, 0);
     assert_int_equal(server_core_tick(c, 1), 0);
     assert_int_equal(said.replies, 2 * n + 2);
-    assert_false(server_core_hurry(c));
+    assert_false(server_core_is_urgent(c));
     guard_close();
     server_core_destroy(&c);
     sim_destroy(s);

@@ -149,13 +149,13 @@ static void test_commit_waits_for_transport(void **state) {
     h.incarnation = 101;
     give(&b, h, b.bytes, 0);
     assert_int_equal(server_core_version(b.core, 0), 1);
-    assert_true(server_core_hurry(b.core));
+    assert_true(server_core_is_urgent(b.core));
     assert_int_equal(server_core_tick(b.core, 0.1), 0);
     assert_int_equal(server_core_version(b.core, 0), 1);
     atomic_fetch_sub(b.log.inflight, 1);
     assert_int_equal(server_core_tick(b.core, 0.1), 0);
     assert_int_equal(server_core_version(b.core, 0), 2);
-    assert_false(server_core_hurry(b.core));
+    assert_false(server_core_is_urgent(b.core));
     fixture_close(&b);
 }
 
@@ -247,7 +247,7 @@ static void run_ahead(bool round, int lead, bool shared, uint64_t seed, float *o
     server_core_totals(b.core, &totals);
     assert_int_equal(totals.steps, AHEAD_STEPS);
     assert_int_equal(totals.held_bytes, 0);
-    assert_false(server_core_holds(b.core));
+    assert_false(server_core_has_open(b.core));
     for (int k = 0; k < keys; out += bytes_of(&b, k++) / 2) {
         assert_int_equal(server_core_version(b.core, k), AHEAD_STEPS - round);
         memcpy(out, b.sim->buffers[k].master, bytes_of(&b, k) * 2);
@@ -324,7 +324,7 @@ static void test_sets_ahead(void **state) {
     for (int k = 0; k < b.sim->map->count; k++) assert_int_equal(server_core_version(b.core, k), 2);
     struct server_totals totals;
     server_core_totals(b.core, &totals);
-    assert_true(totals.steps == 2 && totals.held_bytes == 0 && !server_core_holds(b.core));
+    assert_true(totals.steps == 2 && totals.held_bytes == 0 && !server_core_has_open(b.core));
     fixture_close(&b);
 }
 

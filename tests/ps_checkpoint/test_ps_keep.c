@@ -116,7 +116,7 @@ static void load_shard(struct sim *s, struct resumption *r, int g) {
         const struct kept *x = find(r->from, r->at, p, out, elements(s, key));
         rows.keys[key] = (struct key_counts){key, x->version, x->updates, x->clock, pushed, x->batches};
     }
-    assert_int_equal(server_core_goes_on(s->shards[g], &rows, r->from->steps[r->at]), 0);
+    assert_int_equal(server_core_resume(s->shards[g], &rows, r->from->steps[r->at]), 0);
     free(rows.keys);
     r->loaded[g] = true;
     r->missing--;
@@ -370,7 +370,7 @@ static void test_early_pulls(void **state) {
     h = pull_of(1, 6, WIRE_FINAL);
     assert_int_equal(server_core_message(f.core, &h, NULL, 2), 0);
     f.log.count = 0;
-    assert_int_equal(server_core_goes_on(f.core, &rows, 5), 0);
+    assert_int_equal(server_core_resume(f.core, &rows, 5), 0);
     assert_int_equal(logged(&f.log, 0, WIRE_PULL_REPLY), 1);
     assert_int_equal(logged(&f.log, 1, WIRE_REFUSED), 1);
     assert_int_equal(logged(&f.log, 1, WIRE_PULL_REPLY), 0);

@@ -108,7 +108,7 @@ static inline bool meet(struct sim *s, int w) {
                                 .incarnation = x->end.incarnation,
                                 .life = x->end.life};
         if (!x->shared[g]) continue;
-        if (!server_core_knows(s->shards[g], &h)) return false;
+        if (!server_core_accepts_sender(s->shards[g], &h)) return false;
         server_core_attach(s->shards[g], w, &segment);
     }
     return true;

@@ -317,7 +317,7 @@ static inline int sim_hear_shard(struct sim *s, const struct sim_packet *p, stru
         if (h->kind != WIRE_DECISION && h->kind != WIRE_SET && h->kind != WIRE_MEMBER) return 0;
         return server_core_decision(core, h, s->now);
     }
-    if (server_core_knows(core, h)) {
+    if (server_core_accepts_sender(core, h)) {
         s->routes[p->to.index * s->t.workers + p->from.index] = h->incarnation;
         if (!link_receive(link, p->from.index, h, s->now)) {
             ps_frame_release(f);

@@ -46,13 +46,13 @@ static void test_groups_of_gradients(void **state) {
         for (int g = 0; g < 4; g++) {
             struct sum_args a = {
                 .acc = acc, .group_acc = group_acc, .n = N, .dtype = DT_BF16, .group = groups[g]};
-            for (; a.turn + part < WORKERS; a.turn += part) {
-                a.grads = in + a.turn;
+            for (; a.first_worker + part < WORKERS; a.first_worker += part) {
+                a.grads = in + a.first_worker;
                 a.count = part;
                 sum_add(&a);
             }
-            a.grads = in + a.turn;
-            a.count = WORKERS - a.turn;
+            a.grads = in + a.first_worker;
+            a.count = WORKERS - a.first_worker;
             sum_finish(&a, 0, 1300, out);
             sum_finish(&a, 1300, N - 1300, out + 1300);
             for (int i = 0; i < N; i++) {

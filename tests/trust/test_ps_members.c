@@ -95,23 +95,23 @@ static void test_first_word(void **state) {
     for (int rank = -1; rank < 4; rank++) {
         forged.rank = rank;
         assert_int_equal(server_core_message(core, &forged, NULL, 0), 0);
-        assert_false(server_core_knows(core, &forged));
+        assert_false(server_core_accepts_sender(core, &forged));
     }
     assert_int_equal(log.count, 0);
-    assert_false(server_core_knows(core, &real));  // the scheduler has named nobody
+    assert_false(server_core_accepts_sender(core, &real));  // the scheduler has named nobody
     server_core_member(core, 0, 100, 0);
     server_core_member(core, -1, 5, 0);
     server_core_member(core, 2, 5, 0);
     server_core_member(core, 1, 0, 0);
-    assert_true(server_core_knows(core, &real));
+    assert_true(server_core_accepts_sender(core, &real));
     forged.rank = 0;
-    assert_false(server_core_knows(core, &forged));
+    assert_false(server_core_accepts_sender(core, &forged));
     server_core_member(core, 0, 666,
                        0);  // where nobody comes and goes the first word of the scheduler stands
-    assert_false(server_core_knows(core, &forged));
+    assert_false(server_core_accepts_sender(core, &forged));
     forged.rank = 1;
     forged.incarnation = 0;
-    assert_false(server_core_knows(core, &forged));
+    assert_false(server_core_accepts_sender(core, &forged));
     server_core_destroy(&core);
     sim_destroy(s);
 }
@@ -132,25 +132,25 @@ static void test_lives(void **state) {
     struct server_core *core = server_core_create(&o);
     struct wire_header h = {
         .kind = WIRE_PULL, .role = PS_WORKER, .rank = 1, .job = JOB, .incarnation = 8, .life = 9};
-    assert_false(server_core_knows(core, &h));
+    assert_false(server_core_accepts_sender(core, &h));
     struct wire_header news = {.kind = WIRE_MEMBER, .key = 1, .seq = 7, .life = 1};
     assert_int_equal(server_core_decision(core, &news, 0), 0);
-    assert_false(server_core_knows(core, &h));
+    assert_false(server_core_accepts_sender(core, &h));
     h.incarnation = 7;
-    assert_false(server_core_knows(core, &h));
+    assert_false(server_core_accepts_sender(core, &h));
     h.life = 1;
-    assert_true(server_core_knows(core, &h));
+    assert_true(server_core_accepts_sender(core, &h));
     news.seq = 8;
     news.life = 2;
     assert_int_equal(server_core_decision(core, &news, 0), 0);
-    assert_false(server_core_knows(core, &h));
+    assert_false(server_core_accepts_sender(core, &h));
     h.incarnation = 8;
     h.life = 2;
-    assert_true(server_core_knows(core, &h));
+    assert_true(server_core_accepts_sender(core, &h));
     news.seq = 7;
     news.life = 1;  // overtaken
     assert_int_equal(server_core_decision(core, &news, 0), 0);
-    assert_true(server_core_knows(core, &h));
+    assert_true(server_core_accepts_sender(core, &h));
     for (int key = -2; key < 5; key += 3) {
         news.key = key;
         assert_int_equal(server_core_decision(core, &news, 0), 0);

@@ -98,7 +98,7 @@ struct rendezvous *member_enter(const struct ps_role_options *o, enum ps_role ro
     struct member_address at;
     if (member_address(o->scheduler, &at)) return NULL;
     if (!at.port) {
-        fail("--scheduler %s: a role comes to one port: that which the scheduler says it listens on",
+        fail("--scheduler %s: give one port, not a wildcard: the one that the scheduler prints",
              o->scheduler);
         return NULL;
     }

@@ -548,8 +548,9 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
     struct worker *w = (struct worker *)t;
     struct key_rows rows = {0};
     if (!t->checkpoint)
-        return fail("%s: the scheduler has not told the servers to go on from it: give it --resume too",
-                    checkpoint_path(c));
+        return fail(
+            "%s: the scheduler and the servers do not resume from it: give the scheduler --resume too",
+            checkpoint_path(c));
     int rc = start_point_check(&w->begun.from, c);
     if (rc == 0) rc = key_rows_read(&rows, c, w->c, w->map);
     if (rc == 0 && is_alone(w)) {
@@ -576,8 +577,8 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
             checkpoint_path(c), codec_of(w->c->ps.code.kind)->name, t->size, t->size > 1 ? "s" : "");
     if (t->rank == 0 && has_other_partitions(w, c))
         warn(
-            "%s: topk chooses within a partition, and partitions were others there (parameter_server.servers, threads, "
-            "partition_bytes); so the last bits will not be those of the run undisturbed",
+            "%s: it was written with other partitions (parameter_server.servers, threads, partition_bytes), and topk chooses within "
+            "a partition: the last bits will differ from those of an uninterrupted run",
             checkpoint_path(c));
     worker_core_begin(comm_lock(w->comm), w->step);
     comm_unlock(w->comm);
@@ -710,7 +711,7 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
     bool keeps = c->recovery.checkpoint_every > 0 && ps_codes(c) && !consistency_of(c).row->on_arrival;
     if (keeps && !o->role.dir) {
         fail(
-            "--checkpoint-every: nowhere to leave what this worker's codes have not said: give --out DIR, the same on all "
+            "--checkpoint-every: the errors of this worker's codes have no directory to be written to: give --out DIR, the same on all "
             "machines: a directory that they share");
         return NULL;
     }

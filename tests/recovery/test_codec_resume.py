@@ -39,11 +39,11 @@ class Codes(test_resume.Resume):
     def test_other_partitions(self):
         """topk chooses within one: two servers and three cut alike here, one server cuts otherwise, and that is said."""
         self.train("kept", *star(2), *code("topk"), *KEEP_ALL)
-        self.assertNotIn("partitions were others", self.again("kept", [*star(3), *code("topk")], "alike"))
+        self.assertNotIn("with other partitions", self.again("kept", [*star(3), *code("topk")], "alike"))
         self.assert_same_run("alike", "kept", 3)
-        self.assertIn("partitions were others there", self.again("kept", [*star(1), *code("topk")], "other"))
+        self.assertIn("it was written with other partitions", self.again("kept", [*star(1), *code("topk")], "other"))
         self.train("kept", *star(1), *code("int8"), *KEEP_ALL)
-        self.assertNotIn("partitions were others", self.again("kept", [*star(3), *code("int8")], "any"))
+        self.assertNotIn("with other partitions", self.again("kept", [*star(3), *code("int8")], "any"))
         self.assert_same_run("any", "kept", 3)
 
     def test_a_worker_by_hand(self):
@@ -51,7 +51,7 @@ class Codes(test_resume.Resume):
         p = self.run_it("worker", *OF_ROLES, *star(), *code("int8"), *KEEP_ALL, "--rank", "1", "--scheduler",
                         "tcp://127.0.0.1:9", "--set", "parameter_server.deadline_ms=2000", status=None)
         self.assertNotEqual(p.returncode, 0)
-        self.assertIn("--checkpoint-every: nowhere to leave what this worker's codes have not said: give --out DIR", p.stderr)
+        self.assertIn("--checkpoint-every: the errors of this worker's codes have no directory to be written to: give --out DIR", p.stderr)
 
     def train_and_kill(self, out, role, *argv):
         """Kills one of the job's processes behind a checkpoint, between two."""

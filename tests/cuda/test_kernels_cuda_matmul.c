@@ -9,7 +9,6 @@
 #include <cmocka.h>
 
 #include "kernels/cuda/host/matmul.c"
-#include "kernels/cuda/host/matmul_plan.c"
 
 #include "tests/cuda/cublas_fake.h"
 

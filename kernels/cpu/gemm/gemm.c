@@ -1,5 +1,7 @@
-// Blocked matrix product on packed panels (product_way.h). Packing converts 16-bit operands; the last store
-// adds bias or c and rounds.
+// The matrix product of the cpu backend: blocked, on packed panels (product_way.h); fp32, bf16 or fp16 operands, fp32
+// arithmetic, one rounding of the result. Packing converts 16-bit operands; the last store adds bias or c and rounds.
+// The bits depend only on type and shape: not on the way, the number of threads, the width of the vectors, or earlier
+// work.
 //
 // One thread's region of c is cut so that each packed block stays in a cache:
 //
@@ -9,11 +11,11 @@
 //     b panel  (depth x columns) used by all a panels of the block         first or second level
 //
 // Between passes the sums are kept in `partial`, in fp32, and the next pass adds to them.
-#include "kernels/cpu/gemm/gemm.h"
-
 #include <assert.h>
 #include <stdatomic.h>
 
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gemm/product_way.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/vec.h"
@@ -202,7 +204,9 @@ static void run_part(void *arg, int index, int count) {
     if (grid->way->end) grid->way->end();
 }
 
-int gemm(int threads, const struct product_way *way, const struct matmul_args *args, const char **why) {
+// As op_matmul without epilogues. Returns 0, or -1 with *why if the host has no memory for the packed blocks.
+static int gemm(int threads, const struct product_way *way, const struct matmul_args *args,
+                const char **why) {
     struct matmul_args g = *args;
     g.lda = matmul_lda(args);
     g.ldb = matmul_ldb(args);
@@ -213,4 +217,20 @@ int gemm(int threads, const struct product_way *way, const struct matmul_args *a
     team_run(threads, run_part, &grid);
     if (atomic_load(&grid.failed)) *why = "out of host memory for the blocks of a matrix product";
     return atomic_load(&grid.failed) ? -1 : 0;
+}
+
+// An epilogue is a separate pass over what the product has just written or read.
+const char *cpu_matmul(int threads, enum cpu_kernel kernel, const struct matmul_args *g) {
+    const char *why = NULL;
+    struct matmul_args p = *g;
+    assert(g->dt == DT_F32 || g->dt == DT_BF16 || g->dt == DT_F16);
+    assert(matmul_valid(g));
+    struct gelu_args gelu = matmul_gelu(g);
+    struct bias_grad_args bias = matmul_bias_grad(g);
+    if (g->epilogue == EPILOGUE_GELU) p.c = g->aux;
+    if (gemm(threads, product_way(g->dt, kernel), &p, &why) != 0) return why;
+    if (g->epilogue == EPILOGUE_GELU) return cpu_gelu_fwd(threads, &gelu);
+    if (g->epilogue == EPILOGUE_GELU_GRAD) return cpu_gelu_bwd(threads, &gelu);
+    if (g->epilogue == EPILOGUE_BIAS_GRAD) return cpu_bias_grad(threads, &bias);
+    return NULL;
 }

@@ -125,10 +125,9 @@ int cuda_clock_date(struct cuda_stream *s);  // from here on spans have begin ti
 int cuda_clock_end(struct cuda_stream *s);
 int cuda_clock_read(struct cuda_stream *s);  // reads the spans that have passed
 
-// matmul_plan.c
-void cuda_matmuls_free(struct cuda_device *d);
 // matmul.c, attention.c: -1 with ctx.why set.
 int cuda_matmul(struct cuda_stream *s, const struct matmul_args *a);
+void cuda_matmuls_free(struct cuda_device *d);
 int cuda_attention_forward(struct cuda_stream *s, const struct attn_fwd_args *a);
 int cuda_attention_backward(struct cuda_stream *s, const struct attn_bwd_args *a);
 void cuda_attentions_free(struct cuda_stream *s);

@@ -32,7 +32,7 @@ static bool agrees(const struct product_way *way) {
     uint16_t a[ROWS * K], b[COLUMNS * K];
     uint64_t state = 1;
     bool same = true;
-    for (int round = 0; round < 8; round++) {
+    for (int trial = 0; trial < 8; trial++) {
         fill(a, ROWS * K, &state);
         fill(b, COLUMNS * K, &state);
         way->pack_a(&(struct operand){a, DT_BF16, K, 1}, ROWS, K, panel[0]);

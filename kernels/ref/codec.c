@@ -8,7 +8,7 @@
 #include "kernels/ref/ref.h"
 
 // The value of element i of a block of 1-bit Adam.
-static float onebit_said(const struct onebit_block *b, int64_t i) {
+static float onebit_value(const struct onebit_block *b, int64_t i) {
     return code_value_onebit(b->sign[i / 32] >> (i % 32) & 1, b->scale);
 }
 
@@ -94,8 +94,8 @@ void ref_code_error(const struct code_error_args *a) {
         a->error[i] = fmaf(a->error[i], a->factor, dtype_load(a->dt, a->grad, (size_t)i));
 }
 
-static void use(float *out, enum code_use how, float said) {
-    *out = how == CODE_SET ? said : how == CODE_PLUS ? *out + said : *out - said;
+static void use(float *out, enum code_use how, float value) {
+    *out = how == CODE_SET ? value : how == CODE_PLUS ? *out + value : *out - value;
 }
 
 void ref_code_add(const struct code_add_args *a) {
@@ -123,7 +123,7 @@ void ref_code_add(const struct code_add_args *a) {
 
 // ---------------------------------------------------------------- 1-bit Adam
 // Encodes x(256) in *out. x receives the error: x minus the value of *out. v 0: masked.
-static void encode_rest(struct onebit_block *out, float *x, const float *v) {
+static void encode_with_error(struct onebit_block *out, float *x, const float *v) {
     int counted = 0;
     for (int i = 0; i < ONEBIT_BLOCK; i++) {
         if (v[i] == 0) x[i] = 0;
@@ -133,7 +133,7 @@ static void encode_rest(struct onebit_block *out, float *x, const float *v) {
     for (int i = 0; i < ONEBIT_BLOCK; i++) {
         if (v[i] == 0) continue;
         out->sign[i / 32] |= (uint32_t)(x[i] >= 0) << (i % 32);
-        x[i] -= onebit_said(out, i);
+        x[i] -= onebit_value(out, i);
     }
 }
 
@@ -145,7 +145,7 @@ void ref_onebit_encode(const struct onebit_encode_args *a) {
         a->error[i] += fmaf(a->beta1, a->m[i], (1.0f - a->beta1) * g);
     }
     for (int64_t b = 0; b < a->n / ONEBIT_BLOCK; b++)
-        encode_rest(&a->out[b], a->error + b * ONEBIT_BLOCK, a->v + b * ONEBIT_BLOCK);
+        encode_with_error(&a->out[b], a->error + b * ONEBIT_BLOCK, a->v + b * ONEBIT_BLOCK);
 }
 
 void ref_onebit_sum(const struct onebit_sum_args *a) {
@@ -154,18 +154,18 @@ void ref_onebit_sum(const struct onebit_sum_args *a) {
     if (a->scalars->skip) return;
     for (int64_t i = 0; i < a->n; i++) {
         const struct onebit_block *in = a->in + i / ONEBIT_BLOCK;
-        float total = onebit_said(in, i % ONEBIT_BLOCK);
-        for (int32_t r = 1; r < a->ranks; r++) total += onebit_said(in + r * blocks, i % ONEBIT_BLOCK);
+        float total = onebit_value(in, i % ONEBIT_BLOCK);
+        for (int32_t r = 1; r < a->ranks; r++) total += onebit_value(in + r * blocks, i % ONEBIT_BLOCK);
         a->error[i] += total * (1.0f / (float)a->ranks);
     }
     for (int64_t b = 0; b < blocks; b++)
-        encode_rest(&a->out[b], a->error + b * ONEBIT_BLOCK, a->v + b * ONEBIT_BLOCK);
+        encode_with_error(&a->out[b], a->error + b * ONEBIT_BLOCK, a->v + b * ONEBIT_BLOCK);
 }
 
 static float adam_frozen(const struct update_args *a, int64_t i, float decay) {
     float p = a->master[i], m = 0, v = a->v[i];
     if (v != 0 && a->codes) {
-        m = onebit_said(&a->codes[i / ONEBIT_BLOCK], i % ONEBIT_BLOCK);
+        m = onebit_value(&a->codes[i / ONEBIT_BLOCK], i % ONEBIT_BLOCK);
     } else if (v != 0) {
         float g = dtype_load(a->dt, a->grad, (size_t)i) * a->scalars->grad_scale;
         m = fmaf(a->beta1, a->m[i], (1.0f - a->beta1) * g);

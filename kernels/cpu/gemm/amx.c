@@ -90,20 +90,20 @@ TARGET_AMX static void amx_begin(void) {
 
 TARGET_AMX static void amx_end(void) { _tile_release(); }
 
-TARGET_AMX static void amx_tile(const void *a, const void *b, int64_t wanted, int64_t depth, float *c,
-                                int64_t ldc, bool goes_on) {
+TARGET_AMX static void amx_tile(const void *a, const void *b, int64_t rows_needed, int64_t depth, float *c,
+                                int64_t ldc, bool accumulate) {
     const char *x = a, *y = b;
     const size_t stride = (size_t)ldc * sizeof *c;
     float *below = c + TILE_ROWS * ldc;
-    const bool both = wanted > TILE_ROWS;
-    if (goes_on) {
+    const bool both = rows_needed > TILE_ROWS;
+    if (accumulate) {
         _tile_loadd(0, c, stride);
         _tile_loadd(1, c + TILE_ROWS, stride);
     } else {
         _tile_zero(0);
         _tile_zero(1);
     }
-    if (both && goes_on) {
+    if (both && accumulate) {
         _tile_loadd(2, below, stride);
         _tile_loadd(3, below + TILE_ROWS, stride);
     } else {

@@ -118,11 +118,11 @@ VEC_INLINE void load_acc(bool from_memory, const float *c, int64_t ldc, vecf acc
     }
 }
 
-static void chain_tile(const void *a, const void *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,
-                       bool goes_on) {
-    (void)wanted;
+static void chain_tile(const void *a, const void *b, int64_t rows_needed, int64_t depth, float *c,
+                       int64_t ldc, bool accumulate) {
+    (void)rows_needed;
     vecf acc[MR][2];
-    load_acc(goes_on, c, ldc, acc);
+    load_acc(accumulate, c, ldc, acc);
     chain(a, b, depth, acc);
     TILE_UNROLL
     for (int r = 0; r < MR; r++) {
@@ -134,9 +134,9 @@ static void chain_tile(const void *a, const void *b, int64_t wanted, int64_t dep
 // The sums of the even chains wait in the first-level cache while the odd chains run. All accumulators work on
 // one chain at a time, which needs fewer loads than half of them on each.
 VEC_INLINE void two_chains(const float *a, const float *b, int64_t depth, float *c, int64_t ldc,
-                           bool goes_on) {
+                           bool accumulate) {
     _Alignas(64) float even[MR * NR];
-    for (int64_t k = 0; k < depth; k += BF16_BLOCK, goes_on = true) {
+    for (int64_t k = 0; k < depth; k += BF16_BLOCK, accumulate = true) {
         vecf acc[MR][2];
         load_acc(false, c, ldc, acc);
         chain(a, b, PAIRS, acc);
@@ -154,7 +154,7 @@ VEC_INLINE void two_chains(const float *a, const float *b, int64_t depth, float 
             for (int i = 0; i < 2; i++) {
                 float *to = c + r * ldc + i * VEC;
                 vecf sum = vec_load_f32(even + r * NR + i * VEC) + acc[r][i];
-                vec_store_f32(to, (goes_on ? vec_load_f32(to) : (vecf){0}) + sum);
+                vec_store_f32(to, (accumulate ? vec_load_f32(to) : (vecf){0}) + sum);
             }
     }
 }
@@ -162,33 +162,33 @@ VEC_INLINE void two_chains(const float *a, const float *b, int64_t depth, float 
 #if defined(__FMA__) || HAS_PAIRS
 // Runs `tile` with the processor's modes DAZ (subnormal operands are zero) and FTZ (subnormal results become
 // zero).
-typedef void tile_fn(const float *a, const float *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,
-                     bool goes_on);
-static void flushed(tile_fn *tile, const void *a, const void *b, int64_t wanted, int64_t depth, float *c,
-                    int64_t ldc, bool goes_on) {
+typedef void tile_fn(const float *a, const float *b, int64_t rows_needed, int64_t depth, float *c,
+                     int64_t ldc, bool accumulate);
+static void flushed(tile_fn *tile, const void *a, const void *b, int64_t rows_needed, int64_t depth, float *c,
+                    int64_t ldc, bool accumulate) {
     unsigned modes = _mm_getcsr();
     _mm_setcsr(modes | 0x8040u);
-    tile(a, b, wanted, depth, c, ldc, goes_on);
+    tile(a, b, rows_needed, depth, c, ldc, accumulate);
     _mm_setcsr(modes);
 }
 // Never inlined, so that no arithmetic moves across the change of modes.
-static __attribute__((noinline)) void two_chains_fma(const float *a, const float *b, int64_t wanted,
-                                                     int64_t depth, float *c, int64_t ldc, bool goes_on) {
-    (void)wanted;
-    two_chains(a, b, depth, c, ldc, goes_on);
+static __attribute__((noinline)) void two_chains_fma(const float *a, const float *b, int64_t rows_needed,
+                                                     int64_t depth, float *c, int64_t ldc, bool accumulate) {
+    (void)rows_needed;
+    two_chains(a, b, depth, c, ldc, accumulate);
 }
-static void fma_tile(const void *a, const void *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,
-                     bool goes_on) {
-    flushed(two_chains_fma, a, b, wanted, depth, c, ldc, goes_on);
+static void fma_tile(const void *a, const void *b, int64_t rows_needed, int64_t depth, float *c, int64_t ldc,
+                     bool accumulate) {
+    flushed(two_chains_fma, a, b, rows_needed, depth, c, ldc, accumulate);
 }
 #else
 // Without fma instructions or without the modes: element by element, as the definition.
-static void fma_tile(const void *a, const void *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,
-                     bool goes_on) {
+static void fma_tile(const void *a, const void *b, int64_t rows_needed, int64_t depth, float *c, int64_t ldc,
+                     bool accumulate) {
     const float *x = a, *y = b;
     for (int64_t k = 0; k < depth;
-         k += BF16_BLOCK, goes_on = true, x += MR * BF16_BLOCK, y += NR * BF16_BLOCK)
-        for (int r = 0; r < wanted; r++)
+         k += BF16_BLOCK, accumulate = true, x += MR * BF16_BLOCK, y += NR * BF16_BLOCK)
+        for (int r = 0; r < rows_needed; r++)
             for (int i = 0; i < NR; i++) {
                 float row[BF16_BLOCK], column[BF16_BLOCK];
                 for (int j = 0; j < BF16_BLOCK; j++) {
@@ -196,7 +196,7 @@ static void fma_tile(const void *a, const void *b, int64_t wanted, int64_t depth
                     row[j] = x[at * MR + r], column[j] = y[at * NR + i];
                 }
                 float *to = c + r * ldc + i;
-                *to = bf16_block(row, column, goes_on ? *to : 0);
+                *to = bf16_block(row, column, accumulate ? *to : 0);
             }
 }
 #endif
@@ -249,11 +249,11 @@ VEC_INLINE void add_pairs(vecf *sum, vecf x, vecf y) {
 }
 
 VEC_INLINE void pair_rows(const float *a, const float *b, int64_t depth, float *c, int64_t ldc,
-                          bool goes_on) {
+                          bool accumulate) {
     vecf sum[AT_ONCE][2];
     TILE_UNROLL
     for (int r = 0; r < AT_ONCE; r++)
-        for (int i = 0; i < 2; i++) sum[r][i] = goes_on ? vec_load_f32(c + r * ldc + i * VEC) : (vecf){0};
+        for (int i = 0; i < 2; i++) sum[r][i] = accumulate ? vec_load_f32(c + r * ldc + i * VEC) : (vecf){0};
     for (int64_t k = 0; k < depth; k += BF16_BLOCK) {
         vecf chains[2][AT_ONCE][2] = {{{{0}}}};
         for (int step = 0; step < PAIRS / 2; step++, a += PAIR_ROWS, b += NR) {
@@ -279,13 +279,15 @@ VEC_INLINE void pair_rows(const float *a, const float *b, int64_t depth, float *
         for (int i = 0; i < 2; i++) vec_store_f32(c + r * ldc + i * VEC, sum[r][i]);
 }
 
-static __attribute__((noinline)) void two_chains_pairs(const float *a, const float *b, int64_t wanted,
-                                                       int64_t depth, float *c, int64_t ldc, bool goes_on) {
-    for (int64_t r = 0; r < wanted; r += AT_ONCE) pair_rows(a + r, b, depth, c + r * ldc, ldc, goes_on);
+static __attribute__((noinline)) void two_chains_pairs(const float *a, const float *b, int64_t rows_needed,
+                                                       int64_t depth, float *c, int64_t ldc,
+                                                       bool accumulate) {
+    for (int64_t r = 0; r < rows_needed; r += AT_ONCE)
+        pair_rows(a + r, b, depth, c + r * ldc, ldc, accumulate);
 }
-static void pairs_tile(const void *a, const void *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,
-                       bool goes_on) {
-    flushed(two_chains_pairs, a, b, wanted, depth, c, ldc, goes_on);
+static void pairs_tile(const void *a, const void *b, int64_t rows_needed, int64_t depth, float *c,
+                       int64_t ldc, bool accumulate) {
+    flushed(two_chains_pairs, a, b, rows_needed, depth, c, ldc, accumulate);
 }
 
 static const char *pairs_unsupported(void) {

@@ -52,10 +52,10 @@ struct product_way {
     // zero.
     void (*pack_a)(const struct operand *x, int64_t rows, int64_t depth, void *panel);
     void (*pack_b)(const struct operand *x, int64_t rows, int64_t depth, void *panel);
-    // Computes the tile c (fp32, rows ldc apart). goes_on: adds to c's values; else starts at zero. The caller
-    // needs only the first `wanted` rows; the tile may omit the others.
-    void (*tile)(const void *a, const void *b, int64_t wanted, int64_t depth, float *c, int64_t ldc,
-                 bool goes_on);
+    // Computes the tile c (fp32, rows ldc apart). accumulate: adds to c's values; else starts at zero. The caller
+    // needs only the first `rows_needed` rows; the tile may omit the others.
+    void (*tile)(const void *a, const void *b, int64_t rows_needed, int64_t depth, float *c, int64_t ldc,
+                 bool accumulate);
     // Called by a thread before its first tile and after its last one; NULL: not needed.
     void (*begin)(void);
     void (*end)(void);

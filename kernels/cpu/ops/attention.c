@@ -34,38 +34,38 @@ struct head_view {
 // The way by which attention multiplies, and its panel sizes for the head's size and for a block. Probabilities
 // and their gradients are the result of one product and the operand of the next. They are rounded to `inner`:
 // bf16 for bf16 products, as in FlashAttention on GPUs, else fp32.
-struct means {
+struct attention_product {
     const struct product_way *way;
     enum dtype inner;
     size_t a_of_size, b_of_size;    // bytes of a panel whose depth is the head's size
     size_t a_of_block, b_of_block;  // bytes of a panel whose depth is a block of positions
 };
 
-static struct means means_of(enum dtype t, enum cpu_kernel kernel, int64_t size) {
+static struct attention_product attention_product_of(enum dtype t, enum cpu_kernel kernel, int64_t size) {
     const struct product_way *way = product_way(t, kernel);
     assert(BLOCK % way->rows == 0 && BLOCK % way->columns == 0);
-    return (struct means){.way = way,
-                          .inner = t == DT_BF16 ? DT_BF16 : DT_F32,
-                          .a_of_size = panel_bytes(way, way->rows, size),
-                          .b_of_size = panel_bytes(way, way->columns, size),
-                          .a_of_block = panel_bytes(way, way->rows, BLOCK),
-                          .b_of_block = panel_bytes(way, way->columns, BLOCK)};
+    return (struct attention_product){.way = way,
+                                      .inner = t == DT_BF16 ? DT_BF16 : DT_F32,
+                                      .a_of_size = panel_bytes(way, way->rows, size),
+                                      .b_of_size = panel_bytes(way, way->columns, size),
+                                      .a_of_block = panel_bytes(way, way->rows, BLOCK),
+                                      .b_of_block = panel_bytes(way, way->columns, BLOCK)};
 }
 
 static int64_t panels(int64_t n, int64_t width) { return (n + width - 1) / width; }
 
-// Operands that begin at position t0. times_of: positions are the rows (or columns), the head's elements are k.
-// sizes_of: the other way round.
-static struct operand times_of(enum dtype t, struct head_view v, int64_t t0) {
+// Operands that begin at position t0. rows_by_position: positions are the rows (or columns), the head's elements are k.
+// rows_by_element: the other way round.
+static struct operand rows_by_position(enum dtype t, struct head_view v, int64_t t0) {
     return (struct operand){dtype_at(t, v.p, v.start + t0 * v.row), t, v.row, 1};
 }
-static struct operand sizes_of(enum dtype t, struct head_view v, int64_t t0) {
+static struct operand rows_by_element(enum dtype t, struct head_view v, int64_t t0) {
     return (struct operand){dtype_at(t, v.p, v.start + t0 * v.row), t, 1, v.row};
 }
 
 // Packs `rows` rows of x in panels; the panels begin `bytes` apart.
-static void pack_panels(const struct means *m, bool is_a, struct operand x, int64_t rows, int64_t depth,
-                        size_t bytes, char *out) {
+static void pack_panels(const struct attention_product *m, bool is_a, struct operand x, int64_t rows,
+                        int64_t depth, size_t bytes, char *out) {
     int64_t width = is_a ? m->way->rows : m->way->columns;
     const char *from = x.p;
     for (int64_t i = 0; i < rows; i += width, out += bytes) {
@@ -75,10 +75,10 @@ static void pack_panels(const struct means *m, bool is_a, struct operand x, int6
 }
 
 // For each block of positions: b panels over the block's positions, whose columns are the head's elements.
-static void pack_sizes(const struct means *m, enum dtype t, struct head_view v, int64_t seq, int64_t size,
-                       char *out) {
+static void pack_sizes(const struct attention_product *m, enum dtype t, struct head_view v, int64_t seq,
+                       int64_t size, char *out) {
     for (int64_t t0 = 0; t0 < seq; t0 += BLOCK, out += (size_t)panels(size, m->way->columns) * m->b_of_block)
-        pack_panels(m, false, sizes_of(t, v, t0), size, lesser(BLOCK, seq - t0), m->b_of_block, out);
+        pack_panels(m, false, rows_by_element(t, v, t0), size, lesser(BLOCK, seq - t0), m->b_of_block, out);
 }
 
 // The number of rows that a tile computes, from row i of n on.
@@ -111,7 +111,7 @@ VEC_INLINE void store_rows(enum dtype t, void *y, int64_t start, int64_t row, co
 struct attention_tasks {
     void (*run)(const struct attention_tasks *t, int64_t i, char *scratch);
     const void *args;
-    struct means means;
+    struct attention_product means;
     int64_t count;
     size_t scratch_bytes;
     atomic_bool failed;
@@ -152,7 +152,7 @@ size_t attn_scratch_bytes(int64_t batch, int64_t seq, int32_t heads, int32_t kv_
 }
 
 struct fwd_work {
-    struct means m;
+    struct attention_product m;
     int64_t padded_size;        // D rounded up to whole panels
     char *keys;                 // a panels of all keys, depth D
     char *values;               // per block of keys: b panels, depth the block's keys, columns D
@@ -164,8 +164,8 @@ struct fwd_work {
     float *max, *sum, *factor;  // (BLOCK)
 };
 
-static struct fwd_work carve_fwd_work(const struct attn_fwd_args *a, const struct means *m, char *base,
-                                      size_t *bytes) {
+static struct fwd_work carve_fwd_work(const struct attn_fwd_args *a, const struct attention_product *m,
+                                      char *base, size_t *bytes) {
     const struct product_way *way = m->way;
     int64_t sizes = panels(a->head_size, way->columns);
     struct fwd_work w = {.m = *m, .padded_size = sizes * way->columns};
@@ -263,11 +263,11 @@ VEC_INLINE void run_head(enum dtype t, const struct attn_fwd_args *a, int64_t b,
     struct head_view q = {a->qkv, base + h * size, row};
     struct head_view k = {a->qkv, base + (a->heads + h / group) * size, row};
     struct head_view v = {a->qkv, base + (a->heads + a->kv_heads + h / group) * size, row};
-    pack_panels(&w->m, true, times_of(t, k, 0), a->seq, size, w->m.a_of_size, w->keys);
+    pack_panels(&w->m, true, rows_by_position(t, k, 0), a->seq, size, w->m.a_of_size, w->keys);
     pack_sizes(&w->m, t, v, a->seq, size, w->values);
     for (int64_t i0 = 0; i0 < a->seq; i0 += BLOCK) {
         int64_t queries = lesser(BLOCK, a->seq - i0);
-        pack_panels(&w->m, false, times_of(t, q, i0), queries, size, w->m.b_of_size, w->queries);
+        pack_panels(&w->m, false, rows_by_position(t, q, i0), queries, size, w->m.b_of_size, w->queries);
         memset(w->out, 0, (size_t)(BLOCK * w->padded_size) * sizeof(float));
         for (int64_t i = 0; i < BLOCK; i++) {
             w->max[i] = -INFINITY;
@@ -303,7 +303,7 @@ static void fwd_task(const struct attention_tasks *t, int64_t i, char *scratch) 
 const char *cpu_attn_fwd(int threads, enum cpu_kernel kernel, const struct attn_fwd_args *a) {
     assert(a->heads % a->kv_heads == 0 && a->seq < INT32_MAX && a->dt <= DT_F16);
     struct attention_tasks tasks = {
-        .run = fwd_task, .args = a, .means = means_of(a->dt, kernel, a->head_size)};
+        .run = fwd_task, .args = a, .means = attention_product_of(a->dt, kernel, a->head_size)};
     tasks.count = a->batch * a->heads;
     carve_fwd_work(a, &tasks.means, NULL, &tasks.scratch_bytes);
     return attention_run(threads, &tasks);
@@ -322,7 +322,7 @@ const char *cpu_attn_fwd(int threads, enum cpu_kernel kernel, const struct attn_
 //
 // p and ds are stored as (queries, keys), in fp32, and for bf16 products also rounded.
 struct bwd_work {
-    struct means m;
+    struct attention_product m;
     int64_t padded_size;      // D rounded up to whole panels
     int64_t padded_seq;       // T rounded up to whole a panels
     char *keys_t;             // b panels of all keys, depth D
@@ -337,8 +337,8 @@ struct bwd_work {
     float *dq;                // (BLOCK, padded_size)
 };
 
-static struct bwd_work carve_bwd_work(const struct attn_bwd_args *a, const struct means *m, char *base,
-                                      size_t *bytes) {
+static struct bwd_work carve_bwd_work(const struct attn_bwd_args *a, const struct attention_product *m,
+                                      char *base, size_t *bytes) {
     const struct product_way *way = m->way;
     int64_t sizes = panels(a->head_size, way->columns);
     size_t times = (size_t)panels(a->seq, way->columns) * m->b_of_size,
@@ -470,10 +470,10 @@ VEC_INLINE void run_query_head(enum dtype t, const struct attn_bwd_args *a, int6
     const float *delta = (const float *)a->scratch + (b * a->heads + h) * a->seq;
     for (int64_t i0 = 0; i0 < a->seq; i0 += BLOCK) {
         int64_t queries = lesser(BLOCK, a->seq - i0);
-        pack_panels(&w->m, true, times_of(t, q, i0), queries, size, w->m.a_of_size, w->query_a);
-        pack_panels(&w->m, true, times_of(t, dout, i0), queries, size, w->m.a_of_size, w->dout_a);
-        pack_panels(&w->m, false, sizes_of(t, q, i0), size, queries, w->m.b_of_block, w->query_b);
-        pack_panels(&w->m, false, sizes_of(t, dout, i0), size, queries, w->m.b_of_block, w->dout_b);
+        pack_panels(&w->m, true, rows_by_position(t, q, i0), queries, size, w->m.a_of_size, w->query_a);
+        pack_panels(&w->m, true, rows_by_position(t, dout, i0), queries, size, w->m.a_of_size, w->dout_a);
+        pack_panels(&w->m, false, rows_by_element(t, q, i0), size, queries, w->m.b_of_block, w->query_b);
+        pack_panels(&w->m, false, rows_by_element(t, dout, i0), size, queries, w->m.b_of_block, w->dout_b);
         memset(w->dq, 0, (size_t)(BLOCK * w->padded_size) * sizeof(float));
         for (int64_t j0 = 0; j0 <= i0; j0 += BLOCK) {
             struct tile s = {i0, queries, j0, lesser(BLOCK, a->seq - j0), i0 - j0};
@@ -492,8 +492,8 @@ VEC_INLINE void run_kv_head(enum dtype t, const struct attn_bwd_args *a, int64_t
     int64_t size = a->head_size, group = a->heads / a->kv_heads, row = (a->heads + 2 * a->kv_heads) * size;
     struct head_view k = {a->qkv, b * a->seq * row + (a->heads + kv) * size, row};
     struct head_view v = {a->qkv, k.start + a->kv_heads * size, row};
-    pack_panels(&w->m, false, times_of(t, k, 0), a->seq, size, w->m.b_of_size, w->keys_t);
-    pack_panels(&w->m, false, times_of(t, v, 0), a->seq, size, w->m.b_of_size, w->values_t);
+    pack_panels(&w->m, false, rows_by_position(t, k, 0), a->seq, size, w->m.b_of_size, w->keys_t);
+    pack_panels(&w->m, false, rows_by_position(t, v, 0), a->seq, size, w->m.b_of_size, w->values_t);
     pack_sizes(&w->m, t, k, a->seq, size, w->keys);
     memset(w->dk, 0, (size_t)(w->padded_seq * w->padded_size) * sizeof(float));
     memset(w->dv, 0, (size_t)(w->padded_seq * w->padded_size) * sizeof(float));
@@ -534,7 +534,7 @@ static void bwd_task(const struct attention_tasks *t, int64_t i, char *scratch) 
 const char *cpu_attn_bwd(int threads, enum cpu_kernel kernel, const struct attn_bwd_args *a) {
     assert(a->heads % a->kv_heads == 0 && a->seq < INT32_MAX && a->dt <= DT_F16);
     struct attention_tasks tasks = {
-        .run = bwd_task, .args = a, .means = means_of(a->dt, kernel, a->head_size)};
+        .run = bwd_task, .args = a, .means = attention_product_of(a->dt, kernel, a->head_size)};
     tasks.count = a->batch * a->kv_heads;
     carve_bwd_work(a, &tasks.means, NULL, &tasks.scratch_bytes);
     for_spans(threads, a->batch * a->seq, row_grain(a->heads * a->head_size), run_deltas, a);

@@ -100,7 +100,7 @@ static const struct {
     BLOCK_CODES(CPU_CODE_ROW)};
 
 // Returns the kept-th largest magnitude. *equal receives how many elements of exactly that magnitude are kept.
-static uint32_t least_kept(const struct code_encode_args *a, int64_t kept, int64_t *equal) {
+static uint32_t kth_largest(const struct code_encode_args *a, int64_t kept, int64_t *equal) {
     float x[CODE_BLOCK];
     uint32_t found = 0, known = 0;
     int64_t rest = kept;  // how many more are needed from the elements whose known bits equal found's
@@ -125,9 +125,9 @@ static uint32_t least_kept(const struct code_encode_args *a, int64_t kept, int64
 static void encode_topk(const struct code_encode_args *a) {
     int64_t kept = code_kept(a->format.share, a->n), equal = 0, done = 0;
     if (!kept) return;
-    uint32_t least = least_kept(a, kept, &equal), *index = a->out;
-    void *behind = index + kept;
-    float *value = behind, x[CODE_BLOCK];
+    uint32_t least = kth_largest(a, kept, &equal), *index = a->out;
+    void *after_indices = index + kept;
+    float *value = after_indices, x[CODE_BLOCK];
     for (int64_t at = 0; at < a->n; at += CODE_BLOCK) {
         block_of(a, at, x);
         for (int i = 0; i < CODE_BLOCK; i++) {
@@ -193,7 +193,7 @@ const char *cpu_code_add(int threads, const struct code_add_args *a) {
 
 // ---------------------------------------------------------------- 1-bit Adam
 // Encodes x(256) in *out. x receives the error: x minus the value of *out. v 0: masked.
-static void encode_rest(struct onebit_block *out, float *restrict x, const float *restrict v) {
+static void encode_with_error(struct onebit_block *out, float *restrict x, const float *restrict v) {
     int32_t counted = 0;
     for (int i = 0; i < ONEBIT_BLOCK; i++) {
         x[i] = v[i] != 0 ? x[i] : 0;
@@ -224,7 +224,7 @@ static void onebit_encode_span(const void *args, int64_t begin, int64_t end) {
         const float *restrict m = a->m + at;
         load_f32(a->dt, grad, a->grad, at, chunk_min(ONEBIT_BLOCK, a->n - at));
         for (int i = 0; i < ONEBIT_BLOCK; i++) x[i] += __builtin_fmaf(beta1, m[i], rest1 * (grad[i] * scale));
-        encode_rest(&a->out[b], x, a->v + at);
+        encode_with_error(&a->out[b], x, a->v + at);
     }
 }
 
@@ -247,7 +247,7 @@ static void sum_span(const void *args, int64_t begin, int64_t end) {
             for (int i = 0; i < ONEBIT_BLOCK; i++) total[i] += one[i];
         }
         for (int i = 0; i < ONEBIT_BLOCK; i++) x[i] += total[i] * part;
-        encode_rest(&a->out[b], x, a->v + b * ONEBIT_BLOCK);
+        encode_with_error(&a->out[b], x, a->v + b * ONEBIT_BLOCK);
     }
 }
 
@@ -263,12 +263,12 @@ static void adam_frozen(const struct update_args *a, const float *grad, int64_t 
     const float minus_lr = -a->lr, eps = a->eps;
     float *restrict p = a->master + at, *restrict m = a->m + at;
     const float *restrict v = a->v + at;
-    float said[ONEBIT_BLOCK];
+    float value[ONEBIT_BLOCK];
     for (int64_t i = 0, part; a->codes && i < n; i += part) {  // (part) elements of one block
         int64_t first = (at + i) % ONEBIT_BLOCK;
         part = chunk_min(ONEBIT_BLOCK - first, n - i);
-        onebit_decode(&a->codes[(at + i) / ONEBIT_BLOCK], said);
-        for (int64_t j = 0; j < part; j++) m[i + j] = v[i + j] != 0 ? said[first + j] : 0;
+        onebit_decode(&a->codes[(at + i) / ONEBIT_BLOCK], value);
+        for (int64_t j = 0; j < part; j++) m[i + j] = v[i + j] != 0 ? value[first + j] : 0;
     }
     for (int64_t i = 0; !a->codes && i < n; i++) {
         float y = __builtin_fmaf(beta1, m[i], rest1 * (grad[i] * scale));

@@ -12,7 +12,7 @@
 #define DIGITS       256
 
 // The value of the lane's element of word w of a block.
-__device__ static inline float said(const struct onebit_block *b, int w, int lane) {
+__device__ static inline float decoded(const struct onebit_block *b, int w, int lane) {
     return code_value_onebit(b->sign[w] >> lane & 1, b->scale);
 }
 
@@ -295,8 +295,10 @@ int cuda_op_code_error(struct cuda_ctx *ctx, const struct code_error_args *a) {
 }
 
 // ---------------------------------------------------------------- decoding
-__device__ static inline void use(float *out, float said, enum code_use how) {
-    *out = how == CODE_SET ? said : how == CODE_PLUS ? __fadd_rn(*out, said) : __fadd_rn(*out, -said);
+__device__ static inline void use(float *out, float decoded, enum code_use how) {
+    *out = how == CODE_SET    ? decoded
+           : how == CODE_PLUS ? __fadd_rn(*out, decoded)
+                              : __fadd_rn(*out, -decoded);
 }
 
 // A thread decodes V adjacent elements of a block, whose numbers share a word: 4 if out is aligned to 16 bytes, else 1.
@@ -345,8 +347,8 @@ int cuda_op_code_add(struct cuda_ctx *ctx, const struct code_add_args *a) {
 
 // ---------------------------------------------------------------- 1-bit Adam
 // Encodes the lane's elements x. x receives the error: x minus the value of *out. v 0: masked.
-__device__ static inline void encode_rest(struct onebit_block *out, float x[ONEBIT_WORDS],
-                                          const float v[ONEBIT_WORDS], int lane) {
+__device__ static inline void encode_with_error(struct onebit_block *out, float x[ONEBIT_WORDS],
+                                                const float v[ONEBIT_WORDS], int lane) {
     double sum = 0.0;
     int counted = 0;
 #pragma unroll
@@ -381,7 +383,7 @@ __global__ void __launch_bounds__(CODE_THREADS) onebit_encode_kernel(struct oneb
         x[w] = __fadd_rn(a.error[i], m);
         v[w] = a.v[i];
     }
-    encode_rest(&a.out[block], x, v, lane);
+    encode_with_error(&a.out[block], x, v, lane);
 #pragma unroll
     for (int w = 0; w < ONEBIT_WORDS; w++) a.error[at + w * WARP] = x[w];
 }
@@ -400,17 +402,17 @@ __global__ void __launch_bounds__(CODE_THREADS) onebit_sum_kernel(struct onebit_
     float x[ONEBIT_WORDS], v[ONEBIT_WORDS], part = __fdiv_rn(1.0f, (float)a.ranks);
     int64_t at = block * ONEBIT_BLOCK + lane;
 #pragma unroll
-    for (int w = 0; w < ONEBIT_WORDS; w++) x[w] = said(&a.in[block], w, lane);
+    for (int w = 0; w < ONEBIT_WORDS; w++) x[w] = decoded(&a.in[block], w, lane);
     for (int r = 1; r < a.ranks; r++)
 #pragma unroll
         for (int w = 0; w < ONEBIT_WORDS; w++)
-            x[w] = __fadd_rn(x[w], said(&a.in[r * blocks + block], w, lane));
+            x[w] = __fadd_rn(x[w], decoded(&a.in[r * blocks + block], w, lane));
 #pragma unroll
     for (int w = 0; w < ONEBIT_WORDS; w++) {
         x[w] = __fadd_rn(a.error[at + w * WARP], __fmul_rn(x[w], part));
         v[w] = a.v[at + w * WARP];
     }
-    encode_rest(&a.out[block], x, v, lane);
+    encode_with_error(&a.out[block], x, v, lane);
 #pragma unroll
     for (int w = 0; w < ONEBIT_WORDS; w++) a.error[at + w * WARP] = x[w];
 }
@@ -431,7 +433,7 @@ __global__ void __launch_bounds__(CODE_THREADS) adam_frozen_kernel(struct update
     float p = a.master[i], m = 0.0f, v = a.v[i];
     if (v != 0.0f && a.codes) {
         int at = (int)(i % ONEBIT_BLOCK);
-        m = said(&a.codes[i / ONEBIT_BLOCK], at / WARP, at % WARP);
+        m = decoded(&a.codes[i / ONEBIT_BLOCK], at / WARP, at % WARP);
     } else if (v != 0.0f) {
         float grad = __fmul_rn(to_f32(static_cast<const T *>(a.grad)[i]), a.scalars->grad_scale);
         m = __fmaf_rn(a.beta1, a.m[i], __fmul_rn(__fadd_rn(1.0f, -a.beta1), grad));

@@ -156,7 +156,7 @@ static int help(const struct topology_table *t, int argc, char **argv) {
 
 int main(int argc, char **argv) {
     static const struct topology_table topologies = {
-        .row = {&topology_local, &topology_star, RING_TOPOLOGIES}, .tell = mpi_broadcast_text};
+        .row = {&topology_local, &topology_star, RING_TOPOLOGIES}, .broadcast = mpi_broadcast_text};
     const char *word = argc > 1 ? argv[1] : "";
     const struct command *c = command_of(word);
     output_open_streams();

@@ -266,7 +266,7 @@ static int gossip_step(struct topology *t, const struct step_input *in, struct s
     out->stop = g->last_step <= (double)in->step;
     out->snapshot = false;
     t->own_number.value = in->updates + !out->skipped;
-    step_plan_over(t, false);  // the job's samples are done, even if this rank skipped the update
+    step_plan_advance(t, false);  // the job's samples are done, even if this rank skipped the update
     return 0;
 }
 
@@ -511,7 +511,7 @@ static struct topology_formula formula(const struct config *c, const char *role)
     int neighbours = neighbours_of(c);
     size_t whole = 2 * dtype_size(c->dtype) + optimizer_bytes(c->optimizer.row, c->dtype != DT_F32);
     (void)role;
-    textbook_say(f.memory, (struct textbook){.whole = whole + (neighbours ? sizeof(float) : 0)}, 'N');
+    textbook_text(f.memory, (struct textbook){.whole = whole + (neighbours ? sizeof(float) : 0)}, 'N');
     snprintf(f.wire, sizeof f.wire, "%dP: the masters, to %d", neighbours * 4, neighbours);
     return f;
 }
@@ -600,8 +600,8 @@ static void describe(const struct config *c, struct cJSON *summary) {
     cJSON_AddStringToObject(summary, "graph", gossip_graphs[c->gossip_graph]);
 }
 
-static void explain(const struct config *c, struct topology_words *out) {
-    *out = (struct topology_words){
+static void explain(const struct config *c, struct topology_texts *out) {
+    *out = (struct topology_texts){
         .picture = "gossip",
         .how = graphs[c->gossip_graph].how,
         .differs =
@@ -642,7 +642,7 @@ const struct topology_row topology_gossip = {
     .check_machine = ranks_check_machine,
     .predict = predict,
     .formula = formula,
-    .meeting_bytes = ranks_meeting_bytes,
+    .shared_memory_bytes = ranks_meeting_bytes,
     .meet = ranks_meet,
     .run = run,
 };

@@ -138,7 +138,7 @@ static struct topology_formula formula(const struct config *c, const char *role)
     const struct zero_policy *p = zero_policy_for(&o);
     struct topology_formula f;
     (void)role;
-    textbook_say(f.memory, zero_textbook(p, &o), 'N');
+    textbook_text(f.memory, zero_textbook(p, &o), 'N');
     zero_wire_text(f.wire, sizeof f.wire, p, in.accumulation);
     local_steps_formula(c, &f);
     if (c->optimizer.row->onebit && p->gather_grads) {
@@ -160,7 +160,7 @@ static void describe(const struct config *c, struct cJSON *summary) {
     cJSON_AddNumberToObject(summary, "stage", c->variant);
 }
 
-static void explain(const struct config *c, struct topology_words *out) {
+static void explain(const struct config *c, struct topology_texts *out) {
     out->picture = "ring";
     out->how =
         "There is no server. Each of N ranks owns a shard, 1/N of every layer, adds the gradients of all ranks there in rank order, "
@@ -261,7 +261,7 @@ const struct topology_row topology_zero = {
     .allowance = allowance,
     .describe = describe,
     .explain = explain,
-    .meeting_bytes = ranks_meeting_bytes,
+    .shared_memory_bytes = ranks_meeting_bytes,
     .meet = ranks_meet,
     .run = run,
 };

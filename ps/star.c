@@ -126,8 +126,8 @@ static struct topology_formula formula(const struct config *outside, const char 
         snprintf(of_server.wire, sizeof of_server.wire, "up to 2A*N*P*b/S out, A*N*P*b/S in%s, padded",
                  ps_beside(c) ? ", (N-1)/N of it" : "");
     }
-    textbook_say(of_worker.memory, ps_worker_textbook(c), 'S');
-    textbook_say(of_server.memory, ps_server_textbook(c), 'S');
+    textbook_text(of_worker.memory, ps_worker_textbook(c), 'S');
+    textbook_text(of_server.memory, ps_server_textbook(c), 'S');
     local_steps_formula(outside, &of_worker);
     return is_server(role) ? of_server : of_worker;
 }
@@ -179,7 +179,7 @@ static void describe(const struct config *c, struct cJSON *summary) {
     cJSON_AddStringToObject(summary, "security", ps_security_name(c));
 }
 
-static void explain(const struct config *c, struct topology_words *out) {
+static void explain(const struct config *c, struct topology_texts *out) {
     const struct consistency_rule rule = consistency_of(c);
     out->picture = "star";
     out->how =
@@ -254,7 +254,7 @@ const struct topology_row topology_star = {
     .default_workers = 2,
     .takes_groups = true,
     .takes_local_steps = true,
-    .is_alone = is_alone,
+    .is_independent = is_alone,
     .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_PROCESSES,
     .launch_advice =
         "a star's roles are processes of their own; use --launch processes, or start them one by one "

@@ -384,7 +384,7 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     // 5. The ready times of earlier transfers are known, and the step is over.
     zero_time_receive(z, z->host_shares + ZERO_STEP_WORDS, words);
     z->step = in->step + 1;
-    step_plan_over(t, out->skipped);
+    step_plan_advance(t, out->skipped);
     return 0;
 }
 

@@ -165,13 +165,13 @@ static void rows_of_steps(struct key_rows *r, const struct train_state *now, con
     int words = r->words;
     for (int k = 0; k < r->count; k++) {
         struct key_counts *x = &r->keys[k];
-        int64_t clock = train_state_place(now) / config_round(c);
+        int64_t clock = train_state_steps(now) / config_round(c);
         x->updates = c->outer_run ? clock : now->updates;  // no round is skipped
         x->version = alone ? now->samples / own : x->updates;
         x->clock = alone ? 0 : clock;
         for (int w = 0; w < r->workers; w++)
             r->pushed[(int64_t)k * r->workers + w] = alone ? now->step : x->clock;
-        r->batches[(int64_t)k * words] = now->dealt / own;
+        r->batches[(int64_t)k * words] = now->handed_out / own;
         batches_clear(r->batches + (int64_t)k * words, words);
     }
 }

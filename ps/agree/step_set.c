@@ -94,7 +94,7 @@ void step_set_close(struct step_set *s, bool skipped, bool admits) {
     if (!skipped || !scaler_at_end(&x->scaler, &s->o.scaler))
         scaler_update(&x->scaler, &s->o.scaler, skipped);
     x->step++;
-    x->dealt += s->o.own * elastic_count(s->members);
+    x->handed_out += s->o.own * elastic_count(s->members);
     x->skipped_in_a_row = skipped ? x->skipped_in_a_row + 1 : 0;
     if (!skipped) x->updates++;
     if (!skipped) x->samples += s->o.own * elastic_count(s->set);
@@ -134,7 +134,7 @@ void opening_write(const struct step_opening *d, struct wire_header *h) {
     double *v = h->values;
     h->mask = d->members;
     h->count = DEAL_VALUES;
-    v[DEALT] = (double)x->dealt;
+    v[DEALT] = (double)x->handed_out;
     v[SAMPLES] = (double)x->samples;
     v[UNAPPLIED] = (double)x->unapplied;
     v[UPDATES] = (double)x->updates;
@@ -165,7 +165,7 @@ int opening_read(const struct wire_header *h, struct step_opening *d) {
                                          .updates = (int64_t)v[UPDATES],
                                          .samples = (int64_t)v[SAMPLES],
                                          .unapplied = (int64_t)v[UNAPPLIED],
-                                         .dealt = (int64_t)v[DEALT],
+                                         .handed_out = (int64_t)v[DEALT],
                                          .skipped_in_a_row = (int)v[SKIPPED],
                                          .scaler = {.scale = v[SCALE],
                                                     .iter = (int64_t)v[ITERATION],

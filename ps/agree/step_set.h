@@ -128,7 +128,7 @@ struct step_opening {
 
 // The first sample of worker `worker`'s slice, `own` samples a slice. The worker is a member.
 static inline int64_t opening_first(const struct step_opening *d, int worker, int64_t own) {
-    return d->state.dealt + own * elastic_place(d->members, worker);
+    return d->state.handed_out + own * elastic_place(d->members, worker);
 }
 
 // Writes the fields mask and values of the header.

@@ -225,7 +225,7 @@ static int start_at(struct start_point *p, const struct config *config, const ch
     if (!c) return -1;
     const struct train_state *t = checkpoint_train(c);
     // Where workers share a budget, the step is worker 0's own count.
-    int64_t step = consistency_of(config).row->on_arrival ? t->step : train_state_place(t);
+    int64_t step = consistency_of(config).row->on_arrival ? t->step : train_state_steps(t);
     p->step = step / config_round(config);
     snprintf(p->seal, sizeof p->seal, "%s", checkpoint_seal(c));
     memcpy(p->checkpoint, path, strlen(path) + 1);

@@ -80,7 +80,9 @@ static int await(struct worker *w, worker_condition *until, const char *late) {
 }
 
 // A worker that joins a running job computes the earlier sums by itself, as if every worker gave the same values.
-static bool is_before(const struct worker *w) { return w->t.under_way && w->step == w->t.start.step; }
+static bool is_before(const struct worker *w) {
+    return w->t.joined_running_job && w->step == w->t.start.step;
+}
 
 static int gather(struct worker *w, double *values, int count) {
     for (int i = 0; i < count && is_before(w); i++) values[i] *= w->t.size;
@@ -177,7 +179,7 @@ static int take_batch(struct worker *w, int64_t step) {
     timeline_done(w->t.timeline, w->take.id, now.taken_ns);
     w->take.batch = now.taken;
     int64_t dealt = now.handed_out * batches_own(w->c);
-    if (dealt > plan->dealt) plan->dealt = dealt;
+    if (dealt > plan->handed_out) plan->handed_out = dealt;
     plan->first = w->take.batch * batches_own(w->c);
     plan->next = -1;
     return now.taken >= 0;
@@ -192,7 +194,7 @@ static void jump(struct worker *w, int64_t step) {
 // For steps that close without stragglers. A worker that has missed a step pulls the weights of the open step. When
 // they have landed that step may be over as well.
 static int catch_up(struct worker *w, int64_t step) {
-    bool *over = &w->t.plan.over;
+    bool *over = &w->t.plan.closed_without_rank;
     *over = status_of(w).steps_closed > step;
     if (!*over && w->behind) {
         jump(w, step);
@@ -210,8 +212,8 @@ static int worker_plan(struct topology *t, int64_t step) {
     struct worker *w = (struct worker *)t;
     int64_t own = batches_own(w->c);
     if (is_alone(w)) return take_batch(w, step);
-    if (!w->t.plan.in_part) return step_plan_together(t);
-    if (t->plan.drops && catch_up(w, step) != 0) return -1;
+    if (!w->t.plan.partial) return step_plan_together(t);
+    if (t->plan.may_miss_steps && catch_up(w, step) != 0) return -1;
     t->plan.slice = elastic_place(w->opening.members, t->rank);
     t->plan.first = opening_first(&w->opening, t->rank, own);
     t->plan.next =
@@ -224,7 +226,7 @@ static struct push_info push_of(const struct worker *w) {
     const struct step_plan *plan = &w->t.plan;
     bool own = unit_slots_own(w->slots);
     // Servers average over some workers' batches, which may have unequal numbers of tokens.
-    bool tokens = plan->in_part || (is_alone(w) && w->c->documents == DOCUMENTS_WHOLE);
+    bool tokens = plan->partial || (is_alone(w) && w->c->documents == DOCUMENTS_WHOLE);
     return (struct push_info){.step = w->step,
                               .lr = worker_lr(w),
                               .grad_scale = 1.0f,
@@ -304,16 +306,16 @@ static int worker_outcome(struct topology *t, int64_t step, struct step_stats *o
 
 static int step_together(struct worker *w, const struct step_input *in, struct step_stats *out) {
     struct worker_words words = {0};
-    bool over = w->t.plan.over;
+    bool over = w->t.plan.closed_without_rank;
     if (!over && read_results(w, in, &words) != 0) return -1;
     if (w->c->no_overlap && !over) push_all(w);
     uint64_t id = timeline_ask(w->t.timeline, &(struct transfer){.kind = TRANSFER_CONTROL, .unit = -1});
     struct step_report report = {.in = *in,
                                  .loss = words.loss_sum / in->loss_tokens,
                                  .ready_ns = now_ns(),
-                                 .tokens = w->t.plan.in_part ? w->t.plan.tokens : 0,
-                                 .mean_tokens = w->t.plan.in_part ? w->t.plan.mean_tokens : 0,
-                                 .opening = w->t.plan.in_part ? &w->opening : NULL};
+                                 .tokens = w->t.plan.partial ? w->t.plan.tokens : 0,
+                                 .mean_tokens = w->t.plan.partial ? w->t.plan.mean_tokens : 0,
+                                 .opening = w->t.plan.partial ? &w->opening : NULL};
     timeline_own_ready(w->t.timeline, id, report.ready_ns);
     w->reports[worker_slot_of(in->step, w->rule.lag)] = id;
     worker_core_report(comm_lock(w->comm), &report);
@@ -321,12 +323,12 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     *out = (struct step_stats){0};
     if (w->t.plan.lag > 0) return 0;
     if (worker_outcome(&w->t, in->step, out) != 0) return -1;
-    if (!w->t.plan.in_part) return 0;
+    if (!w->t.plan.partial) return 0;
     const struct step_outcome closed = outcome_of(w, in->step);
     w->opening = closed.opening;
     w->t.plan.samples = w->opening.state.samples;
     w->t.plan.unapplied = w->opening.state.unapplied;
-    w->t.plan.dealt = w->opening.state.dealt;
+    w->t.plan.handed_out = w->opening.state.handed_out;
     w->t.plan.workers = w->opening.contributors;
     w->t.plan.counted = w->opening.tokens;
     w->t.plan.late += closed.late && !over;
@@ -366,7 +368,7 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     if (f32_to_bits(in->lr) != f32_to_bits(worker_lr(w)))
         return fail("step %lld: gradients went out with the schedule's learning rate %.9g, the loop has %.9g",
                     (long long)in->step, (double)worker_lr(w), (double)in->lr);
-    bool computed = !t->plan.over;
+    bool computed = !t->plan.closed_without_rank;
     if (w->c->no_overlap && computed) {
         // Gradients leave after the backward pass, so all of them are first copied to the memory that pushes read.
         for (int u = t->layout->count - 1; u >= 0; u--) staging_fetch_grad(w->staging, u, in->step);
@@ -389,7 +391,7 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     if (!out->skipped) push_errors_keep(&w->errors, w->t.compute, in->step, in->loss_scale);
     w->t.own_number.value = f32_to_bits(w->errors.scale);
     out->snapshot = in->snapshot;  // worker 0 collects it by itself
-    step_plan_over(t, out->skipped);
+    step_plan_advance(t, out->skipped);
     unit_slots_forget(w->slots);
     w->step++;
     // Without overlap the next step computes nothing before all its weights have landed.
@@ -451,7 +453,7 @@ static int worker_finish(struct topology *t) {
 // the wait fails, every later wait fails too.
 static void worker_snapshot(struct topology *t, int64_t version, struct snapshot *s) {
     struct worker *w = (struct worker *)t;
-    if (!t->plan.alone) await(w, worker_core_has_snapshotted, "the snapshot before is not in its file");
+    if (!t->plan.independent) await(w, worker_core_has_snapshotted, "the snapshot before is not in its file");
     worker_core_snapshot(comm_lock(w->comm), version, s);
     comm_unlock_wake(w->comm);
 }
@@ -567,7 +569,7 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
     w->opening.state = t->start;
     t->plan.samples = t->start.samples;
     t->plan.unapplied = t->start.unapplied;
-    t->plan.dealt = t->start.dealt;
+    t->plan.handed_out = t->start.handed_out;
     int errors = ps_codes(w->c) ? load_errors(w, c) : 0;
     if (errors < 0) return -1;
     if (errors && t->rank == 0)
@@ -642,8 +644,8 @@ static int worker_allocate(struct worker *w, const struct ps_worker_options *o) 
     if (ps_worker_predict(w->c, l, w->t.rank, &w->t.memory, &w->t.wire_predicted) != 0) return -1;
     if (!(w->map = shard_map_of(w->c, l))) return -1;
     // Keys are given to the least loaded server, so servers without a key are the last ones.
-    while (w->t.elsewhere < w->map->servers && shard_map_server_elements(w->map, w->t.elsewhere) > 0)
-        w->t.elsewhere++;
+    while (w->t.state_servers < w->map->servers && shard_map_server_elements(w->map, w->t.state_servers) > 0)
+        w->t.state_servers++;
     if (worker_buffers_init(&w->buffers, w->c, l) != 0) return -1;
     w->unit_loaded = xcalloc(units, sizeof *w->unit_loaded);
     w->reports = xcalloc(1 + (unsigned long)w->rule.lag, sizeof *w->reports);
@@ -690,11 +692,11 @@ static int worker_start_comm(struct worker *w, const struct ps_role_options *rol
 static int worker_join_running_job(struct worker *w) {
     const struct joined *j = comm_joined(w->comm);
     if (!j) return 0;
-    w->t.under_way = true;
+    w->t.joined_running_job = true;
     w->t.start = j->opening.state;
     w->t.plan.samples = j->opening.state.samples;
     w->t.plan.unapplied = j->opening.state.unapplied;
-    w->t.plan.dealt = j->opening.state.dealt;
+    w->t.plan.handed_out = j->opening.state.handed_out;
     w->opening = j->opening;
     w->step = w->t.start.step;
     if (pull_all(w, 0, "the weights of the running job have not landed") != 0) return -1;
@@ -728,9 +730,9 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
     w->rule = consistency_of(c);
     w->t.lag = w->rule.lag;
     w->take.asked = -1;
-    w->t.plan = (struct step_plan){.alone = is_alone(w),
-                                   .in_part = ps_in_part(c),
-                                   .drops = consistency_drops(&w->rule),
+    w->t.plan = (struct step_plan){.independent = is_alone(w),
+                                   .partial = ps_in_part(c),
+                                   .may_miss_steps = consistency_drops(&w->rule),
                                    .mean = is_alone(w) ? batches_own(c) : c->train_batch};
     w->t.own_number.name = "error_scale";
     w->opening.members = elastic_all(c->workers);

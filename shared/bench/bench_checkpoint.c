@@ -180,7 +180,8 @@ static int clear(struct checkpoint_bench *b) {
 static int commit(struct checkpoint_bench *b, struct part *parts) {
     const char *names[CHECKPOINT_FILES_MAX];
     char *error = NULL;
-    struct train_state train = {.step = b->step, .updates = b->step, .samples = b->step, .dealt = b->step};
+    struct train_state train = {
+        .step = b->step, .updates = b->step, .samples = b->step, .handed_out = b->step};
     for (int i = 0; i < b->files; i++) names[i] = parts[i].name;
     struct checkpoint_commit c = {.run_dir = b->dir,
                                   .life = INCARNATION,

@@ -286,7 +286,7 @@ static int live(struct run *r, const struct cli_args *args, int argc, char **arg
 int train_command(const struct topology_table *topologies, int argc, char **argv) {
     struct cli_args args;
     struct run r = {0};
-    r.tell = topologies->tell;
+    r.tell = topologies->broadcast;
     enum cli_outcome outcome = cli_parse(&command_train, topologies, argc, argv, &args);
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     if (outcome == CLI_RUN && !check_flags(&args) && !configure(&r, topologies, &args)) {

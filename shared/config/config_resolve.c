@@ -720,7 +720,7 @@ static int resolve_local_steps(struct reading *r) {
                 "within one: give a multiple of it",
                 (long long)whole[i].value, (long long)l->steps);
     const struct outer_row *outer = &outer_rows[l->outer];
-    if (outer->by_age && !(c->row->is_alone && c->row->is_alone(c)))
+    if (outer->by_age && !(c->row->is_independent && c->row->is_independent(c)))
         return config_refuse(r, "local_steps.outer.type",
                              " %s weights a worker's change by its age, and with topology %s all changes "
                              "have the same age: use ps:async, or nesterov",

@@ -78,32 +78,33 @@ struct unit_view {
 // `step` advances it after the step, so that the loop does not depend on the consistency model.
 //
 //     together   all ranks do the run's steps at the same time. Worker r takes slice r of each global batch; loss and
-//                gradient are means over the whole batch. Most topologies: step_plan_together, step_plan_over
-//     alone      ranks share one budget of batches, and each takes steps until the budget is used up. A rank's
+//                gradient are means over the whole batch. Most topologies: step_plan_together, step_plan_advance
+//     independent ranks share one budget of batches, and each takes steps until the budget is used up. A rank's
 //                gradient is an update of its own, and a mean over its own batch
-//     in part    the ranks of a step are decided step by step (--elastic, ps:backup:B, ps:quorum:Q); otherwise as
-//                together. For a late rank the steps that were closed without it are `over`
+//     partial    the ranks of a step are decided step by step (--elastic, ps:backup:B, ps:quorum:Q); otherwise as
+//                together. For a late rank the steps that were closed without it are skipped
 struct step_plan {
-    bool alone, in_part;  // neither: together. Constant
-    int64_t mean;         // samples over which loss and gradient are means
-    int64_t first;        // first sample of this rank's batch (shared/train/batch_feed.h)
-    int slice;            // of the global batch, unless `mean` is over this rank's own batch
-    int64_t next;         // `first` of the next step: a guess that may be wrong; -1: none
+    bool independent, partial;  // neither: together. Constant
+    int64_t mean;               // samples over which loss and gradient are means
+    int64_t first;              // first sample of this rank's batch (shared/train/batch_feed.h)
+    int slice;                  // of the global batch, unless `mean` is over this rank's own batch
+    int64_t next;               // `first` of the next step: a guess that may be wrong; -1: none
     // Samples of the job whose gradients are in the weights that the step computes on, and the updates in these
-    // weights. Alone: valid after the step's backward pass has begun. After `step`: of the weights after the step.
+    // weights. Independent: valid after the step's backward pass has begun. After `step`: of the weights after the step.
     int64_t samples, version;
     // Samples that the schedule counts besides `samples`: of late workers (train_state.h), and of local steps that
     // no other rank has received yet.
     int64_t unapplied;
-    int64_t dealt;  // samples handed out to all ranks by the end of the last step, as far as this rank knows
-    int64_t steps;  // steps of the run that are done, unless ranks go alone (step_plan_place)
-    int workers;    // in part: the workers whose mean is the last update
-    int64_t counted;  // in part: the tokens of these workers
-    // In part: the step was closed without this rank. The rank computes nothing, and `step` returns the step's
+    int64_t
+        handed_out;  // samples handed out to all ranks by the end of the last step, as far as this rank knows
+    int64_t steps;   // steps of the run that are done, unless ranks are independent (step_plan_steps_of_run)
+    int workers;     // partial: the workers whose mean is the last update
+    int64_t counted;  // partial: the tokens of these workers
+    // Partial: the step was closed without this rank. The rank computes nothing, and `step` returns the step's
     // outcome.
-    bool over;
-    bool drops;  // in part: steps may be closed without this rank. Constant
-    // So far: steps that this rank computed too late to count, and steps that were `over`.
+    bool closed_without_rank;
+    bool may_miss_steps;  // partial: steps may be closed without this rank. Constant
+    // So far: steps that this rank computed too late to count, and steps that were closed without it.
     int64_t late, missed;
     // The loop sets these before the step's first begin_micro (keep: before finish, too).
     bool keep;  // the state after the step is to be kept
@@ -111,7 +112,7 @@ struct step_plan {
     // this step's checkpoint has no older weights. The same on all ranks.
     bool drain;
     // The topology sets it: the state after the step cannot be kept, and the run must not end there.
-    bool open;
+    bool not_resumable;
     // Steps whose outcome is unknown when a step begins: 0, unless the loop accepts the topology's lag.
     int lag;
     float loss_scale;             // 0: none
@@ -147,8 +148,8 @@ struct textbook {
     size_t whole, shared;
 };
 #define TEXTBOOK_TEXT 32
-size_t textbook_bytes(struct textbook t, int64_t params, int ranks);         // whole P + shared P / ranks
-void textbook_say(char text[TEXTBOOK_TEXT], struct textbook t, char ranks);  // "4P+12P/N" for ranks 'N'
+size_t textbook_bytes(struct textbook t, int64_t params, int ranks);          // whole P + shared P / ranks
+void textbook_text(char text[TEXTBOOK_TEXT], struct textbook t, char ranks);  // "4P+12P/N" for ranks 'N'
 
 struct topology_memory {
     size_t predicted_bytes[MEM_CLASSES];  // of this rank's topology, without the model's activations
@@ -249,12 +250,12 @@ struct topology_ops {
     // and what the hook adds to it, has run. Never blocks. NULL: only other roles hold the weights.
     int (*weights)(struct topology *t, int index, struct state_range *out);
     // `snapshot`: worker 0 has the weights collected, of the first version that is at least `version`, whenever it
-    // is reached. Blocks until the snapshot before it is in its file, except where ranks go alone; no other rank
+    // is reached. Blocks until the snapshot before it is in its file, except where ranks are independent; no other rank
     // waits. s belongs to the topology until all ranges have arrived or finish has been called.
     void (*snapshot)(struct topology *t, int64_t version, struct snapshot *s);
     // This rank's share of a checkpoint. Returns its index-th range (0, 1, ..) and the range's address, in fp32;
     // -1: no more. The ranges of masters and states of all ranks are disjoint and together complete, or other roles
-    // hold them (`elsewhere`). A rank may also have state of its own (kinds below 0), with any number of elements;
+    // hold them (`state_servers`). A rank may also have state of its own (kinds below 0), with any number of elements;
     // all ranks of a job have some, or none. The values are the state after the last step once compute's work so
     // far has run. They stay until the updates of the next step, or its first pass (`writes_early`), which the
     // caller makes wait. Never blocks.
@@ -282,15 +283,15 @@ struct topology {
     int rank, size;  // worker index and number of workers
     struct step_plan plan;
 
-    // Where the run begins. The loop sets `start` from the checkpoint that it has opened. If `under_way` is true,
+    // Where the run begins. The loop sets `start` from the checkpoint that it has opened. If `joined_running_job` is true,
     // this rank has joined a running job: then `start` and the weights are already set.
     struct train_state start;  // the first step continues from it; all zero: from the beginning
-    bool under_way;
+    bool joined_running_job;
     int lag;            // steps whose outcome may be unknown when one begins: plan.lag is this or 0
     bool writes_early;  // acquire writes to the memory that `state` returns
     // The number of servers that hold and write masters and states, and that receive where to start from.
-    int elsewhere;
-    const char *checkpoint;  // elsewhere: the checkpoint that was sent to them; NULL: none
+    int state_servers;
+    const char *checkpoint;  // with state_servers: the checkpoint that was sent to them; NULL: none
     uint64_t job;            // the job's number, which all its roles have; 0: none
     // The epoch of the job: 1, 2, ..; from 2 on the run directory already belongs to the job; 0: unknown.
     uint32_t epoch;
@@ -313,14 +314,14 @@ struct topology {
 
 // Plans a step of ranks that go together: fills slice, first and next.
 int step_plan_together(struct topology *t);
-// Advances the plan after a step. In part: except samples, dealt and workers, which the topology sets.
-void step_plan_over(struct topology *t, bool skipped);
+// Advances the plan after a step. Partial: except samples, handed_out and workers, which the topology sets.
+void step_plan_advance(struct topology *t, bool skipped);
 void step_plan_undo(struct topology *t);  // takes back one past step, which turned out to be skipped
 // Completed steps of the run. With a shared budget: as many as the samples make that are handed out.
-int64_t step_plan_place(const struct topology *t);
+int64_t step_plan_steps_of_run(const struct topology *t);
 // Samples handed out. Those of a skipped batch count, although they are not in the weights.
-static inline int64_t step_plan_dealt(const struct step_plan *p) {
-    return p->dealt < p->samples ? p->samples : p->dealt;
+static inline int64_t step_plan_handed_out(const struct step_plan *p) {
+    return p->handed_out < p->samples ? p->samples : p->handed_out;
 }
 
 // Samples that the schedule counts.

@@ -66,7 +66,7 @@ struct topology_allowance {
 };
 
 // Texts that explain a topology (summary.json, "explained"). They are constant.
-struct topology_words {
+struct topology_texts {
     const char *picture;  // "star", "ring", "gossip"; NULL: one process
     const char *how;      // sentences: who adds gradients and who updates weights
     const char *rule;     // sentences: when this variant does so; NULL: `how` contains it
@@ -95,7 +95,7 @@ struct topology_row {
     // Adds the variant to summary.json. May be NULL.
     void (*describe)(const struct config *c, struct cJSON *summary);
     // *out is empty before the call, except loss_of: LOSS_OF_ALL.
-    void (*explain)(const struct config *c, struct topology_words *out);
+    void (*explain)(const struct config *c, struct topology_texts *out);
     // zero_optimization.stage is the variant. A run without a topology's name uses this row if that key or more
     // than one worker is given.
     bool takes_stage;
@@ -115,10 +115,10 @@ struct topology_row {
     bool collectives;        // ring.collective and "reduce": "native" apply
     bool takes_local_steps;  // ranks may take local steps (shared/launch/local_steps.h)
     // Whether each rank's gradient is an update of its own. NULL: no.
-    bool (*is_alone)(const struct config *c);
+    bool (*is_independent)(const struct config *c);
     // Bytes of shared memory for ranks that are processes of one launcher (shared/launch/launch_ranks.h). May be
     // NULL.
-    size_t (*meeting_bytes)(const struct config *c);
+    size_t (*shared_memory_bytes)(const struct config *c);
     // Sets what the rendezvous of its processes needs besides the ranks (shared/fabric/rendezvous.h). NULL: nothing.
     void (*meet)(const struct config *c, struct rendezvous_options *o);
 
@@ -156,7 +156,7 @@ struct topology_row {
 struct topology_table {
     const struct topology_row *row[8];  // NULL at the end; the first is the default
     // Sends rank 0's text to all ranks that mpirun has started. Returns 0, or -1 after logging. NULL: not possible.
-    int (*tell)(char *text, size_t bytes);
+    int (*broadcast)(char *text, size_t bytes);
 };
 
 #endif

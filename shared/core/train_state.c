@@ -52,8 +52,8 @@ struct cJSON *train_state_json(const struct train_state *s) {
     json_put(o, "updates", (double)s->updates);
     json_put(o, "samples", (double)s->samples);
     if (s->unapplied) json_put(o, "unapplied", (double)s->unapplied);
-    json_put(o, "dealt", (double)s->dealt);
-    if (s->place) json_put(o, "place", (double)s->place);
+    json_put(o, "dealt", (double)s->handed_out);
+    if (s->steps_of_run) json_put(o, "place", (double)s->steps_of_run);
     json_put(o, "skipped_in_a_row", s->skipped_in_a_row);
     cJSON *scaler = cJSON_AddObjectToObject(o, "scaler");
     json_put(scaler, "scale", s->scaler.scale);
@@ -85,7 +85,7 @@ int train_state_read(const struct cJSON *object, const char *file, struct train_
         {object, "step", 0, MAX_EXACT, &s.step},
         {object, "updates", 0, MAX_EXACT, &s.updates},
         {object, "samples", 0, MAX_EXACT, &s.samples},
-        {object, "dealt", 0, MAX_EXACT, &s.dealt},
+        {object, "dealt", 0, MAX_EXACT, &s.handed_out},
         {object, "skipped_in_a_row", 0, INT_MAX, &skipped},
         {json_item(object, "scaler"), "iter", 0, MAX_EXACT, &s.scaler.iter},
         {json_item(object, "scaler"), "last_overflow", -1, MAX_EXACT, &s.scaler.last_overflow},
@@ -94,7 +94,8 @@ int train_state_read(const struct cJSON *object, const char *file, struct train_
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (read_whole(numbers[i].o, file, numbers[i].key, numbers[i].low, numbers[i].high, numbers[i].to))
             return -1;
-    if (json_item(object, "place") && read_whole(object, file, "place", 0, MAX_EXACT, &s.place)) return -1;
+    if (json_item(object, "place") && read_whole(object, file, "place", 0, MAX_EXACT, &s.steps_of_run))
+        return -1;
     if (json_item(object, "unapplied") && read_whole(object, file, "unapplied", 0, MAX_EXACT, &s.unapplied))
         return -1;
     s.scaler.scale = json_number(json_item(object, "scaler"), "scale");

@@ -53,14 +53,16 @@ struct train_state {
     // Samples that the schedule counts besides them: of workers that were late for steps that were closed without
     // them.
     int64_t unapplied;
-    int64_t dealt;  // samples handed out; the order of the data is a function of (seed, dealt)
-    int64_t place;  // with a shared budget: completed steps of the run; 0: `step` is this number
+    int64_t handed_out;    // samples; the order of the data is a function of (seed, handed_out)
+    int64_t steps_of_run;  // with a shared budget: completed steps of the run; 0: `step` is this number
     int skipped_in_a_row;
     struct scaler scaler;
 };
 
 // Completed steps of the run. With a shared budget `step` is worker 0's own count.
-static inline int64_t train_state_place(const struct train_state *s) { return s->place ? s->place : s->step; }
+static inline int64_t train_state_steps(const struct train_state *s) {
+    return s->steps_of_run ? s->steps_of_run : s->step;
+}
 
 // Returns {"step", "updates", "samples", "unapplied" (unless 0), "dealt", "place" (unless 0), "skipped_in_a_row",
 // "scaler": {"scale", "iter", "last_overflow", "hysteresis_left"}}. The numbers read back as the same bits. The

@@ -127,7 +127,8 @@ static int start_all(void *ctx) {
     if (s->life++) note_life(s);
     *s->failed = 0;
     segment_close(&s->memory);
-    if (s->row->one_each && c->row->meeting_bytes && segment_create(&s->memory, c->row->meeting_bytes(c)))
+    if (s->row->one_each && c->row->shared_memory_bytes &&
+        segment_create(&s->memory, c->row->shared_memory_bytes(c)))
         return -1;
     for (int i = 0; i < s->count; i++)
         if (start_one(s, i)) return -1;

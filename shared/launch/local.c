@@ -161,7 +161,7 @@ static int local_step(struct topology *base, const struct step_input *in, struct
     t->steps = in->step + 1;
     t->updates += !out->skipped;
     if (base->plan.drain) t->drained = t->steps;
-    step_plan_over(base, out->skipped && base->plan.lag == 0);
+    step_plan_advance(base, out->skipped && base->plan.lag == 0);
     return 0;
 }
 
@@ -356,11 +356,11 @@ static int run(struct run *r) { return run_here(r, train_alone, NULL); }
 static struct topology_formula formula(const struct config *c, const char *role) {
     struct topology_formula f = {.wire = "0"};
     (void)role;
-    textbook_say(f.memory, textbook(c->optimizer.row, c->dtype), 'N');
+    textbook_text(f.memory, textbook(c->optimizer.row, c->dtype), 'N');
     return f;
 }
 
-static void explain(const struct config *c, struct topology_words *out) {
+static void explain(const struct config *c, struct topology_texts *out) {
     out->how =
         "One process computes the gradient of the whole batch, and updates all weights with it. It sends nothing.";
     if (c->local_delay)

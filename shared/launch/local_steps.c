@@ -68,7 +68,8 @@ struct config local_steps_inner(const struct config *c) {
     struct config in = *c;
     int64_t every = c->local_steps.steps;
     if (!every) return in;
-    bool summed = !outer_rows[c->local_steps.outer].elastic && !(c->row->is_alone && c->row->is_alone(c));
+    bool summed =
+        !outer_rows[c->local_steps.outer].elastic && !(c->row->is_independent && c->row->is_independent(c));
     in.outer_run = c;
     in.local_steps.steps = 0;
     in.micro_batch *= c->accumulation * every;
@@ -114,7 +115,7 @@ static int pull_anchor(struct local_steps *d, int u) {
     cast(d, d->master[u], DT_F32, v.weights, d->base.dtype, n);
     cast(d, d->weight[u], d->base.dtype, v.weights, d->base.dtype, n);
     // The number of samples in the new anchor is known when all units have arrived.
-    if (d->base.plan.alone && u == d->base.layout->count - 1) {
+    if (d->base.plan.independent && u == d->base.layout->count - 1) {
         d->samples = d->inner->plan.samples;
         set_schedule_position(d);
     }
@@ -145,11 +146,11 @@ static void set_inner_counters(struct local_steps *d) {
     struct step_plan *p = &d->inner->plan;
     d->inner->start = *s;
     d->inner->start.step /= every;
-    d->inner->start.place /= every;
+    d->inner->start.steps_of_run /= every;
     d->inner->start.updates = d->inner->start.step;
-    p->mean = (p->alone ? d->c->micro_batch * d->c->accumulation : d->c->train_batch) * every;
+    p->mean = (p->independent ? d->c->micro_batch * d->c->accumulation : d->c->train_batch) * every;
     p->samples = s->samples;
-    p->dealt = s->dealt;
+    p->handed_out = s->handed_out;
     p->steps = p->version = d->inner->start.step;
 }
 
@@ -157,7 +158,7 @@ static void set_inner_counters(struct local_steps *d) {
 static void copy_counters(struct local_steps *d) {
     struct topology *t = &d->base, *in = d->inner;
     t->plan.version = in->plan.version;
-    if (t->plan.alone) t->plan.dealt = in->plan.dealt;
+    if (t->plan.independent) t->plan.handed_out = in->plan.handed_out;
     t->staleness = in->staleness;
     wire_count_copy(&t->wire, &in->wire);
 }
@@ -169,17 +170,17 @@ static int steps_plan(struct topology *t, int64_t step) {
     d->inner->timeline = t->timeline;
     if (d->at == 0) {
         int more = topology_plan(d->inner, d->round);
-        if (t->plan.alone) copy_counters(d);
+        if (t->plan.independent) copy_counters(d);
         if (more <= 0) return more;
         memset(d->anchored, 0, (size_t)t->layout->count * sizeof *d->anchored);
         d->samples = d->inner->plan.samples;
         d->first = d->inner->plan.first - d->inner->plan.first % (d->c->train_batch * every);
     }
-    t->plan.open = d->at + 1 < every;
-    if (!t->plan.alone) return step_plan_together(t);
+    t->plan.not_resumable = d->at + 1 < every;
+    if (!t->plan.independent) return step_plan_together(t);
     set_schedule_position(d);
     t->plan.first = d->inner->plan.first + d->at * own;
-    t->plan.next = t->plan.open ? t->plan.first + own : -1;
+    t->plan.next = t->plan.not_resumable ? t->plan.first + own : -1;
     return 1;
 }
 
@@ -237,16 +238,16 @@ static int exchange(struct local_steps *d, const struct step_input *in, struct s
 static int steps_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
     struct local_steps *d = steps_of(t);
     struct step_input own = *in;
-    int part = t->plan.alone ? 1 : t->size;
+    int part = t->plan.independent ? 1 : t->size;
     own.loss_scale = in->loss_scale / (float)part;
     own.loss_tokens = in->loss_tokens / part;
     if (topology_step(d->local, &own, out)) return -1;
     d->stop |= in->stop;
     out->stop = out->snapshot = false;
     t->own_number.value = in->updates + !out->skipped;
-    if (!t->plan.open && exchange(d, in, out)) return -1;
+    if (!t->plan.not_resumable && exchange(d, in, out)) return -1;
     int64_t version = t->plan.version;  // of the anchor
-    step_plan_over(t, false);           // the job's samples are done, even if this rank skipped the update
+    step_plan_advance(t, false);        // the job's samples are done, even if this rank skipped the update
     t->plan.version = version;
     return 0;
 }
@@ -268,7 +269,7 @@ static int steps_finish(struct topology *t) {
     if (topology_finish(d->local)) return -1;
     int rc = topology_finish(d->inner);
     copy_counters(d);
-    if (!t->plan.alone) return rc;
+    if (!t->plan.independent) return rc;
     t->plan.samples = d->inner->plan.samples;
     t->plan.unapplied = 0;
     return rc;
@@ -393,17 +394,17 @@ void local_steps_formula(const struct config *c, struct topology_formula *f) {
     char inner[TEXTBOOK_TEXT], own[TEXTBOOK_TEXT];
     size_t n = strlen(f->wire);
     memcpy(inner, f->memory, sizeof inner);
-    textbook_say(own,
-                 (struct textbook){.whole = 2 * dtype_size(c->dtype) +
-                                            optimizer_bytes(c->optimizer.row, c->dtype != DT_F32)},
-                 'N');
+    textbook_text(own,
+                  (struct textbook){.whole = 2 * dtype_size(c->dtype) +
+                                             optimizer_bytes(c->optimizer.row, c->dtype != DT_F32)},
+                  'N');
     snprintf(f->memory, sizeof f->memory, "%.12s+%.16s", own, inner);
     snprintf(f->wire + n, sizeof f->wire - n, "; of a round, which is %lld steps",
              (long long)c->local_steps.steps);
 }
 
 // Stars and rings with the same local steps give the same bits. `differs` stays the inner topology's.
-void local_steps_explain(const struct config *c, struct topology_words *w) {
+void local_steps_explain(const struct config *c, struct topology_texts *w) {
     if (c->local_steps.steps) w->loss_of = LOSS_OF_RANK_0;
 }
 

@@ -25,7 +25,7 @@ struct wire_prediction local_steps_wire(struct wire_prediction w, int64_t steps)
 // Adds a worker's own memory to the formula of the inner topology's, and adds that the bytes are per round.
 void local_steps_formula(const struct config *c, struct topology_formula *f);
 // States that the loss is of worker 0's own samples.
-void local_steps_explain(const struct config *c, struct topology_words *w);
+void local_steps_explain(const struct config *c, struct topology_texts *w);
 // Wraps inner, which was created with local_steps_inner; without local steps returns inner. inner NULL: returns NULL.
 // Returns NULL after logging.
 struct topology *local_steps_around(const struct config *c, struct topology *inner);

@@ -528,7 +528,7 @@ static void put_servers(cJSON *o, const char *key, const void *from) {
 }
 static void put_explained(cJSON *o, const char *key, const void *from) {
     const struct config *c = from;
-    struct topology_words w = {.loss_of = LOSS_OF_ALL};
+    struct topology_texts w = {.loss_of = LOSS_OF_ALL};
     cJSON *words = cJSON_AddObjectToObject(o, key);
     c->row->explain(c, &w);
     json_put_text(words, "picture", w.picture);

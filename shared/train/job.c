@@ -84,7 +84,7 @@ struct checkpoint *resume_open(const char *path, const struct identity_source *s
     bool whole = !c->recovery.resume_weights_only;
     int rc = whole ? compare(ck, s, verbose) : 0;
     if (!rc) rc = checkpoint_fits(ck, s->layout);
-    int64_t step = train_state_place(checkpoint_train(ck));
+    int64_t step = train_state_steps(checkpoint_train(ck));
     if (!rc && whole && step > c->steps)
         rc = fail("--resume: %s is the state after step %lld, and --steps is %lld: give more steps", path,
                   (long long)step, (long long)c->steps);
@@ -167,7 +167,7 @@ int job_resume(struct job *j, bool verbose) {
     struct checkpoint *ck = resume_open(j->resume, &source, verbose);
     if (!ck) return -1;
     j->resume_step = checkpoint_train(ck)->step;
-    j->resume_step_of_run = train_state_place(checkpoint_train(ck));
+    j->resume_step_of_run = train_state_steps(checkpoint_train(ck));
     checkpoint_close(&ck);
     return 0;
 }

@@ -301,8 +301,8 @@ static void write_state(struct saver *s, struct save *v) {
 static bool writes(const struct saver *s, enum checkpoint_kind kind) { return s && s->of[kind].part; }
 
 bool saver_is_checkpoint_due(const struct saver *s, int64_t step, bool stopping) {
-    if (!writes(s, CHECKPOINT_ALL) || s->t->plan.open) return false;
-    bool ends = !s->t->plan.alone && (stopping || step + 1 == s->c->steps);
+    if (!writes(s, CHECKPOINT_ALL) || s->t->plan.not_resumable) return false;
+    bool ends = !s->t->plan.independent && (stopping || step + 1 == s->c->steps);
     return ends || (step + 1) % s->c->recovery.checkpoint_every == 0;
 }
 
@@ -423,7 +423,7 @@ void snapshot_collected(struct snapshot *one, int64_t least, int64_t most, int64
     atomic_store(&s->writing, true);
     pthread_mutex_lock(&s->mutex);
     one->collected = true;
-    bool waits = s->t->plan.drops && !one->reached;
+    bool waits = s->t->plan.may_miss_steps && !one->reached;
     pthread_mutex_unlock(&s->mutex);
     if (!waits) stream_host(s->buffers->of[CHECKPOINT_WEIGHTS].stream, "snapshot", write_collected, one);
 }
@@ -459,7 +459,7 @@ void saver_request_first(struct saver *s, double before_s) {
         request_next_version(s, s->t->plan.samples / own_sequences(s->c));
     const struct train_state *from = &s->t->start;
     int64_t every = s->c->eval_every, left = every > 0 ? (every - from->step % every) % every : 0;
-    if (s->collected && s->t->plan.drops && every > 0)
+    if (s->collected && s->t->plan.may_miss_steps && every > 0)
         request_version(s, from->updates + (left || from->step ? left : every));
 }
 
@@ -479,7 +479,7 @@ bool saver_wants_snapshot(const struct saver *s) {
 void saver_take_snapshot(struct saver *s, const struct train_state *now, double seconds, bool requested) {
     // The last weights are written by saver_last_*.
     if (!writes(s, CHECKPOINT_WEIGHTS) || now->step >= s->c->steps) return;
-    if (s->collected && s->t->plan.drops) {
+    if (s->collected && s->t->plan.may_miss_steps) {
         reach_version(s, now, seconds, requested);
         return;
     }
@@ -635,8 +635,8 @@ void saver_buffers_destroy(struct saver_buffers *g) {
 static void list_participants(struct saver *s, enum checkpoint_kind kind) {
     struct state_range r;
     bool all = kind == CHECKPOINT_ALL, has = !range_of(s->t, kind, 0, &r);
-    int workers = has || (all && !s->t->elsewhere) ? s->t->size : 1;
-    int servers = all ? s->t->elsewhere : 0;
+    int workers = has || (all && !s->t->state_servers) ? s->t->size : 1;
+    int servers = all ? s->t->state_servers : 0;
     s->of[kind].count = workers + servers;
     s->of[kind].participants = xcalloc((size_t)s->of[kind].count, sizeof *s->of[kind].participants);
     for (int i = 0; i < workers; i++) s->of[kind].participants[i] = xasprintf("worker-%d", i);
@@ -658,13 +658,13 @@ struct saver *saver_create(const struct saver_options *o) {
                         .dtype = t->dtype,
                         .buffers = o->buffers,
                         .collected = !t->ops->weights,
-                        .on_arrival = t->plan.alone};
+                        .on_arrival = t->plan.independent};
     pthread_mutex_init(&s->mutex, NULL);
     arena_init(&s->arena, t->dev);
     snprintf(s->participant, sizeof s->participant, "worker-%d", t->rank);
     if (t->rank == 0 && o->identity) s->identity = identity_json(o->identity);
     for (int kind = 0; o->dir && kind < CHECKPOINT_KINDS; kind++) {
-        s->of[kind].part = wanted[kind] && (t->rank == 0 || (kind == CHECKPOINT_ALL && !t->elsewhere) ||
+        s->of[kind].part = wanted[kind] && (t->rank == 0 || (kind == CHECKPOINT_ALL && !t->state_servers) ||
                                             !range_of(t, kind, 0, &r));
         if (!s->of[kind].part || t->rank != 0) continue;
         list_participants(s, kind);

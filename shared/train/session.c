@@ -180,10 +180,10 @@ static int open_checkpoint(struct session *x) {
     const struct job *j = x->job;
     struct topology *t = x->topology;
     struct identity_source source = job_identity(j);
-    bool named = t->elsewhere && !j->config->recovery.resume_weights_only;
+    bool named = t->state_servers && !j->config->recovery.resume_weights_only;
     char *found = NULL;
     x->identity = identity_make(&source);
-    if (t->under_way) return 0;
+    if (t->joined_running_job) return 0;
     if (!named && !j->resume_found && resume_find(j->config, false, &found)) return -1;
     const char *path = named ? t->checkpoint : j->resume ? j->resume : found;
     if (path && *path && !(x->checkpoint = resume_open(path, &source, false))) {
@@ -193,9 +193,9 @@ static int open_checkpoint(struct session *x) {
     free(found);
     if (!x->checkpoint || j->config->recovery.resume_weights_only) return 0;
     t->start = *checkpoint_train(x->checkpoint);
-    t->start.place = train_state_place(&t->start);
+    t->start.steps_of_run = train_state_steps(&t->start);
     // Worker 0's own step count is kept only if both runs share a budget.
-    if (!t->plan.alone) t->start.step = t->start.place;
+    if (!t->plan.independent) t->start.step = t->start.steps_of_run;
     return 0;
 }
 
@@ -224,13 +224,13 @@ static int open_output(struct session *x) {
     bool owns = j->dir && j->owns_dir, later = x->topology->epoch > 1;
     if (owns && later) run_dir_adopt(j->dir, j->config);
     if (owns && !later && resume_take_dir(j->config, from, j->dir, j->force)) return -1;
-    if (j->dir && run_dir_cut(j->dir, first, train_state_place(&x->topology->start))) return -1;
+    if (j->dir && run_dir_cut(j->dir, first, train_state_steps(&x->topology->start))) return -1;
     if (j->dir && !(x->metrics = metrics_create(j->dir, first, &x->elapsed_before))) return -1;
     if (monitor_create(j->config, &x->topology->start, &x->monitor)) return -1;
     FILE *file = j->steps_to_stderr ? stderr : stdout;
     struct progress_options p = {.file = file,
                                  .bar = !j->no_bar && isatty(fileno(file)),
-                                 .first = first ? train_state_place(&x->topology->start) : 0};
+                                 .first = first ? train_state_steps(&x->topology->start) : 0};
     if (!j->no_metrics) x->progress = progress_create(&p);
     return 0;
 }
@@ -274,8 +274,8 @@ static int write_report(struct session *x, struct train_result *result) {
                               .weights_hash = result->weights_hash,
                               .has_hash = result->has_hash,
                               .interrupted = result->interrupted,
-                              .resumed_from = train_state_place(&x->topology->start),
-                              .place = x->topology->plan.alone ? result->steps_of_run : 0,
+                              .resumed_from = train_state_steps(&x->topology->start),
+                              .place = x->topology->plan.independent ? result->steps_of_run : 0,
                               .medium = x->topology->medium,
                               .launch = x->topology->launch,
                               .data = data_description(j->data)};
@@ -290,7 +290,7 @@ static int write_report(struct session *x, struct train_result *result) {
                                                          .watch = x->watch,
                                                          .begin = result->report.span.begin_ns,
                                                          .offset = timeline_clock(result->timeline).offset_ns,
-                                                         .alone = x->topology->plan.alone});
+                                                         .alone = x->topology->plan.independent});
     if (summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL)) rc = -1;
     stall_report_free(&result->report.stall_report);
     return rc;

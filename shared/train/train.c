@@ -69,13 +69,13 @@ static struct step_slot *slot_of(const struct train *x, int64_t step) {
 static int64_t own_sequences(const struct train *x) { return x->c->micro_batch * x->c->accumulation; }
 
 static struct train_state state_now(const struct train *x) {
-    int64_t steps = step_plan_place(x->t);  // of the run, where ranks share a budget of batches
+    int64_t steps = step_plan_steps_of_run(x->t);  // of the run, where ranks share a budget of batches
     return (struct train_state){.step = x->r->steps,
                                 .updates = x->updates,
                                 .samples = x->t->plan.samples,
                                 .unapplied = x->t->plan.unapplied,
-                                .place = steps != x->r->steps ? steps : 0,
-                                .dealt = step_plan_dealt(&x->t->plan),
+                                .steps_of_run = steps != x->r->steps ? steps : 0,
+                                .handed_out = step_plan_handed_out(&x->t->plan),
                                 .skipped_in_a_row = x->skipped_in_a_row,
                                 .scaler = x->scaler};
 }
@@ -85,7 +85,7 @@ static struct train_state weights_now(const struct train *x) {
     int64_t skipped = 0;  // steps whose outcome is known and does not count yet
     for (int64_t step = x->outcomes_applied; step < x->outcomes_known; step++)
         skipped += slot_of(x, step)->stats.skipped;
-    return (struct train_state){.step = step_plan_place(x->t),
+    return (struct train_state){.step = step_plan_steps_of_run(x->t),
                                 .updates = x->t->plan.version - skipped,
                                 .samples = x->t->plan.samples - skipped * x->t->plan.mean};
 }
@@ -118,7 +118,7 @@ static int load_initial_weights(struct train *x) {
     struct hf_reader *reader = NULL;
     int64_t most = 0;
     bool weights_only = x->c->recovery.resume_weights_only;
-    if (x->t->under_way) return 0;
+    if (x->t->joined_running_job) return 0;
     if (x->o->checkpoint && !weights_only) return topology_load(x->t, x->o->checkpoint);
     for (int u = 0; u < x->l->count; u++) most = x->l->units[u].n_pad > most ? x->l->units[u].n_pad : most;
     bool file = x->o->weights_in && !x->o->checkpoint;
@@ -222,7 +222,7 @@ static int attempt(struct train *x, int64_t step) {
     p->mean_tokens = slot->mean.tokens;
     // 2. Forward and backward.
     if (x->t->writes_early) saver_delay_updates(x->o->saver);
-    if (!p->over && compute(x, step, slot)) return -1;
+    if (!p->closed_without_rank && compute(x, step, slot)) return -1;
     // 3. The update.
     in->updates = x->updates;
     in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr,
@@ -267,7 +267,7 @@ static void describe_overflow(const struct topology *t, const double *found, con
 // tensor. Logs; returns -1.
 static int fail_at_lowest_scale(struct train *x) {
     struct topology *t = x->t;
-    bool alone = t->plan.alone || t->plan.in_part;
+    bool alone = t->plan.independent || t->plan.partial;
     char where[WHERE_BYTES] = "";
     struct grad_watched own;
     if (t->plan.lag > 0 || grad_watch_read(x->model, &own))
@@ -285,11 +285,11 @@ static int fail_at_lowest_scale(struct train *x) {
 static void count_tokens(struct train *x, const struct batch_count *mean) {
     struct batch_count *all = &x->r->counted;
     const struct step_plan *p = &x->t->plan;
-    double share = p->in_part ? (double)p->counted / (double)mean->tokens : 1;  // of the mean
-    all->tokens += p->in_part ? p->counted : mean->tokens;
+    double share = p->partial ? (double)p->counted / (double)mean->tokens : 1;  // of the mean
+    all->tokens += p->partial ? p->counted : mean->tokens;
     all->padded_tokens += (int64_t)(share * (double)mean->padded_tokens);
     all->squares += share * mean->squares;
-    x->r->sequences += p->in_part ? p->workers * own_sequences(x) : p->mean;
+    x->r->sequences += p->partial ? p->workers * own_sequences(x) : p->mean;
 }
 
 // Adjusts the loss scale after an attempt; ends a run that no longer produces finite gradients.
@@ -317,16 +317,17 @@ static void report_step(const struct train *x, const struct step_slot *slot) {
     if (!x->o->observer) return;
     // Tokens of the workers whose gradients counted.
     int64_t tokens = slot->mean.tokens;
-    if (p->alone) tokens = batch_feed_count(x->feed, x->pace.samples, p->samples - x->pace.samples).tokens;
-    if (p->in_part) tokens = p->counted;
+    if (p->independent)
+        tokens = batch_feed_count(x->feed, x->pace.samples, p->samples - x->pace.samples).tokens;
+    if (p->partial) tokens = p->counted;
     struct step_record record = {.step = in->step + 1,
                                  .loss = slot->stats.loss,
                                  .grad_norm = slot->stats.grad_norm,
                                  .lr = in->lr,
                                  .loss_scale = in->loss_scale,
                                  .tokens = tokens,
-                                 .place = p->alone ? step_plan_place(x->t) : 0,
-                                 .workers = p->in_part ? p->workers : 0,
+                                 .place = p->independent ? step_plan_steps_of_run(x->t) : 0,
+                                 .workers = p->partial ? p->workers : 0,
                                  .samples = p->samples - (x->r->steps - in->step - 1) * p->mean,
                                  .seconds = slot->seconds,
                                  .elapsed = slot->elapsed,
@@ -362,10 +363,10 @@ static int apply_outcomes(struct train *x, int64_t end, bool *stop) {
 static bool stops_after(struct train *x, int64_t step, bool stop) {
     bool before = x->stopping;
     int64_t every = x->c->recovery.checkpoint_every;
-    bool kept = before || every == 0 || !x->t->elsewhere || (step + 1) % every == 0;
+    bool kept = before || every == 0 || !x->t->state_servers || (step + 1) % every == 0;
     x->stopping |= stop;
-    if (x->t->plan.open) return false;
-    if (x->t->plan.alone) return x->stopping;  // finish keeps the state
+    if (x->t->plan.not_resumable) return false;
+    if (x->t->plan.independent) return x->stopping;  // finish keeps the state
     return x->stopping && kept && step + 1 < x->c->steps;
 }
 
@@ -380,7 +381,8 @@ static int run_step(struct train *x, int64_t step, int64_t start, int64_t begin)
     plan->drain = every > 0 && (x->stopping || step + 1 == x->c->steps || (step + 1) % every == 0);
     // 2. If the state is to be kept, the previous checkpoint must be complete. Where steps go on without late ranks,
     // all ranks must agree on which steps' state is kept.
-    plan->keep = saver_is_checkpoint_due(x->o->saver, step, x->stopping) || (plan->drops && plan->drain);
+    plan->keep =
+        saver_is_checkpoint_due(x->o->saver, step, x->stopping) || (plan->may_miss_steps && plan->drain);
     if (plan->keep) saver_wait_previous(x->o->saver);
     // 3. The step, and the outcomes that are applied now.
     if (attempt(x, step)) return -1;
@@ -404,16 +406,17 @@ static int run_step(struct train *x, int64_t step, int64_t start, int64_t begin)
     x->r->interrupted = stops_after(x, step, stop);
     if (x->r->interrupted && apply_outcomes(x, step + 1, &stop)) return -1;
     struct train_state state = state_now(x);
-    if (plan->keep || (x->r->interrupted && !x->t->elsewhere)) saver_write_checkpoint(x->o->saver, &state);
+    if (plan->keep || (x->r->interrupted && !x->t->state_servers))
+        saver_write_checkpoint(x->o->saver, &state);
     return 0;
 }
 
 // Plans step `step`. Returns 1, 0 if this rank does no such step, -1 on failure.
 static int plan_next_step(struct train *x, int64_t step) {
     if (x->r->interrupted) return 0;
-    if (!x->t->plan.alone && step >= x->c->steps) return 0;
+    if (!x->t->plan.independent && step >= x->c->steps) return 0;
     int more = topology_plan(x->t, step);  // 0 before all samples are handed out: some rank was asked to stop
-    if (more == 0) x->r->interrupted = x->t->plan.dealt < x->c->steps * x->c->train_batch;
+    if (more == 0) x->r->interrupted = x->t->plan.handed_out < x->c->steps * x->c->train_batch;
     return more;
 }
 
@@ -424,9 +427,9 @@ static int open_gate(struct train *x) {
                                      .own = own_sequences(x),
                                      .unit = x->c->train_batch * group,
                                      .total = x->c->steps * x->c->train_batch,
-                                     .pace = x->t->plan.alone   ? GATE_PACE_OWN
-                                             : x->t->plan.drops ? GATE_PACE_FASTEST
-                                                                : GATE_PACE_SLOWEST,
+                                     .pace = x->t->plan.independent      ? GATE_PACE_OWN
+                                             : x->t->plan.may_miss_steps ? GATE_PACE_FASTEST
+                                                                         : GATE_PACE_SLOWEST,
                                      .stop = x->o->stop};
     return gate_join(&x->gate, &facts);
 }
@@ -456,7 +459,7 @@ static int run_steps(struct train *x) {
     // 1. Ranks that do not wait for each other begin together. Otherwise, while rank 0 still prints its first lines,
     // the others would use up the shared budget before its clock runs. They would also pass the first version that a
     // snapshot needs. Not where a rank may join later (elastic): it would miss this sum.
-    bool independent = p->alone || p->drops;
+    bool independent = p->independent || p->may_miss_steps;
     x->pace.samples = p->samples;
     saver_request_first(x->o->saver, x->o->elapsed_before);
     if (independent && !x->c->recovery.elastic && topology_sum(x->t, &nothing, 1)) return -1;
@@ -470,29 +473,29 @@ static int run_steps(struct train *x) {
         saver_take_snapshot(x->o->saver, &weights, x->o->elapsed_before, false);
     }
     int64_t start = now_ns(), begin = start;
-    if (x->t->start.step >= x->c->steps && !x->t->elsewhere)
+    if (x->t->start.step >= x->c->steps && !x->t->state_servers)
         saver_write_checkpoint(x->o->saver, &x->t->start);
     // 3. The steps. Ranks that step together wait at the gate by the run's step; a rank with its own steps by its own
     // batch. A group of local steps is never interrupted: other ranks would wait for it.
     int more;
     bool in_group = false;
     for (int64_t step = x->t->start.step; (more = plan_next_step(x, step)) > 0; step++) {
-        int64_t sample = p->alone ? p->first : step * x->c->train_batch;
+        int64_t sample = p->independent ? p->first : step * x->c->train_batch;
         if (!in_group && wait_at_gate(x, sample, &start, &begin)) return -1;
         timeline_step_at(x->r->timeline, step, begin);
         if (run_step(x, step, start, begin)) return -1;
         begin = now_ns();
-        in_group = p->open;
-        gate_step(&x->gate, p->in_part ? p->counted / x->t->size : p->tokens, begin);
+        in_group = p->not_resumable;
+        gate_step(&x->gate, p->partial ? p->counted / x->t->size : p->tokens, begin);
     }
     bool stop = false;  // ignored: no step is left to stop
     if (more < 0 || apply_outcomes(x, x->r->steps, &stop)) return -1;
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // updates belong to the step
     // 4. The end of this rank's steps. Time in which other ranks use the rest of the budget is not this rank's.
-    int64_t end = p->alone ? begin : now_ns();
+    int64_t end = p->independent ? begin : now_ns();
     timeline_pause_at(x->r->timeline, end);
     rank_span_end(span);
-    if (p->alone) span->end_ns = end;
+    if (p->independent) span->end_ns = end;
     x->steps_s = seconds_between(start, end);
     x->job_s = x->o->elapsed_before + x->steps_s;
     const struct pace_end at = {x->t, x->r->timeline, end, x->c->recovery.elastic ? end : now_ns()};
@@ -501,7 +504,7 @@ static int run_steps(struct train *x) {
     if (wait_at_gate(x, GATE_END, &start, &left)) return -1;
     span->not_training_s = not_training_s;  // the span ended before this wait
     x->applied = (double)(x->updates - x->t->start.updates);
-    if (!p->alone) return 0;
+    if (!p->independent) return 0;
     // 5. Ranks with steps of their own stop at different steps, so each reports here whether it stopped early.
     double sums[2] = {x->r->interrupted, x->applied};
     if (topology_sum(x->t, sums, 2)) return -1;
@@ -534,12 +537,12 @@ static int check_learned(const struct train *x) {
 
 // Where ranks share a budget, the last step is unknown in advance: the final state is kept here.
 static int finish(struct train *x) {
-    x->t->plan.keep = x->t->plan.alone && x->o->saver;
+    x->t->plan.keep = x->t->plan.independent && x->o->saver;
     if (x->t->plan.keep) saver_wait_previous(x->o->saver);
     int file_failed = topology_finish(x->t);
     if (file_failed < 0) return -1;
     x->r->file_failed = file_failed > 0;
-    x->r->steps_of_run = step_plan_place(x->t);
+    x->r->steps_of_run = step_plan_steps_of_run(x->t);
     x->r->interrupted &= x->r->steps_of_run < x->c->steps;  // asked in the last batch: the run is complete
     struct train_state state = state_now(x);
     if (x->t->plan.keep) saver_write_checkpoint(x->o->saver, &state);
@@ -639,14 +642,14 @@ static void fill_report(struct train *x) {
     r->rank = x->t->rank;
     r->job = x->t->job;
     r->updates = x->updates - x->t->start.updates;
-    r->shares = x->t->plan.alone;
+    r->shares = x->t->plan.independent;
     if (r->shares) r->batches = x->r->steps - x->t->start.step;
     if (r->shares) r->tokens = x->r->counted.tokens;
     r->samples_per_update = x->t->plan.mean;
-    r->may_be_left_out = x->t->plan.drops;
+    r->may_be_left_out = x->t->plan.may_miss_steps;
     r->late_steps = x->t->plan.late;
     r->missed_steps = x->t->plan.missed;
-    r->samples_counted = x->t->plan.in_part ? x->t->plan.samples - x->t->start.samples : 0;
+    r->samples_counted = x->t->plan.partial ? x->t->plan.samples - x->t->start.samples : 0;
     dev_usage(x->t->dev, &usage);
     memcpy(r->peak_bytes, usage.peak_bytes, sizeof r->peak_bytes);
     r->memory = x->t->memory;
@@ -676,12 +679,12 @@ static int run(struct train *x) {
     x->slowdown = x->o->slowdown;
     if (!x->slowdown && slowdown_create(c, t->dev, t->compute, &x->slowdown)) return -1;
     // 2. The plan and the weights of the first step.
-    t->plan.mean = t->plan.alone ? own_sequences(x) : c->train_batch;
+    t->plan.mean = t->plan.independent ? own_sequences(x) : c->train_batch;
     t->plan.samples = from->samples;
     t->plan.unapplied = from->unapplied;
     t->plan.version = from->updates;
     t->plan.steps = from->step;
-    t->plan.dealt = from->dealt;
+    t->plan.handed_out = from->handed_out;
     t->plan.lag = t->lag;
     if (open_gate(x)) return -1;
     x->slots = xcalloc(1 + (unsigned long)t->lag, sizeof *x->slots);

@@ -200,7 +200,7 @@ static void a_topology_says_why_its_bits_are_its_own(void **state) {
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct config *c = accept(cases[i].config);
-        struct topology_words w = {.loss_of = LOSS_OF_ALL};
+        struct topology_texts w = {.loss_of = LOSS_OF_ALL};
         c->row->explain(c, &w);
         assert_non_null(w.how);
         if (!cases[i].differs) assert_null(w.differs);

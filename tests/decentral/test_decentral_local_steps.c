@@ -198,7 +198,7 @@ static int train_rank(void *ctx, struct hub *hub, int rank) {
         struct step_stats out;
         rc = own_step(t, c, &in, &out);
         bool whole = (step + 1) % c->local_steps.steps == 0;
-        if (!rc && (t->plan.open == whole || (out.stop && !whole)))
+        if (!rc && (t->plan.not_resumable == whole || (out.stop && !whole)))
             rc = (fail)("step %d: a round's end is another", step);
         if (!rc && out.loss != 1) rc = (fail)("the loss is %g, the rank's own is 1", out.loss);
         if (!rc) rc = check_own(t, k->plain, step + 1);

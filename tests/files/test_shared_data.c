@@ -369,7 +369,7 @@ static void test_megatron(void **state) {
     put_index(d, "n.idx", 8, 1, 60, 41);
     expect_error(&o, "announces 101 tokens", "n.bin");
     put_file(d, "n.idx", "MMID", 4);
-    expect_error(&o, "no index of Megatron", "n.idx");
+    expect_error(&o, "not an index of Megatron", "n.idx");
     o.path = d->files[3];
     expect_error(&o, "name the .bin beside it", "w.idx");
 }

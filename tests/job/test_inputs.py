@@ -75,7 +75,7 @@ class Inputs(Runs):
         words = ["train", "--model", "tiny", *TRAIN, "--no-weights", "--force", "--out", "r"]
         self.refused(*words, "--data-val", "short.txt", said="15 held-out tokens are fewer than --seq 16 + 1")
         said = self.run_it(*words, "--data-val", "text.txt").stderr
-        self.assertIn("text.txt: is trained on and held out", said)
+        self.assertIn("text.txt: is both trained on and held out", said)
         self.write("0123456789" * 10, "short.txt")
         self.assertIn("nothing is evaluated: short.txt holds out 5 tokens", self.run_it(*words, "--data", "short.txt").stderr)
 

@@ -230,24 +230,25 @@ static void messages_do_not_wait_for_a_reader(void **state) {
 // Ranks that go together hand out a global batch a step, skipped or not; a rank that goes alone hears what is handed out.
 static void plans_move_behind_steps(void **state) {
     (void)state;
-    struct topology t = {.rank = 2, .size = 4, .plan = {.mean = 8, .samples = 80, .dealt = 96}};
+    struct topology t = {.rank = 2, .size = 4, .plan = {.mean = 8, .samples = 80, .handed_out = 96}};
     assert_int_equal(step_plan_together(&t), 1);
     assert_int_equal(t.plan.first, 96 + 2 * 2);
     assert_int_equal(t.plan.next, t.plan.first + 8);
-    step_plan_over(&t, false);
+    step_plan_advance(&t, false);
     assert_int_equal(t.plan.samples, 88);
-    step_plan_over(&t, true);
+    step_plan_advance(&t, true);
     assert_int_equal(t.plan.samples, 88);
-    assert_int_equal(t.plan.dealt, 112);
+    assert_int_equal(t.plan.handed_out, 112);
     assert_int_equal(t.plan.version, 1);
-    assert_int_equal(step_plan_place(&t), 2);
-    struct topology alone = {.size = 4, .plan = {.alone = true, .mean = 2, .samples = 6, .dealt = 7}};
-    step_plan_over(&alone, true);
-    assert_int_equal(step_plan_dealt(&alone.plan), 7);
-    step_plan_over(&alone, false);
-    assert_int_equal(alone.plan.dealt, 7);
-    assert_int_equal(step_plan_dealt(&alone.plan), 8);
-    assert_int_equal(step_plan_place(&alone), 1);
+    assert_int_equal(step_plan_steps_of_run(&t), 2);
+    struct topology alone = {.size = 4,
+                             .plan = {.independent = true, .mean = 2, .samples = 6, .handed_out = 7}};
+    step_plan_advance(&alone, true);
+    assert_int_equal(step_plan_handed_out(&alone.plan), 7);
+    step_plan_advance(&alone, false);
+    assert_int_equal(alone.plan.handed_out, 7);
+    assert_int_equal(step_plan_handed_out(&alone.plan), 8);
+    assert_int_equal(step_plan_steps_of_run(&alone), 1);
 }
 
 int main(void) {

@@ -139,7 +139,7 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
     const struct toy_case *c = o->t;
     const struct config *config = o->role.config;
     int64_t updates = t->start.updates;
-    if (!t->under_way && toy_load(t, t->layout)) return -1;
+    if (!t->joined_running_job && toy_load(t, t->layout)) return -1;
     if (c->snapshots && t->rank == 0)
         r->saver = saver_create(&(struct saver_options){
             .config = config, .dir = c->snapshots, .topology = t, .start_number = t->job, .evaluates = true});
@@ -147,7 +147,7 @@ static inline int toy_steps(const struct toy_worker_options *o, struct topology 
     saver_start(r->saver, 0);
     int more = 1;
     for (int64_t step = t->start.step; !r->last.stop; step++) {
-        if ((more = t->plan.alone || step < c->steps ? topology_plan(t, step) : 0) <= 0) break;
+        if ((more = t->plan.independent || step < c->steps ? topology_plan(t, step) : 0) <= 0) break;
         if (o->on_step && o->on_step(o->ctx, t->rank, step)) return -1;
         timeline_step(t->timeline, step);
         if (toy_pass(c, t, r->compute, step)) return -1;

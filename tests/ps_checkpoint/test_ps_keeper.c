@@ -93,7 +93,7 @@ static void keep_all(struct job *j, struct keeper **k, int64_t step) {
 static struct checkpoint *complete(const struct job *j, int64_t step) {
     static const char *const names[] = {"server-0", "server-1", "server-2"};
     const struct train_state train = {
-        .step = step, .updates = step - 1, .samples = 12 * (step - 1), .dealt = 12 * step};
+        .step = step, .updates = step - 1, .samples = 12 * (step - 1), .handed_out = 12 * step};
     struct checkpoint_commit c = {.run_dir = j->dir,
                                   .life = LIFE,
                                   .participants = names,

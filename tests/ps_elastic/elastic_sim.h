@@ -208,7 +208,7 @@ static inline void work(struct sim *s, struct sim_worker *x) {
             memcpy(x->seen[u], x->weights[u], (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype));
         }
         x->tokens = tokens_of(first);
-        x->mean_tokens = mean_tokens_of(s, fate->dealt[w] ? fate->opening[w].state.dealt : 0);
+        x->mean_tokens = mean_tokens_of(s, fate->dealt[w] ? fate->opening[w].state.handed_out : 0);
         x->pushed = 0;
         x->phase = SIM_PUSHING;
     } else if (x->phase == SIM_PUSHING && x->pushed == s->l->count) {
@@ -399,7 +399,7 @@ static inline void compare(const struct sim *s, const struct fate *f) {
                                 (size_t)s->l->units[u].n_pad * dtype_size(s->t.dtype));
         assert_true(v->last.loss == r.last.loss && v->last.grad_norm == r.last.grad_norm);
         assert_int_equal(v->updates, r.updates);
-        assert_int_equal(f->opening[w].state.dealt, x.dealt);
+        assert_int_equal(f->opening[w].state.handed_out, x.dealt);
         assert_int_equal(f->opening[w].state.samples, samples);
         assert_true(f->opening[w].state.unapplied <= late);  // of these some may be dead
         if (!ps_elastic(&s->c)) assert_int_equal(f->opening[w].state.unapplied, late);

@@ -60,7 +60,7 @@ static int on_step(void *ctx, int rank, int64_t step) {
 // The input of the plain trainer.
 static void look(void *ctx, const struct topology *t, int64_t step) {
     struct shared *b = ctx;
-    if (t->under_way && b->joined_at < 0) {
+    if (t->joined_running_job && b->joined_at < 0) {
         b->joined_at = t->start.step;
         atomic_store(&b->left, 0);
     }

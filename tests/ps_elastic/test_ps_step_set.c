@@ -37,7 +37,7 @@ static void test_all_there(void **state) {
         step_set_close(s, t == 1, true);
         const struct train_state *x = step_set_state(s);
         assert_int_equal(x->step, t + 1);
-        assert_int_equal(x->dealt, 3 * OWN * (t + 1));
+        assert_int_equal(x->handed_out, 3 * OWN * (t + 1));
         assert_int_equal(x->updates, t + (t < 1));
         assert_int_equal(x->samples, 3 * OWN * x->updates);
         assert_int_equal(x->skipped_in_a_row, t == 1);
@@ -145,8 +145,8 @@ static void test_lost_in_the_middle(void **state) {
     assert_true(step_set_fixed(s) == 5);
     step_set_close(s, false, true);
     assert_true(step_set_members(s) == 5);
-    assert_int_equal(step_set_state(s)->dealt, 3 * OWN);    // its slice went with it
-    assert_int_equal(step_set_state(s)->samples, 2 * OWN);  // two contributed
+    assert_int_equal(step_set_state(s)->handed_out, 3 * OWN);  // its slice went with it
+    assert_int_equal(step_set_state(s)->samples, 2 * OWN);     // two contributed
     // Fewer than MIN, or without worker 0: not borne.
     assert_false(step_set_bears(s, 2));
     assert_false(step_set_bears(s, 0));
@@ -191,7 +191,7 @@ static void test_join(void **state) {
     assert_true(step_set_fixed(s) == 5);
     step_set_close(s, false, true);
     assert_true(step_set_members(s) == 7);
-    assert_int_equal(step_set_state(s)->dealt, 5 * OWN);
+    assert_int_equal(step_set_state(s)->handed_out, 5 * OWN);
     step_set_join(s, 1);
     step_set_lost(s, 1);  // before it was taken in
     step_set_close(s, false, true);

@@ -98,7 +98,7 @@ class Gossip(Runs):
                 (["--servers", "2"], "--servers: topology gossip has no servers: leave it out, or use ps:sync"), (["--resident", "units"], "parameter_server.resident is of the star's servers"),
                 (["--servers-on", "workers"], "parameter_server.servers_on is of the star's servers"),
                 (["--elastic", "1:3"], "topology gossip needs all of its ranks"),
-                (["--local-steps", "2"], "choose one of them"), (["--reduce-group", "3"], "its ranks are not summed in groups"),
+                (["--local-steps", "2"], "choose one of them"), (["--reduce-group", "3"], "its sums have no groups"),
                 (["--dtype", "fp16"], "use --dtype bf16 or fp32"), (["--documents", "whole"], "use --documents packed"),
                 (["--set", "eval_every=0", "--set", "eval_every_seconds=1"], "use eval_every"),
                 (["--set", "optimizer.type=OneBitAdam"], "use Adam"), (["--set", "reduce=native"], "leave \"reduce\" out"),

@@ -62,7 +62,7 @@ class NoSync(Runs):
             self.assertEqual(got["weights_hash"], plain, more)
 
     def test_nothing_to_leave_out(self):
-        for topology, args, words in (("zero:1", ACCUMULATE, "zero:1 reduces whole gradients once a step"),
+        for topology, args, words in (("zero:1", ACCUMULATE, "zero:1 reduces whole gradients once per step"),
                                       ("zero:3", (), "one micro-batch"),
                                       ("ps:sync", ACCUMULATE, "zero:2 and zero:3"), ):
             done = self.call(topology, *args, *NO_SYNC, status=2)

@@ -58,7 +58,7 @@ class Groups(Runs):
                                 (("zero:2", "--reduce-group", "2", "--set", "reduce=native", "--launch", "mpi", "--dtype", "fp32"),
                                  "in its own order; leave one of them out")):
             self.assertIn(expected, self.train("--workers", "4", "--topology", *words, status=2).stderr)
-        self.assertIn("its ranks are not summed in groups", self.train("--topology", "local", "--reduce-group", "1", status=2).stderr)
+        self.assertIn("its sums have no groups", self.train("--topology", "local", "--reduce-group", "1", status=2).stderr)
 
     def test_the_star_moves_what_it_moves_without_groups(self):
         """Each worker pushes its own gradient, whatever is added with it; a server has one more fp32 sum of each key."""

@@ -84,7 +84,7 @@ static inline struct train_state toy_train(int64_t step) {
         .step = step,
         .updates = step - 1,
         .samples = 8 * step,
-        .dealt = 9 * step,
+        .handed_out = 9 * step,
         .skipped_in_a_row = 1,
         .scaler = {.scale = 65536.0 / 3, .iter = step, .last_overflow = -1, .hysteresis_left = 2}};
 }

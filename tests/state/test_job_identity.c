@@ -133,9 +133,9 @@ static void other_checkpoints(void **state) {
         job_output_free(&o);
     }
     mpi(p, "--data data.txt --resume from1", "--data data.txt --resume from2", 1,
-        "rank 1 has --resume from2, rank 0 has --resume from1: give all ranks the same words");
+        "rank 1 has --resume from2, rank 0 has --resume from1: give all ranks the same option");
     mpi(p, "--data data.txt", "--data data.txt --resume from1", 1,
-        "rank 1 has --resume from1, rank 0 has none: give all ranks the same words");
+        "rank 1 has --resume from1, rank 0 has none: give all ranks the same option");
     mpi(p, "--data data.txt --resume from1", "--data data.txt", 0, NULL);
 }
 

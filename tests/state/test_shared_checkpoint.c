@@ -51,7 +51,7 @@ static void test_what_is_no_tensor(void **state) {
     assert_non_null(c);
     struct train_state s = toy_train(9);
     const struct train_state *t = checkpoint_train(c);
-    assert_true(t->step == 9 && t->updates == 8 && t->samples == 72 && t->dealt == 81);
+    assert_true(t->step == 9 && t->updates == 8 && t->samples == 72 && t->handed_out == 81);
     assert_true(t->skipped_in_a_row == 1 && t->scaler.scale == s.scaler.scale && t->scaler.iter == 9);
     assert_true(t->scaler.last_overflow == -1 && t->scaler.hysteresis_left == 2);
     assert_string_equal(checkpoint_identity(c, "seed"), "42");

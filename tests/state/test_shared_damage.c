@@ -154,7 +154,7 @@ static void test_lying_manifest(void **state) {
     lie(s, "\"xxh64\":\t\"", "\"xxh64\":\t\"0", "\"xxh64\" is not 16 hexadecimal digits");
     lie(s, "\"xxh64\"", "\"xxh32\"", "\"xxh64\" is not 16 hexadecimal digits");
     lie(s, "\"participants\":\t2", "\"participants\":\t3", "does not list 3 files");
-    lie(s, "\"states\":\t2", "\"states\":\t1", "the manifest speaks of 1 optimizer states");
+    lie(s, "\"states\":\t2", "\"states\":\t1", "the manifest lists 1 optimizer states");
     lie(s, "\"states\":\t2", "\"states\":\t3", "no file holds state2/embedding.wte");
     lie(s, "\"states\":\t2", "\"states\":\t-2", "\"states\" is no number");
     lie(s, "\"step\":\t3", "\"step\":\t4", "\"step\" is not that of \"train\"");
@@ -244,8 +244,7 @@ static void test_lying_files(void **state) {
         {{{"master/t@0", 10, DT_F32}, {"master/u@0", 3, DT_F32}}, "this model has no u"},
         {{{"master/u@0", 10, DT_F32}}, "no file holds master/t"},
         {{{"x", 2, DT_I64}}, "no file holds master/t"},
-        {{{"master/t@0", 10, DT_F32}, {"state0/t@0", 10, DT_F32}},
-         "the manifest speaks of 0 optimizer states"},
+        {{{"master/t@0", 10, DT_F32}, {"state0/t@0", 10, DT_F32}}, "the manifest lists 0 optimizer states"},
         {{{"master/t@0", 10, DT_F32}, {"x", 2, DT_F32}}, "neither a piece of the state nor an array of I64"},
         {{{"master/t@-1", 10, DT_F32}}, "its name is not KIND/TENSOR@ELEMENT"},
         {{{"master/t@00", 10, DT_F32}}, "its name is not KIND/TENSOR@ELEMENT"},

@@ -82,7 +82,7 @@ static void pass(const struct step_opening *d) {
     size_t n = wire_encode(&h, bytes);
     FUZZ_CHECK(n && wire_decode(bytes, n, 0, &heard) == 0 && opening_read(&heard, &again) == 0,
                "a deal is lost on its way");
-    FUZZ_CHECK(again.members == d->members && again.state.dealt == d->state.dealt &&
+    FUZZ_CHECK(again.members == d->members && again.state.handed_out == d->state.handed_out &&
                    again.state.samples == d->state.samples && again.state.unapplied == d->state.unapplied,
                "a deal is another on its way");
 }
@@ -122,13 +122,13 @@ static void opening(struct fuzz_bytes *in) {
         const struct train_state before = *step_set_state(s);
         step_set_close(s, fuzz_below(in, 2), fuzz_below(in, 2));
         const struct train_state *now = step_set_state(s);
-        FUZZ_CHECK(
-            now->step == before.step + 1 && now->dealt == before.dealt + o.own * elastic_count(members),
-            "step %lld: %lld samples dealt, then %lld", (long long)before.step, (long long)before.dealt,
-            (long long)now->dealt);
-        FUZZ_CHECK(
-            now->unapplied - before.unapplied + now->samples - before.samples <= now->dealt - before.dealt,
-            "step %lld: the schedule counts more samples than were dealt", (long long)before.step);
+        FUZZ_CHECK(now->step == before.step + 1 &&
+                       now->handed_out == before.handed_out + o.own * elastic_count(members),
+                   "step %lld: %lld samples dealt, then %lld", (long long)before.step,
+                   (long long)before.handed_out, (long long)now->handed_out);
+        FUZZ_CHECK(now->unapplied - before.unapplied + now->samples - before.samples <=
+                       now->handed_out - before.handed_out,
+                   "step %lld: the schedule counts more samples than were dealt", (long long)before.step);
         pass(&(struct step_opening){
             .members = step_set_members(s), .contributors = elastic_count(fixed), .state = *now});
     }

@@ -76,7 +76,7 @@ static void put_checkpoint(struct fuzz_bytes *in, int servers) {
         .dtype = "fp32", .optimizer = "AdamW", .states = 2, .files = files, .count = servers};
     m.train.step = 3 + (int64_t)fuzz_below(in, 3);
     m.train.updates = m.train.step - (int64_t)fuzz_below(in, 2);
-    m.train.samples = m.train.dealt = 2 * m.train.updates;
+    m.train.samples = m.train.handed_out = 2 * m.train.updates;
     m.train.scaler.scale = 1;
     for (int s = 0; s < servers; s++) put_part(&files[s], s, in);
     char *text = manifest_text(&m);

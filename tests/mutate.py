@@ -205,7 +205,7 @@ RULES = [Rule(*row) for row in (
     # ---- local steps
     ("elastic workers keep their own weights", LOCAL_C, "    if (elastic(d) && d->begun) return 0;\n", "", LOCAL),
     ("a mean is a sum over N", LOCAL_C, "(float)(summed ? c->workers : 1)", "1.0f", LOCAL),
-    ("ranks exchange at the end of a round alone", LOCAL_C, "if (!t->plan.open && exchange(d, in, out)) return -1;",
+    ("ranks exchange at the end of a round alone", LOCAL_C, "if (!t->plan.not_resumable && exchange(d, in, out)) return -1;",
      "if (exchange(d, in, out)) return -1;", LOCAL),
     ("elastic anchor and weights move at one moment", LOCAL_C, "-1, d->master[u], n);\n    if (elastic(d)) {",
      "-1, d->master[u], n);\n    if (false) {", LOCAL),

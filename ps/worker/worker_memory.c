@@ -76,8 +76,7 @@ void worker_carve(struct arena *a, const struct config *c, const struct layout *
         size_t bytes = (size_t)unit_schedule_elements(&s, i) * size;
         void *slot = take(a, residence.all ? MEM_PARAMETER : MEM_COMM, models, bytes, &at);
         void *wire = staged ? take_twin(a, room, bytes, &at) : slot;
-        for (int u = 0; u < l->count; u++) {
-            if (unit_schedule_slot(&s, u) != i) continue;
+        for (int u = unit_schedule_first(&s, i); u < l->count; u = unit_schedule_next(&s, u)) {
             out->weights[u] = slot;
             out->wire_weights[u] = wire;
             out->weight_at[u] = at;
@@ -97,8 +96,8 @@ void worker_carve(struct arena *a, const struct config *c, const struct layout *
             take(a, residence.all ? MEM_GRADIENT : MEM_COMM, codes ? NULL : models, (size_t)n * size, &at);
         void *push = codes ? take(a, MEM_COMM, models, bytes, &at) : grad;
         void *wire = staged ? take_twin(a, room, bytes, &at) : push;
-        for (int u = 0; u < l->count; u++) {
-            if ((residence.all ? u : grad_slot(l, u)) != of) continue;
+        for (int u = residence.all ? of : 0; u < (residence.all ? of + 1 : l->count); u++) {
+            if (!residence.all && grad_slot(l, u) != of) continue;
             int k = worker_buffer(out, u, i / buffers);
             out->grads[k] = grad;
             out->pushes[k] = push;

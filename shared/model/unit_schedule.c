@@ -45,9 +45,8 @@ void unit_schedule_close(struct unit_schedule *s) {
 
 int64_t unit_schedule_elements(const struct unit_schedule *s, int slot) {
     int64_t most = 0;
-    for (int u = 0; u < s->layout->count; u++)
-        if (unit_schedule_slot(s, u) == slot && s->layout->units[u].n_pad > most)
-            most = s->layout->units[u].n_pad;
+    for (int u = unit_schedule_first(s, slot); u < s->layout->count; u = unit_schedule_next(s, u))
+        if (s->layout->units[u].n_pad > most) most = s->layout->units[u].n_pad;
     return most;
 }
 

@@ -45,6 +45,14 @@ static inline int unit_schedule_count(const struct unit_schedule *s) { return s-
 static inline int unit_schedule_slot(const struct unit_schedule *s, int u) {
     return s->layout->tied && u == 0 ? s->slots : u % s->slots;
 }
+// The units that use a slot, in order, for loops over all slots that look at each unit once: from _first, while below
+// layout->count, by _next.
+static inline int unit_schedule_first(const struct unit_schedule *s, int slot) {
+    return s->layout->tied && slot == 0 ? s->slots : slot % s->slots;
+}
+static inline int unit_schedule_next(const struct unit_schedule *s, int u) {
+    return s->layout->tied && u == 0 ? s->layout->count : u + s->slots;
+}
 // Elements of a slot: those of the largest unit that uses it.
 int64_t unit_schedule_elements(const struct unit_schedule *s, int slot);
 

@@ -63,8 +63,8 @@ static void test_topologies(void **state) {
         int variant, bound;
     } good[] = {
         {"local", &topology_local, 0, 0},   {"ps:sync", &topology_star, 0, 0},
-        {"ps:async", &topology_star, 1, 0}, {"ps:ssp:0", &topology_star, 2, 0},
-        {"ps:ssp:3", &topology_star, 2, 3}, {"ps:backup:1", &topology_star, 3, 1},
+        {"ps:async", &topology_star, 1, 0}, {"ps:ssp:0", &topology_star, 3, 0},
+        {"ps:ssp:3", &topology_star, 3, 3}, {"ps:backup:1", &topology_star, 4, 1},
         {"zero:0", &topology_zero, 0, 0},   {"zero:3", &topology_zero, 3, 0},
     };
     static const char *const bad[] = {

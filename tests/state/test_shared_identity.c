@@ -72,7 +72,7 @@ static const struct {
      "local_steps.outer.age_cutoff "
      "optimizer.type optimizer.params.lr optimizer.params.betas optimizer.params.eps "
      "optimizer.params.weight_decay optimizer.params.adam_w_mode optimizer.params.momentum "
-     "optimizer.params.dampening optimizer.params.nesterov "
+     "optimizer.params.alpha optimizer.params.dampening optimizer.params.nesterov "
      "scheduler.params.cycle_min_lr scheduler.params.cycle_max_lr scheduler.params.decay_lr_rate "
      "scheduler.params.cycle_first_step_size scheduler.params.cycle_second_step_size "
      "scheduler.params.cycle_first_stair_count scheduler.params.cycle_second_stair_count "

@@ -1,5 +1,5 @@
-// The operations' names, and the update decision that hosts make too. No state: the CUDA object contains a
-// copy.
+// The operations' names, and the update decision that hosts make too. kernels/cuda/ops/optimizer.cu has the same
+// decision for the device (decide_kernel), with the same bits. No state: the CUDA object contains this file as well.
 #include "kernels/operations.h"
 
 const char *op_name(enum op op) {

@@ -260,18 +260,22 @@ static int train(struct run *r, const struct cli_args *args, bool lacking, int a
                                     : c->row->run(r);
 }
 
-static int live(struct run *r, const struct cli_args *args, int argc, char **argv) {
+// After a restart the run resumes from the newest checkpoint that it has written; before it has written one, from where
+// its first start began (--resume, or the beginning).
+static void resume_after_restart(struct run *r) {
+    struct recovery_config *v = &r->config->recovery;
+    char *latest = r->life > 1 ? checkpoint_latest(r->config->out) : NULL;
+    if (!latest) return;
+    free(v->resume);
+    v->resume = latest;
+    v->resume_weights_only = false;
+}
+
+static int start(struct run *r, const struct cli_args *args, int argc, char **argv) {
     const struct config *c = r->config;
     bool dry = cli_get(args, "dry-run") != NULL;
     bool becomes = launch_rows[c->launch].by_others && !is_rank(r) && !launch_ranks_needed(r);
-    // A later life resumes from the newest checkpoint of the earlier ones, else from where the first life began.
-    char *latest = r->life > 1 ? checkpoint_latest(c->out) : NULL;
-    if (latest) {
-        struct recovery_config *v = &r->config->recovery;
-        free(v->resume);
-        v->resume = latest;
-        v->resume_weights_only = false;
-    }
+    resume_after_restart(r);
     if (r->life && c->recovery.restart) stop_run_restarts(run_go, r);
     bool lacking = !dry && c->row->check_machine && c->row->check_machine(c);
     if (dry || !becomes) return train(r, args, lacking, argc, argv);
@@ -299,7 +303,7 @@ int train_command(const struct topology_table *topologies, int argc, char **argv
                 info("%s", line);
             status = 0;
         } else if (!check(&r, &args, cli_get(&args, "dry-run") != NULL))
-            status = live(&r, &args, argc, argv);
+            status = start(&r, &args, argc, argv);
     }
     fflush(stdout);
     job_close(&r.job);

@@ -110,7 +110,7 @@ static bool leaves(const struct link_item *k) { return k->inflight && atomic_loa
 // ---------------------------------------------------------------- receiving
 // Applies the peer's acknowledgement to each open message. Above w->heard the loop stops at the first message that was
 // sent only once, and not before the one that the peer has seen last: all messages after it were sent later too.
-static void take_word(struct link *l, int peer, struct line *n, const struct link_ack *w) {
+static void take_ack(struct link *l, int peer, struct line *n, const struct link_ack *w) {
     int at = 0;
     struct link_item **to = &n->open;
     for (struct link_item *k; (k = *to);) {
@@ -147,14 +147,14 @@ bool link_accept(struct link *l, int peer, const struct link_ack *w, bool live, 
         rto_sample(&n->rto, now - n->asked_s);
         n->asked = 0;
     }
-    if (n->open) take_word(l, peer, n, w);
+    if (n->open) take_ack(l, peer, n, w);
     if (w->asks) send(l, peer, NULL, false, false);
     if (w->number && fresh && live) n->awaited = 0;
     return fresh;
 }
 
 // ---------------------------------------------------------------- timers
-// The peer may wait word_s before it sends an empty acknowledgement, and checks its clock only now and then: both are
+// The peer may wait ack_s before it sends an empty acknowledgement, and checks its clock only now and then: both are
 // added to the timeout. A line has one timer, as a connection has in RFC 6298. It runs from the oldest message that
 // may be lost, restarts with each message of the peer, and doubles while there is none. If the peer has acknowledged
 // all and an answer is awaited, questions are rare: the peer itself waits for others.

@@ -6,7 +6,7 @@
 //      └─ starring train --life 1 ..             rank 1
 //
 // If one rank is killed, or is stopped beyond the deadline, one message names it and the others are ended at once.
-// With --restart all are restarted from the last checkpoint; each start of all ranks is one life of the run. A rank
+// With --restart all are restarted from the last checkpoint (resume_after_restart in train_command.c); each start of all ranks is one life of the run. A rank
 // that exits with a failure ends the run. With --restart the same holds for local runs, for ranks that are threads
 // (one child is the whole run), and for mpirun.
 //

@@ -358,8 +358,9 @@ static int apply_outcomes(struct train *x, int64_t end, bool *stop) {
     return 0;
 }
 
-// Returns whether the run ends early after this step, because some rank was asked to stop. Where servers hold the
-// state, a step's gradients tell them to keep it: then the run does one more step.
+// Returns whether the run ends early after this step, because some rank was asked to stop. It ends at the first step
+// after which it can be resumed. Where servers hold the state, the gradients of a step tell them to keep it, so the run
+// does one more step.
 static bool stops_after(struct train *x, int64_t step, bool stop) {
     bool before = x->stopping;
     int64_t every = x->c->recovery.checkpoint_every;

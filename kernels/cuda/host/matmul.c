@@ -1,7 +1,7 @@
 // Matrix products by cuBLASLt: fp32 accumulation, in fp32 without TF32, accumulation into c with beta = 1.
 // A plan is a product's description for cuBLASLt and its algorithm, the first that the library's heuristic names. It
-// is kept, so the heuristic is called once per shape. What the library does not compute as the epilogue of a product,
-// a kernel of our own computes after it. If a demanded epilogue (kernels/cuda_choices.h) is not
+// is kept, so the heuristic is called once per shape. An epilogue that the library does not compute with the product is
+// computed after it by a kernel of our own. If a demanded epilogue (kernels/cuda_choices.h) is not
 // supported by the library, our own kernel computes it and a note reports this.
 //
 // Bits    A split K is reduced only in fp32 in the workspace, in a separate step: no atomics, no 16-bit partial

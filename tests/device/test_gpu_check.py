@@ -81,7 +81,7 @@ class Documents(Folder):
         return False
 
     def page(self, out):
-        return self.read(out, "gpu-check.md")
+        return re.sub(" +", " ", self.read(out, "gpu-check.md"))
 
     def test_ctrl_c_keeps_what_was_found(self):
         build, out = self.toy_build("build", a=OK, b=f'echo > {self.folder}/began; exec sleep 60\n'), self.at("out")

@@ -436,7 +436,7 @@ static const struct topology_ops gossip_ops = {.name = "gossip",
                                                .destroy = gossip_destroy};
 
 // ---------------------------------------------------------------- memory and bytes
-// Takes one array per unit: (n_pad / part) elements of size bytes. to NULL: only counts.
+// Takes one array per unit from the arena: n_pad / part elements of `size` bytes each. to NULL: only counts the bytes.
 static void carve_units(struct arena *a, enum mem_class class, const struct layout *l, int part, size_t size,
                         void **to) {
     for (int u = 0; u < l->count; u++) {

@@ -32,12 +32,13 @@ struct ring_source {
     struct nccl_world *nccl;
 };
 
-// Returns how ranks that this launch starts connect on the host.
+// Returns how the ranks of one host connect if this program starts them with this --launch.
 static enum ring_collective host_of(enum launch_kind launch) {
     return launch_rows[launch].by_others ? RING_MPI : launch_rows[launch].one_each ? RING_SHM : RING_THREADS;
 }
 
-// For ranks of another launcher: over MPI if it is ready, in shared memory on one machine, else in the rendezvous.
+// The same for ranks that another launcher may have started: over MPI if it is ready, in shared memory if all ranks are
+// on one machine, else over tcp.
 static enum ring_collective host_here(const struct config *c, const struct rank_env *e) {
     const char *why;
     if (e->kind == RANK_ENV_NONE || e->kind == RANK_ENV_OWN) return host_of(c->launch);

@@ -111,7 +111,7 @@ static int open_dir(const struct role *r) {
     const struct config *c = r->job.config;
     if (!dir) return 0;
     if (is(r, &command_scheduler)) return run_dir_join(dir);
-    // If a job may resume, the directory is its own; the scheduler decides at the start whether it does.
+    // A job that may resume continues in its own directory, so only a first start checks the directory.
     bool first = !c->recovery.restart && !c->recovery.resume && checkpoint_latest_step(dir) < 0;
     if (first && r->by_hand && is(r, &command_worker) && r->rank == 0 && run_dir_check(dir, r->job.force))
         return -1;

@@ -45,7 +45,8 @@ static int check_name(const struct config *c, const char *origin) {
     return rule.row->check ? rule.row->check(&rule, origin, c->topology) : 0;
 }
 
-// A command's own workers are all on this machine; of ranks that other programs have started, rank r is worker r.
+// Replaces reduce_group "host" by the number of ranks per host, if other programs have started the ranks (rank r is
+// worker r). The workers that this program starts are all on this machine.
 static void resolve(struct config *c, const struct rank_env *e) {
     int group = rank_env_group(e, c->workers);
     if (c->reduce_group == GROUP_HOST && group) c->reduce_group = group;

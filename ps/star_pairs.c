@@ -8,9 +8,10 @@
 #include "ps/star.h"
 #include "shared/core/error.h"
 
-// The settings that a configuration may ask for: name here, whether it asks, printed name. The topology decides whether
-// pushes are applied on arrival (async) or in steps (all others); workers run ahead (ssp), or have their own pace
-// (either); steps close without stragglers (backup, quorum); weights change while workers read them.
+// The settings that a configuration may ask for, one row each: its name here, the condition under which the
+// configuration asks for it, and its printed name. The first rows follow from the topology: pushes are applied on
+// arrival (async) or in steps (all others); workers run ahead (ssp) or at their own pace (both); steps close without
+// stragglers (backup, quorum); weights change while workers read them.
 #define SETTINGS(S)                                                                           \
     S(ON_ARRIVAL, alone, topology)                                                            \
     S(ORDERED, rule.row->ordered, topology)                                                   \

@@ -178,7 +178,7 @@ struct collective_hub {
 static inline struct hub_channel *hub_channel(const struct hub *h, int rank, int channel) {
     return &h->memory->ranks[rank].channels[channel];
 }
-// For a member of the current call's team.
+// Returns the slot of a member of the current call's team.
 static inline struct hub_slot *hub_slot(const struct collective_hub *t, int member) {
     int rank = collective_member(t->team->ranks, member);
     return &hub_channel(t->hub, rank, t->index)->slots[t->team_kind];

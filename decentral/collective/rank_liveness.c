@@ -99,7 +99,7 @@ static void read_heartbeats(struct rank_liveness *l, const uint16_t *reported) {
     l->stale_reports -= l->stale_reports > 0;
 }
 
-// Takes a report of all ranks. If it comes from the rendezvous, the next one is requested.
+// Reads what all ranks do, if a report is due. A report of the rendezvous is consumed, and the next one is requested.
 static void take_report(struct rank_liveness *l, const struct liveness_wait *w) {
     double step_s = step(w->deadline_s);
     bool asks = l->meet && !l->heartbeats;
@@ -110,7 +110,7 @@ static void take_report(struct rank_liveness *l, const struct liveness_wait *w) 
     pthread_mutex_lock(&l->lock);
     bool due = now >= l->reported_s + step_s / 2, known = bytes == (size_t)l->size * sizeof *reported;
     if (due && (!asks || known)) {
-        if (l->reported_s < w->since_s) {  // no rank has waited for long before
+        if (l->reported_s < w->since_s) {  // the last report precedes this wait: it is stale
             l->since_s = l->clock_s += 2 * window(w->deadline_s);
             l->stale_reports = 2;
         }

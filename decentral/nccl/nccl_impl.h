@@ -31,7 +31,7 @@ struct nccl_world {
     void *one;             // device memory for barriers: one byte
     // The order of all channels' operations. Only the rank's thread uses it.
     struct event *order;  // recorded after each step
-    bool serial;          // the device runs one step after the other, too
+    bool serial;          // the device waits for each step too, not only the submitting thread
     // Ordered sums run on a stream of their own, in parallel with the next chunk's exchange. Events per buffer of a
     // channel: the exchange has filled it, the sum has read it.
     struct stream *sums;

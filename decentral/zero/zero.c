@@ -135,7 +135,7 @@ static int acquire_weights(struct zero *z, int u, enum pass pass, struct unit_vi
     return 0;
 }
 
-// at: the timeline's moment, if the caller has taken it already; else 0.
+// at: the timeline's mark, if the caller has set it already; else 0.
 static void release_weights(struct zero *z, int u, uint64_t at) {
     if (z->policy->weights == RESIDENT_FULL) return;
     struct zero_slot *s = slot_of(z, u);

@@ -13,8 +13,8 @@
 //   comm        slots (whole units of sharded data), bundles, staging of reductions, 1-bit codes
 //   workspace   norm, decision, losses
 //   offload     zero_offload's memory on the host
-//   pinned      the host's copy of the step's words, and the staging of a device's collectives over the host;
-//               none if the device's memory is the host's
+//   pinned      the host's copy of the values that ranks exchange in a step; the staging of a device's
+//               collectives over the host; none if the device's memory is the host's
 #include <stdlib.h>
 
 #include "decentral/zero/zero.h"

@@ -29,7 +29,7 @@ struct zero_onebit_unit {
     struct onebit_block *codes;        // (n_pad / ONEBIT_BLOCK) of this rank; later the results of all shards
     struct onebit_block *shard_codes;  // (n_pad / ONEBIT_BLOCK) of this rank's shard, by all ranks
     struct event *exchanged;           // reduce -> compute
-    uint64_t encoded_at, exchange;     // ids of the timeline: a moment, a transfer
+    uint64_t encoded_at, exchange;     // ids of the timeline: a mark, a transfer
 };
 
 // Units that one collective moves together: zero_pack.c.
@@ -51,7 +51,7 @@ struct zero_unit {
     bool offloaded;              // update.master and update.state are on the host or on disk
     struct event *updated, *gathered, *grad_done;
     struct zero_onebit_unit onebit;
-    uint64_t updated_at, gather;  // ids of the timeline: the moment of updated, the transfer before gathered
+    uint64_t updated_at, gather;  // ids of the timeline: the mark at updated, the transfer before gathered
 };
 
 // A buffer that units use one after the other.
@@ -62,7 +62,7 @@ struct zero_slot {
     bool held;  // from acquire to release, or to grad_ready
     int shape;  // gradient slot: the shape whose gaps are zero; -1: none
     struct event *ready, *idle;
-    uint64_t idle_at, move;  // ids of the timeline: the moment of a weight slot's idle, the last transfer
+    uint64_t idle_at, move;  // ids of the timeline: the mark at a weight slot's idle, the last transfer
 };
 #define ZERO_SUM_CHUNK 16
 
@@ -281,9 +281,9 @@ void zero_time_close(struct zero *z);
 // -1 after logging.
 int zero_time_watch(struct zero *z);
 
-// begin and end enclose a collective on stream s. It waits for up to two moments of compute (`after`); 0: none.
-// begin returns the transfer's id, for timeline_wait. Without overlap the collective also waits for all work that is
-// enqueued on compute, and compute waits for the collective.
+// begin and end enclose a collective on stream s. The collective waits for up to two marks of compute (`after`); 0:
+// none. begin returns the transfer's id, for timeline_wait. Without overlap the collective also waits for all work that
+// is enqueued on compute, and compute waits for the collective.
 struct zero_move {
     enum transfer_kind kind;
     int unit;  // -1: none

@@ -2,7 +2,7 @@
 // (ps:backup:B, ps:quorum:Q): the scheduler's part. A pure state machine: no sockets, no clock but `now` (seconds).
 //
 //     live       was taken into the job and is not lost
-//     member     of step t: live when step t-1 was closed, or taken in then. Samples are dealt to the members
+//     member     of step t: live when step t-1 was closed, or taken in then. Samples are given to the members
 //     complete   a member that has reported step t and whose gradients have all arrived at every shard
 //     set        of step t: its complete members when each member is complete or lost, or when at least
 //                `needs` of them are complete and the grace is over
@@ -12,22 +12,22 @@
 //
 // Backup workers (Chen et al. 2016, "Revisiting Distributed Synchronous SGD", section 3; K-sync of Dutta et al. 2018,
 // "Slow and Stale Gradients Can Win the Race", section 2, with K = N - B): the set is exactly N - B workers. If more
-// are complete at the same time, those count that follow worker t mod N, so that no worker is favoured. A quorum
+// are complete at the same time, the first ones from worker t mod N on count: no worker is favoured. A quorum
 // (Decoupled DiLoCo, arXiv 2604.21428): Q workers, and those that are complete within the grace.
 //
 // A straggler remains a member: it gets each step's STEP_DONE like the others, and it passes through the
-// steps that are over without computing them (ps/worker/worker.c). Samples dealt to it are lost, as those of a lost
+// steps that are over without computing them (ps/worker/worker.c). Its samples are lost, as those of a lost
 // worker.
 //
-// A replayed run has the recorded set, whoever is first: its members wait for no other.
+// In a replayed run the set of a step is the recorded one; it is fixed when its workers are complete.
 //
 // A worker that was lost after the set was fixed, or was complete when it was lost, counts. No gradient of any other
 // lost worker counts, for any key. Worker 0 is never lost here: its death ends the job.
 //
 // Data      Samples are numbered over the run, from 0. The members of a step take consecutive slices of `own` samples,
-//           in worker order, from `dealt` on; then dealt grows by own for each member. Sample s is index s % (MAX own)
+//           in worker order, from `handed_out` on, which then grows by own per member. Sample s is index s % (MAX own)
 //           of step s / (MAX own)'s draw (shared/data/data.h): with all workers there that is the order without
-//           --elastic. Samples dealt to a worker that is lost in that step are not dealt again. `samples` counts
+//           --elastic. Samples of a worker that is lost in that step are not handed out again. `samples` counts
 //           those whose gradients were applied, `unapplied` those of stragglers in the same steps. The
 //           learning rate follows both: with B of N workers late in each step it ends where the schedule does.
 // Scale     Each gradient is that of the sum over its slice divided by MAX own. With n of N = MAX workers the sum is
@@ -71,12 +71,12 @@ static inline float set_scale(const struct set_share *s) {
 struct step_set_options {
     int workers, min;  // MAX and MIN; at most ELASTIC_WORKERS_MAX
     int needs;         // the set is fixed when so many members are complete; 0: all
-    bool exact;        // the set has exactly so many
+    bool exact;        // the set has exactly `needs` workers, even if more are complete
     double grace_s;    // how long to wait for others when there are enough
-    // A replay: whether a worker's step counted: at least 0. NULL: none.
+    // A replay: returns a value >= 0 if the worker's gradient of this step counted, else -1. NULL: no replay.
     int64_t (*recorded)(void *ctx, int worker, int64_t step);
     void *ctx;
-    int shards;   // with keys
+    int shards;   // only those that have keys
     int64_t own;  // samples of one worker in a step
     struct scaler_config scaler;
     struct train_state start;  // before the first step; the scaler as scaler_init sets it
@@ -108,7 +108,7 @@ bool step_set_graces(const struct step_set *s);
 // The fixed set; 0: not fixed yet.
 uint64_t step_set_fixed(const struct step_set *s);
 uint64_t step_set_members(const struct step_set *s);
-// Opens the next step. admits: joining workers belong to it; else they wait on. If a step is skipped at the minimum
+// Opens the next step. admits: joining workers belong to it; else they wait. If a step is skipped at the minimum
 // loss scale, the scale does not change: the workers end the run there.
 void step_set_close(struct step_set *s, bool skipped, bool admits);
 

@@ -26,7 +26,7 @@ static inline int64_t batches_own(const struct config *c) { return c->micro_batc
 static inline int batches_words(const struct config *c) {
     return 1 + BATCHES_OPEN * c->workers + pushes_per_update(c) - 1;
 }
-void batches_clear(int64_t *row, int words);  // all batches below row[0], no holes
+void batches_clear(int64_t *row, int words);  // the row then has all batches below row[0], without holes
 bool batches_has(const int64_t *row, int words, int64_t batch);
 // Whether the batch can be added: it is not in the row, or the row has room for the holes before it.
 bool batches_fits(const int64_t *row, int words, int64_t batch);

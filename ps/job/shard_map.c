@@ -87,7 +87,8 @@ static void sink(const struct shard_map *m, int *heap) {
     heap[at] = shard;
 }
 
-// parts > 1: the part decides the server, whose least loaded thread gets the key.
+// Gives each key to a shard, the largest keys first: to the least loaded shard. With parts > 1 the key's part decides
+// the server, and the key goes to the least loaded thread of that server.
 static void assign(struct shard_map *m, int parts) {
     struct sized_key *order = xcalloc((unsigned long)m->count, sizeof *order);
     int *heap = xcalloc((unsigned long)m->shards, sizeof *heap);  // of shards, the next one first

@@ -47,7 +47,7 @@ struct shard_map {
 // Only the cut, for any number of keys. Returns 0, or -1 after logging what is impossible.
 int shard_cut_of(const struct config *c, const struct layout *l, struct shard_cut *out);
 
-#define SHARD_KEYS_MAX (1 << 22)  // of a map: it and its users have a record per key
+#define SHARD_KEYS_MAX (1 << 22)  // the most keys of a map: the map and its users keep a record per key
 // A partition has at most ps.partition_bytes, and less if balance needs it. Returns NULL after logging what is
 // impossible.
 struct shard_map *shard_map_of(const struct config *c, const struct layout *l);

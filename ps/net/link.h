@@ -1,14 +1,14 @@
 // The reliable link (shared/fabric/link.h) under the state machines of the star. The link defines how they send, which
-// of their messages are kept, and which process of a peer is current. Its terms "line" and "word" (acknowledgement)
-// are those of shared/fabric/link.h.
+// of their messages are kept, and which process of a peer is current. The terms "line" and "acknowledgement"
+// are those of shared/fabric/link.h; an empty acknowledgement is a message of kind WIRE_WORD.
 //
 // 1. A payload is not copied: it is resent from its buffer, or its owner writes it again (renew). If the owner no
-//    longer needs it, an empty word with its number is sent instead, because the number must arrive.
+//    longer needs it, an empty acknowledgement with its number is sent instead, because the number must arrive.
 // 2. A message that arrives twice is dropped here. Its owner gets WIRE_WORD instead, as a heartbeat of the peer.
 // 3. A message from a new process of a peer (a new incarnation; the owner has checked that it is allowed) resets the
 //    line, and all that was kept for the old process is dropped.
 //
-// Kinds that are repeated by themselves (heartbeats; wire_is_kept is false) carry words and no numbers.
+// Kinds that are repeated by themselves (heartbeats; wire_is_kept is false) carry acknowledgements and no numbers.
 //
 // Memory: about 400 bytes per message that is not acknowledged yet, without its payload.
 #ifndef STARRING_PS_NET_LINK_H

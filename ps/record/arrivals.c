@@ -77,7 +77,8 @@ const struct arrival *arrivals_of(const struct arrivals *a, int key, int worker,
                                                           : NULL;
 }
 
-// The batch of the worker's step if the worker is in the set, by the first key that has any: batches ascend.
+// Returns the batch of the worker's step, or -1 if the worker is not in that step's set. Searches the first key that
+// has arrivals; its batches ascend, and all keys have the same sets.
 static int64_t batch_in_set(const struct arrivals *a, int worker, int64_t step) {
     int64_t batch = step * a->o.workers + worker, low = 0;
     const struct key_arrivals *k = a->keys;
@@ -185,7 +186,7 @@ static int check_arrival(const struct reading *r, struct key_arrivals *k, const 
     return 0;
 }
 
-// Each step has workers, in worker order, one step after the other.
+// Checks that the steps follow each other, that each has at least one worker, and that its workers ascend.
 static int check_sets(const struct reading *r, const struct key_arrivals *k) {
     int64_t workers = r->a->o.workers, step = -1;
     for (int64_t i = 0; i < k->count; i++) {

@@ -112,7 +112,7 @@ struct member {
     // The process that the registry knows: of this epoch, or (old) one that was present in an earlier epoch and must enter
     // again.
     bool here, old;
-    uint64_t incarnation;  // its life in the registry, and in its messages
+    uint64_t incarnation;  // as in the registry, and in the process's messages
     int pid;
     char host[64];
     int dead;  // pid of the rank's last process that a launcher reported dead

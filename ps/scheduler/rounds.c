@@ -371,9 +371,9 @@ bool rounds_lets_in(const struct rounds *c, int w) {
 }
 
 // ---------------------------------------------------------------- time
-// The time since when worker w is waited for: first_s, when the first of the others arrived, or its last progress. A
-// worker that still pushes is on its way: workers that decide by themselves may arrive at a barrier at very different
-// times.
+// Returns since when worker w is waited for: the later of first_s, when the first of the others arrived, and its last
+// progress. A worker that makes progress is not slow: workers that decide by themselves may arrive at a barrier at very
+// different times.
 static double idle_since(const struct rounds *c, int w, double first_s) {
     double progress_s = c->members->m[w].progress_s;
     return progress_s > first_s ? progress_s : first_s;

@@ -51,7 +51,8 @@ void rounds_join(struct rounds *c, int worker);
 // of its rank's last process, and the other workers have loaded their weights.
 bool rounds_lets_in(const struct rounds *c, int worker);
 
-// A step with enough gradients stops waiting for others when its grace is over: hurry, until then. Returns 0 or -1.
+// rounds_tick closes a step that has enough gradients once its grace period is over. Returns 0, or -1 with
+// rounds_error set. rounds_hurry: such a grace period is running, so rounds_tick must be called often.
 int rounds_tick(struct rounds *c, double now);
 bool rounds_hurry(const struct rounds *c);
 

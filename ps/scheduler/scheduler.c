@@ -206,7 +206,8 @@ static void say_standing(struct scheduler *s) {
          s->o->dir ? s->o->dir : "the run", age_s);
 }
 
-// Used before the job is known, and after its end. Members that have arrived wait meanwhile.
+// Blocks until the file thread has done job `number`, and prints if that takes long. Called only before the job is
+// known and after its end, because no member is answered meanwhile.
 static void wait_for(struct scheduler *s, uint64_t number) {
     while (!background_wait(s->files, number, HURRY_MS * 1e-3)) say_standing(s);
 }

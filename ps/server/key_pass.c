@@ -93,7 +93,8 @@ static void finish(const struct sum_args *a, int64_t begin, int64_t n, void *out
     }
 }
 
-// Block by block: in memory, the elements of acc that are read later are after those written to out.
+// Works block by block in ascending order. out may be inside acc: it never overwrites elements of acc that are read
+// later.
 void sum_finish(const struct sum_args *a, int64_t begin, int64_t n, void *out) {
     float block[SCALED_AT_ONCE];
     for (int64_t at = 0; at < n && a->group; at += SCALED_AT_ONCE)

@@ -162,8 +162,7 @@ static void add_push(struct server_core *c, struct server_key *k, const struct w
         for (int64_t i = 0; i < n; i++) acc[i] = first ? a * x[i] : fmaf(a, x[i], acc[i]);
     }
     // In fp16 the mean is rounded in units of the largest 1 / loss scale of its pushes, so that no value is too large.
-    // A unit is the least power of two that is not less than its factor m 2^e, m in [1/2, 1); for m = 1/2 the factor is
-    // one itself.
+    // The unit of a push is the least power of two >= scale. frexpf returns scale as m 2^e with m in [1/2, 1).
     float unit = 1.0f;
     if (c->dtype == DT_F16 && scale > 0) {
         int e;

@@ -39,7 +39,8 @@ struct unit_slots;
 struct unit_slots *unit_slots_create(const struct unit_slots_options *o);
 void unit_slots_destroy(struct unit_slots **s);  // when the compute stream has finished its work
 
-// Whether each unit has slots of its own: a buffer keeps the sum of a step's micro-batches. Else each one is pushed.
+// Whether each unit has slots of its own. If so, a buffer sums a step's micro-batches; else each micro-batch's gradient
+// is pushed.
 bool unit_slots_own(const struct unit_slots *s);
 
 // step: the weights after so many steps are wanted.

@@ -102,9 +102,9 @@ struct unit_times {
     int64_t step;                        // of the push
     int64_t ready_ns;                    // handed over
     int64_t sent_ns, acknowledged_ns;    // first key sent, last key acknowledged; 0: not yet
-    int64_t acknowledged_peers_ns;       // the latest hand-over that an acknowledgement waited for
+    int64_t acknowledged_peers_ns;       // when the last worker that it waited for was ready
     int64_t landed_first_ns, landed_ns;  // weights of the first and the last key; 0: not yet
-    int64_t landed_peers_ns;             // the latest hand-over that the weights waited for
+    int64_t landed_peers_ns;             // the same for the weights
     struct transfer_ids ids;             // of transfers whose times the timeline does not have yet
 };
 
@@ -130,8 +130,8 @@ struct worker_status {
     int64_t handed_out;         // batches that the job had handed out by then, at least
     bool stopped;               // some worker was asked to leave
     struct staleness staleness;
-    // The longest silence of a shard that owes an answer. Messages of the link count too: the shard sends them even
-    // while it waits for others.
+    // The longest silence of a shard from which an answer is awaited. Messages of the link count too: the shard sends
+    // them even while it waits for others.
     double silent_s;
 };
 
@@ -190,9 +190,11 @@ int worker_core_tick(struct worker_core *c, double now);
 const struct worker_status *worker_core_status(const struct worker_core *c);
 // The outcome of a step that is done; valid until 1 + lag later steps are reported.
 const struct step_outcome *worker_core_outcome(const struct worker_core *c, int64_t step);
-int64_t worker_core_landed(const struct worker_core *c, int u);  // step whose weights every key has
-uint64_t worker_core_fills(const struct worker_core *c, int u);  // pulls that every key has had answered
-// That the weights of every key hold: versions (updates, or pushes where each is an update of its own), and updates.
+// For all keys of unit u: the step whose weights have landed; the number of pulls that are answered.
+int64_t worker_core_landed(const struct worker_core *c, int u);
+uint64_t worker_core_fills(const struct worker_core *c, int u);
+// The weights of all keys contain at least so many versions (updates, or pushes where each is an update of its own), and
+// updates.
 int64_t worker_core_version(const struct worker_core *c);
 int64_t worker_core_updates(const struct worker_core *c);
 // Times of u's push of `step`, or of the push that had the slot before: see times.step.
@@ -203,7 +205,7 @@ int worker_core_busy(const struct worker_core *c, int u, int64_t step);
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
 bool worker_core_lingers(
     const struct worker_core *c);  // only the transport's own threads still hold something up
-// Whether the shard owes an answer, as of the last tick.
+// Whether an answer of the shard is awaited, as of the last tick.
 bool worker_core_awaits_answer(const struct worker_core *c, int shard);
 // Whether the link still has to resend the message of this header (link_options.renew). Gradients and initial values do
 // not change as long as it does.

@@ -217,7 +217,7 @@ struct topology_ops {
     // Fills view. The view's memory belongs to the topology and is valid until the matching release or grad_ready.
     // Blocks until the unit is available, where compute cannot be made to wait for it.
     int (*acquire)(struct topology *t, int u, enum pass pass, struct unit_view *view);
-    // Ends the use of PASS_FORWARD or PASS_EVAL. Never blocks.
+    // The pass (PASS_FORWARD or PASS_EVAL) no longer uses unit u's weights. Never blocks.
     int (*release)(struct topology *t, int u, enum pass pass);
     // Called before each micro-batch, number `index` of `count` in this step. The first one overwrites gradients,
     // later ones add. grad_ready of the last one may start communication (stages 2 and 3: grad_ready of each).

@@ -88,14 +88,15 @@ struct link_ack link_ack(struct link *l, int peer);
 // Applies the acknowledgement of a message that has arrived; the owner has checked the sender. Returns whether the message is
 // new. live: it is more than an empty acknowledgement.
 bool link_accept(struct link *l, int peer, const struct link_ack *w, bool live, double now);
-// Sends an empty acknowledgement to a peer that is owed one.
+// Sends an empty acknowledgement if a message of the peer has not been acknowledged yet.
 void link_answer(struct link *l, int peer);
-// Sends the questions and resends that are due. `now` is the send time of all messages until the next call.
+// Sends the resends that are due, and empty acknowledgements that ask for an answer. `now` is the send time of all
+// messages until the next call.
 void link_tick(struct link *l, double now);
 // awaits: an answer of the peer is awaited. Then a peer that has acknowledged all is asked now and then whether it is
 // alive.
 void link_await(struct link *l, int peer, bool awaits);
-// The peer is a new process: nothing is open any more.
+// The peer is a new process: resets the line and drops its unacknowledged messages.
 void link_forget(struct link *l, int peer);
 // Returns whether the peer has acknowledged all messages.
 bool link_is_acknowledged(const struct link *l, int peer);

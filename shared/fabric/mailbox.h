@@ -18,14 +18,14 @@ struct meet_value *meet_value_of(void *data, size_t bytes);  // one user; takes 
 void meet_value_free(struct meet_value *v);                  // one user less; NULL: nothing
 
 struct mailbox;
-// say: sends a message with m->bytes bytes of data.
+// send: sends a message with m->bytes bytes of data.
 struct mailbox *mailbox_open(int peers,
                              void (*send)(void *ctx, int peer, struct meet_message *m, const void *data),
                              void *ctx);
 void mailbox_close(struct mailbox **p);
 // Queues a message for mailbox_flush. m: its kind, name and count. Takes over one user of v.
 void mailbox_queue(struct mailbox *p, int peer, const struct meet_message *m, struct meet_value *v);
-// Sends what the window allows, if lets, and an empty acknowledgement if one is owed.
+// Sends what the window allows, if lets, and an empty acknowledgement if a message is not acknowledged yet.
 void mailbox_flush(struct mailbox *p, int peer, bool lets);
 // Sends a message that may be lost, at once.
 void mailbox_send_once(struct mailbox *p, int peer, struct meet_message m, const void *data);

@@ -29,7 +29,7 @@
 #define MEET_CHUNK      ((size_t)16 << 10)
 #define MEET_WINDOW     ((size_t)256 << 10)  // bytes, with their heads
 #define MEET_RESEND_S   1.0
-#define MEET_PAUSE_S    0.1   // between two turns of the turn clock
+#define MEET_PAUSE_S    0.1   // between two polls of the poll clock
 #define MEET_CLOSED_S   3.0   // a member whose connection stays broken for so long is gone
 #define MEET_TABLE      "#0"  // the name of the table of ranks; "#1", "#2", ..: gathers
 #define MEET_HEARTBEATS "?"   // the name of the last heartbeat of every rank

@@ -21,8 +21,8 @@
 // ---------------------------------------------------------------- member 0's registry
 enum presence { ABSENT, HERE, LEFT, LOST };
 
-// A process of a role member for which the job has ended, and the reason. A lost process may join again with a new
-// incarnation.
+// A role member's process for which the job has ended: why it ended. If the process was lost, the member may join again
+// with a new incarnation.
 struct ended_process {
     uint64_t incarnation;
     bool lost;
@@ -37,7 +37,7 @@ struct member_entry {
     uint64_t incarnation;
     uint64_t gets;  // the number of its last GET
     uint16_t heartbeat;
-    double heard_s, closed_s;  // on the registry's turn clock. closed_s: 0 while the member is connected
+    double heard_s, closed_s;  // on the registry's poll clock. closed_s: 0 while the member is connected
     struct meet_join join;
 };
 
@@ -58,13 +58,13 @@ struct registry {
     char *identity;
     struct member_entry *entries;
     int members;
-    bool begun;  // all ranks have joined, or enough of them (`least`)
+    bool begun;  // all ranks have joined, or enough of them (`min_ranks`)
     struct meet_names names;
     struct mailbox *mailbox;
     uint64_t gathers;  // how many gathers are complete
     struct poll_clock turns;
     double look_s, asks_s;  // asks_s: until then each check asks all members
-    double begun_s;         // on the turn clock
+    double begun_s;         // on the poll clock
     int absent, here;       // absent: ranks that have not joined; here: ranks that are connected
     int roles_here;
     char waiting[MEET_TEXT_MAX];

@@ -79,7 +79,7 @@ bool rendezvous_is_lost(struct rendezvous *r, int rank);  // whether that rank h
 // continue. Never blocks. The rendezvous owns the text.
 const char *rendezvous_end_reason(struct rendezvous *r);
 enum meet_end rendezvous_end_kind(struct rendezvous *r);  // the same as an enum
-// Seconds since the last message of member 0, on this process's turn clock.
+// Seconds since the last message of member 0, on this process's poll clock.
 double rendezvous_silent_s(struct rendezvous *r);
 // Calls act once, on the rendezvous' thread, when the first member is lost or the job ends. why: a sentence about it.
 void rendezvous_on_loss(struct rendezvous *r, void (*act)(void *ctx, const char *why), void *ctx);
@@ -88,7 +88,7 @@ void rendezvous_on_loss(struct rendezvous *r, void (*act)(void *ctx, const char 
 void rendezvous_abort(struct rendezvous *r, const char *why);
 // Says goodbye. Returns 0, or -1 after logging that rank 0 did not acknowledge it, or that a rank has gone without one
 // or has aborted. A rank that has itself aborted logs nothing more, nor does a role member for which the job has
-// ended. Member 0 gives the roles CAST_LEAVES_S to leave.
+// ended. Member 0 gives the roles ROLES_LEAVE_S to leave.
 int rendezvous_close(struct rendezvous **r);
 
 #endif

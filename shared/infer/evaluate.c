@@ -28,7 +28,7 @@ struct evaluation {
     struct stream *compute;
     struct arena arena;
     struct unit_view *units;
-    struct model *many, *single;        // for a batch of windows, and for one window: the rest
+    struct model *many, *single;        // for a full batch of windows; for one window, of an incomplete batch
     int64_t batch, windows, requested;  // requested: by eval_batches; 0: all
     int64_t done, all;                  // windows, of all snapshots
     double begin_s, printed_s;

@@ -1,7 +1,7 @@
 // A run whose ranks were started by another program (torchrun, srun, mpirun), each as a process, from rendezvous to
 // end.
 //
-//     run_join     all join the rendezvous (peer.h), and check that they see the run directory, which rank 0 begins
+//     run_join     all join the rendezvous (rendezvous.h), and check that they see the run directory, which rank 0 begins
 //     ...          the rank trains, or starts the processes that do
 //     run_part     all say goodbye
 //     run_leave    rank 0 ends the run

@@ -54,8 +54,8 @@ struct local_steps {
     bool *anchored;     // (units) the unit has received this round's anchor
     int64_t at, round;  // steps done in this round; rounds done by this rank
     int64_t samples;    // of the job, that the anchor contains
-    int64_t seen;       // plan.alone: the schedule's position, in samples
-    int64_t first;      // plan.alone: the first sample of all ranks' round that contains this rank's batch
+    int64_t seen;       // independent ranks: the schedule's position, in samples
+    int64_t first;      // independent ranks: first sample of all ranks' round that has this rank's batch
     bool begun, stop;   // a round is done; this rank was asked to stop in this round
 };
 
@@ -94,7 +94,7 @@ static void cast(struct local_steps *d, void *to, enum dtype to_dt, const void *
         op_cast(d->base.compute, &(struct cast_args){to, from, n, from_dt, to_dt});
 }
 
-// Sets the schedule's position if each rank goes at its own speed (plan.alone). A batch of the budget is one rank's
+// Sets the schedule's position if ranks are independent (plan.independent). A batch of the budget is one rank's
 // round, and N batches are a round of all ranks. While a rank takes a step, each other rank is assumed to take one,
 // too. So ranks of equal speed have the learning rates of synchronous ranks, and the last round ends where the schedule
 // ends. The position never decreases: a rank ahead of the job keeps its learning rate until the job catches up.

@@ -34,7 +34,8 @@ static int piece_done(struct disk_piece *p, const struct disk_transfer *t, long 
         if (!t->direct || (size_t)answer % DISK_ALIGN == 0) return 1;
         answer = 0;
     }
-    // Nothing was written, although there is no error: a retry might never end.
+    // Keeps the failure at the lowest offset. A write that moves nothing without an error counts as EIO, because a
+    // retry might never end.
     if (t->offset + p->at < why->offset)
         *why = (struct disk_failure){t->offset + p->at, answer ? (int)-answer : t->write ? EIO : 0};
     return -1;

@@ -29,8 +29,8 @@ void memory_left_read(const char *root, const struct config *c, int gpus, struct
 // Whether the limit is known and is less than the sum of predicted and allowed bytes.
 bool memory_exceeds(const struct memory_sum *wanted, const struct memory_limit *limit);
 
-// Returns the first limit that need exceeds, with the bytes that need has of it. limit NULL: it fits as far as is
-// known. Pure.
+// Returns the first limit that need exceeds, and the bytes that need takes of that memory. limit NULL: need fits, as
+// far as the limits are known. Pure.
 struct memory_excess {
     const struct memory_limit *limit;
     struct memory_sum wanted;

@@ -29,9 +29,9 @@ static size_t cut_spans(struct span *s, size_t n, int64_t begin, int64_t end) {
     return kept;
 }
 
-// The same for blocked intervals, but their ends stay, even after the step's end: they show which transfer ends a
-// gap. Each time belongs to the interval that ends last: the one with the latest end so far keeps the times up to
-// its end, so an interval inside another one vanishes.
+// The same for blocked intervals, but their ends are not cut, even after the step's end: they show which transfer ends
+// a gap. Where intervals overlap, the time belongs to the one that ends last. So an interval inside another one
+// vanishes.
 static size_t cut_blocks(struct split_block *b, size_t n, int64_t begin, int64_t end) {
     size_t kept = 0;
     SORT_BY_BEGIN(struct split_block, b, n);

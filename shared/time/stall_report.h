@@ -27,7 +27,7 @@ struct stall_report {
     struct spans exposed;  // without a ring for a server
     struct spans waits;    // peer: the worker that was waited for
     struct spans stalls[STALL_KINDS];
-    // Only after stall_report_read: exposed and waits, in order. exposed is then in order, too.
+    // Set by stall_report_read: the spans of exposed and waits together, in order of time. exposed is then sorted, too.
     struct spans idle;
     int rank;
     double stood_still;  // seconds of all stalls of the process

@@ -83,7 +83,7 @@ void timeline_own_ready(struct timeline *tl, uint64_t id, int64_t ns);
 void timeline_peers_ready(struct timeline *tl, uint64_t id, int64_t ns, int peer);
 void timeline_first_byte(struct timeline *tl, uint64_t id, int64_t ns);
 void timeline_done(struct timeline *tl, uint64_t id, int64_t ns);
-// The host was blocked by it. timeline_wait records compute's waits.
+// The transfer blocked the host from begin_ns to end_ns. (timeline_wait records what blocks the compute stream.)
 void timeline_blocked(struct timeline *tl, uint64_t id, int64_t begin_ns, int64_t end_ns);
 
 // ---------------------------------------------------------------- what streams record themselves

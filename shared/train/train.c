@@ -80,7 +80,7 @@ static struct train_state state_now(const struct train *x) {
                                 .scaler = x->scaler};
 }
 
-// The state that a snapshot records: steps of the job, of any rank.
+// The state that a snapshot records. Its steps are the job's, not this rank's.
 static struct train_state weights_now(const struct train *x) {
     int64_t skipped = 0;  // steps whose outcome is known and does not count yet
     for (int64_t step = x->outcomes_applied; step < x->outcomes_known; step++)
@@ -367,7 +367,7 @@ static bool stops_after(struct train *x, int64_t step, bool stop) {
     bool kept = before || every == 0 || !x->t->state_servers || (step + 1) % every == 0;
     x->stopping |= stop;
     if (x->t->plan.not_resumable) return false;
-    if (x->t->plan.independent) return x->stopping;  // finish keeps the state
+    if (x->t->plan.independent) return x->stopping;  // the state is kept by finish, after the last step
     return x->stopping && kept && step + 1 < x->c->steps;
 }
 

@@ -58,7 +58,7 @@ struct cudnn_graph {
     // Results of graph_plan: engines that the heuristics named, how many of them may differ from run to run, and how
     // many others refused.
     int offered, differing, refused;
-    char why[CUDNN_WHY_TEXT];  // of status, else of the first engine that refused
+    char why[CUDNN_WHY_TEXT];  // why status is an error, or else why the first engine refused
 };
 
 typedef cudnnBackendDescriptor_t graph_tensor;

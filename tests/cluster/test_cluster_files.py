@@ -114,7 +114,7 @@ class OneMachine(Runs):
         resume = ("old", "old/checkpoints/step-2")
         ranks = [self.start("train", *WORDS, *STAR, "--steps", "8", "--resume", resume[r], "--out", "new",
                             env=torch_environment(r, 2, r, 2, "127.0.0.1", port)) for r in range(2)]
-        self.assertIn("rank 1 has --resume old/checkpoints/step-2, rank 0 has --resume old: give all ranks the same words",
+        self.assertIn("rank 1 has --resume old/checkpoints/step-2, rank 0 has --resume old: give all ranks the same option",
                       all_end(ranks, None))
 
     def test_a_folder_that_stands_still_is_waited_for_in_words(self):

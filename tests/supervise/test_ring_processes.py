@@ -242,7 +242,7 @@ class Output(Case):
             p.stdout.readline()
             p.stdout.close()
             said = p.ends()
-            self.assertEqual(said.count("nobody reads standard output"), 1, said)
+            self.assertEqual(said.count("standard output has no reader"), 1, said)
             self.complete()
 
     def test_the_disk_is_full(self):

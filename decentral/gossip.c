@@ -42,7 +42,7 @@
 #include "shared/state/part_file.h"
 #include "shared/time/timeline.h"
 
-#define NEIGHBOURS_MAX 31  // of a rank in a step: 2^31 ranks in static_exponential
+#define NEIGHBOURS_MAX 31  // neighbours of a rank in a step: static_exponential has 31 with 2^31 ranks
 #define KINDS          (1 + OPTIMIZER_STATES_MAX)
 // The means per unit that may be enqueued together: of the last weights, of a snapshot, of a checkpoint's kinds.
 enum { MEAN_LAST, MEAN_SNAPSHOT, MEAN_CHECKPOINT, MEANS = MEAN_CHECKPOINT + KINDS };

@@ -143,9 +143,7 @@ int hub_run(int size, const char *flag, int (*work)(void *ctx, struct hub *hub, 
         pthread_join(ranks[i].thread, NULL);
         if (ranks[i].rc) rc = -1;
     }
-    if (rc)
-        error_take_over(
-            rank_liveness_end_reason(hub->lives));  // the first failure; the others follow_point from it
+    if (rc) error_take_over(rank_liveness_end_reason(hub->lives));  // the first failure caused the others
     free(ranks);
     hub_destroy(&hub);
     return rc;

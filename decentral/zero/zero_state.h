@@ -71,7 +71,7 @@ struct zero_slot {
 enum zero_interval { ZERO_INTERVAL_OPEN, ZERO_INTERVAL_ENDED, ZERO_INTERVAL_SENT, ZERO_INTERVALS };
 
 struct zero_time {
-    int capacity;  // the most transfers of an interval; as many words a rank sends about them
+    int capacity;  // the most transfers of an interval; a rank sends one word about each
     uint64_t *ids[ZERO_INTERVALS];
     int count[ZERO_INTERVALS];
     uint64_t reduced, gathered;  // the last transfers of the two streams

@@ -1,6 +1,6 @@
 // How the configured times divide. Deadlines follow heartbeats: slow is not dead.
 //
-//     silent      A member whose heartbeats stop is lost. So is a shard that owes a worker an answer and whose
+//     silent      A member whose heartbeats stop is lost. So is a shard that has not answered a worker and whose
 //                 link is silent. It is named, and the job, or this epoch of it, ends before
 //                 the deadline of those who wait for it.
 //     slow        A member that sends heartbeats and does not arrive is waited for without limit, and the

@@ -245,7 +245,8 @@ static bool table_may_read(const struct server_core *c, const struct server_key 
     return k->pushed[worker] - is_held(k, worker) >= k->pulls[worker].want;
 }
 
-// The worker's own model; who no longer pushes gets the newest weights. A resent answer is the same as the first.
+// Answers with the worker's own model, or with the newest weights if the worker no longer pushes. A resent answer is
+// the same as the first.
 static void table_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
     const struct table_key *r = k->own;
     if (k->pulls[worker].final) return;

@@ -11,7 +11,7 @@ struct collection {
     bool begun;
     uint64_t seq;
     int64_t version, least, most;
-    int64_t updates;  // the least
+    int64_t updates;  // the fewest that any key has
     int missing;      // keys
     bool *answered;   // (keys)
 };

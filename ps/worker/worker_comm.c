@@ -266,7 +266,7 @@ static int tick(struct comm *c, bool *hurry) {
     memcpy(lost, c->lost, sizeof lost);
     c->lost[0] = 0;
     comm_unlock(c);
-    // Reports a silent shard that owes an answer: the scheduler may not know yet.
+    // Reports a silent shard that has not answered: the scheduler may not know yet.
     if (lost[0]) member_failed(&c->o.role, &c->in.id, true, lost);
     link_tick(c->in.link, now);
     send_all(c);

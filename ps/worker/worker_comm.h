@@ -7,7 +7,7 @@
 //         comm_unlock_wake ------------- eventfd ------->   worker_core_message, .._tick        with the lock
 //         comm_wait <------------------- condition ------   send what the core has sent         without the lock
 //
-// The lock is held for microseconds: no socket call, no copy of a payload and no file comes under it. The core's port
+// The lock is held for microseconds: never during a socket call, a copy of a payload or file I/O. The core's port
 // therefore appends to a list, which the communication thread passes on to the link (ps/net/link.h).
 //
 // Between a unit's push and its landing, only the communication thread, or in shared memory the server, writes the unit's
@@ -64,7 +64,7 @@ struct comm_wait {
     int unit;             // -1: none is meant
     int64_t step, count;  // of the condition; errors name the step
 };
-// Blocks until the condition holds, and for longer than deadline_ms only while every server that owes an answer sends
+// Blocks until the condition holds, and for longer than deadline_ms only while every server that has not answered sends
 // messages. late: the missing event in words, "weights have not landed". Returns 0, or -1 after logging.
 int comm_wait(struct comm *c, const struct comm_wait *w, const char *late);
 // The same, recorded in the timeline: the host was blocked on the transfer id (0: on none).

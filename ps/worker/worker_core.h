@@ -29,7 +29,7 @@
 //    whose weights are too old are pulled again.
 // 5. A step's REPORT, GATHER and TAKE have one answer each. At most one GATHER and one TAKE are open. Reports are
 //    answered in any order, and count in the order of their steps.
-// 6. A shard that owes an answer and whose link is silent for lost_s is lost.
+// 6. A shard that has not answered and whose link is silent for lost_s is lost.
 //
 // Worker 0's core also collects snapshots (snapshot_pulls.h).
 #ifndef STARRING_PS_WORKER_WORKER_CORE_H
@@ -68,7 +68,7 @@ struct worker_core_options {
     const uint64_t *weight_at;  // (units) offsets of the weights; NULL: they are read in the shards' memory
     int64_t credit_bytes;
     double heartbeat_s;
-    double lost_s;  // a shard that owes answers and is silent for so long is lost
+    double lost_s;  // a shard that has not answered and is silent for so long is lost
     struct ps_clock clock;
     struct ps_port port;  // peers: shard indices, PEER_SCHEDULER. Requests, answers and ticks send through it
 };
@@ -204,7 +204,7 @@ const struct ps_clock *worker_core_clock(const struct worker_core *c);
 int worker_core_busy(const struct worker_core *c, int u, int64_t step);
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
 bool worker_core_lingers(
-    const struct worker_core *c);  // only the transport's own threads still hold something up
+    const struct worker_core *c);  // all is sent, but transport threads still read payloads
 // Whether an answer of the shard is awaited, as of the last tick.
 bool worker_core_awaits_answer(const struct worker_core *c, int shard);
 // Whether the link still has to resend the message of this header (link_options.renew). Gradients and initial values do

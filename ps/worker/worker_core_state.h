@@ -108,7 +108,7 @@ struct worker_slot {
 struct shard_side {
     double heard_s;       // when its last message arrived
     int pending_answers;  // answers: to pushes that this worker does not know to have arrived, and to pulls
-    double asked_s;       // since when it owes any
+    double asked_s;       // since when an answer is pending
 };
 
 // A unit's push of a step.

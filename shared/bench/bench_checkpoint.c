@@ -452,7 +452,7 @@ static int set_up(struct bench_run *r) {
     return 0;
 }
 
-// The first checkpoint gives the plain files their sizes; afterwards the two ways alternate in who begins.
+// The first checkpoint gives the plain files their sizes; afterwards the two ways alternate in running first.
 static int measure(struct bench_run *r) {
     struct checkpoint_bench *b = r->state;
     int rc = 0;

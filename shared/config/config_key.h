@@ -42,10 +42,10 @@ enum identity_use {
     IDENTITY_ORDER = 16
 };
 
-// The group in which --help lists a flag: its name, as --help takes it, and its heading.
-// In the help of a key: where the names of all topologies stand.
+// In the help of a key: replaced by the names of all topologies.
 #define HELP_TOPOLOGIES "{topologies}"
 
+// The group in which --help lists a flag: its name, as --help takes it, and its heading.
 #define HELP_LIST(X)                                      \
     X(HELP_WHAT, "model", "Model and data")               \
     X(HELP_TRAINING, "training", "Training")              \

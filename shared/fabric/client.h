@@ -44,7 +44,7 @@ struct client {
     struct client_want *wants;
     struct meet_names names;  // the wants'
     uint64_t gets;
-    int joins_sent;  // how many COMEs were sent
+    int joins_sent;  // how many JOINs were sent
     double join_s, ping_s;
     struct poll_clock turns;  // the clock of the next two
     double heard_s, closed_s;

@@ -16,10 +16,10 @@
 //
 // Invariants
 // 1. A number stands for one message of a line for ever; `said` counts sendings, resends included.
-// 2. A message is kept until the peer's acknowledgement acknowledges it. Every message of a peer carries an acknowledgement.
+// 2. A message is kept until the peer acknowledges it. Every message carries an acknowledgement.
 // 3. Bulk messages are resent only when they are known to be lost: the peer has seen a message that was sent later.
-//    When the round-trip timer (below) expires, an empty acknowledgement asks about bulk that may be lost. A small message is
-//    resent at once, and asks too. So a link that is slow but not lossy carries no bulk twice.
+//    When the round-trip timer (link.c) expires, an empty acknowledgement asks about bulk that may be lost. A small
+//    message is resent at once, and asks too. So a link that is slow but not lossy carries no bulk twice.
 // 4. Messages are new in any order. With in_order, a message after a gap is not accepted, and is resent with the gap.
 // 5. A line belongs to two processes: with a new process it starts again (link_forget).
 //
@@ -85,8 +85,8 @@ void *link_owner(struct link *l);
 void link_send(struct link *l, int peer, struct link_item *item);
 // Returns the acknowledgement for a message that is not kept and is sent now.
 struct link_ack link_ack(struct link *l, int peer);
-// Applies the acknowledgement of a message that has arrived; the owner has checked the sender. Returns whether the message is
-// new. live: it is more than an empty acknowledgement.
+// Applies the acknowledgement of a message that has arrived; the owner has checked the sender. Returns whether the
+// message is new. live: it is more than an empty acknowledgement.
 bool link_accept(struct link *l, int peer, const struct link_ack *w, bool live, double now);
 // Sends an empty acknowledgement if a message of the peer has not been acknowledged yet.
 void link_answer(struct link *l, int peer);

@@ -195,7 +195,7 @@ static void send_end_reason(struct registry *b, int member, const struct ended_p
 }
 
 // Ends the job for one process and frees its entry. A process that was not lost is sent the reason now. A lost process
-// is sent it when it speaks again, as another one may have the entry by then. Takes ownership of why.
+// is sent the reason when its next message arrives: another process may have the entry by then. Takes ownership of why.
 static void end_process(struct registry *b, int member, uint64_t incarnation, bool lost, char *why) {
     struct member_entry *p = &b->entries[member];
     struct ended_process *x = find_ended(p, incarnation);
@@ -308,7 +308,7 @@ static char *differs(const struct registry *b, const char *name, const char *tex
                         : xasprintf("%s is of another job than %s", name, b->o.member_0);
 }
 
-// Returns whether the sender of a JOIN is of the roles, by the number of ranks that the sender was given.
+// Returns whether the sender of a JOIN has a role: its number is not below the number of ranks that it was given.
 static bool joins_role(const struct meet_message *m) { return m->rank >= m->size; }
 
 // Returns the entry that a JOIN is for, or NULL if the sender was given other member counts.
@@ -390,7 +390,7 @@ static void send_pong(struct registry *b, int rank) {
     mailbox_send_once(b->mailbox, rank, meet_message(MEET_PONG, rank, 0), NULL);
 }
 
-// Answers a member's sign of incarnation.
+// Answers a member's heartbeat.
 static void answer_heartbeat(struct registry *b, int rank, double now_s) {
     if (b->begun || is_role(b, rank))
         send_pong(b, rank);

@@ -24,8 +24,8 @@ struct rendezvous;
 // A role member may join at any time, and this returns when it has joined. A role member that is stopped prints
 // nothing (error_last has the reason).
 struct rendezvous *rendezvous_open(const struct rendezvous_options *o);
-// With options.later: waits for what rendezvous_open would have waited for. stop: as the option. Returns 0, or -1 after
-// logging.
+// After rendezvous_open with options.no_wait: waits for what rendezvous_open would have waited for. stop: as the
+// option. Returns 0, or -1 after logging.
 int rendezvous_wait(struct rendezvous *r, const _Atomic int *stop);
 int rendezvous_size(const struct rendezvous *r);  // number of ranks; the first role member has this number
 int rendezvous_port(const struct rendezvous *r);
@@ -37,9 +37,9 @@ uint64_t rendezvous_incarnation(const struct rendezvous *r);  // of this process
 // turns: the counter of a thread that must make progress (shared/time/poll_clock.h, poll_watch_idle_s). If it does not
 // change for more than deadline_s, this process sends no heartbeat. NULL: none; rendezvous_close removes it.
 void rendezvous_watch_progress(struct rendezvous *r, const _Atomic uint64_t *turns);
-// is_at returns what this process does now, 0 to 255; each heartbeat carries it, and the name MEET_HEARTBEATS returns it of
-// all ranks. It is called on the rendezvous' thread with the rendezvous locked, and must not call the rendezvous.
-// NULL: removes it.
+// is_at returns what this process does now, 0 to 255. Each heartbeat carries this value, and a get of MEET_HEARTBEATS
+// returns the values of all ranks. is_at is called on the rendezvous' thread with the rendezvous locked, and must not
+// call the rendezvous. NULL: removes it.
 void rendezvous_set_activity(struct rendezvous *r, int (*is_at)(void *ctx), void *ctx);
 // Seconds between two heartbeats, if processes wait for each other up to that deadline.
 double rendezvous_heartbeat_s(double deadline_s);
@@ -64,12 +64,12 @@ int rendezvous_allgather(struct rendezvous *r, const void *mine, size_t bytes, v
 // ---- between member 0's process and the others
 // To member 0's process: each message arrives once, and those of one member in order (MEMBER_SENT).
 int rendezvous_send(struct rendezvous *r, const char *word, const void *data, size_t bytes);
-// Member 0's, if there is roles. The descriptor is readable while there is news. rendezvous_news takes the oldest
-// item, or returns false. News concerns ranks too. Neither call blocks.
+// Only for member 0, if there are roles. The descriptor is readable while there is news. rendezvous_news takes the
+// oldest item, or returns false. News concerns ranks too. Neither call blocks.
 int rendezvous_news_fd(const struct rendezvous *r);
 bool rendezvous_news(struct rendezvous *r, struct member_news *out);
-// Member 0's: ends the job for that process of a role member. The process receives the reason (rendezvous_end_reason), and
-// its place is free. For an incarnation that has already ended only the reason changes.
+// Only for member 0: ends the job for that process of a role member. The process receives the reason
+// (rendezvous_end_reason), and its entry is free. For an incarnation that has already ended only the reason changes.
 void rendezvous_end_process(struct rendezvous *r, int member, uint64_t incarnation, const char *why);
 
 // The first rank that has gone without a goodbye; -1: none. Never blocks.

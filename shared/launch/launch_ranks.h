@@ -6,13 +6,13 @@
 //      └─ starring train --life 1 ..             rank 1
 //
 // If one rank is killed, or is stopped beyond the deadline, one message names it and the others are ended at once.
-// With --restart all are restarted from the last checkpoint (resume_after_restart in train_command.c); each start of all ranks is one life of the run. A rank
-// that exits with a failure ends the run. With --restart the same holds for local runs, for ranks that are threads
-// (one child is the whole run), and for mpirun.
+// With --restart all are restarted from the last checkpoint (resume_after_restart in train_command.c); each start of
+// all ranks is one life of the run. A rank that exits with a failure ends the run. With --restart the same holds for
+// local runs, for ranks that are threads (one child is the whole run), and for mpirun.
 //
-// This process is member 0 of a rendezvous (shared/fabric/rendezvous.h), and its children are the cast. They report there
-// why they failed, and receive the reason why all end. Deaths are reported there too, and this process decides what
-// follows (verdict.h).
+// This process is member 0 of a rendezvous (shared/fabric/rendezvous.h), and its children have its only role. They
+// report there why they failed, and receive the reason why all end. Deaths are reported there too, and this process
+// decides what follows (verdict.h).
 #ifndef STARRING_SHARED_LAUNCH_LAUNCH_RANKS_H
 #define STARRING_SHARED_LAUNCH_LAUNCH_RANKS_H
 

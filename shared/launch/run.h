@@ -32,8 +32,8 @@ bool run_is_over(const struct run *r);
 // status.
 int run_show(struct run *r);
 
-// Opens the rendezvous of a launcher (member 0) and its `count` children (the cast "rank"). port: 0, for the launcher:
-// any free port. Returns NULL after logging.
+// Opens the rendezvous of a launcher (member 0) and its `count` children, which have the role "rank". port: 0, for the
+// launcher: any free port. Returns NULL after logging.
 struct rendezvous *run_meeting(const struct config *c, int member, int count, int port);
 #define RUN_WHY "failed/%d"  // the word, with its life, under which a child sends why it failed
 // Joins the launcher's rendezvous as its child, without waiting. Returns 0, or -1 after logging.

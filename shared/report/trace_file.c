@@ -139,7 +139,7 @@ struct gap_cause {
     int rank;
 };
 
-// stalled: index of the rank that stalled still, -1: use the gap's own data; own: index of the gap's rank.
+// stalled: index of the rank that was stalled; -1: the gap's own data decide. own: index of the gap's rank.
 static struct gap_cause gap_cause_of(const struct stall_reports *m, const struct span *piece, int stalled,
                                      int own) {
     if (stalled >= 0 && stalled == own) return (struct gap_cause){"host", NULL, -1};

@@ -45,7 +45,7 @@ struct train {
     struct model *model;
     struct train_result *r;
     struct scaler scaler;
-    struct step_slot *slots;   // (1 + plan.lag), of step t slots[t % (1 + plan.lag)]
+    struct step_slot *slots;   // (1 + plan.lag): step t has slots[t % (1 + plan.lag)]
     int64_t outcomes_known;    // steps whose outcomes are known
     int64_t outcomes_applied;  // steps whose outcomes count: loss scale, learning rate and skips follow them
     int64_t updates;           // applied so far
@@ -209,8 +209,8 @@ static int attempt(struct train *x, int64_t step) {
     struct step_slot *slot = slot_of(x, step);
     struct step_input *in = &slot->in;
     struct step_plan *p = &x->t->plan;
-    // 1. The counts that the step's mean is over: this rank's own batch, or the global batch that it is a slice of.
-    // Each rank counts them itself.
+    // 1. Count the samples and tokens of the batch over which the step takes its mean: this rank's own batch, or the
+    // global batch that contains it. Each rank counts the global batch itself.
     int64_t own = own_sequences(x), first = p->first - (p->mean == own ? 0 : own * p->slice);
     *slot = (struct step_slot){.watched = scaler_at_end(&x->scaler, &x->c->scaler),
                                .mean = batch_feed_count(x->feed, first, p->mean)};

@@ -166,8 +166,8 @@ __device__ static inline struct softmax_sum xent_read(const struct xent_buffers<
     return s;
 }
 
-// Writes the gradient of a slice in place. The elements that were read last are processed first, because it is most likely in
-// the cache.
+// Writes the gradient of a slice in place. The elements that were read last are processed first, because they
+// are most likely in the cache.
 template <typename T>
 __device__ static inline void xent_write(const struct xent_buffers<T> &p, const struct xent_row<T> &r,
                                          const struct xent_slice &slice, const uint4 *held,

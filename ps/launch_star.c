@@ -147,8 +147,9 @@ static int share_key(const struct star *s) {
     return 0;
 }
 
-// Places the servers among the ranks at the rendezvous, or opens a rendezvous of its own roles. All have one key then.
-// Returns 0, or the exit status after logging.
+// If other programs have started the ranks: places the servers among the ranks, and lets all agree on one key.
+// Otherwise also opens the rendezvous for the roles that this launcher starts. Returns 0, or the exit status after
+// logging.
 static int meet(struct star *s, struct config *c) {
     const struct member_address here = {"127.0.0.1", 0};
     const struct rank_env *env = &s->run->env;

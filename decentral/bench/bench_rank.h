@@ -23,7 +23,7 @@ struct bench_figure {
 struct bench_row {
     struct bench_shape shape;
     struct bench_figure figure[BENCH_PLACES];
-    const char *by;  // struct collective's `method`; NULL: no call ran
+    const char *by;  // `method` of the collective that ran; NULL: none ran
 };
 // Bytes per second; 0 if nothing moves.
 double bench_algorithm_rate(const struct bench_row *r, enum bench_place place);

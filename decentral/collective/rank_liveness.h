@@ -74,7 +74,7 @@ struct liveness_wait {
 
 // rank -1: the ranks are threads of this process.
 struct rank_liveness *rank_liveness_open(int rank, int size);
-// The rendezvous through which heartbeats are exchanged. Close it before lives.
+// The rendezvous through which heartbeats are exchanged. Close the rendezvous before l.
 void rank_liveness_set_rendezvous(struct rank_liveness *l, struct rendezvous *meet);
 // Shared memory of the ranks: the reason to end is written there. heartbeats: (size) heartbeats that processes write there;
 // NULL for threads. end NULL: the memory is no longer shared.
@@ -86,7 +86,7 @@ void rank_liveness_set_device(struct rank_liveness *l, int rank, struct device *
 // Called when the main thread itself begins or ends a wait for other ranks.
 void rank_liveness_set_waiting(struct rank_liveness *l, bool waiting);
 // Returns whether a wait cannot succeed; called repeatedly during the wait. A slow rank is logged once per rank and
-// job. why receives, if true, which ranks did not come, printed.
+// job. why receives, if true, which ranks did not arrive, as it is printed.
 bool rank_liveness_wait_failed(struct rank_liveness *l, struct liveness_wait *w, char *why, size_t why_bytes);
 
 // Ends all ranks, unless an earlier reason exists. lost: a rank is lost. Then, if the run may be restarted, this

@@ -23,8 +23,8 @@ struct partition {
     int shard;
 };
 
-// How units are cut: into partitions of at most `most` grains of so many elements, the partitions of a unit as large as
-// possible.
+// How units are cut: into as few partitions of at most `most` grains as possible, whose sizes differ by at most one
+// grain. A grain is `grain` elements.
 struct shard_cut {
     int64_t grain, most;
     int64_t keys;  // of all units

@@ -66,7 +66,7 @@ char *roster_text(const struct roster *r, size_t *bytes);  // malloc'd
 // Returns NULL if the text is no roster of so many shards and workers.
 struct roster *roster_read(const char *text, size_t bytes, int shards, int workers);
 
-// Whether a message is from shard g, if a server has so many threads: from the process in the roster.
+// Returns whether a message is from shard g, and from the process that the roster has for it. threads: per server.
 bool roster_is_shard(const struct roster *r, int g, int threads, const struct wire_header *h);
 
 // The shards of a server that is ready: "ADDRESS TOKEN" per line, TOKEN missing or "-": none. Returns (count) shards

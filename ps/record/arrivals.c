@@ -232,7 +232,7 @@ static int read_key(const struct reading *r, const char *text, int wanted) {
             break;
         }
         if ((rc = check_arrival(r, k, &x, had, own))) break;
-        own[x.worker] = x.version + x.staleness;  // one more unless it was skipped, which the next one shows
+        own[x.worker] = x.version + x.staleness;  // plus 1 unless skipped, which the next arrival shows
         arrivals_note(a, key, &x);
     }
     if (!rc && a->o.sets) rc = check_sets(r, k);

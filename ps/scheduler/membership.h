@@ -102,8 +102,8 @@ struct scheduler_options {
     int (*starts)(void *ctx, const struct epochs *e, struct start_point *out, char error[WIRE_TEXT_MAX]);
     void *starts_ctx;
     struct absence_port absent;
-    // A replay: the batch of worker's `step` (ps/agree/budget.h). Where steps close without stragglers, at least 0 if
-    // its gradient counted. NULL: none.
+    // A replay: the batch of worker's `step` (ps/agree/budget.h). Where steps close without stragglers, a value >= 0
+    // if its gradient counted, else -1. NULL: no replay.
     int64_t (*recorded)(void *ctx, int worker, int64_t step);
     void *recorded_ctx;
 };

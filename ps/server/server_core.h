@@ -73,7 +73,7 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
                         double now);
 // Takes a DECISION, SET or MEMBER of the scheduler. Returns 0 or -1.
 int server_core_decision(struct server_core *c, const struct wire_header *h, double now);
-// Commits what waited for a reply to leave its buffer. Returns 0 or -1.
+// Advances the keys that waited until the transport had sent an answer from their buffer. Returns 0 or -1.
 int server_core_tick(struct server_core *c, double now);
 // Whether there are gradients of a step that waits for more of them, or for the decision.
 bool server_core_has_open(const struct server_core *c);

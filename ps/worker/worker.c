@@ -16,7 +16,7 @@
 #include "shared/core/error.h"
 
 struct worker {
-    struct topology t;  // first: hooks cast
+    struct topology t;  // the first member, because hooks cast it to the struct
     const struct config *c;
     struct consistency_rule rule;
     struct shard_map *map;

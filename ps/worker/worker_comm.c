@@ -125,8 +125,8 @@ int comm_wait(struct comm *c, const struct comm_wait *w, const char *late_text) 
             end = time_after(ps_repeat_most_s(c->c));
             late = false;
         }
-        // The scheduler learns of it and begins an epoch without that peer, or already does so, however long its files
-        // take.
+        // Reports the silence to the scheduler, and waits on. The scheduler begins an epoch without that peer; its files
+        // may delay that.
         if (late && c->c->recovery.restart > 0) {
             write_late(c, w, late_text, c->lost);
             end = time_after(ps_repeat_most_s(c->c));

@@ -21,7 +21,7 @@ struct client_want {
 struct client {
     int rank, size;  // rank: a member's number; size: how many ranks there are
     uint64_t incarnation;
-    const char *member_0, *where;  // first: the name of member 0; NULL: "rank 0"
+    const char *member_0, *where;  // member_0: its name in messages; NULL: "rank 0"
     double silent_s, beat_s;       // beat_s: between two heartbeats; 0: MEET_RESEND_S
     bool frozen;                   // this process makes no progress: it sends no heartbeat, nor anything else
     int (*activity)(void *ctx);    // the value that a heartbeat carries; NULL: 0

@@ -11,7 +11,7 @@
 #define AWAIT_S  0.25        // before the first question to a peer that has acknowledged all
 
 struct line {
-    // To the peer: messages that may not be acknowledged, in the order of their numbers.
+    // To the peer: messages that are not acknowledged yet, in the order of their numbers.
     struct link_item *open, **last;
     uint64_t number, said;
     // From the peer: all numbers up to `top` have arrived, except those in `missing` (ascending).

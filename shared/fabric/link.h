@@ -48,7 +48,7 @@ struct link_ack {
     bool asks;      // requests an answer at once
 };
 
-// A message that the peer may not have: the first member of the owner's struct.
+// A message that is not acknowledged yet: the first member of the owner's struct.
 struct link_item {
     bool bulk;              // set by the owner
     _Atomic int *inflight;  // above 0 while the transport has not sent it; NULL: it has

@@ -61,7 +61,7 @@ struct rendezvous {
     int connections;  // to the router
     int wake;         // eventfd
     pthread_t thread;
-    bool started, closing, handshake_done;  // met: the dealer's handshake has succeeded
+    bool started, closing, handshake_done;  // the dealer's handshake has succeeded
     bool aborted;                           // this rank has called rendezvous_abort
     bool crowded;                           // the warning about too many connections is logged
     // Connections that were accepted without a successful handshake: their process may have another key, or none.
@@ -75,7 +75,7 @@ struct rendezvous {
     uint64_t gathers;
     struct news_item *news, **news_end;  // for member 0's process, oldest first
     int news_fd;                         // eventfd; -1: no news is reported
-    struct poll_watch poll_watch;        // the state of o.turns
+    struct poll_watch poll_watch;        // what this thread knows of `turns`
     const _Atomic uint64_t *turns;
     void (*act)(void *ctx, const char *why);  // NULL: no watcher, or it was called
     void *act_ctx;

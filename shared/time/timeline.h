@@ -76,7 +76,7 @@ void timeline_data(struct timeline *tl, int64_t begin_ns, int64_t end_ns);  // t
 void timeline_end(struct timeline *tl);
 
 // ---------------------------------------------------------------- transfers
-uint64_t timeline_ask(struct timeline *tl, const struct transfer *t);  // returns an id; asked: now
+uint64_t timeline_ask(struct timeline *tl, const struct transfer *t);  // returns its id. `asked`: now
 // The event is at ns. own_ready and peers_ready keep the latest value, first_byte the earliest, done the latest.
 void timeline_own_ready(struct timeline *tl, uint64_t id, int64_t ns);
 // peer: the last one; -1: unknown.

@@ -79,8 +79,9 @@ static int static_exponential_distances(int64_t step, int size, int distance[NEI
     "own on its slice of the batch. In every step it takes the mean of its weights and those of " neighbours \
     ", and adds its own update. The run's weights are the mean over all ranks."
 static const struct graph {
-    // size > 1. distance receives the distances of a step, all different: rank i sends to i + distance and receives from
-    // i - distance. Returns their number, which depends only on size.
+    // size > 1. distance receives the distances of a step: from 1 to size - 1, no two the same. Rank i sends to rank
+    // i + distance, and receives from i - distance, modulo size. Returns their number, which depends only on size.
+    // What a rank passes on in each step must reach all ranks within (size + 1) / 2 steps (reach_of).
     int (*distances)(int64_t step, int size, int distance[NEIGHBOURS_MAX]);
     const char *how;  // summary.json, "explained"
 } graphs[GOSSIP_GRAPHS] = {
@@ -93,7 +94,12 @@ static const struct graph {
 
 // Returns the number of distances.
 static int distances_of(enum gossip_graph graph, int64_t step, int size, int distance[NEIGHBOURS_MAX]) {
-    return size > 1 ? graphs[graph].distances(step, size, distance) : 0;
+    int count = size > 1 ? graphs[graph].distances(step, size, distance) : 0;
+    for (int i = 0; i < count; i++) {
+        assert(distance[i] > 0 && distance[i] < size && "a graph's distance is from 1 to size - 1");
+        for (int k = 0; k < i; k++) assert(distance[k] != distance[i] && "a graph's distances differ");
+    }
+    return count;
 }
 
 static int neighbours_of(const struct config *c) {

@@ -134,9 +134,9 @@ static int check_torch_schedule(const struct reading *r, cJSON *root) {
 }
 
 int config_read_types(const struct reading *r, cJSON *root) {
-    static const char *const refused[] = {
-        "ZeroOneAdam", "OneBitLamb", "Lamb",     "FusedLamb", "Muon",  "MuAdam", "MuAdamW",   "MuSGD",
-        "Adagrad",     "RMSprop",    "Adadelta", "Adamax",    "NAdam", "RAdam",  "Adafactor", "CPUAdam"};
+    static const char *const refused[] = {"ZeroOneAdam", "OneBitLamb", "Lamb",  "FusedLamb", "Muon",
+                                          "MuAdam",      "MuAdamW",    "MuSGD", "Adagrad",   "Adadelta",
+                                          "Adamax",      "NAdam",      "RAdam", "Adafactor", "CPUAdam"};
     const cJSON *section = cJSON_GetObjectItemCaseSensitive(root, "optimizer");
     const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(section, "type"));
     const struct optimizer *row = optimizer_find(type ? type : r->d->c.optimizer_type);

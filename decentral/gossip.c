@@ -81,7 +81,7 @@ static int static_exponential_distances(int64_t step, int size, int distance[NEI
 static const struct graph {
     // size > 1. distance receives the distances of a step: from 1 to size - 1, no two the same. Rank i sends to rank
     // i + distance, and receives from i - distance, modulo size. Returns their number, which depends only on size.
-    // What a rank passes on in each step must reach all ranks within (size + 1) / 2 steps (reach_of).
+    // A number that ranks pass on in each step must reach all of them within (size + 1) / 2 steps (reach_of).
     int (*distances)(int64_t step, int size, int distance[NEIGHBOURS_MAX]);
     const char *how;  // summary.json, "explained"
 } graphs[GOSSIP_GRAPHS] = {

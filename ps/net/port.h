@@ -49,7 +49,7 @@ int core_fail(char error[WIRE_TEXT_MAX], const char *fmt, ...) __attribute__((fo
 // ---------------------------------------------------------------- received messages
 // A message that has arrived, and its route.
 struct net_message {
-    struct net_route from;  // set if a ROUTER socket received it
+    struct net_route from;  // set by a ROUTER
     struct wire_header header;
     struct ps_frame *frame;  // owned by the receiver; NULL: no payload
 };

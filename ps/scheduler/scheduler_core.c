@@ -212,8 +212,8 @@ static bool takes_restart(struct scheduler_core *c, int member, const char *why)
     return false;
 }
 
-// A member has died (-1: an unknown one) for the reason `why`. Only this function makes of it an epoch, or the job's
-// end. cause: as in struct loss.
+// A member has died (-1: an unknown one) for the reason `why`. Only this function decides whether a new epoch
+// follows or the job ends. cause: as in struct loss.
 static void death(struct scheduler_core *c, int member, const char *cause, const char *why, double now) {
     char text[WIRE_TEXT_MAX] = "", own[WIRE_TEXT_MAX - 64];
     if (c->error[0]) return;

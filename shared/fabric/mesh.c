@@ -89,7 +89,7 @@ static void let_go(void *data, void *hint) {
     free(h);
 }
 
-// With the lock held. held: see lanes_options.say.
+// With the lock held. held: see lanes_options.send.
 static bool post(struct mesh *m, int to, enum kind kind, const struct lane_head *lane, const void *data,
                  size_t bytes, _Atomic int *held) {
     struct peer *p = &m->peers[to];

@@ -197,7 +197,7 @@ static void check_handshakes(struct rendezvous *r) {
             r->refusals += event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL ? 1 : REFUSALS;
         else if (!r->handshake_done)
             r->refusals++;
-        else if (!r->o.same_key)  // with o.sure it may be one too many, and reconnects
+        else if (!r->o.same_key)  // with same_key it may be one too many, and reconnects
             client_unreachable(&r->client, now_seconds());
     }
 }

@@ -1,17 +1,17 @@
-// The rendezvous of ranks that another program has started, on several hosts: one TCP address, where rank 0 listens.
-// The ranks learn there which rank is on which host, exchange small values by name, and detect which rank has gone.
+// The rendezvous of a job's processes, on one host or several: one TCP address, where rank 0 listens. They
+// learn there which rank is on which host, exchange small values by name, and detect which of them has gone.
 //
 //     rank 0    rendezvous_open ... listens at host:port, and is a member as the others are
 //     rank r    rendezvous_open ... joins with its rank, host and identity; returns when all have joined
-//               rendezvous_put / _get / _all    values by name, sent in pieces (meet.h)
-//               rendezvous_close                says goodbye; rank 0 waits until all have, or until one is lost
+//               rendezvous_put / _get / _allgather    values by name, sent in pieces (meet.h)
+//               rendezvous_close                     says goodbye; rank 0 waits until all have, or until one is lost
 //
 // Trust       Without a key every process that reaches the port may join, as with torchrun's store. With the job's key
 //             in the environment (shared/fabric/job_key.h) all is encrypted, and only processes with the key may join.
 // Ownership   One struct rendezvous per process. Its own thread answers the others (rank 0) and detects who has gone.
 //             It touches no file.
 // Threads     All calls from any thread.
-// Blocking    _open, _wait, _get, _all, _close: until their deadline. No other call blocks. The deadline of _open
+// Blocking    _open, _wait, _get, _allgather, _close: until their deadline. No other call blocks. The deadline of _open
 //             starts again with each rank that joins for the first time: at most as many deadlines as there are ranks.
 // Errors      -1 or NULL after logging one sentence that names host and port, the rank and what to do.
 #ifndef STARRING_SHARED_FABRIC_RENDEZVOUS_H
@@ -74,7 +74,7 @@ void rendezvous_end_process(struct rendezvous *r, int member, uint64_t incarnati
 
 // The first rank that has gone without a goodbye; -1: none. Never blocks.
 int rendezvous_lost(struct rendezvous *r);
-bool rendezvous_is_lost(struct rendezvous *r, int rank);  // whether that rank has
+bool rendezvous_is_lost(struct rendezvous *r, int rank);  // whether this rank has done so
 // Why the job cannot continue: rank 0 has gone, a rank has aborted, or rank 0 has lost this one. NULL: it can
 // continue. Never blocks. The rendezvous owns the text.
 const char *rendezvous_end_reason(struct rendezvous *r);

@@ -74,7 +74,7 @@ void fabric_ask_again(struct fabric_socket *s);
 void fabric_heard(struct fabric_socket *s);
 
 struct fabric_message {
-    struct net_route from;  // ROUTER
+    struct net_route from;  // set by a ROUTER
     const void *head;       // valid until the next fabric_receive
     size_t head_bytes;
     struct fabric_payload *payload;  // owned by the receiver; NULL: none

@@ -251,7 +251,7 @@ int on_arrival_admit(struct server_core *c, struct server_key *k, const struct w
         c->totals.pushes++;
         c->totals.steps = (double)++c->applied / ((double)c->count * c->rule.workers);
     }
-    // Tells the pushing worker, and those who waited for the push.
+    // Acknowledges the push, answers the pulls that waited for it, and keeps the key for a checkpoint.
     k->pushed[w] = h->step + 1;
     k->staleness[w] = age_for_worker(c, h->flags, age);
     k->slots->ready_ns[w] = h->ready_ns;

@@ -218,7 +218,7 @@ int local_own_state(struct topology *local, int index, struct state_range *out) 
     return 0;
 }
 
-// ranks 0: loads the state that all ranks share; else the state of `rank` alone.
+// ranks 0: loads the state that all ranks share. Otherwise loads the own state of `rank`, one of `ranks`.
 static int load_state(struct topology *base, struct checkpoint *c, int rank, int ranks) {
     struct local *t = (struct local *)base;
     const struct layout *l = base->layout;

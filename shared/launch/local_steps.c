@@ -28,7 +28,8 @@
 // Memory      In addition to the inner topology's: that of a local topology, and a unit in fp32.
 // Learning rate   of a rank's own optimizer: the schedule's, at the rank's current step (set_schedule_position)
 // Checkpoints, snapshots and the run's end   happen only at the end of a round (before: plan.not_resumable). Their
-//             shared state is the anchor's, like the last weights; each rank adds its own masters, moments and number of updates.
+//             shared state is the anchor's, like the last weights. Each rank adds its own masters, moments and number
+//             of updates.
 // The record of a step   has rank 0's own loss and gradient norm.
 #include "shared/launch/local_steps.h"
 

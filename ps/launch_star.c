@@ -268,7 +268,7 @@ static const char *look_for_gone(struct star *s) {
         const struct rendezvous_member *m = rendezvous_member(s->meet, r);
         if (s->gone[r] || m->machine < 0 || !rendezvous_is_lost(s->meet, r)) continue;
         s->gone[r] = true;
-        snprintf(s->lost, sizeof s->lost, "rank %d, on %s, has gone, with the roles that it had started%s", r,
+        snprintf(s->lost, sizeof s->lost, "rank %d, on %s, is lost, with the roles that it started%s", r,
                  m->host, ps_elastic(s->c) ? "" : ": the run ends");
         if (!ps_elastic(s->c)) return s->lost;
         if (s->rank == 0) warn("%s", s->lost);

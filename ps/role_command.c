@@ -61,7 +61,7 @@ static int read_identity(struct role *r, struct config *c) {
     r->rank = -1;
     if (c->row != &topology_star) {
         char *names = config_variants(&topology_star, " or ");
-        fail("starring %s: --topology is %s; the roles are the star's: %s", name, c->topology, names);
+        fail("starring %s: --topology is %s; only a star has this role: use %s", name, c->topology, names);
         free(names);
         return -1;
     }
@@ -72,8 +72,8 @@ static int read_identity(struct role *r, struct config *c) {
                     name);
     if (!scheduler && !cli_get(r->args, "rank"))
         return fail(
-            "starring %s needs --rank R, which one of the job's it is: 0 to %d, each given once (the same one again to replace one "
-            "that has died)",
+            "starring %s needs --rank R, its number in the job: 0 to %d, each given once (and again to replace a role that has "
+            "died)",
             name, most - 1);
     if (!scheduler && cli_integer(r->args, "rank", 0, most - 1, -1, &r->rank)) return -1;
     if (!scheduler && cli_integer(r->args, "ranks", 1, INT_MAX, 1, &r->ranks)) return -1;
@@ -99,8 +99,8 @@ static int read_identity(struct role *r, struct config *c) {
 static void say_no_report(const struct role *r) {
     if (r->by_hand && !r->job.config->out && !is(r, &command_scheduler) && !r->job.config->quiet)
         info(
-            "no --out: this %s leaves no report, and without all of them the run gets no table and no summary.json; "
-            "give every worker and server the same --out DIR",
+            "no --out: this %s writes no report, and without the reports of all workers and servers the run gets no table "
+            "and no summary.json; give each of them the same --out DIR",
             r->command->name);
 }
 
@@ -274,7 +274,7 @@ static int leave(struct role *r, int status) {
         status = EXIT_RUN_FAILED;
     }
     if (!left || status || rank_env_supervised()) return status;
-    info("interrupted: ended after the step in hand, as did all other workers");
+    info("interrupted: this worker ended after the current step, as did all others");
     return stop_status(-1, r->job.stop);
 }
 

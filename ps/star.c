@@ -63,7 +63,7 @@ static int check(const struct config *c) {
     if (star_pairs_check(c) != 0) return -1;
     if (c->optimizer.row->onebit)
         return fail(
-            "optimizer.type %s: workers of a ring exchange their momenta; of a star the servers alone have them, and "
+            "optimizer.type %s: workers of a ring exchange their momenta; in a star only the servers have them, and "
             "workers push gradients; use --topology zero:0, or Adam",
             c->optimizer.row->name);
     if (c->reduce_group == GROUP_HOST)
@@ -189,9 +189,10 @@ static void explain(const struct config *c, struct topology_texts *out) {
     out->rule = rule.row->how;
     if (ps_codes(c))
         out->differs =
-            "workers push codes of their gradients (parameter_server.compression), and say later what a code has left out";
+            "workers push codes of their gradients (parameter_server.compression), and send later what a code has left out";
     if (ps_elastic(c))
-        out->differs = "workers may come and go (--elastic), and a step is over without those that are away";
+        out->differs =
+            "workers may join and leave (--elastic), and a step closes without those that are away";
     if (!consistency_freezes(&rule)) out->differs = rule.row->differs;
     if (rule.oldest)
         out->differs =
@@ -212,9 +213,9 @@ static int check_key(const struct config *c) {
 static const char *unskipped(const struct config *c) { return commit_round(c) ? NULL : PS_UNSKIPPED; }
 
 static const char star_is[] = "a star is a parameter server that waits for every worker's gradient",
-                  on_arrival[] = "each gradient is an update when it comes",
+                  on_arrival[] = "each gradient is an update on arrival",
                   bounded[] = "no worker is more than S steps ahead",
-                  drops[] = "a step goes on without the slowest B workers";
+                  drops[] = "a step closes without the slowest B workers";
 static const struct topology_alias words[] = {{"ps", "ps:sync", star_is},
                                               {"star", "ps:sync", star_is},
                                               {"parameterserver", "ps:sync", star_is},
@@ -239,7 +240,7 @@ static const struct topology_alias words[] = {{"ps", "ps:sync", star_is},
                                               {"backupworkers", "ps:backup:B", drops},
                                               {"ksync", "ps:backup:B", drops},
                                               {"psksync", "ps:backup:B", drops},
-                                              {"quorum", "ps:quorum:Q", "a step goes on with Q workers"},
+                                              {"quorum", "ps:quorum:Q", "a step closes with Q workers"},
                                               {0}};
 
 const struct topology_row topology_star = {

@@ -94,7 +94,7 @@ void key_table_extras(const struct key_table *t, struct part_extra out[KEY_TABLE
 static int read_array(struct checkpoint *c, const char *who, const char *name, int64_t *to, int64_t count) {
     int rc = checkpoint_extra_alone(c, who, name, to, (int)count);
     return rc == 1
-               ? fail("%s: %s does not say how far its keys are: it has no %s", checkpoint_path(c), who, name)
+               ? fail("%s: %s does not record the progress of its keys: it has no %s", checkpoint_path(c), who, name)
                : rc;
 }
 

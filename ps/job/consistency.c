@@ -44,13 +44,13 @@ static void resolve_quorum(struct consistency_rule *c) { c->needs = c->argument 
 // If not all workers belong to a step, its set is one uint64_t.
 static int check_sets(const struct consistency_rule *c, const char *origin, const char *topology) {
     if (!consistency_drops(c) || c->workers <= CONFIG_ELASTIC_MAX) return 0;
-    return fail("%s: topology %s: steps go on without some of at most %d workers: there are %d", origin,
+    return fail("%s: topology %s: steps close without stragglers of at most %d workers: there are %d", origin,
                 topology, CONFIG_ELASTIC_MAX, c->workers);
 }
 
 static int check_quorum(const struct consistency_rule *c, const char *origin, const char *topology) {
     if (c->argument >= 1 && c->argument <= c->workers) return check_sets(c, origin, topology);
-    return fail("%s: topology %s: a step goes on with Q of the %d workers: Q must be 1 to %d", origin,
+    return fail("%s: topology %s: a step closes with Q of the %d workers: Q must be 1 to %d", origin,
                 topology, c->workers, c->workers);
 }
 
@@ -72,10 +72,10 @@ static const struct consistency_row rows[] = {
      .on_arrival = true,
      .resolve = resolve_async,
      .how =
-         "A server applies each gradient when it arrives. Nobody waits, and a gradient is stale: it was computed on weights that "
+         "A server applies each gradient when it arrives. No worker waits, and a gradient is stale: it was computed on weights that "
          "lack the last updates of others.",
      .differs =
-         "the servers apply each worker's gradient alone, the moment it arrives: many small updates where the others make one, each "
+         "the servers apply each worker's gradient by itself, when it arrives: many small updates where the others make one, each "
          "computed on weights that have changed meanwhile. The order of arrival is a matter of timing, so two such runs differ "
          "as well"},
     {.name = "ringleader",
@@ -109,7 +109,7 @@ static const struct consistency_row rows[] = {
      .resolve = resolve_backup,
      .check = check_backup,
      .how =
-         "A server updates with the gradients of the first N - B of N workers. The gradients of the others come too late, and are "
+         "A server updates with the gradients of the first N - B of N workers. The gradients of the others arrive too late, and are "
          "dropped.",
      .differs =
          "a step is over without its last workers, whose gradients are dropped. Which ones are late is a matter of timing, so two "
@@ -121,10 +121,10 @@ static const struct consistency_row rows[] = {
      .resolve = resolve_quorum,
      .check = check_quorum,
      .how =
-         "A server updates with the gradients that it has when Q workers' have come and a while of grace is over. The gradients of the "
-         "others come too late, and are dropped.",
+         "A server updates with the gradients that it has when Q workers' have arrived and a while of grace is over. The gradients of the "
+         "others arrive too late, and are dropped.",
      .differs =
-         "a step is over when enough workers' gradients have come, and those of the others are dropped. Which ones are late is a "
+         "a step is over when enough workers' gradients have arrived, and those of the others are dropped. Which ones are late is a "
          "matter of timing, so two such runs differ as well"},
 };
 #define ROWS ((int)(sizeof rows / sizeof *rows))

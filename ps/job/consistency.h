@@ -88,7 +88,7 @@ static inline bool consistency_freezes(const struct consistency_rule *c) {
 
 // Whether clip factor and skip must be known before a gradient may be applied: the commit round.
 #define PS_UNSKIPPED \
-    "a key is updated when its gradients have come, so one that is not finite ends the run, where a ring skips the step"
+    "a key is updated when its gradients have arrived, so one that is not finite ends the run, where a ring skips the step"
 static inline bool commit_round(const struct config *c) { return c->clip > 0.0f || c->dtype == DT_F16; }
 
 // Whether a worker keeps two units' weights and gradients at a time (ps/worker/unit_slots.h).

@@ -239,12 +239,12 @@ int member_exec_again(const struct ps_role_options *o, const char *why) {
     const struct config *c = o->config;
     if (!c->recovery.restart)
         return fail(
-            "%s: the job begins anew, and this role knows no restarts: give every role the same --restart N",
+            "%s: the job restarts, and this role has no --restart: give every role the same --restart N",
             why);
     pthread_mutex_lock(&one);
     bool supervised = rank_env_supervised();
     int quiet = error_quiet(QUIET_NOT);  // of a thread whose errors another one logs
-    if (o->say_waiting) info("%s: coming anew to %s", why, o->scheduler);
+    if (o->say_waiting) info("%s: entering the job at %s again", why, o->scheduler);
     error_quiet(quiet);
     reset_signals(supervised);
     if (o->stop && *o->stop) {

@@ -220,8 +220,8 @@ static void run_on_file_thread(struct scheduler *s, int (*what)(void *)) {
 static int start_at(struct start_point *p, const struct config *config, const char *path) {
     *p = (struct start_point){.step = 0};
     if (strlen(path) >= sizeof p->checkpoint)
-        return fail("%s: the path of a checkpoint that a star goes on from may have %zu characters", path,
-                    sizeof p->checkpoint - 1);
+        return fail("%s: the path of a checkpoint that a star resumes from may have at most %zu characters",
+                    path, sizeof p->checkpoint - 1);
     struct checkpoint *c = checkpoint_open(path);
     if (!c) return -1;
     const struct train_state *t = checkpoint_train(c);

@@ -147,15 +147,15 @@ static void epoch_begins(struct scheduler_core *c, double now) {
     for (int w = 0; w < c->members.workers; w++) {
         char why[WIRE_TEXT_MAX] = "", name[48];
         if (c->members.m[w].present) continue;
-        core_fail(why, "%s did not come to %s within %g s", member_name(&c->members, w, name),
+        core_fail(why, "%s did not join %s within %g s", member_name(&c->members, w, name),
                   first ? "the job" : "the new epoch", waited_s);
         rounds_lost(c->rounds, w, &(struct loss){"silent", why}, now);
         member_names_add(&c->members, &missing, w);
     }
     if (missing.count)
         snprintf(c->news, sizeof c->news,
-                 "epoch %u begins without %s, which did not come within %g s, %sdeadline_ms: whoever comes "
-                 "later joins",
+                 "epoch %u begins without %s, which did not join within %g s, %sdeadline_ms: a worker "
+                 "that starts later still joins",
                  c->epochs.epoch, missing.text, waited_s, first ? "" : "half of ");
 }
 
@@ -186,10 +186,10 @@ static bool bears(const struct scheduler_core *c, int member) {
 
 static void lose(struct scheduler_core *c, int worker, const char *cause, const char *why, double now) {
     const struct loss loss = {cause, why};
-    snprintf(c->news, sizeof c->news, "%s: the job goes on without it", TEXT_SHORTEN(440, why));
+    snprintf(c->news, sizeof c->news, "%s: the job continues without it", TEXT_SHORTEN(440, why));
     c->o.meeting.gives_up(c->o.meeting.ctx, worker, c->members.m[worker].incarnation,
-                          "the job has gone on without this worker, which was silent for too long: start it "
-                          "again to have it back");
+                          "the job continues without this worker, which was silent for too long: start it "
+                          "again, and it joins");
     forget(c, worker, now);
     if (rounds_lost(c->rounds, worker, &loss, now) != 0) scheduler_core_abort(c, rounds_error(c->rounds));
 }
@@ -223,10 +223,8 @@ static void death(struct scheduler_core *c, int member, const char *cause, const
     }
     if (!c->o.epochs.restarts) {
         if (is_elastic(c, member) && member == 0)
-            core_fail(
-                text,
-                "%s; worker 0 has the metrics and evaluations of the job: --elastic cannot do without it",
-                TEXT_SHORTEN(400, why));
+            core_fail(text, "%s; worker 0 has the metrics and evaluations of the job: --elastic needs it",
+                      TEXT_SHORTEN(400, why));
         else if (is_elastic(c, member))
             core_fail(text, "%s; fewer than %d workers are left, which --elastic %s needs",
                       TEXT_SHORTEN(400, why), c->o.config->recovery.elastic_min,
@@ -240,12 +238,13 @@ static void death(struct scheduler_core *c, int member, const char *cause, const
     snprintf(text, sizeof text, "%s", follows ? c->epochs.why : why);
     if (member >= 0) forget(c, member, now);
     epoch_end(c, text, now);
-    if (follows) snprintf(c->news, sizeof c->news, "%s: all come anew, to epoch %u", own, c->epochs.epoch);
+    if (follows) snprintf(c->news, sizeof c->news, "%s: all roles enter epoch %u", own, c->epochs.epoch);
     if (!c->o.epochs.replaced)
-        snprintf(c->news, sizeof c->news,
-                 "%s: the job begins anew when all roles are there; start whichever has gone again, with the "
-                 "command that it was started with, within %g s",
-                 TEXT_SHORTEN(340, text), ps_deadline_s(c->o.config));
+        snprintf(
+            c->news, sizeof c->news,
+            "%s: the job restarts when all roles are present; start the missing role again, with the same "
+            "command, within %g s",
+            TEXT_SHORTEN(340, text), ps_deadline_s(c->o.config));
 }
 
 struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death *d, double now) {
@@ -296,7 +295,7 @@ static void check_manifest(const struct scheduler_core *c, int i, const struct n
     if (differs && !its) {
         core_fail(
             why,
-            "%s does not say of which run it is, as another version of starring: install one version for all",
+            "%s does not name its run: it is another version of starring; install one version everywhere",
             name);
         return;
     }
@@ -306,7 +305,7 @@ static void check_manifest(const struct scheduler_core *c, int i, const struct n
     if (text)
         core_fail(why, "%s", text);
     else if (differs)
-        core_fail(why, "%s is of another run, and does not say in what", name);
+        core_fail(why, "%s is of another run, and does not name the difference", name);
     free(text);
 }
 
@@ -318,7 +317,7 @@ static void ready(struct scheduler_core *c, int i, const struct notice_ready *r,
     check_manifest(c, i, r, why);
     if (!why[0] && i >= c->members.workers &&
         !(shards = roster_read_shards(r->endpoints, strlen(r->endpoints), c->o.map->threads)))
-        core_fail(why, "%s came without the addresses it listens on", member_name(&c->members, i, name));
+        core_fail(why, "%s joined without the addresses it listens on", member_name(&c->members, i, name));
     if (why[0]) {
         snprintf(c->members.refused, sizeof c->members.refused, "%s", why);
         c->o.meeting.gives_up(c->o.meeting.ctx, i, m->incarnation, why);
@@ -524,8 +523,8 @@ static bool slow_to_come(struct scheduler_core *c, double now, char text[WIRE_TE
         if (is_coming(&c->members.m[i])) member_names_add(&c->members, &coming, i);
     c->members.said_coming = coming.count > 0;
     snprintf(text, WIRE_TEXT_MAX,
-             "waiting for %s to be ready: %.0f s so far, alive; what they read may stand still", coming.text,
-             now - since_s);
+             "waiting for %s to be ready: %.0f s so far, alive; the files that they read may be slow",
+             coming.text, now - since_s);
     return c->members.said_coming;
 }
 
@@ -572,10 +571,10 @@ static int missed(struct scheduler_core *c, const char *names, double now) {
     char why[WIRE_TEXT_MAX] = "", late[150], cause[120], refused[110];
     core_fail(why,
               START
-              "%s did not come within %lld ms (parameter_server.deadline_ms) of the last that came%s%s%s%s",
+              "%s did not join within %lld ms (parameter_server.deadline_ms) of the last that joined%s%s%s%s",
               text_shorten(late, sizeof late, names), (long long)c->o.config->ps.deadline_ms,
               *before ? "; before, " : "", text_shorten(cause, sizeof cause, before),
-              *m->refused ? "; refused was: " : "", text_shorten(refused, sizeof refused, m->refused));
+              *m->refused ? "; refused: " : "", text_shorten(refused, sizeof refused, m->refused));
     if (!c->o.epochs.replaced) return scheduler_core_abort(c, why);
     for (int i = 0; i < m->workers + m->servers; i++) {
         char name[48];

@@ -89,7 +89,7 @@ static int gather(struct worker *w, double *values, int count) {
     if (is_before(w)) return 0;
     worker_core_gather(comm_lock(w->comm), values, count);
     comm_unlock_wake(w->comm);
-    if (await(w, worker_core_has_gathered, "the other workers did not come to a barrier") != 0) return -1;
+    if (await(w, worker_core_has_gathered, "the other workers did not reach a barrier") != 0) return -1;
     worker_refresh(w);
     memcpy(values, status_of(w).gathered, (size_t)count * sizeof *values);
     return 0;
@@ -574,8 +574,8 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
     if (errors < 0) return -1;
     if (errors && t->rank == 0)
         warn(
-            "%s: what codes had not said of the gradients before it is lost: it holds no errors of "
-            "parameter_server.compression %s of %d worker%s, which begin at zero",
+            "%s: the errors of codes before it are lost: it holds none of parameter_server.compression %s of %d worker%s, and "
+            "they begin at zero",
             checkpoint_path(c), codec_of(w->c->ps.code.kind)->name, t->size, t->size > 1 ? "s" : "");
     if (t->rank == 0 && has_other_partitions(w, c))
         warn(

@@ -129,7 +129,7 @@ class Deaths(Star):
         self.steps_of(ranks, 3)
         ranks[2].send_signal(signal.SIGKILL)
         said = self.ended(ranks[:2], 1, 1)
-        self.assertRegex(said[0], r"rank 2, on \S+, has gone, with the roles that it had started: the run ends")
+        self.assertRegex(said[0], r"rank 2, on \S+, is lost, with the roles that it started: the run ends")
 
     def test_rank_0_ends_the_others(self):
         ranks = self.ranks(2, "--steps", "100000")
@@ -154,7 +154,7 @@ class Deaths(Star):
             ranks[1].kill_now("worker 1")
             said = self.ended(ranks, 0, 0, 0)
             self.assertIn("the others go on" + (" without it" if lines == 1 else "; starting it again"), said[1])
-            self.assertIn("the job goes on without it", said[0])
+            self.assertIn("the job continues without it", said[0])
             self.assertEqual(len(self.absences("runs")), lines)
             self.remove("runs")
 
@@ -163,7 +163,7 @@ class Deaths(Star):
         self.steps_of(ranks, 3)
         ranks[2].send_signal(signal.SIGKILL)
         said = self.ended(ranks[:2], 0, 0)
-        self.assertRegex(said[0], r"warning: rank 2, on \S+, has gone, with the roles that it had started\n")
+        self.assertRegex(said[0], r"warning: rank 2, on \S+, is lost, with the roles that it started\n")
 
     def test_elastic_begins_with_those_who_are_there(self):
         port = free_port()

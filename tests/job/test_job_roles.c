@@ -313,7 +313,7 @@ static void out_at_the_worker_alone(void **state) {
     await(p, scheduler, "listening on tcp://", said);
     char *address = xstrdup(strstr(said, "tcp://"));
     pid_t server = job_start(p, "server " SHARED " --rank 0 --scheduler %s", address);
-    await(p, server, "no --out: this server leaves no report, ", said);
+    await(p, server, "no --out: this server writes no report, ", said);
     pid_t worker =
         job_start(p, "worker " SHARED " --rank 0 --no-weights --scheduler %s --out alone", address);
     struct job_output o = job_wait(p, worker, 60);
@@ -417,7 +417,7 @@ static void one_too_many(void **state) {
     job_output_free(&o);
     o = job_run(s.p, "server " STAR " --steps 100000 --scheduler %s", strstr(line, "tcp://"));
     assert_int_equal(o.status, EXIT_USAGE);
-    if (!strstr(o.err, "starring server needs --rank R, which one of the job's it is: 0 to 1"))
+    if (!strstr(o.err, "starring server needs --rank R, its number in the job: 0 to 1"))
         fail_msg("%s", o.err);
     job_output_free(&o);
     kill(s.pid[1], SIGTERM);

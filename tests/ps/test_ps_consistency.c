@@ -59,12 +59,12 @@ static void test_impossible_arguments(void **state) {
     assert_int_equal(four.row->check(&four, "topology", "ps:quorum:4"), -1);
     assert_string_equal(
         error_last(),
-        "topology: topology ps:quorum:4: a step goes on with Q of the 3 workers: Q must be 1 to 3");
+        "topology: topology ps:quorum:4: a step closes with Q of the 3 workers: Q must be 1 to 3");
     assert_int_equal(all.row->check(&all, "topology", "ps:quorum:3"), 0);
     assert_int_equal(many.row->check(&many, "topology", "ps:backup:1"), -1);
     assert_string_equal(
         error_last(),
-        "topology: topology ps:backup:1: steps go on without some of at most 64 workers: there are 65");
+        "topology: topology ps:backup:1: steps close without stragglers of at most 64 workers: there are 65");
     assert_int_equal(sync65.row->check(&sync65, "topology", "ps:backup:0"), 0);
     error_quiet(0);
 }

@@ -179,9 +179,9 @@ static void test_manifest(void **state) {
         "worker 2 has optimizer.params.betas = [0.9,0.5], the scheduler has [0.9,0.99]: use one "
         "configuration");
     assert_int_equal(j->scheduler_rc, -1);
-    assert_non_null(strstr(j->scheduler_error, "worker 2 did not come"));
-    assert_non_null(strstr(j->worker[0].error, "worker 2 did not come"));
-    assert_non_null(strstr(j->server_error[1], "worker 2 did not come"));
+    assert_non_null(strstr(j->scheduler_error, "worker 2 did not join"));
+    assert_non_null(strstr(j->worker[0].error, "worker 2 did not join"));
+    assert_non_null(strstr(j->server_error[1], "worker 2 did not join"));
     job_destroy(j);
 }
 
@@ -191,7 +191,7 @@ static void test_missing(void **state) {
     struct job *j = job_create(&t);
     j->c.ps.deadline_ms = 5000;
     job_run(j, NULL, 1);
-    assert_non_null(strstr(j->scheduler_error, "worker 1, worker 2 did not come within 5000 ms"));
+    assert_non_null(strstr(j->scheduler_error, "worker 1, worker 2 did not join within 5000 ms"));
     assert_int_equal(j->worker[0].rc, -1);
     assert_int_equal(j->server_rc[0], -1);
     job_destroy(j);

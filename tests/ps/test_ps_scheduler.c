@@ -79,13 +79,13 @@ static void test_start(void **state) {
     book_says(f, met_came(0, 9, 0), 0);
     book_says(f, met_ready(0, 9, &r), 0);
     assert_int_equal(f->met.out[0], 9);
-    assert_non_null(strstr(f->met.why, "worker 0 does not say of which run it is"));
+    assert_non_null(strstr(f->met.why, "worker 0 does not name its run"));
     met_joins_epoch(f->core, 0, W(0), 0, 0, 0);
     r.manifest = 5;
     book_says(f, met_came(2, 10, 0), 0);
     book_says(f, met_ready(2, 10, &r), 0);  // without endpoints
     assert_int_equal(f->met.out[2], 10);
-    assert_string_equal(f->met.why, "server 0 came without the addresses it listens on");
+    assert_string_equal(f->met.why, "server 0 joined without the addresses it listens on");
     book_says(f, met_came(1, 11, 0), 0);
     book_says(f, met_said(1, 11, NOTICE_READY, xstrdup("rubbish")), 0);
     book_says(f, met_said(1, 12, NOTICE_READY, xstrdup("1 5 0\n\n")), 0);  // of another life
@@ -95,8 +95,8 @@ static void test_start(void **state) {
     assert_int_equal(scheduler_core_tick(f->core, 4.1), -1);
     assert_string_equal(
         scheduler_core_error(f->core),
-        "the start: worker 1, server 0 did not come within 4000 ms (parameter_server.deadline_ms) of "
-        "the last that came; refused was: server 0 came without the addresses it listens on");
+        "the start: worker 1, server 0 did not join within 4000 ms (parameter_server.deadline_ms) of "
+        "the last that joined; refused: server 0 joined without the addresses it listens on");
     assert_int_equal(f->met.ends, 1);
     assert_string_equal(f->met.why, scheduler_core_error(f->core));
     fixture_destroy(f);
@@ -109,7 +109,7 @@ static void test_refused_by_the_book(void **state) {
     struct member_news n = {.kind = MEMBER_REFUSED, .member = -3, .why = "there is no place for worker 9"};
     book_says(f, n, 0);
     assert_int_equal(scheduler_core_tick(f->core, 4.1), -1);
-    assert_non_null(strstr(scheduler_core_error(f->core), "refused was: there is no place for worker 9"));
+    assert_non_null(strstr(scheduler_core_error(f->core), "refused: there is no place for worker 9"));
     fixture_destroy(f);
 }
 

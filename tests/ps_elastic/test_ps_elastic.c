@@ -84,7 +84,7 @@ static void test_not_borne(void **state) {
         worker_dies(s, cases[i].first, 0);
         assert_string_equal(scheduler_core_error(s->scheduler), "");
         assert_true(scheduler_core_next_news_line(s->scheduler, news));
-        assert_string_equal(news, "it was killed: the job goes on without it");
+        assert_string_equal(news, "it was killed: the job continues without it");
         assert_false(scheduler_core_next_news_line(s->scheduler, news));
         worker_dies(s, cases[i].second, 0);
         assert_non_null(strstr(scheduler_core_error(s->scheduler), cases[i].words));

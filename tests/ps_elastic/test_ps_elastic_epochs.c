@@ -79,7 +79,7 @@ static void test_how_a_worker_is_lost(void **state) {
         assert_string_equal(scheduler_core_error(f->core), "");
         assert_int_equal(epoch_of(f), 1);
         assert_int_equal(f->met.out[W1], f->p[W1].incarnation);
-        assert_non_null(strstr(f->met.why, "start it again to have it back"));
+        assert_non_null(strstr(f->met.why, "start it again, and it joins"));
         fixture_destroy(f);
     }
 }
@@ -97,7 +97,7 @@ static void test_the_first_epoch_begins_with_min_behind_its_deadline(void **stat
     assert_int_equal(f->starts, 1);
     assert_true(scheduler_core_next_news_line(f->core, news));
     assert_non_null(
-        strstr(news, "epoch 1 begins without worker 1, which did not come within 4 s, deadline_ms"));
+        strstr(news, "epoch 1 begins without worker 1, which did not join within 4 s, deadline_ms"));
     hello(f, W1, 4.3);
     assert_string_equal(scheduler_core_error(f->core), "");
     fixture_destroy(f);
@@ -134,7 +134,7 @@ static void test_what_an_elastic_epoch_needs(void **state) {
             if (i != missing) hello(f, i, 0);
         for (double now = 0; now < 4.5; now += 0.4) scheduler_core_tick(f->core, now);
         assert_int_equal(f->starts, before);
-        assert_non_null(strstr(scheduler_core_error(f->core), "did not come within"));
+        assert_non_null(strstr(scheduler_core_error(f->core), "did not join within"));
         fixture_destroy(f);
     }
 }

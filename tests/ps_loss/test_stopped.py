@@ -67,7 +67,7 @@ class Stopped(Runs):
             self.assertTrue(e.stopped, e.said)
         if e.status:
             self.assertIn(role, e.said)
-        self.assertLessEqual(e.said.count("was lost") + e.said.count("did not come within"), 1, e.said)
+        self.assertLessEqual(e.said.count("was lost") + e.said.count("did not join within"), 1, e.said)
 
     def went_on(self, victims, e, words):
         self.assertEqual((e.status, e.steps), (0, STEPS), e.said)

@@ -8,7 +8,10 @@ import test_resume
 from test_resume import KEEP_ALL, SLOW, ring
 from test_star_resume import OF_ROLES, star
 
-LOST = "what codes had not said of the {} before it is lost: {} no errors of {}{}, which begin at zero"
+LOST = ("the errors of codes before it are lost: it holds none of parameter_server.compression {} of {}, and they "
+        "begin at zero")
+LOST_ONEBIT = ("the errors of OneBitAdam's codes before it are lost: checkpoints do not hold them, and they "
+               "begin at zero")
 FP16 = ["--dtype", "fp16", "--set", "gradient_clipping=0.05"]
 
 
@@ -23,7 +26,7 @@ class Codes(test_resume.Resume):
         return p.stderr
 
     def lost(self, name, workers):
-        return LOST.format("gradients", "it holds", f"parameter_server.compression {name}", f" of {workers}")
+        return LOST.format(name, workers)
 
     def test_synchronous(self):
         for name, how, kept, other in (("int8", FP16, [], []), ("topk", [], [], ["--medium", "tcp"]),
@@ -118,7 +121,7 @@ class Codes(test_resume.Resume):
 
     def test_onebit_adam(self):
         argv = [*ring(0), "--set", "optimizer.type=OneBitAdam", "--set"]
-        words = LOST.format("momenta", "checkpoints hold", "OneBitAdam", "")
+        words = LOST_ONEBIT
         self.train("kept", *argv, "optimizer.params.freeze_step=2", *KEEP_ALL)
         self.assertEqual(self.again("kept", [*argv, "optimizer.params.freeze_step=2"], "again").count(words), 1)
         # Up to the end of the warm-up there are no errors.

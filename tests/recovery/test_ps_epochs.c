@@ -87,7 +87,7 @@ static void test_reached_is_of_who_had_begun(void **state) {
     assert_int_equal(epoch_of(f), 2);
     char news[WIRE_TEXT_MAX];
     assert_true(scheduler_core_next_news_line(f->core, news));  // no launcher: a person is told what to do
-    assert_non_null(strstr(news, "once: the job begins anew"));
+    assert_non_null(strstr(news, "once: the job restarts"));
     assert_non_null(strstr(news, "within 4 s"));
     assert_false(scheduler_core_next_news_line(f->core, news));
     assert_int_equal(scheduler_core_epochs(f->core)->reached, 7);
@@ -359,7 +359,7 @@ static void test_a_start_lasts_while_somebody_comes(void **state) {
     assert_true(now > last + 4);
     const char *said = scheduler_core_error(f->core);
     assert_non_null(
-        strstr(said, "the start: server 0 did not come within 4000 ms (parameter_server.deadline_ms)"));
+        strstr(said, "the start: server 0 did not join within 4000 ms (parameter_server.deadline_ms)"));
     assert_non_null(strstr(said, "; before, a-cause "));
     assert_non_null(strstr(said, "a-cause .."));
     fixture_destroy(f);
@@ -390,7 +390,7 @@ static void test_a_start_waits_for_who_is_on_the_way(void **state) {
         scheduler_core_tick(f->core, now);
     }
     assert_true(now > last + 4);
-    assert_non_null(strstr(scheduler_core_error(f->core), "the start: server 0 did not come within"));
+    assert_non_null(strstr(scheduler_core_error(f->core), "the start: server 0 did not join within"));
     fixture_destroy(f);
 }
 
@@ -411,7 +411,7 @@ static void test_who_is_on_the_way_is_not_ended(void **state) {
     assert_int_equal(epoch_of(f), 3);
     assert_string_equal(f->missed, "worker 0;server 0;");
     assert_true(scheduler_core_next_news_line(f->core, news));
-    assert_non_null(strstr(news, "the start: worker 0, server 0 did not come"));
+    assert_non_null(strstr(news, "the start: worker 0, server 0 did not join"));
     assert_null(strstr(news, "; before, the start:"));
     fixture_destroy(f);
 }

@@ -308,7 +308,7 @@ class Failures(test_resume.Resume):
     def test_refused(self):
         self.train("kept", *star(), *KEEP_ALL, steps=3)
         p = self.train("refused", *star(2, 2, "async"), "--resume", "kept", "--record-arrivals", status=2)
-        self.assertIn("a whole run", p.stderr)
+        self.assertIn("the whole run", p.stderr)
         p = self.train("refused", *star(), "--resume", "kept", "--seed", "5", status=2)
         self.assertIn("seed", p.stderr)
 

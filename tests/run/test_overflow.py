@@ -43,7 +43,7 @@ class Lost(Runs):
         """Without clipping its keys are updated as they come: at the start, and in the error."""
         unclipped = ["--set", "gradient_clipping=0", "--workers", "2"]
         p = self.run_it(*[w for w in LOST if w != "--quiet"], "--topology", "ps:sync", *unclipped, status=1)
-        self.assertIn("no gradient clipping: a key is updated when its gradients have come", p.stdout)
+        self.assertIn("no gradient clipping: a key is updated when its gradients have arrived", p.stdout)
         self.assertIn("gradient_clipping, to 1e30 if nothing is to be clipped", p.stderr)
         # As the error says: the ring's bits.
         for topology in ("ps:sync", "zero:1"):

@@ -231,7 +231,7 @@ class Refused(Case):
     def test_what_cannot_be(self):
         for words, said in (
                 (star(17, 2), "a worker keeps 1 + S gradients: S is at most 16"),
-                (star(0, 2, "--record-arrivals"), "do not depend on who comes first"),
+                (star(0, 2, "--record-arrivals"), "do not depend on the order of arrival"),
                 (["--topology", "zero:0", "--workers", "2", "--set", "local.delay=1"], "local.delay 1 is of --topology local")):
             with self.subTest(said=said):
                 self.refused(*self.words("run", *words), said=said)

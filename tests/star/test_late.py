@@ -151,7 +151,7 @@ class Replay(Case):
             with self.subTest(new=new):
                 self.write(re.sub(old, new, whole, count=1), "first", "arrivals.0")
                 self.assertIn(said, self.train("again", "ps:backup:1", "--replay-arrivals", "first", steps=4, status=None))
-        self.refused(*self.words("run", "ps:backup:0", "--record-arrivals"), said="do not depend on who comes first")
+        self.refused(*self.words("run", "ps:backup:0", "--record-arrivals"), said="do not depend on the order of arrival")
 
 
 class Held(Case):

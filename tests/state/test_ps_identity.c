@@ -138,8 +138,8 @@ static void test_workers_are_compared_with_the_first(void **state) {
     assert_string_equal(comes(x, PS_WORKER, 0, with(x, first)), "");
     assert_int_equal(scheduler_core_tick(x->core, 1e6), -1);
     assert_non_null(strstr(scheduler_core_error(x->core),
-                           "worker 1 did not come within 30000 ms (parameter_server.deadline_ms) of "
-                           "the last that came; refused was: worker 0 has cuda.bias_grad"));
+                           "worker 1 did not join within 30000 ms (parameter_server.deadline_ms) of "
+                           "the last that joined; refused: worker 0 has cuda.bias_grad"));
     coming_destroy(x);
 }
 
@@ -149,8 +149,8 @@ static void test_other_programs(void **state) {
     struct coming *x = coming_create();
     struct notice_ready r = {.epoch = 1, .manifest = 3, .endpoints = "tcp://h:1\n"};
     const char *why = ready(x, 3, &r);
-    assert_non_null(strstr(why, "server 0 does not say of which run it is"));
-    assert_non_null(strstr(why, "install one version for all"));
+    assert_non_null(strstr(why, "server 0 does not name its run"));
+    assert_non_null(strstr(why, "install one version everywhere"));
     r.identity = "{\"a\": ";
     assert_non_null(strstr(ready(x, 3, &r), "server 0"));
     r.manifest = x->manifest.hash;

@@ -38,7 +38,7 @@ struct star {
     bool unlocked;              // the rendezvous has no key although the job has one
     char host[64], place[300];  // host: this machine; place: the rendezvous, "tcp://HOST:PORT"
     bool *gone;                 // (size) it was logged that the rank is gone
-    bool told;                  // the other launchers know that this one ends
+    bool others_informed;       // the other launchers know that this one ends
     char lost[400];
     // The scheduler's thread, in rank 0's launcher.
     bool schedules;
@@ -205,14 +205,6 @@ static int start_scheduler(struct star *s) {
     return why ? fail("cannot start the scheduler's thread: %s; " ERROR_RAISE_THREADS, strerror(why)) : 0;
 }
 
-// Returns whether the thread has ended. It has not if its files block and the job was ended.
-static bool end_scheduler(struct star *s) {
-    if (s->schedules && !s->ended) return false;
-    if (s->schedules) pthread_join(s->thread, NULL);
-    job_key_forget(&s->key);
-    return true;
-}
-
 // ---------------------------------------------------------------- the other roles
 static int start_role(struct star *s, const char *role, int rank) {
     char threads[16], number[16], local[16], ranks[16];
@@ -263,7 +255,7 @@ static int works_on(void *ctx) {
 
 // Looks for a rank whose launcher is gone with its children. Returns the reason, or NULL if the scheduler decides about
 // the job.
-static const char *look_for_gone(struct star *s) {
+static const char *find_lost_rank(struct star *s) {
     for (int r = 0; r < s->size && rendezvous_lost(s->meet) >= 0; r++) {
         const struct rendezvous_member *m = rendezvous_member(s->meet, r);
         if (s->gone[r] || m->machine < 0 || !rendezvous_is_lost(s->meet, r)) continue;
@@ -276,24 +268,22 @@ static const char *look_for_gone(struct star *s) {
     return NULL;
 }
 
-// Returns why the job ends, from the other ranks or from the scheduler, or NULL if it continues.
-static const char *look_for_end(struct star *s) {
-    // Rank 0's scheduler logs itself what has ended the job.
-    const char *why = s->rank ? rendezvous_end_reason(s->meet) : NULL;
-    if (!why && s->joined) why = look_for_gone(s);
-    if (why) fail("%s", why);
-    s->told = why != NULL;
-    return why ? why : s->ended && *s->why ? s->why : NULL;
-}
-
-static const char *look_outside(void *ctx, const char *ends) {
+// launch_options.poll. Returns why the job ends, from the other ranks or from the scheduler, or NULL if it continues.
+static const char *on_poll(void *ctx, const char *ends) {
     struct star *s = ctx;
-    if (!ends) return look_for_end(s);
-    // Tells the other ranks why this launcher ends its children.
+    if (!ends) {
+        // Rank 0's scheduler logs itself what has ended the job.
+        const char *why = s->rank ? rendezvous_end_reason(s->meet) : NULL;
+        if (!why && s->joined) why = find_lost_rank(s);
+        if (why) fail("%s", why);
+        s->others_informed = why != NULL;
+        return why ? why : s->ended && *s->why ? s->why : NULL;
+    }
+    // Informs the other ranks why this launcher ends its children.
     char *text = xasprintf("rank %d, on %s: %s", s->rank, s->host, *ends ? ends : "interrupted");
     s->stop = 1;
-    if (!s->told) rendezvous_abort(s->meet, text);
-    s->told = true;
+    if (!s->others_informed) rendezvous_abort(s->meet, text);
+    s->others_informed = true;
     free(text);
     return NULL;
 }
@@ -304,7 +294,9 @@ static void leave(struct star **star) {
     struct star *s = *star;
     free(s->program);
     s->program = NULL;
-    if (!end_scheduler(s)) return;
+    if (s->schedules && !s->ended) return;
+    if (s->schedules) pthread_join(s->thread, NULL);
+    job_key_forget(&s->key);
     if (!s->joined) rendezvous_close(&s->meet);
     free(s->server_rank);
     free(s->gone);
@@ -320,7 +312,7 @@ static int launch(struct run *r, int *interrupted_by) {
     double deadline_s = (double)c->deadline_ms * 1e-3;
     struct launch_options o = {.stopped_s = deadline_s,
                                .last_step = r->env.rank > 0 ? NULL : last_step,  // other ranks do not know it
-                               .poll = look_outside,
+                               .poll = on_poll,
                                .start = start,
                                .others = r->meet != NULL,
                                .background_work = r->env.rank > 0 ? NULL : works_on,

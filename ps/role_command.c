@@ -95,15 +95,6 @@ static int read_identity(struct role *r, struct config *c) {
     return keyed < 0 ? -1 : 0;
 }
 
-// A missing --out is reported before hours of training, not after.
-static void say_no_report(const struct role *r) {
-    if (r->by_hand && !r->job.config->out && !is(r, &command_scheduler) && !r->job.config->quiet)
-        info(
-            "no --out: this %s writes no report, and without the reports of all workers and servers the run gets no table "
-            "and no summary.json; give each of them the same --out DIR",
-            r->command->name);
-}
-
 // Prepares the role's files in --out DIR. Worker 0 takes DIR once all roles are present and before any has written;
 // whether it may is checked now. The scheduler leaves its trace there, if any.
 static int open_dir(const struct role *r) {
@@ -128,7 +119,12 @@ static int read_files(void *ctx) {
     int opened = job_open(&r->job, c, !is(r, &command_worker));
     error_quiet(QUIET_NOT);
     r->unusable = opened || (r->by_hand && !scheduler && memory_check_run(&r->job, &part));
-    if (!r->unusable) say_no_report(r);
+    // A missing --out is reported before hours of training, not after.
+    if (!r->unusable && r->by_hand && !c->out && !scheduler && !c->quiet)
+        info(
+            "no --out: this %s writes no report, and without the reports of all workers and servers the run gets no table "
+            "and no summary.json; give each of them the same --out DIR",
+            r->command->name);
     r->unusable = r->unusable || open_dir(r);
     r->ps.layout = r->job.layout;
     r->ps.spec = &r->job.spec;
@@ -146,11 +142,11 @@ static int prepare(struct role *r, struct config *c) {
     r->job.owns_dir = worker && r->by_hand;
     r->job.no_metrics = c->quiet;
     r->job.steps_to_stderr = c->json;
-    bool concerns =
+    bool uses_dir =
         !scheduler || c->trace || c->recovery.restart > 0 || c->recovery.resume || c->recovery.elastic;
     r->inner = local_steps_inner(c);
     r->ps.config = &r->inner;
-    r->ps.dir = concerns ? c->out : NULL;
+    r->ps.dir = uses_dir ? c->out : NULL;
     r->job.dir = scheduler ? NULL : c->out;
     r->ps.rank = (int)r->rank;
     r->ps.quoted = !r->by_hand;
@@ -161,7 +157,7 @@ static int prepare(struct role *r, struct config *c) {
 // ---------------------------------------------------------------- each role's run
 // The rendezvous is at --bind's name, interface or number; for rounds the scheduler listens at any port of the same
 // address.
-static int open_meeting(struct role *r) {
+static int open_rendezvous(struct role *r) {
     struct member_address at;
     char own[ADDRESS_MAX];
     if (member_address(r->ps.scheduler, &at)) return -1;
@@ -180,7 +176,7 @@ static int open_meeting(struct role *r) {
 static int run_scheduler(struct role *r) {
     r->ps.read = read_files;
     r->ps.ctx = r;
-    return open_meeting(r) ? -1 : ps_scheduler_run(&r->ps);
+    return open_rendezvous(r) ? -1 : ps_scheduler_run(&r->ps);
 }
 
 static int run_server(struct role *r) {
@@ -223,7 +219,7 @@ static int make_ready(struct role *r, struct config *c) {
 
 // A role that its launcher has asked to leave, and that has not ended by itself, does not leave as a member: the
 // launcher reports it to the scheduler.
-static void leave_meeting(struct role *r, int rc) {
+static void leave_rendezvous(struct role *r, int rc) {
     if (rc && ps_stopped(r->ps.stop) && rank_env_supervised()) return;
     int quiet = error_quiet(QUIET_ALL);  // the reason was logged when the job ended without this role
     char *why = xstrdup(error_last());
@@ -239,34 +235,29 @@ static int run(struct role *r, struct config *c) {
     int rc = scheduler ? 0 : make_ready(r, c);
     r->ps.stop = r->job.stop = stop_install_role(is(r, &command_worker));
     if (!rc) rc = scheduler ? run_scheduler(r) : is(r, &command_server) ? run_server(r) : run_worker(r);
-    leave_meeting(r, rc);
+    leave_rendezvous(r, rc);
     return rc;
 }
 
 // ---------------------------------------------------------------- after the run
-// Its report is written; the last role of the job prints the table.
-static int close_dir(const struct role *r) {
-    if (!r->job.dir || !r->by_hand) return 0;
-    return closing_leave(&(struct closing_rank){.config = r->job.config,
-                                                .dir = r->job.dir,
-                                                .role = r->command->name,
-                                                .rank = r->end.rank,
-                                                .job = r->end.job,
-                                                .stop = r->job.stop}) == CLOSING_FAILED
-               ? -1
-               : 0;
-}
-
 // Returns the role's exit status, and records the run's end in its directory if the role is worker 0 started by hand.
 static int leave(struct role *r, int status) {
     bool left = r->end.interrupted && !status;
     enum run_phase phase = left || status > 128 ? RUN_INTERRUPTED : status ? RUN_FAILED : RUN_COMPLETE;
     if (r->job.dir) run_state_end(r->job.dir, phase, status ? error_last() : NULL);
-    if (!status && close_dir(r)) status = EXIT_RUN_FAILED;
+    // Its report is written; the last role of the job prints the table.
+    const struct closing_rank closing = {.config = r->job.config,
+                                         .dir = r->job.dir,
+                                         .role = r->command->name,
+                                         .rank = r->end.rank,
+                                         .job = r->end.job,
+                                         .stop = r->job.stop};
+    if (!status && r->job.dir && r->by_hand && closing_leave(&closing) == CLOSING_FAILED)
+        status = EXIT_RUN_FAILED;
     // The last role to leave has logged the job's end; worker 0 reports it for the run, whichever role is the last.
-    bool stands = r->by_hand && is(r, &command_worker) && r->end.rank == 0 && r->job.dir;
-    if (stands && status == EXIT_RUN_FAILED) run_say_lost(&r->job, true);
-    if (!status && stands && phase == RUN_COMPLETE && r->job.config->recovery.checkpoint_every > 0 &&
+    bool reports = r->by_hand && is(r, &command_worker) && r->end.rank == 0 && r->job.dir;
+    if (reports && status == EXIT_RUN_FAILED) run_say_lost(&r->job, true);
+    if (!status && reports && phase == RUN_COMPLETE && r->job.config->recovery.checkpoint_every > 0 &&
         checkpoint_latest_step(r->job.dir) < 0) {
         fail(
             "%s/checkpoints: no checkpoint could be kept: all steps are done, and no run can resume from them",

@@ -69,20 +69,19 @@ static void begin(struct budget *b, const struct wire_header *h) {
 }
 
 // ---------------------------------------------------------------- handing out
-static int64_t hand_out(struct budget *b) {
-    if (b->stopped || (!b->count && b->next >= b->o.total)) return -1;
-    if (!b->count) return b->next++;
-    b->count--;
-    return b->back[b->first++];
-}
-
 bool budget_take(struct budget *b, int worker, const struct wire_header *h, struct wire_header *out) {
     struct taker *t = &b->takers[worker];
     begin(b, h);
     if (t->known && h->step < t->step) return false;  // a late copy of a request that was answered
-    if (!t->known || h->step > t->step)
-        *t = (struct taker){true, h->step,
-                            b->o.recorded ? b->o.recorded(b->o.ctx, worker, h->step) : hand_out(b)};
+    if (!t->known || h->step > t->step) {
+        *t = (struct taker){true, h->step, -1};
+        if (b->o.recorded)
+            t->batch = b->o.recorded(b->o.ctx, worker, h->step);
+        else if (!b->stopped && b->count)
+            b->count--, t->batch = b->back[b->first++];
+        else if (!b->stopped && b->next < b->o.total)
+            t->batch = b->next++;
+    }
     // A worker without a batch learns how much of the budget is used. In a replay each worker's last batch is known.
     int64_t used = b->o.recorded ? b->o.total : budget_taken(b);
     *out = (struct wire_header){.kind = WIRE_TAKEN,

@@ -51,35 +51,24 @@ void step_set_reported(struct step_set *s, int worker) { s->reported |= elastic_
 
 void step_set_arrived(struct step_set *s, int shard, uint64_t workers) { s->arrived[shard] |= workers; }
 
-// As many of the complete workers as a step needs, from worker `step` mod N on.
-static uint64_t first_of(const struct step_set *s, uint64_t complete) {
-    uint64_t set = 0;
-    for (int i = 0, n = s->o.workers; i < n && elastic_count(set) < s->o.needs; i++)
-        set |= complete & elastic_bit((int)((s->state.step + i) % n));
-    return set;
-}
-
-static uint64_t recorded_set(const struct step_set *s) {
-    uint64_t set = 0;
-    for (int w = 0; w < s->o.workers; w++)
-        if (s->o.recorded(s->o.ctx, w, s->state.step) >= 0) set |= elastic_bit(w);
-    return set;
-}
-
 bool step_set_fix(struct step_set *s, double now) {
-    uint64_t complete = s->members & s->reported;
+    uint64_t complete = s->members & s->reported, set = 0;
     for (int i = 0; i < s->o.shards; i++) complete &= s->arrived[i];
     bool all = !(s->members & s->live & ~complete);
     if (s->set || !complete) return false;
     if (s->o.recorded) {
-        uint64_t set = recorded_set(s);
+        for (int w = 0; w < s->o.workers; w++)
+            if (s->o.recorded(s->o.ctx, w, s->state.step) >= 0) set |= elastic_bit(w);
         s->set = set & ~complete ? 0 : set;
         return s->set != 0;
     }
     if (!s->enough) s->enough_s = now;
     s->enough = s->o.needs && elastic_count(complete) >= s->o.needs;
     if (!all && !(s->enough && now - s->enough_s >= s->o.grace_s)) return false;
-    s->set = s->o.exact ? first_of(s, complete) : complete;
+    // Exactly as many of the complete workers as a step needs, from worker `step` mod N on.
+    for (int i = 0, n = s->o.workers; i < n && elastic_count(set) < s->o.needs; i++)
+        set |= complete & elastic_bit((int)((s->state.step + i) % n));
+    s->set = s->o.exact ? set : complete;
     return true;
 }
 

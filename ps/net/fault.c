@@ -56,14 +56,6 @@ struct copied_frame {
 
 static void copy_release(struct ps_frame *f) { free(f); }
 
-static struct ps_frame *copy_frame(const struct ps_frame *of) {
-    if (!of) return NULL;
-    struct copied_frame *c = xcalloc(1, sizeof *c + of->bytes);
-    memcpy(c->data, of->data, of->bytes);
-    c->frame = (struct ps_frame){c->data, of->bytes, copy_release};
-    return &c->frame;
-}
-
 static void insert(struct fault_line *l, const struct net_message *m, double due) {
     struct waiting_message *w = xcalloc(1, sizeof *w), **at = &l->first;
     while (*at && (*at)->due <= due) at = &(*at)->next;
@@ -79,7 +71,12 @@ void fault_take(struct fault_line *l, const struct net_message *m, double now) {
     struct message_faults fate = message_faults_of(&l->fault, l->stream, l->seen++);
     if (fate.twice && !fate.lost) {
         struct net_message copy = *m;
-        copy.frame = copy_frame(m->frame);
+        if (m->frame) {
+            struct copied_frame *f = xcalloc(1, sizeof *f + m->frame->bytes);
+            memcpy(f->data, m->frame->data, m->frame->bytes);
+            f->frame = (struct ps_frame){f->data, m->frame->bytes, copy_release};
+            copy.frame = &f->frame;
+        }
         count(l, FAULT_TWICE);
         insert(l, &copy, now + fate.copy_late_s);
     }

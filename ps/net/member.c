@@ -149,22 +149,17 @@ void member_ready(const struct ps_role_options *o, const struct ps_identity *id,
     free(text);
 }
 
-// Returns what the scheduler has published under that name, or NULL if nothing yet.
-static char *look_for_start(const struct ps_role_options *o, const struct ps_identity *id, size_t *bytes) {
+int member_starts(const struct ps_role_options *o, struct ps_identity *id, int shards,
+                  struct notice_start *out) {
+    size_t bytes;
+    bool elastic = ps_elastic(o->config), worker = id->role == PS_WORKER;
     char name[MEET_NAME_MAX];
     if (id->joins)
         notice_join_name(name, id->epoch, id->rank, id->incarnation);
     else
         notice_start_name(name, id->epoch, id->role);
-    return rendezvous_try_get(o->meet, name, bytes);
-}
-
-int member_starts(const struct ps_role_options *o, struct ps_identity *id, int shards,
-                  struct notice_start *out) {
-    size_t bytes;
-    bool elastic = ps_elastic(o->config), worker = id->role == PS_WORKER;
-    char *text = look_for_start(o, id, &bytes);
-    if (!text) return 0;
+    char *text = rendezvous_try_get(o->meet, name, &bytes);
+    if (!text) return 0;  // the scheduler has not published it yet
     bool good = notice_start_read(text, bytes, shards, worker && !elastic ? 0 : o->config->workers, out);
     free(text);
     if (!good)
@@ -200,14 +195,6 @@ static char **own_words(const struct config *c) {
     return words;
 }
 
-// Closes on exec all other descriptors, also those that were left open by mistake.
-static void keep_standard_streams_alone(void) {
-    DIR *d = opendir("/proc/self/fd");
-    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d))
-        if (atoi(e->d_name) > STDERR_FILENO) fcntl(atoi(e->d_name), F_SETFD, FD_CLOEXEC);
-    if (d) closedir(d);
-}
-
 // Signals until the program has installed its handlers again: the launcher's SIGTERM ends the process, and only its
 // launcher handles a terminal's Ctrl-C. The signal of the launcher's death belongs to a thread.
 static void reset_signals(bool supervised) {
@@ -228,7 +215,11 @@ static void become_myself(const struct config *c) {
         funlockfile(stdout);
     }
     output_thread_wait(SAYING_S);
-    keep_standard_streams_alone();
+    // Only the standard streams stay open, whatever else was left open by mistake.
+    DIR *d = opendir("/proc/self/fd");
+    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d))
+        if (atoi(e->d_name) > STDERR_FILENO) fcntl(atoi(e->d_name), F_SETFD, FD_CLOEXEC);
+    if (d) closedir(d);
     char **words = own_words(c);
     if (program && access(program, X_OK) == 0) execv(program, words);
     execv("/proc/self/exe", words);  // the program's file was replaced or removed

@@ -313,15 +313,6 @@ void rounds_stop(struct rounds *c) {
     if (c->budget) budget_stop(c->budget);
 }
 
-// ---------------------------------------------------------------- one order of pushes for all keys
-// A shard has all its keys' gradients of a worker's push. A worker pushes again only after it was answered.
-static void note_arrival(struct rounds *c, const struct wire_header *h) {
-    int w = h->mask ? __builtin_ctzll(h->mask) : c->workers;
-    if (w >= c->workers || ++c->arrived[w] < c->full_shards) return;
-    c->arrived[w] = 0;
-    tell_shards(c, &(struct wire_header){.kind = WIRE_SET, .step = c->ordered++, .mask = elastic_bit(w)});
-}
-
 // ---------------------------------------------------------------- workers that join and leave
 bool rounds_has(const struct rounds *c, int w) { return is_live(c, w); }
 
@@ -343,12 +334,18 @@ int rounds_lost(struct rounds *c, int w, const struct loss *loss, double now) {
 
 int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, double now) {
     struct round *r;
-    int place = 0;  // index among the shards that have keys
-    if (c->rule.row->ordered && c->o.map->shard_keys[shard]) note_arrival(c, h);
-    if (!c->set || !c->o.map->shard_keys[shard]) return 0;
+    int index = 0, w = h->mask ? __builtin_ctzll(h->mask) : c->workers;
+    if (!c->o.map->shard_keys[shard]) return 0;
+    // One order of pushes for all keys: every shard has the worker's push, which gets the next position. A worker pushes
+    // again only after it was answered.
+    if (c->rule.row->ordered && w < c->workers && ++c->arrived[w] == c->full_shards) {
+        c->arrived[w] = 0;
+        tell_shards(c, &(struct wire_header){.kind = WIRE_SET, .step = c->ordered++, .mask = elastic_bit(w)});
+    }
+    if (!c->set) return 0;
     if (round_for(c, membership_shard(c->members, shard), h, &r) != 0) return -1;
-    for (int i = 0; i < shard; i++) place += c->o.map->shard_keys[i] > 0;
-    if (r) step_set_arrived(c->set, place, h->mask);
+    for (int i = 0; i < shard; i++) index += c->o.map->shard_keys[i] > 0;  // among the shards that have keys
+    if (r) step_set_arrived(c->set, index, h->mask);
     return settle(c, now);
 }
 

@@ -40,7 +40,7 @@ struct scheduler {
     struct link *link;       // over these lines
     struct scheduler_core *core;
     uint64_t *joined;  // (workers) the life that was published as joining; 0: none
-    int said;          // verdicts sent
+    int verdicts;      // sent
     bool childless;    // this process's launcher has no child left
     struct shard_map *map;
     struct manifest manifest;
@@ -49,14 +49,14 @@ struct scheduler {
     struct wire_count wire;
     char address[NET_ADDRESS_MAX];  // of the ROUTER, as bound
     struct start_point first;       // where the job begins, as configured
-    bool told;                      // the launcher knows why the job has ended, and logs it
+    bool launcher_logs;             // the launcher knows why the job has ended, and logs it
     struct background *files;       // runs jobs that read and write files
     struct beginning *beginning;    // the last job of that kind; NULL: none
     uint64_t begins;                // its number
-    uint64_t standing;              // of the last job that was printed as slow
+    uint64_t slow_job;              // of the last job that was printed as slow
     int found;                      // result of a job: 0 or -1
     struct epoch_options epochs;    // of the first epoch
-    struct poll_clock turns;        // the core's clock
+    struct poll_clock clock;        // the core's clock
     struct waiting waiting;
     struct thread_time *spans;  // NULL: no trace
     int64_t cpu_begin_ns;       // when the job started
@@ -80,7 +80,7 @@ static void scheduler_send(void *ctx, int peer, const struct ps_message *message
     net_lines_send(&s->lines, peer, &m);
 }
 
-static double moment(const struct scheduler *s) { return poll_clock_at(&s->turns, now_seconds()); }
+static double core_time(const struct scheduler *s) { return poll_clock_at(&s->clock, now_seconds()); }
 
 // ---------------------------------------------------------------- the rendezvous
 static void put_text(const struct scheduler *s, const char *name, char *text, size_t bytes) {
@@ -104,7 +104,7 @@ static void opens(void *ctx, const struct epochs *e) {
     put_text(s, NOTICE_NOW, text, bytes);
 }
 
-static void says_start(void *ctx, enum ps_role role, const struct notice_start *start) {
+static void publish_start(void *ctx, enum ps_role role, const struct notice_start *start) {
     struct scheduler *s = ctx;
     char name[MEET_NAME_MAX];
     size_t bytes;
@@ -150,39 +150,27 @@ static void ends(void *ctx, const char *why) {
     rendezvous_abort(((const struct scheduler *)ctx)->o->meet, why);
 }
 
-// ---------------------------------------------------------------- launchers
-static void hear_launcher(struct scheduler *s, int rank, const struct member_news *n) {
-    struct death d;
-    if (!strcmp(n->word, VERDICT_DONE) && n->bytes == 1 && rank == 0) s->childless = *(const char *)n->data;
-    if (!verdict_death(n, &d)) return;
-    bool ended = scheduler_core_error(s->core)[0];
-    struct verdict v = scheduler_core_dead(s->core, &d, moment(s));
-    s->told = s->told || (v.kind == VERDICT_ENDS && !ended);
-    verdict_send(s->o->meet, &s->said, &v);
-}
-
-// ---------------------------------------------------------------- news and messages
-static void hear_news(struct scheduler *s) {
+// ---------------------------------------------------------------- news
+static void take_news(struct scheduler *s) {
     int size = rendezvous_size(s->o->meet);
     for (struct member_news n; rendezvous_news(s->o->meet, &n); free(n.data)) {
         int rank = n.member;
+        struct death d;
+        bool launcher = rank >= 0 && rank < size && n.kind == MEMBER_SENT && s->o->launched;
         n.member -= size;
-        if (rank >= 0 && rank < size && n.kind == MEMBER_SENT && s->o->launched) hear_launcher(s, rank, &n);
-        scheduler_core_on_news(s->core, &n, moment(s));
+        if (launcher && rank == 0 && !strcmp(n.word, VERDICT_DONE) && n.bytes == 1)
+            s->childless = *(const char *)n.data;
+        if (launcher && verdict_death(&n, &d)) {
+            bool ended = scheduler_core_error(s->core)[0];
+            struct verdict v = scheduler_core_dead(s->core, &d, core_time(s));
+            s->launcher_logs = s->launcher_logs || (v.kind == VERDICT_ENDS && !ended);
+            verdict_send(s->o->meet, &s->verdicts, &v);
+        }
+        scheduler_core_on_news(s->core, &n, core_time(s));
     }
 }
 
-// Hands a message to the core; a member's message passes the link first, which may answer.
-static void take_message(struct scheduler *s, struct net_message *m) {
-    int member = scheduler_core_sender_of(s->core, &m->header);
-    if (member >= 0) s->lines.routes[member] = m->from;
-    if (member >= 0) link_receive(s->link, member, &m->header, now_seconds());
-    thread_time_enter(s->spans, (int)m->header.kind, span_for(m->header.step, -1, m->header.rank, 1));
-    scheduler_core_message(s->core, &m->header, moment(s));
-    ps_frame_release(m->frame);
-}
-
-static void say_waiting(struct scheduler *s, double now) {
+static void log_waiting(struct scheduler *s, double now) {
     const struct config *c = s->o->config;
     int workers, servers;
     char text[384];
@@ -197,23 +185,23 @@ static void say_waiting(struct scheduler *s, double now) {
 
 // ---------------------------------------------------------------- files
 // A file system that blocks is slow, not dead.
-static void say_standing(struct scheduler *s) {
+static void log_slow_files(struct scheduler *s) {
     uint64_t number;
     double now = now_seconds(), age_s = background_age(s->files, now, &number);
-    if (age_s <= ps_overdue_s(s->o->config) || number == s->standing || s->o->config->quiet) return;
-    s->standing = number;
+    if (age_s <= ps_overdue_s(s->o->config) || number == s->slow_job || s->o->config->quiet) return;
+    s->slow_job = number;
     info("waiting for the file system of %s: %.0f s so far; members are answered meanwhile",
          s->o->dir ? s->o->dir : "the run", age_s);
 }
 
 // Blocks until the file thread has done job `number`, and prints if that takes long. Called only before the job is
 // known and after its end, because no member is answered meanwhile.
-static void wait_for(struct scheduler *s, uint64_t number) {
-    while (!background_wait(s->files, number, HURRY_MS * 1e-3)) say_standing(s);
+static void wait_for_files(struct scheduler *s, uint64_t number) {
+    while (!background_wait(s->files, number, HURRY_MS * 1e-3)) log_slow_files(s);
 }
 
 static void run_on_file_thread(struct scheduler *s, int (*what)(void *)) {
-    wait_for(s, background_submit(s->files, what, s, NULL));
+    wait_for_files(s, background_submit(s->files, what, s, NULL));
     if (s->found != 0) error_take_over(background_why(s->files));
 }
 
@@ -329,7 +317,7 @@ static int starts(void *ctx, const struct epochs *e, struct start_point *out, ch
         *out = b->out;
         memcpy(error, b->error, WIRE_TEXT_MAX);
         if (!b->rc && s->o->launched)
-            verdict_send(s->o->meet, &s->said, &(struct verdict){.kind = VERDICT_BEGINS});
+            verdict_send(s->o->meet, &s->verdicts, &(struct verdict){.kind = VERDICT_BEGINS});
         return b->rc;
     }
     if (!b) b = s->beginning = xcalloc(1, sizeof *b);
@@ -343,22 +331,22 @@ static uint64_t next_job(void *ctx) {
     return ps_random_id();
 }
 
-static void say_lost(void *ctx, int pid, const char *name) {
+static void send_lost(void *ctx, int pid, const char *name) {
     struct scheduler *s = ctx;
     struct verdict v = {.kind = VERDICT_LOST, .pid = pid};
     snprintf(v.name, sizeof v.name, "%s", name);
-    verdict_send(s->o->meet, &s->said, &v);
+    verdict_send(s->o->meet, &s->verdicts, &v);
 }
 
-struct noting {
+struct absence_note {
     const struct scheduler *s;
     struct absence a;
     char *why;
 };
 
 // A line that cannot be written is reported; the job continues.
-static int note(void *arg) {
-    const struct noting *n = arg;
+static int write_absence(void *arg) {
+    const struct absence_note *n = arg;
     const struct absence *a = &n->a;
     history_add(n->s->o->dir, &(struct history_row){.kind = a->away ? HISTORY_ABSENT : HISTORY_RETURNED,
                                                     .step = a->step,
@@ -369,16 +357,16 @@ static int note(void *arg) {
 }
 
 static void note_free(void *arg) {
-    free(((struct noting *)arg)->why);
+    free(((struct absence_note *)arg)->why);
     free(arg);
 }
 
 static void note_absence(void *ctx, const struct absence *a) {
     const struct scheduler *s = ctx;
     if (!s->o->dir) return;
-    struct noting *n = xcalloc(1, sizeof *n);
-    *n = (struct noting){s, *a, a->loss.why ? xstrdup(a->loss.why) : NULL};
-    background_submit(s->files, note, n, note_free);
+    struct absence_note *n = xcalloc(1, sizeof *n);
+    *n = (struct absence_note){s, *a, a->loss.why ? xstrdup(a->loss.why) : NULL};
+    background_submit(s->files, write_absence, n, note_free);
 }
 
 static int scheduler_loop(struct scheduler *s) {
@@ -387,13 +375,13 @@ static int scheduler_loop(struct scheduler *s) {
         struct net_poll_item items[2] = {{.socket = s->lines.router}, {.fd = rendezvous_news_fd(s->o->meet)}};
         struct net_message m;
         int rc = 0;
-        say_waiting(s, now_seconds());
+        log_waiting(s, now_seconds());
         char text[WIRE_TEXT_MAX];
-        while (scheduler_core_next_slow_line(s->core, moment(s), text) ||
+        while (scheduler_core_next_slow_line(s->core, core_time(s), text) ||
                scheduler_core_next_news_line(s->core, text))
             if (!s->o->config->quiet) info("%s", text);
         if (s->o->step) atomic_store(s->o->step, scheduler_core_steps(s->core));
-        say_standing(s);
+        log_slow_files(s);
         if (ps_stopped(s->o->stop)) return scheduler_core_abort(s->core, "the scheduler was " PS_INTERRUPTED);
         // A launcher has ended the job, or is gone.
         const char *ended = rendezvous_end_reason(s->o->meet);
@@ -403,13 +391,20 @@ static int scheduler_loop(struct scheduler *s) {
         if (net_poll(items, 2, soon ? HURRY_MS : POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
         double now = now_seconds();
-        if (items[1].ready) hear_news(s);
+        if (items[1].ready) take_news(s);
         while (items[0].ready && now_seconds() - now < POLL_MS * 1e-3 &&
-               (rc = net_recv(s->lines.router, &m)) == 1)
-            take_message(s, &m);
+               (rc = net_recv(s->lines.router, &m)) == 1) {
+            // A member's message passes the link first, which may answer; then the core takes it.
+            int member = scheduler_core_sender_of(s->core, &m.header);
+            if (member >= 0) s->lines.routes[member] = m.from;
+            if (member >= 0) link_receive(s->link, member, &m.header, now_seconds());
+            thread_time_enter(s->spans, (int)m.header.kind, span_for(m.header.step, -1, m.header.rank, 1));
+            scheduler_core_message(s->core, &m.header, core_time(s));
+            ps_frame_release(m.frame);
+        }
         if (rc < 0) return scheduler_core_abort(s->core, "the scheduler cannot read its socket");
         // Checks all members, which may be thousands: once for all messages that have arrived together.
-        rc = scheduler_core_tick(s->core, poll_clock_poll(&s->turns, now_seconds()));
+        rc = scheduler_core_tick(s->core, poll_clock_poll(&s->clock, now_seconds()));
         link_tick(s->link, now_seconds());
         if (rc != 0) return -1;
     }
@@ -459,7 +454,7 @@ static int scheduler_open(struct scheduler *s) {
     bool replaced = s->o->launched && (c->recovery.restart || ps_elastic(c));
     struct epoch_options *first = &s->epochs;
     *first = (struct epoch_options){
-        .ctx = s, .job = next_job, .lost = replaced ? say_lost : NULL, .replaced = replaced};
+        .ctx = s, .job = next_job, .lost = replaced ? send_lost : NULL, .replaced = replaced};
     run_on_file_thread(s, read_first);
     if (s->found != 0) return -1;
     if (first->used > first->restarts)
@@ -481,15 +476,15 @@ static int scheduler_open(struct scheduler *s) {
                                    .start = s->first,
                                    .start_s = now_seconds(),
                                    .port = link_port(s->link),
-                                   .meeting = {s, opens, says_start, joins, over, gives_up, ends},
+                                   .meeting = {s, opens, publish_start, joins, over, gives_up, ends},
                                    .epochs = s->epochs,
                                    .starts = starts,
                                    .starts_ctx = s,
                                    .absent = {s, note_absence},
                                    .recorded = s->replay ? recorded : NULL,
                                    .recorded_ctx = s};
-    s->turns.lost_s = ps_lost_s(c);
-    poll_clock_poll(&s->turns, co.start_s);
+    s->clock.lost_s = ps_lost_s(c);
+    poll_clock_poll(&s->clock, co.start_s);
     s->core = scheduler_core_create(&co);
     return 0;
 }
@@ -527,16 +522,17 @@ int ps_scheduler_run(const struct ps_role_options *o) {
         rc = scheduler_loop(&s);
         const char *why = scheduler_core_error(s.core);
         // Its launcher logs it, or has ended the job.
-        error_quiet(s.told || (o->launched && ps_was_interrupted(why)) ? QUIET_ALL : QUIET_NOT);
+        error_quiet(s.launcher_logs || (o->launched && ps_was_interrupted(why)) ? QUIET_ALL : QUIET_NOT);
         if (rc != 0) ps_fail(why);
         error_quiet(QUIET_NOT);
         if (rc == 0) {
             run_on_file_thread(&s, trace_end);
             rc = s.found;
         }
-        if (rc == 0 && o->launched) verdict_send(o->meet, &s.said, &(struct verdict){.kind = VERDICT_OVER});
+        if (rc == 0 && o->launched)
+            verdict_send(o->meet, &s.verdicts, &(struct verdict){.kind = VERDICT_OVER});
     }
-    if (s.files) wait_for(&s, background_submitted(s.files));
+    if (s.files) wait_for_files(&s, background_submitted(s.files));
     background_destroy(&s.files);
     net_destroy(&s.net, FLUSH_MS);
     scheduler_core_destroy(&s.core);

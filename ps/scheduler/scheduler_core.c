@@ -64,8 +64,9 @@ static void members_free(struct membership *m) {
     free(m->first_identity);
 }
 
-// The members of a new epoch: none is present, and those that were are old.
-static void members_anew(struct scheduler_core *c, double start_s) {
+// Opens a new epoch.
+static void epoch_opens(struct scheduler_core *c, double start_s) {
+    // 1. Its members: none is present, and those that were are old.
     const struct membership *before = &c->members;
     struct membership next = {.workers = c->o.config->workers,
                               .servers = c->o.map->servers,
@@ -87,12 +88,15 @@ static void members_anew(struct scheduler_core *c, double start_s) {
     }
     members_free(&c->members);
     c->members = next;
+    // 2. Its rounds. Then the members learn of it.
+    c->rounds = rounds_create(&c->o, &c->members);
+    c->o.meeting.opens(c->o.meeting.ctx, &c->epochs);
 }
 
 // ---------------------------------------------------------------- what an epoch resumes from
 // The addresses of all shards and, for servers, the process of each worker rank: their shards learn these from it.
-// WIRE_MEMBER carries later changes; an older life than the latest no longer counts.
-static struct roster *roster_of(const struct scheduler_core *c, int workers) {
+// WIRE_MEMBER carries later changes; an older process number than the latest no longer counts.
+static struct notice_start start_of(const struct scheduler_core *c, int workers, uint32_t life) {
     int threads = c->o.map->threads;
     struct roster *r = roster_create(c->members.shards, workers);
     for (int g = 0; g < c->members.shards; g++) {
@@ -103,11 +107,7 @@ static struct roster *roster_of(const struct scheduler_core *c, int workers) {
     for (int w = 0; w < workers; w++)
         if (c->members.m[w].present)
             r->worker[w] = (struct roster_worker){c->members.m[w].incarnation, c->members.m[w].life};
-    return r;
-}
-
-static struct notice_start start_of(const struct scheduler_core *c, int workers, uint32_t life) {
-    return (struct notice_start){c->members.start, ps_elastic(c->o.config) ? life : 0, roster_of(c, workers)};
+    return (struct notice_start){c->members.start, ps_elastic(c->o.config) ? life : 0, r};
 }
 
 // A worker has entered since the job started, and may connect to the servers: informs it and them, once.
@@ -123,13 +123,6 @@ static void let_in(struct scheduler_core *c, int w) {
 }
 
 // ---------------------------------------------------------------- epochs
-// Opens a new epoch: its members and its rounds.
-static void epoch_opens(struct scheduler_core *c, double start_s) {
-    members_anew(c, start_s);
-    c->rounds = rounds_create(&c->o, &c->members);
-    c->o.meeting.opens(c->o.meeting.ctx, &c->epochs);
-}
-
 // All ranks that the epoch waits for are present, and what they resume from is known.
 static void epoch_begins(struct scheduler_core *c, double now) {
     struct scheduler_options o = c->o;
@@ -434,17 +427,14 @@ static void left(struct scheduler_core *c, int i, double now) {
     m->here = false;
 }
 
-// Messages of a process that is no longer here do not count.
-static bool is_from_current(const struct member *m, const struct member_news *n) {
-    return m->here && m->incarnation == n->incarnation;
-}
-
 void scheduler_core_on_news(struct scheduler_core *c, const struct member_news *n, double now) {
     bool known = n->member >= 0 && n->member < c->members.workers + c->members.servers;
     if (c->error[0]) return;
     if (n->kind == MEMBER_REFUSED) text_shorten(c->members.refused, sizeof c->members.refused, n->why);
     if (n->kind == MEMBER_JOINED && known) came(c, n, now);
-    if (!known || !is_from_current(&c->members.m[n->member], n)) return;
+    // Messages of a process that is no longer here do not count.
+    if (!known || !c->members.m[n->member].here || c->members.m[n->member].incarnation != n->incarnation)
+        return;
     if (n->kind == MEMBER_SENT) said(c, n, now);
     if (n->kind == MEMBER_LEFT) left(c, n->member, now);
     if (n->kind == MEMBER_LOST) lost(c, n, now);

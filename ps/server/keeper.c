@@ -82,27 +82,21 @@ static int leave_reason(void *arg) {
     return 0;
 }
 
-// In the background, since the disk may be slow or stuck: the shard does not wait for it.
-static void refuse(struct keeper *k, int64_t step) {
-    struct keeper_file *o = xcalloc(1, sizeof *o);
-    *o = file_of(k, step);
-    background_submit(k->refusals, leave_reason, o, free);
-    pthread_mutex_lock(&k->mutex);
-    k->figures.failed++;
-    pthread_mutex_unlock(&k->mutex);
-}
-
 void keeper_keep(void *keeper, const struct kept_key *x) {
     struct keeper *k = keeper;
     struct entry *e = &k->entries[x->counts.key];
     bool busy = false;
     pthread_mutex_lock(&k->mutex);
     bool mine = !k->ending && joins_checkpoint(k, order_of(x), &busy);
+    if (busy) k->figures.failed++;
     pthread_mutex_unlock(&k->mutex);
-    if (!mine) {
-        if (busy) refuse(k, x->step);
-        return;
+    if (busy) {
+        // In the background, since the disk may be slow or stuck: the shard does not wait for it.
+        struct keeper_file *o = xcalloc(1, sizeof *o);
+        *o = file_of(k, x->step);
+        background_submit(k->refusals, leave_reason, o, free);
     }
+    if (!mine) return;
     double begin = now_seconds();
     size_t workers = (size_t)k->o.file.config->workers;
     int64_t *pushed = k->pushed + (size_t)x->counts.key * workers;
@@ -195,21 +189,17 @@ static int write_range(const struct keeper *k, struct writing *w, const struct p
     return rc;
 }
 
-static int write_key(const struct keeper *k, struct writing *w, const struct key_counts *counts) {
-    const struct partition *p = &k->o.file.map->parts[counts->key];
-    const struct server_buffers *copy = &k->o.copies[counts->key];
-    if (w->table) key_table_add(w->table, counts);
-    int rc = write_range(k, w, p, copy->master);
-    for (int i = 0; i < k->states && !rc; i++) rc = write_range(k, w, p, copy->state[i]);
-    return rc;
-}
-
 // Writes keys as they arrive. Returns 0, or -1 with *why; the file is closed in both cases.
 static int write_keys(struct keeper *k, struct writing *w, char **why) {
     struct entry *e = NULL;
     int rc = 0;
-    for (int i = 0; i < k->count && !rc && (e = await_key(k, k->keys[i])); i++)
-        rc = write_key(k, w, &e->counts);
+    for (int i = 0; i < k->count && !rc && (e = await_key(k, k->keys[i])); i++) {
+        const struct partition *p = &k->o.file.map->parts[e->counts.key];
+        const struct server_buffers *copy = &k->o.copies[e->counts.key];
+        if (w->table) key_table_add(w->table, &e->counts);
+        rc = write_range(k, w, p, copy->master);
+        for (int kind = 0; kind < k->states && !rc; kind++) rc = write_range(k, w, p, copy->state[kind]);
+    }
     bool whole = e || !k->count;
     if (whole && !*background_flag(k->writer)) return part_file_finish(&w->part, why);  // sets *why itself
     *why = xstrdup("the job ended before it was complete");
@@ -217,21 +207,15 @@ static int write_keys(struct keeper *k, struct writing *w, char **why) {
     return -1;
 }
 
-// Returns 0, or -1 with *why.
-static int write_file(struct keeper *k, int64_t *bytes, char **why) {
-    struct writing w = {0};
-    int rc = open_file(k, &w, why);
-    if (rc == 0) *bytes = part_file_bytes(w.part);
-    if (rc == 0) rc = write_keys(k, &w, why);
-    key_table_destroy(&w.table);
-    return rc;
-}
-
 static int write_checkpoint(void *keeper) {
     struct keeper *k = keeper;
     char *why = NULL;
     int64_t bytes = 0, step = k->order / 2;
-    int rc = write_file(k, &bytes, &why);
+    struct writing w = {0};
+    int rc = open_file(k, &w, &why);
+    if (rc == 0) bytes = part_file_bytes(w.part);
+    if (rc == 0) rc = write_keys(k, &w, &why);
+    key_table_destroy(&w.table);
     pthread_mutex_lock(&k->mutex);
     for (int i = 0; i < k->count; i++) k->entries[k->keys[i]].there = false;
     if (rc == 0) k->figures.complete++, k->figures.bytes += bytes;

@@ -192,14 +192,6 @@ static int commit_sum(struct server_core *c, struct server_key *k) {
     return 0;
 }
 
-// Workers that have waited for this push get its time in their answers.
-static void answer_waiting(struct server_core *c, struct server_key *k, int pusher) {
-    int64_t *ready_ns = k->slots->ready_ns;
-    for (int w = 0; w < c->rule.workers && pusher >= 0; w++)
-        if (w != pusher && pull_ready(c, k, w)) ready_ns[w] = ps_later(ready_ns[w], ready_ns[pusher]);
-    answer_pulls(c, k);
-}
-
 int commit_last_sum(struct server_core *c, struct server_key *k) {
     k->sum.ends = true;
     if (!k->sum.pushes) return 0;
@@ -256,7 +248,10 @@ int on_arrival_admit(struct server_core *c, struct server_key *k, const struct w
     k->staleness[w] = age_for_worker(c, h->flags, age);
     k->slots->ready_ns[w] = h->ready_ns;
     if (g->frame || !k->pulls[w].pending) acknowledge(c, k, w, h->step, false);
-    answer_waiting(c, k, w);
+    for (int r = 0; r < c->rule.workers; r++)
+        if (r != w && pull_ready(c, k, r))
+            k->slots->ready_ns[r] = ps_later(k->slots->ready_ns[r], k->slots->ready_ns[w]);
+    answer_pulls(c, k);
     if (checkpoint_wanted(c, h)) checkpoint_key(c, k, h->step + 1, false);
     return 0;
 }

@@ -107,23 +107,19 @@ static int check_reachable(struct server_core *c, const struct server_key *k, co
         (long long)k->version);
 }
 
-// The held push is the next in the recording.
-static int apply_held(struct server_core *c, struct server_key *k, int worker) {
-    const struct wire_header h = held_push_header(&replay_of(k)->w[worker].push, k->key, worker);
-    const struct gradient g = k->slots->held[worker];
-    k->slots->held[worker] = (struct gradient){0};
-    if (g.frame) c->totals.held_bytes -= g.bytes;
-    return on_arrival_admit(c, k, &h, &g);
-}
-
 static int replayed_advance(struct server_core *c, struct server_key *k) {
     for (const struct arrival *a; (a = arrivals_at(c->o.replay, k->key, replay_of(k)->next));) {
         if (check_reachable(c, k, a) != 0) return -1;
         const struct held_push *p = &replay_of(k)->w[a->worker].push;
         if (!is_held(k, a->worker) || version_needed(c, k)) return 0;
         if (check_recorded(c, k, p, a) != 0) return -1;
+        // The held push is the next in the recording.
+        const struct wire_header h = held_push_header(p, k->key, a->worker);
+        const struct gradient g = k->slots->held[a->worker];
+        k->slots->held[a->worker] = (struct gradient){0};
+        if (g.frame) c->totals.held_bytes -= g.bytes;
         replay_of(k)->next++;
-        if (apply_held(c, k, a->worker) != 0) return -1;
+        if (on_arrival_admit(c, k, &h, &g) != 0) return -1;
     }
     return 0;
 }

@@ -56,12 +56,6 @@ struct textbook ps_server_textbook(const struct config *c) {
     return (struct textbook){.shared = master_and_states + (policy->textbook ? policy->textbook(c) : 0)};
 }
 
-// Adds `keys` keys like p to bytes.
-static void add_keys(size_t bytes[MEM_CLASSES], const struct arena *of_one, int64_t keys) {
-    for (int k = 0; k < MEM_CLASSES; k++)
-        bytes[k] = (size_t)size_plus((int64_t)bytes[k], size_times((int64_t)of_one->bytes[k], keys));
-}
-
 // By unit, keys of the same size may be pulled unequally often.
 int ps_server_alike(const struct config *c, const struct layout *l, int rank) {
     if (ps_by_units(c) && !ps_beside(c)) return 1;
@@ -101,7 +95,10 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
         arena_init(&one, NULL);
         server_carve_key(&one, c, &p, publishes ? &room : NULL, &unused);
         server_carve_copy(&one, c, &p, &unused);
-        add_keys(mem->predicted_bytes, &one, own[i]);
+        for (int k = 0; k < MEM_CLASSES; k++) {
+            int64_t all = size_times((int64_t)one.bytes[k], own[i]);
+            mem->predicted_bytes[k] = (size_t)size_plus((int64_t)mem->predicted_bytes[k], all);
+        }
         pushed = size_plus(pushed, size_times((int64_t)push_bytes(&c->ps.code, c->dtype, p.end), own[i]));
     }
     if (publishes) mem->predicted_bytes[MEM_COMM] += dev_round(SEGMENT_HEAD);

@@ -46,15 +46,6 @@ void server_sharing_destroy(struct server_sharing *s) {
     *s = (struct server_sharing){.own.fd = -1};
 }
 
-// Another process has the worker's rank. Shards that do not know it yet still use the old segment.
-static void retire_segment(struct worker_segment *w, uint32_t life) {
-    w->old = xrealloc(w->old, (unsigned long)(w->olds + 1) * sizeof *w->old);
-    w->old[w->olds++] = (struct old_segment){w->segment, w->life};
-    w->segment = (struct segment){.fd = -1};
-    w->name[0] = 0;
-    w->life = life;
-}
-
 static void close_unknown(const struct server_sharing *s, struct worker_segment *w) {
     uint32_t least = w->life;
     int left = 0;
@@ -74,7 +65,14 @@ static int reach(struct server_sharing *s, int thread, const struct wire_header 
     const char *name = h->text;
     int rc = 0;
     pthread_mutex_lock(&s->lock);
-    if (h->life > w->life) retire_segment(w, h->life);
+    // Another process has the worker's rank. Shards that do not know it yet still use the old segment.
+    if (h->life > w->life) {
+        w->old = xrealloc(w->old, (unsigned long)(w->olds + 1) * sizeof *w->old);
+        w->old[w->olds++] = (struct old_segment){w->segment, w->life};
+        w->segment = (struct segment){.fd = -1};
+        w->name[0] = 0;
+        w->life = h->life;
+    }
     if (!w->name[0] && !(rc = segment_open(&w->segment, name, SEGMENT_WRITE, why)))
         snprintf(w->name, sizeof w->name, "%.*s", SEGMENT_NAME_MAX - 1, name);
     if (!rc && strcmp(w->name, name) != 0) {

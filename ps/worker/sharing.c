@@ -50,14 +50,6 @@ static int fall_back_to_tcp(struct sharing *s, const char *why) {
     return 0;
 }
 
-// Creates the segment of so many bytes, page-locked if a GPU copies to and from it.
-static int open_own(struct sharing *s, struct arena *a, size_t bytes) {
-    const char *why = "";
-    if (segment_create(&s->own, bytes) != 0) return -1;
-    struct arena_room room = {s->own.base, s->own.bytes};
-    return worker_lock(a, s->c, &room, &why) == 0 ? 0 : fall_back_to_tcp(s, why);
-}
-
 int sharing_create(struct sharing *s, const struct config *c, const struct layout *l,
                    const struct shard_map *m, struct arena *a, struct worker_buffers *out) {
     struct arena measured;
@@ -68,8 +60,14 @@ int sharing_create(struct sharing *s, const struct config *c, const struct layou
     for (int r = 0; r < m->servers; r++) s->servers[r].fd = -1;
     s->in_place = ps_weights_in_place(c, m->pages, m->count);
     arena_init(&measured, NULL);
-    if (ps_shares_any(c)) worker_carve(&measured, c, l, s->in_place, &room, out);
-    if (ps_shares_any(c) && open_own(s, a, room.used) != 0) return -1;
+    // The own segment, page-locked if a GPU copies to and from it.
+    if (ps_shares_any(c)) {
+        const char *why = "";
+        worker_carve(&measured, c, l, s->in_place, &room, out);
+        if (segment_create(&s->own, room.used) != 0) return -1;
+        struct arena_room own = {s->own.base, s->own.bytes};
+        if (worker_lock(a, s->c, &own, &why) != 0 && fall_back_to_tcp(s, why) != 0) return -1;
+    }
     room = (struct arena_room){.base = s->own.base, .used = SEGMENT_HEAD};
     worker_carve(a, c, l, s->in_place, s->own.base ? &room : NULL, out);
     if (a->failed) return -1;

@@ -34,14 +34,14 @@ struct star {
     struct rendezvous *meet;
     bool joined;  // other programs have started the ranks; else this launcher starts all roles
     int rank, size;
-    int *server_rank;           // (servers) the rank whose launcher starts each
-    bool unlocked;              // the rendezvous has no key although the job has one
-    char host[64], place[300];  // host: this machine; place: the rendezvous, "tcp://HOST:PORT"
-    bool *gone;                 // (size) it was logged that the rank is gone
-    bool others_informed;       // the other launchers know that this one ends
+    int *server_rank;             // (servers) the rank whose launcher starts each
+    bool no_key;                  // the rendezvous has no key although the job has one
+    char host[64], address[300];  // host: this machine; address: of the rendezvous, "tcp://HOST:PORT"
+    bool *loss_logged;            // (size) it was logged that the rank is gone
+    bool others_informed;         // the other launchers know that this one ends
     char lost[400];
     // The scheduler's thread, in rank 0's launcher.
-    bool schedules;
+    bool has_scheduler;
     struct ps_role_options role;
     struct config inner;  // the star's own configuration: with local steps one of its steps is a round
     struct job_key key;
@@ -68,8 +68,8 @@ static int rank_on(const char *word, size_t n, const struct rank_place *ranks, i
     return -1;
 }
 
-static int refuse(const char *servers_on, const char *word, size_t n, const struct rank_place *ranks,
-                  int count) {
+static int fail_no_machine(const char *servers_on, const char *word, size_t n, const struct rank_place *ranks,
+                           int count) {
     char names[200] = "";
     size_t at = 0;
     for (int r = 0, next = 0; r < count; r++) {
@@ -87,26 +87,26 @@ static int refuse(const char *servers_on, const char *word, size_t n, const stru
 
 int placement_servers(const char *servers_on, const struct rank_place *ranks, int count, int servers,
                       int *rank_of) {
-    int *turn = xcalloc((size_t)count + strlen(servers_on), sizeof *turn), turns = 0, rc = 0;
+    int *launchers = xcalloc((size_t)count + strlen(servers_on), sizeof *launchers), listed = 0, rc = 0;
     if (!strcmp(servers_on, "workers")) {
-        for (int r = 0; r < count; r++) turn[turns++] = r;
+        for (int r = 0; r < count; r++) launchers[listed++] = r;
     } else if (!strcmp(servers_on, "hosts")) {
         for (int r = 0; r < count; r++)
-            if (ranks[r].machine == turns) turn[turns++] = r;
+            if (ranks[r].machine == listed) launchers[listed++] = r;
     } else {
         for (const char *word = servers_on; word && !rc;
              word = strchr(word, ',') ? strchr(word, ',') + 1 : NULL) {
             size_t n = strcspn(word, ",");
-            turn[turns] = rank_on(word, n, ranks, count);
-            if (turn[turns++] < 0) rc = refuse(servers_on, word, n, ranks, count);
+            launchers[listed] = rank_on(word, n, ranks, count);
+            if (launchers[listed++] < 0) rc = fail_no_machine(servers_on, word, n, ranks, count);
         }
     }
-    for (int s = 0; s < servers && !rc; s++) rank_of[s] = turn[s % turns];
-    free(turn);
+    for (int s = 0; s < servers && !rc; s++) rank_of[s] = launchers[s % listed];
+    free(launchers);
     return rc;
 }
 
-static int lay(struct star *s) {
+static int place_servers(struct star *s) {
     struct rank_place *places = xcalloc((size_t)s->size, sizeof *places);
     gethostname(s->host, sizeof s->host - 1);
     for (int r = 0; r < s->size; r++) {
@@ -120,7 +120,7 @@ static int lay(struct star *s) {
 }
 
 // The machine's address replaces the host in parameter_server.bind; the port remains.
-static void bind_here(struct star *s, struct config *c) {
+static void bind_own_address(struct star *s, struct config *c) {
     bool alone = rendezvous_machines(s->meet) == 1;
     const char *address = alone ? "127.0.0.1" : rendezvous_member(s->meet, s->rank)->address;
     const char *port = strrchr(c->ps.bind, ':');
@@ -134,7 +134,7 @@ static void bind_here(struct star *s, struct config *c) {
 // Rank 0 was given the key, or makes it, and passes it to the others' children. If the rendezvous has a key, all have
 // it.
 static int share_key(const struct star *s) {
-    if (s->c->security.insecure || (s->joined && !s->unlocked)) return 0;
+    if (s->c->security.insecure || (s->joined && !s->no_key)) return 0;
     if (s->rank == 0 && job_key_hand_down()) return -1;
     if (!s->joined) return 0;
     const char *own = getenv(JOB_KEY_VARIABLE);
@@ -150,31 +150,31 @@ static int share_key(const struct star *s) {
 // If other programs have started the ranks: places the servers among the ranks, and lets all agree on one key.
 // Otherwise also opens the rendezvous for the roles that this launcher starts. Returns 0, or the exit status after
 // logging.
-static int meet(struct star *s, struct config *c) {
+static int open_rendezvous(struct star *s, struct config *c) {
     const struct member_address here = {"127.0.0.1", 0};
     const struct rank_env *env = &s->run->env;
     const char *key = getenv(JOB_KEY_VARIABLE);
-    s->gone = xcalloc((size_t)s->size, sizeof *s->gone);
-    s->unlocked = s->joined && !(key && *key) && !c->security.insecure;
+    s->loss_logged = xcalloc((size_t)s->size, sizeof *s->loss_logged);
+    s->no_key = s->joined && !(key && *key) && !c->security.insecure;
     snprintf(s->bind, sizeof s->bind, "tcp://127.0.0.1:*");
-    if (s->joined) bind_here(s, c);
-    if (s->joined) address_endpoint(env->host, env->port, s->place, sizeof s->place);
-    if (lay(s) != 0) return EXIT_USAGE;
+    if (s->joined) bind_own_address(s, c);
+    if (s->joined) address_endpoint(env->host, env->port, s->address, sizeof s->address);
+    if (place_servers(s) != 0) return EXIT_USAGE;
     if (share_key(s) != 0) return EXIT_RUN_FAILED;
     if (s->joined) return 0;
     if (!(s->meet = member_open(c, &here, c->security.insecure))) return EXIT_RUN_FAILED;
-    address_endpoint(here.host, rendezvous_port(s->meet), s->place, sizeof s->place);
+    address_endpoint(here.host, rendezvous_port(s->meet), s->address, sizeof s->address);
     return 0;
 }
 
 // ---------------------------------------------------------------- the scheduler: a thread of this process
 // It has its own file descriptors: strangers' connections may use up the scheduler's, and the launcher can still start
 // children.
-static void *schedule(void *arg) {
+static void *scheduler_main(void *arg) {
     struct star *s = arg;
-    int meeting[2];
-    rendezvous_descriptors(s->role.meet, meeting);
-    background_own_descriptors(meeting, 2);
+    int descriptors[2];
+    rendezvous_descriptors(s->role.meet, descriptors);
+    background_own_descriptors(descriptors, 2);
     if (ps_scheduler_run(&s->role))
         snprintf(s->why, sizeof s->why, "%s", *error_last() ? error_last() : "the scheduler has failed");
     s->ended = 1;
@@ -185,23 +185,23 @@ static void *schedule(void *arg) {
 static int start_scheduler(struct star *s) {
     const struct job *j = s->job;
     const struct config *c = j->config;
-    int keyed = job_key_open(c->security.insecure, &s->key);
-    if (keyed < 0) return -1;
-    bool concerns = c->trace || c->recovery.restart || ps_elastic(c) || c->recovery.resume;
+    int has_key = job_key_open(c->security.insecure, &s->key);
+    if (has_key < 0) return -1;
+    bool uses_dir = c->trace || c->recovery.restart || ps_elastic(c) || c->recovery.resume;
     s->inner = local_steps_inner(c);
     s->role = (struct ps_role_options){.config = &s->inner,
                                        .layout = j->layout,
                                        .spec = &j->spec,
                                        .scheduler = s->bind,
                                        .meet = s->meet,
-                                       .dir = concerns ? j->dir : NULL,
-                                       .key = keyed ? &s->key : NULL,
+                                       .dir = uses_dir ? j->dir : NULL,
+                                       .key = has_key ? &s->key : NULL,
                                        .rank = -1,
                                        .stop = &s->stop,
                                        .launched = true,
                                        .step = &s->step};
-    int why = pthread_create(&s->thread, NULL, schedule, s);
-    s->schedules = !why;
+    int why = pthread_create(&s->thread, NULL, scheduler_main, s);
+    s->has_scheduler = !why;
     return why ? fail("cannot start the scheduler's thread: %s; " ERROR_RAISE_THREADS, strerror(why)) : 0;
 }
 
@@ -213,10 +213,10 @@ static int start_role(struct star *s, const char *role, int rank) {
     snprintf(threads, sizeof threads, "%d", job_threads(s->job));
     snprintf(number, sizeof number, "%d", rank);
     snprintf(ranks, sizeof ranks, "%d", s->run->env.size);
-    argv[n++] = "--scheduler", argv[n++] = s->place;
+    argv[n++] = "--scheduler", argv[n++] = s->address;
     argv[n++] = "--rank", argv[n++] = number;
     if (s->joined) argv[n++] = "--ranks", argv[n++] = ranks;
-    if (s->unlocked) argv[n++] = "--open";
+    if (s->no_key) argv[n++] = "--open";
     if (!strcmp(role, "worker")) {
         argv[n++] = "--threads", argv[n++] = threads;
         if (s->joined) {
@@ -248,9 +248,9 @@ static int start(void *ctx) {
 }
 
 // ---------------------------------------------------------------- news at the rendezvous
-static int works_on(void *ctx) {
+static int has_work(void *ctx) {
     struct star *s = ctx;
-    return s->schedules && !s->ended;
+    return s->has_scheduler && !s->ended;
 }
 
 // Looks for a rank whose launcher is gone with its children. Returns the reason, or NULL if the scheduler decides about
@@ -258,8 +258,8 @@ static int works_on(void *ctx) {
 static const char *find_lost_rank(struct star *s) {
     for (int r = 0; r < s->size && rendezvous_lost(s->meet) >= 0; r++) {
         const struct rendezvous_member *m = rendezvous_member(s->meet, r);
-        if (s->gone[r] || m->machine < 0 || !rendezvous_is_lost(s->meet, r)) continue;
-        s->gone[r] = true;
+        if (s->loss_logged[r] || m->machine < 0 || !rendezvous_is_lost(s->meet, r)) continue;
+        s->loss_logged[r] = true;
         snprintf(s->lost, sizeof s->lost, "rank %d, on %s, is lost, with the roles that it started%s", r,
                  m->host, ps_elastic(s->c) ? "" : ": the run ends");
         if (!ps_elastic(s->c)) return s->lost;
@@ -290,16 +290,16 @@ static const char *on_poll(void *ctx, const char *ends) {
 
 // ---------------------------------------------------------------- the run
 // If its files block, the scheduler's thread uses its memory until this process ends, so nothing is freed.
-static void leave(struct star **star) {
+static void star_free(struct star **star) {
     struct star *s = *star;
     free(s->program);
     s->program = NULL;
-    if (s->schedules && !s->ended) return;
-    if (s->schedules) pthread_join(s->thread, NULL);
+    if (s->has_scheduler && !s->ended) return;
+    if (s->has_scheduler) pthread_join(s->thread, NULL);
     job_key_forget(&s->key);
     if (!s->joined) rendezvous_close(&s->meet);
     free(s->server_rank);
-    free(s->gone);
+    free(s->loss_logged);
     free(s);
     *star = NULL;
 }
@@ -315,7 +315,7 @@ static int launch(struct run *r, int *interrupted_by) {
                                .poll = on_poll,
                                .start = start,
                                .others = r->meet != NULL,
-                               .background_work = r->env.rank > 0 ? NULL : works_on,
+                               .background_work = r->env.rank > 0 ? NULL : has_work,
                                .decided = c->recovery.restart || ps_elastic(c)};
     struct star *s = xcalloc(1, sizeof *s);
     *s = (struct star){.run = r,
@@ -327,9 +327,9 @@ static int launch(struct run *r, int *interrupted_by) {
                        .rank = r->meet ? r->env.rank : 0,
                        .size = c->workers,
                        .step = -1};
-    int refused = s->program ? meet(s, r->config) : EXIT_RUN_FAILED;
+    int refused = s->program ? open_rendezvous(s, r->config) : EXIT_RUN_FAILED;
     if (refused) {
-        leave(&s);
+        star_free(&s);
         return refused;
     }
     o.ctx = s;
@@ -337,7 +337,7 @@ static int launch(struct run *r, int *interrupted_by) {
     int status =
         launch_run(o, deadline_s, r->env.rank > 0 ? NULL : "this step", &s->launcher, interrupted_by);
     if (s->config_fd >= 0) close(s->config_fd);
-    leave(&s);
+    star_free(&s);
     return status;
 }
 

@@ -43,9 +43,9 @@ struct role {
     struct config inner;  // the star's own configuration: with local steps one of its steps is a round
     struct ps_role_options ps;
     struct job_key key;
-    struct session_end end;         // job: known once the scheduler has answered
-    char listens[NET_ADDRESS_MAX];  // the scheduler's address for rounds
-    long rank, ranks, local_rank;   // ranks: size of the rendezvous
+    struct session_end end;                // job: known once the scheduler has answered
+    char rounds_address[NET_ADDRESS_MAX];  // the scheduler's address for rounds
+    long rank, ranks, local_rank;          // ranks: size of the rendezvous
     bool by_hand;
     bool unusable;  // model, data or directory, which was logged
 };
@@ -90,9 +90,9 @@ static int read_identity(struct role *r, struct config *c) {
         free(c->ps.bind);
         c->ps.bind = xasprintf("%.*s:*", (int)(port - at), at);
     }
-    int keyed = job_key_open(c->security.insecure, &r->key);
-    if (keyed > 0) r->ps.key = &r->key;
-    return keyed < 0 ? -1 : 0;
+    int has_key = job_key_open(c->security.insecure, &r->key);
+    if (has_key > 0) r->ps.key = &r->key;
+    return has_key < 0 ? -1 : 0;
 }
 
 // Prepares the role's files in --out DIR. Worker 0 takes DIR once all roles are present and before any has written;
@@ -149,8 +149,8 @@ static int prepare(struct role *r, struct config *c) {
     r->ps.dir = uses_dir ? c->out : NULL;
     r->job.dir = scheduler ? NULL : c->out;
     r->ps.rank = (int)r->rank;
-    r->ps.quoted = !r->by_hand;
-    r->ps.say_waiting = r->by_hand && !c->quiet;
+    r->ps.launcher_logs = !r->by_hand;
+    r->ps.log_waiting = r->by_hand && !c->quiet;
     return 0;
 }
 
@@ -168,8 +168,8 @@ static int open_rendezvous(struct role *r) {
     const char *port = strrchr(r->ps.scheduler, ':');
     info("listening on %.*s:%d", (int)(port - r->ps.scheduler), r->ps.scheduler, rendezvous_port(r->ps.meet));
     if (!r->ps.key) warn("security %s", ps_security_words(r->job.config));
-    address_endpoint(own, 0, r->listens, sizeof r->listens);
-    r->ps.scheduler = r->listens;
+    address_endpoint(own, 0, r->rounds_address, sizeof r->rounds_address);
+    r->ps.scheduler = r->rounds_address;
     return 0;
 }
 
@@ -206,7 +206,7 @@ static int run_worker(struct role *r) {
 }
 
 // Enters the rendezvous first, so that the process counts as alive while it opens its device and reads files.
-static int make_ready(struct role *r, struct config *c) {
+static int enter_and_read(struct role *r, struct config *c) {
     bool computes = is(r, &command_worker), open = cli_get(r->args, "open") || !r->ps.key;
     r->ps.meet = member_enter(&r->ps, computes ? PS_WORKER : PS_SERVER, (int)r->ranks, open);
     if (!r->ps.meet) return -1;
@@ -232,7 +232,7 @@ static void leave_rendezvous(struct role *r, int rc) {
 static int run(struct role *r, struct config *c) {
     bool scheduler = is(r, &command_scheduler);
     error_set_label(scheduler ? "%s" : "%s %ld", r->command->name, r->rank);
-    int rc = scheduler ? 0 : make_ready(r, c);
+    int rc = scheduler ? 0 : enter_and_read(r, c);
     r->ps.stop = r->job.stop = stop_install_role(is(r, &command_worker));
     if (!rc) rc = scheduler ? run_scheduler(r) : is(r, &command_server) ? run_server(r) : run_worker(r);
     leave_rendezvous(r, rc);

@@ -103,7 +103,7 @@ static int predict(const struct config *c, const struct layout *l, const char *r
     const struct config in = local_steps_inner(c);
     out->record_bytes = is_server(role) ? ps_server_records(&in, l, rank) : ps_worker_records(&in, l);
     if (out->record_bytes < 0) return -1;
-    if (is_server(role) || ps_beside(c)) out->same_ranks = ps_server_alike(c, l, rank);
+    if (is_server(role) || ps_beside(c)) out->same_ranks = ps_server_same_ranks(c, l, rank);
     if (is_server(role) && ps_server_predict(&in, l, rank, &out->memory, &out->wire)) return -1;
     out->wire = local_steps_wire(out->wire, config_round(&in));
     if (is_server(role)) return 0;

@@ -5,7 +5,7 @@
 #include "shared/core/error.h"
 
 // The last batch given to one worker.
-struct taker {
+struct last_take {
     bool known;     // it has sent a TAKE
     int64_t step;   // of the TAKE
     int64_t batch;  // -1: none was left
@@ -13,27 +13,27 @@ struct taker {
 
 struct budget {
     struct budget_options o;
-    struct taker *takers;  // (workers)
+    struct last_take *takes;  // (workers)
     bool begun, stopped;
-    int64_t next;   // the lowest that no worker has had
-    int64_t *back;  // (DONE_MOST) batches below next that still have to be handed out, in order
+    int64_t next;       // the lowest that no worker has had
+    int64_t *returned;  // (DONE_MAX) batches below next that still have to be handed out, in order
     int first, count;
 };
 
-#define DONE_MOST (WIRE_VALUES_MAX * BUDGET_BITS)
+#define DONE_MAX (WIRE_VALUES_MAX * BUDGET_BITS)
 
 struct budget *budget_create(const struct budget_options *o) {
     struct budget *b = xcalloc(1, sizeof *b);
     b->o = *o;
-    b->back = xcalloc(DONE_MOST, sizeof *b->back);
-    b->takers = xcalloc((unsigned long)o->workers, sizeof *b->takers);
+    b->returned = xcalloc(DONE_MAX, sizeof *b->returned);
+    b->takes = xcalloc((unsigned long)o->workers, sizeof *b->takes);
     return b;
 }
 
 void budget_destroy(struct budget **at) {
     if (!*at) return;
-    free((*at)->back);
-    free((*at)->takers);
+    free((*at)->returned);
+    free((*at)->takes);
     free(*at);
     *at = NULL;
 }
@@ -65,20 +65,20 @@ static void begin(struct budget *b, const struct wire_header *h) {
     for (int64_t at = 0; at < most && h->version + at < b->o.total; at++)
         if (is_done(h, at)) b->next = h->version + at + 1;
     for (int64_t batch = h->version; batch < b->next; batch++)
-        if (!is_done(h, batch - h->version)) b->back[b->count++] = batch;
+        if (!is_done(h, batch - h->version)) b->returned[b->count++] = batch;
 }
 
 // ---------------------------------------------------------------- handing out
 bool budget_take(struct budget *b, int worker, const struct wire_header *h, struct wire_header *out) {
-    struct taker *t = &b->takers[worker];
+    struct last_take *t = &b->takes[worker];
     begin(b, h);
     if (t->known && h->step < t->step) return false;  // a late copy of a request that was answered
     if (!t->known || h->step > t->step) {
-        *t = (struct taker){true, h->step, -1};
+        *t = (struct last_take){true, h->step, -1};
         if (b->o.recorded)
             t->batch = b->o.recorded(b->o.ctx, worker, h->step);
         else if (!b->stopped && b->count)
-            b->count--, t->batch = b->back[b->first++];
+            b->count--, t->batch = b->returned[b->first++];
         else if (!b->stopped && b->next < b->o.total)
             t->batch = b->next++;
     }
@@ -91,7 +91,7 @@ bool budget_take(struct budget *b, int worker, const struct wire_header *h, stru
     return true;
 }
 
-bool budget_knows(const struct budget *b, int worker) { return b->takers[worker].known; }
+bool budget_has_asked(const struct budget *b, int worker) { return b->takes[worker].known; }
 
 void budget_stop(struct budget *b) { b->stopped = true; }
 

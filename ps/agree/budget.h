@@ -29,9 +29,9 @@ void budget_destroy(struct budget **b);
 
 // Takes a TAKE. Returns whether it is answered, with TAKEN in *out: not if the worker has had an answer to a later one.
 bool budget_take(struct budget *b, int worker, const struct wire_header *h, struct wire_header *out);
-bool budget_knows(const struct budget *b, int worker);  // it has sent a TAKE
-void budget_stop(struct budget *b);                     // no batch is handed out any more
-int64_t budget_taken(const struct budget *b);           // batches handed out, including those done before
+bool budget_has_asked(const struct budget *b, int worker);  // it has sent a TAKE
+void budget_stop(struct budget *b);                         // no batch is handed out any more
+int64_t budget_taken(const struct budget *b);               // batches handed out, including those done before
 
 // The batches that a checkpoint records as done, in the fields version, count and values of a worker's first TAKE.
 // These are all batches below version, and from version on those whose bits are set. Done batches beyond the last bit

@@ -11,7 +11,7 @@
 
 #define KEY_WORDS 3
 // The upper limit of any count: sums over workers, and products with their number, do not overflow.
-#define COUNT_MOST (INT64_C(1) << 40)
+#define COUNT_MAX (INT64_C(1) << 40)
 
 struct key_table {
     const struct shard_map *map;
@@ -93,16 +93,16 @@ void key_table_extras(const struct key_table *t, struct part_extra out[KEY_TABLE
 // One array of a server's table. to NULL: only checks that it exists with so many numbers.
 static int read_array(struct checkpoint *c, const char *who, const char *name, int64_t *to, int64_t count) {
     int rc = checkpoint_extra_alone(c, who, name, to, (int)count);
-    return rc == 1
-               ? fail("%s: %s does not record the progress of its keys: it has no %s", checkpoint_path(c), who, name)
-               : rc;
+    return rc == 1 ? fail("%s: %s does not record the progress of its keys: it has no %s", checkpoint_path(c),
+                          who, name)
+                   : rc;
 }
 
 // The same, for counts.
 static int read_counts(struct checkpoint *c, const char *who, const char *name, int64_t *to, int64_t count) {
     if (read_array(c, who, name, to, count)) return -1;
     for (int64_t i = 0; to && i < count; i++)
-        if (to[i] < 0 || to[i] > COUNT_MOST)
+        if (to[i] < 0 || to[i] > COUNT_MAX)
             return fail("%s: %s: %s holds %lld, which is no count of a run", checkpoint_path(c), who, name,
                         (long long)to[i]);
     return 0;
@@ -114,7 +114,7 @@ static int read_batches(struct checkpoint *c, const char *who, int64_t *to, int6
     if (read_array(c, who, "star/batches", to, count * words)) return -1;
     for (int64_t i = 0; to && i < count * words; i++) {
         int64_t next = to[i - i % words];
-        if (i % words ? to[i] < -1 || to[i] >= next : next < 0 || next > COUNT_MOST)
+        if (i % words ? to[i] < -1 || to[i] >= next : next < 0 || next > COUNT_MAX)
             return fail("%s: %s: star/batches holds %lld, which is no batch of a run", checkpoint_path(c),
                         who, (long long)to[i]);
     }
@@ -145,7 +145,7 @@ static int read_table(struct checkpoint *c, int server, struct key_table *t) {
                     (long long)t->shape[1]);
     int rc = checkpoint_extra_alone(c, who, "star/budget", t->budget, 2);
     if (rc) memset(t->budget, 0, sizeof t->budget);  // of an earlier version of the program
-    if (rc == 0 && (t->budget[0] < 1 || t->budget[0] > COUNT_MOST || t->budget[1] < 1 ||
+    if (rc == 0 && (t->budget[0] < 1 || t->budget[0] > COUNT_MAX || t->budget[1] < 1 ||
                     t->budget[1] > 1 << 24 || t->shape[0] * t->budget[1] > INT32_MAX))
         return fail("%s: %s has batches of %lld samples in rows of %lld", checkpoint_path(c), who,
                     (long long)t->budget[0], (long long)t->budget[1]);
@@ -154,23 +154,23 @@ static int read_table(struct checkpoint *c, int server, struct key_table *t) {
     table_make(t);
     if (read_arrays(c, who, t)) return -1;
     int64_t check;
-    bool said = !checkpoint_extra_alone(c, who, "star/check", &check, 1) && check == check_of(t);
-    return said ? 0 : checkpoint_extra(c, who, "star/shape", NULL, 2);  // of an earlier version, or damaged
+    bool valid = !checkpoint_extra_alone(c, who, "star/check", &check, 1) && check == check_of(t);
+    return valid ? 0 : checkpoint_extra(c, who, "star/shape", NULL, 2);  // of an earlier version, or damaged
 }
 
 // Every worker has pushed every step; where pushes are applied on arrival updates are counted in samples.
 static void rows_of_steps(struct key_rows *r, const struct train_state *now, const struct config *c) {
-    bool alone = consistency_of(c).row->on_arrival;
+    bool on_arrival = consistency_of(c).row->on_arrival;
     int64_t own = batches_own(c);
     int words = r->words;
     for (int k = 0; k < r->count; k++) {
         struct key_counts *x = &r->keys[k];
         int64_t clock = train_state_steps(now) / config_round(c);
         x->updates = c->outer_run ? clock : now->updates;  // no round is skipped
-        x->version = alone ? now->samples / own : x->updates;
-        x->clock = alone ? 0 : clock;
+        x->version = on_arrival ? now->samples / own : x->updates;
+        x->clock = on_arrival ? 0 : clock;
         for (int w = 0; w < r->workers; w++)
-            r->pushed[(int64_t)k * r->workers + w] = alone ? now->step : x->clock;
+            r->pushed[(int64_t)k * r->workers + w] = on_arrival ? now->step : x->clock;
         r->batches[(int64_t)k * words] = now->handed_out / own;
         batches_clear(r->batches + (int64_t)k * words, words);
     }
@@ -204,7 +204,7 @@ static int take_row(struct key_rows *r, int key, const struct key_table *t, int6
         r->pushed[(int64_t)key * r->workers + w] = t->pushed[i * workers + (r->workers == workers ? w : 0)];
     if (take_batches(r->batches + (int64_t)key * words, words, t, i, own)) return 0;
     return fail(
-        "key %d: more batches are open than %d workers can have: go on with %lld workers and pushes_per_update as before",
+        "key %d: more batches are open than %d workers can have: resume with %lld workers and pushes_per_update as before",
         key, r->workers, (long long)workers);
 }
 
@@ -222,7 +222,7 @@ static int take_table(struct key_rows *r, const struct shard_map *m, const struc
 
 int key_rows_read(struct key_rows *r, struct checkpoint *c, const struct config *config,
                   const struct shard_map *map) {
-    bool alone = consistency_of(config).row->on_arrival;
+    bool on_arrival = consistency_of(config).row->on_arrival;
     int rc = 0, rows = 0;
     unsigned long n = (unsigned long)map->count, workers = (unsigned long)config->workers;
     unsigned long words = (unsigned long)batches_words(config);
@@ -235,7 +235,7 @@ int key_rows_read(struct key_rows *r, struct checkpoint *c, const struct config 
                                          .updates = -1,
                                          .pushed = r->pushed + (size_t)k * workers,
                                          .batches = r->batches + (size_t)k * words};
-    for (int s = 0; alone && rc == 0; s++) {
+    for (int s = 0; on_arrival && rc == 0; s++) {
         struct key_table t = {.map = map};
         rc = read_table(c, s, &t);
         if (rc == 0) rc = take_table(r, map, &t, batches_own(config));
@@ -244,7 +244,7 @@ int key_rows_read(struct key_rows *r, struct checkpoint *c, const struct config 
     if (rc < 0) return -1;
     for (int k = 0; k < r->count; k++) rows += r->keys[k].updates >= 0;
     if (rows && rows < r->count)
-        return fail("%s: it says of %d of %d keys how far they are", checkpoint_path(c), rows, r->count);
+        return fail("%s: it records the progress of %d of %d keys", checkpoint_path(c), rows, r->count);
     if (!rows) rows_of_steps(r, checkpoint_train(c), config);
     // A worker's next step is the same for all keys: keys recognize a push that they have by its batch.
     for (int w = 0; alone && w < r->workers; w++) {

@@ -34,7 +34,7 @@ void step_set_destroy(struct step_set **s) {
 }
 
 // ---------------------------------------------------------------- workers
-bool step_set_bears(const struct step_set *s, int worker) {
+bool step_set_can_lose(const struct step_set *s, int worker) {
     uint64_t rest = s->live & ~elastic_bit(worker);
     return worker > 0 && elastic_count(rest) >= s->o.min;
 }
@@ -72,7 +72,7 @@ bool step_set_fix(struct step_set *s, double now) {
     return true;
 }
 
-bool step_set_graces(const struct step_set *s) { return s->enough && !s->set; }
+bool step_set_in_grace(const struct step_set *s) { return s->enough && !s->set; }
 
 uint64_t step_set_fixed(const struct step_set *s) { return s->set; }
 uint64_t step_set_members(const struct step_set *s) { return s->members; }
@@ -103,7 +103,7 @@ const struct train_state *step_set_state(const struct step_set *s) { return &s->
 
 // ---------------------------------------------------------------- openings
 enum {
-    DEALT,
+    HANDED_OUT,
     SAMPLES,
     UNAPPLIED,
     UPDATES,
@@ -114,7 +114,7 @@ enum {
     ITERATION,
     OVERFLOW_AT,
     HYSTERESIS,
-    DEAL_VALUES
+    OPENING_VALUES
 };
 
 // Whole numbers below 2^53 are exact as doubles.
@@ -122,8 +122,8 @@ void opening_write(const struct step_opening *d, struct wire_header *h) {
     const struct train_state *x = &d->state;
     double *v = h->values;
     h->mask = d->members;
-    h->count = DEAL_VALUES;
-    v[DEALT] = (double)x->handed_out;
+    h->count = OPENING_VALUES;
+    v[HANDED_OUT] = (double)x->handed_out;
     v[SAMPLES] = (double)x->samples;
     v[UNAPPLIED] = (double)x->unapplied;
     v[UPDATES] = (double)x->updates;
@@ -144,8 +144,8 @@ static bool is_value(int i, double x) {
 
 int opening_read(const struct wire_header *h, struct step_opening *d) {
     const double *v = h->values;
-    if (h->count != DEAL_VALUES) return -1;
-    for (int i = 0; i < DEAL_VALUES; i++)
+    if (h->count != OPENING_VALUES) return -1;
+    for (int i = 0; i < OPENING_VALUES; i++)
         if (!is_value(i, v[i])) return -1;
     *d = (struct step_opening){.members = h->mask,
                                .contributors = (int)v[CONTRIBUTORS],
@@ -154,7 +154,7 @@ int opening_read(const struct wire_header *h, struct step_opening *d) {
                                          .updates = (int64_t)v[UPDATES],
                                          .samples = (int64_t)v[SAMPLES],
                                          .unapplied = (int64_t)v[UNAPPLIED],
-                                         .handed_out = (int64_t)v[DEALT],
+                                         .handed_out = (int64_t)v[HANDED_OUT],
                                          .skipped_in_a_row = (int)v[SKIPPED],
                                          .scaler = {.scale = v[SCALE],
                                                     .iter = (int64_t)v[ITERATION],

@@ -50,7 +50,7 @@ static inline uint64_t elastic_all(int workers) {
 }
 static inline int elastic_count(uint64_t set) { return __builtin_popcountll(set); }
 // The number of workers in the set that precede this worker.
-static inline int elastic_place(uint64_t set, int worker) {
+static inline int elastic_index(uint64_t set, int worker) {
     return elastic_count(set & (elastic_bit(worker) - 1));
 }
 // The planned size of a step's mean, and the share that its set has.
@@ -92,7 +92,7 @@ void step_set_begin(struct step_set *s, const struct train_state *state);
 
 // ---- workers
 // Whether the job can go on without this worker; nothing is changed.
-bool step_set_bears(const struct step_set *s, int worker);
+bool step_set_can_lose(const struct step_set *s, int worker);
 void step_set_lost(struct step_set *s, int worker);
 // It joins (again) with the next step. It must not be a member of the open one.
 void step_set_join(struct step_set *s, int worker);
@@ -104,7 +104,7 @@ void step_set_arrived(struct step_set *s, int shard, uint64_t workers);
 // Fixes the set if it is time. Returns true once per step: the set has just been fixed.
 bool step_set_fix(struct step_set *s, double now);
 // Whether the step has enough gradients, and waits for others until its grace is over.
-bool step_set_graces(const struct step_set *s);
+bool step_set_in_grace(const struct step_set *s);
 // The fixed set; 0: not fixed yet.
 uint64_t step_set_fixed(const struct step_set *s);
 uint64_t step_set_members(const struct step_set *s);
@@ -128,7 +128,7 @@ struct step_opening {
 
 // The first sample of worker `worker`'s slice, `own` samples a slice. The worker is a member.
 static inline int64_t opening_first(const struct step_opening *d, int worker, int64_t own) {
-    return d->state.handed_out + own * elastic_place(d->members, worker);
+    return d->state.handed_out + own * elastic_index(d->members, worker);
 }
 
 // Writes the fields mask and values of the header.

@@ -49,7 +49,7 @@ __attribute__((format(printf, 2, 3))) static int send_line(int control, const ch
     va_end(args);
     if (n < 0 || n >= (int)sizeof line - 1) return fail("bench ps: an answer is too long");
     line[n++] = '\n';
-    return write(control, line, (size_t)n) == n ? 0 : fail("bench ps: the bench has gone");
+    return write(control, line, (size_t)n) == n ? 0 : fail("bench ps: the bench has ended");
 }
 
 // Fills bytes with numbers of the plan's type, small and different.

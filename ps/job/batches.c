@@ -7,14 +7,14 @@ void batches_clear(int64_t *row, int words) {
 }
 
 // The index of a hole; -1 finds a free entry. Returns 0 if there is none.
-static int place_of(const int64_t *row, int words, int64_t batch) {
+static int slot_of_batch(const int64_t *row, int words, int64_t batch) {
     for (int i = 1; i < words; i++)
         if (row[i] == batch) return i;
     return 0;
 }
 
 bool batches_has(const int64_t *row, int words, int64_t batch) {
-    return batch < row[0] && !place_of(row, words, batch);
+    return batch < row[0] && !slot_of_batch(row, words, batch);
 }
 
 int batches_holes(const int64_t *row, int words) {
@@ -28,13 +28,13 @@ bool batches_fits(const int64_t *row, int words, int64_t batch) {
 }
 
 void batches_add(int64_t *row, int words, int64_t batch) {
-    int hole = batch < row[0] ? place_of(row, words, batch) : 0;
+    int hole = batch < row[0] ? slot_of_batch(row, words, batch) : 0;
     if (hole) row[hole] = -1;
-    for (; row[0] < batch; row[0]++) row[place_of(row, words, -1)] = row[0];
+    for (; row[0] < batch; row[0]++) row[slot_of_batch(row, words, -1)] = row[0];
     if (row[0] == batch) row[0]++;
 }
 
 void batches_remove(int64_t *row, int words, int64_t batch) {
-    int hole = place_of(row, words, -1);
+    int hole = slot_of_batch(row, words, -1);
     if (hole) row[hole] = batch;
 }

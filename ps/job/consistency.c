@@ -112,7 +112,7 @@ static const struct consistency_row rows[] = {
          "A server updates with the gradients of the first N - B of N workers. The gradients of the others arrive too late, and are "
          "dropped.",
      .differs =
-         "a step is over without its last workers, whose gradients are dropped. Which ones are late is a matter of timing, so two "
+         "a step closes without its last workers, whose gradients are dropped. Which ones are late is a matter of timing, so two "
          "such runs differ as well"},
     {.name = "quorum",
      .argument = "Q",

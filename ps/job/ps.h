@@ -37,8 +37,8 @@ struct ps_role_options {
     struct rendezvous *meet;    // of the job's processes, at member 0, the scheduler's; outlives the role
     const struct job_key *key;  // a process needs it to join; outlives the role. NULL: --insecure
     int rank;                   // server or worker index
-    bool quoted;                // its launcher, at the same rendezvous, logs for it why the job has ended
-    bool say_waiting;           // print which ranks are waited for; for a role started by hand
+    bool launcher_logs;         // its launcher, at the same rendezvous, logs for it why the job has ended
+    bool log_waiting;           // print which ranks are waited for; for a role started by hand
     // Non-zero: scheduler and server leave as soon as possible, which ends the job. A worker no longer waits for
     // the others; once the job has started its loop leaves at the end of a step (step_input.stop).
     const _Atomic int *stop;
@@ -75,7 +75,7 @@ int ps_worker_predict(const struct config *c, const struct layout *l, int rank, 
 int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire);
 // The number of servers from `rank` on with the same prediction.
-int ps_server_alike(const struct config *c, const struct layout *l, int rank);
+int ps_server_same_ranks(const struct config *c, const struct layout *l, int rank);
 struct textbook ps_worker_textbook(const struct config *c);
 struct textbook ps_server_textbook(const struct config *c);  // shared over the servers
 

@@ -169,7 +169,7 @@ struct shard_map *shard_map_of(const struct config *c, const struct layout *l) {
     return m;
 }
 
-void shard_map_places(const struct shard_map *m, size_t element_bytes, size_t head, size_t *place) {
+void shard_map_offsets(const struct shard_map *m, size_t element_bytes, size_t head, size_t *place) {
     size_t *used = xcalloc((unsigned long)m->servers, sizeof *used);
     for (int r = 0; r < m->servers; r++) used[r] = head;
     for (int k = 0; k < m->count; k++) {

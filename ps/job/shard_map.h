@@ -55,7 +55,7 @@ void shard_map_destroy(struct shard_map **m);
 #define SHARD_PAGE 4096  // bytes
 // The offsets of each key's weights in the segment that its server publishes: place (count), bytes from the
 // segment's start, multiples of a page. head: bytes before the first, a multiple of a page.
-void shard_map_places(const struct shard_map *m, size_t element_bytes, size_t head, size_t *place);
+void shard_map_offsets(const struct shard_map *m, size_t element_bytes, size_t head, size_t *place);
 // xxh64 over every partition and its shard.
 uint64_t shard_map_hash(const struct shard_map *m);
 // Elements that server `rank` owns over all its shard threads.

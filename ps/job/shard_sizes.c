@@ -46,14 +46,14 @@ static void count_all(struct shard_sizes *s, const struct layout *l) {
 
 // ---------------------------------------------------------------- how many keys each shard gets
 // The keys of `size` that a shard takes below load `level`: it takes the next one at load, load + size, ..
-static int64_t places_of(const struct shard_group *g, int64_t size, int64_t level) {
+static int64_t keys_below(const struct shard_group *g, int64_t size, int64_t level) {
     return level > g->elements ? (level - g->elements + size - 1) / size : 0;
 }
 
 // Whether all groups together take at most n keys below the level.
-static bool at_most(const struct shard_sizes *s, int64_t size, int64_t level, int64_t n) {
+static bool takes_at_most(const struct shard_sizes *s, int64_t size, int64_t level, int64_t n) {
     for (int g = 0; g < s->groups; g++) {
-        int64_t each = places_of(&s->group[g], size, level);
+        int64_t each = keys_below(&s->group[g], size, level);
         if (each > n / s->group[g].count) return false;
         n -= each * s->group[g].count;
     }
@@ -84,14 +84,14 @@ static void deal(struct shard_sizes *s, int class) {
     high += (n + 1) * size;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        if (at_most(s, size, middle, n))
+        if (takes_at_most(s, size, middle, n))
             low = middle;
         else
             high = middle;
     }
-    for (int g = 0; g < s->groups; g++) n -= places_of(&s->group[g], size, low) * s->group[g].count;
+    for (int g = 0; g < s->groups; g++) n -= keys_below(&s->group[g], size, low) * s->group[g].count;
     for (int g = 0; g < s->groups; g++) {
-        int64_t each = places_of(&s->group[g], size, low);
+        int64_t each = keys_below(&s->group[g], size, low);
         bool next = n > 0 &&
                     s->group[g].elements + each * size == low;  // it takes its next key at exactly this level
         if (next && n < s->group[g].count) split(s, g, (int)n);
@@ -146,7 +146,7 @@ int64_t shard_sizes_of_server(const struct shard_sizes *s, int rank, int64_t *ke
     return elements;
 }
 
-int shard_sizes_alike(const struct shard_sizes *s, int rank) {
+int shard_sizes_same(const struct shard_sizes *s, int rank) {
     int begin = rank * s->threads;
     for (int g = 0; g < s->groups; g++) {
         int end = s->group[g].first + s->group[g].count;

@@ -36,6 +36,6 @@ void shard_sizes_destroy(struct shard_sizes **s);
 // Returns the elements of server `rank` over all its threads; keys (classes; or NULL) receives its keys of each size.
 int64_t shard_sizes_of_server(const struct shard_sizes *s, int rank, int64_t *keys);
 // The number of servers from `rank` on that own the same as it: at least 1.
-int shard_sizes_alike(const struct shard_sizes *s, int rank);
+int shard_sizes_same(const struct shard_sizes *s, int rank);
 
 #endif

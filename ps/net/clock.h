@@ -43,14 +43,14 @@ int64_t ps_clock_error(const struct ps_clock *c, int64_t own_ns);
 int64_t ps_clock_to_scheduler(const struct ps_clock *c, int64_t own_ns);
 int64_t ps_clock_from_scheduler(const struct ps_clock *c, int64_t ns);
 
-// A time at which a worker's data was ready names the worker: the remainder by PS_MOMENT_RANKS is its rank. So the
+// A time at which a worker's data was ready names the worker: the remainder by PS_TIME_RANKS is its rank. So the
 // latest of many times, through shards, groups and the scheduler, names the last worker. It is off by at most a
 // microsecond.
-#define PS_MOMENT_RANKS 1024
-static inline int64_t ps_moment_of(int64_t ns, int rank) {
-    return ns > 0 ? ns - ns % PS_MOMENT_RANKS + rank % PS_MOMENT_RANKS : 0;
+#define PS_TIME_RANKS 1024
+static inline int64_t ps_time_with_rank(int64_t ns, int rank) {
+    return ns > 0 ? ns - ns % PS_TIME_RANKS + rank % PS_TIME_RANKS : 0;
 }
-static inline int ps_moment_rank(int64_t ns) { return ns > 0 ? (int)(ns % PS_MOMENT_RANKS) : -1; }
+static inline int ps_time_rank(int64_t ns) { return ns > 0 ? (int)(ns % PS_TIME_RANKS) : -1; }
 
 static inline int64_t ps_later(int64_t a_ns, int64_t b_ns) { return a_ns > b_ns ? a_ns : b_ns; }
 // Seconds of now_seconds() as nanoseconds.

@@ -71,10 +71,10 @@ int member_interrupted(const struct ps_role_options *o) {
     return fail("interrupted before the start");
 }
 
-void member_say_waiting(const struct ps_role_options *o, struct waiting *w, const char *for_whom) {
+void member_log_waiting(const struct ps_role_options *o, struct waiting *w, const char *for_whom) {
     char text[384];
     snprintf(text, sizeof text, "waiting for %s at %s", for_whom, o->scheduler);
-    if (o->say_waiting && waiting_due(w, text, now_seconds())) info("%s", text);
+    if (o->log_waiting && waiting_due(w, text, now_seconds())) info("%s", text);
 }
 
 static struct rendezvous_options meeting_at(const struct config *c, const struct member_address *at,
@@ -106,7 +106,7 @@ struct rendezvous *member_enter(const struct ps_role_options *o, enum ps_role ro
     ro.rank = ranks + o->rank + (role == PS_SERVER ? o->config->workers : 0);
     ro.size = ranks;
     ro.no_wait = true;
-    ro.same_key = o->quoted;
+    ro.same_key = o->launcher_logs;
     return rendezvous_open(&ro);
 }
 
@@ -117,11 +117,11 @@ int member_find(const struct ps_role_options *o, struct ps_identity *id, char sc
     char *text;
     size_t bytes;
     id->incarnation = rendezvous_incarnation(o->meet);
-    member_say_waiting(o, &waiting, "the scheduler");
+    member_log_waiting(o, &waiting, "the scheduler");
     if (rendezvous_wait(o->meet, o->stop)) return -1;
     while (!(text = rendezvous_try_get(o->meet, NOTICE_NOW, &bytes))) {
         if (member_interrupted(o) || member_goes_on(o, id)) return -1;
-        member_say_waiting(o, &waiting, "the scheduler");
+        member_log_waiting(o, &waiting, "the scheduler");
         usleep(POLL_MS * 1000);
     }
     bool good = notice_now_read(text, bytes, &now);
@@ -165,7 +165,7 @@ int member_starts(const struct ps_role_options *o, struct ps_identity *id, int s
     if (!good)
         return fail("the scheduler at %s names other members than this job has: is it of the same version?",
                     o->scheduler);
-    id->life = worker ? out->life : 0;
+    id->process_no = worker ? out->process_no : 0;
     if (!worker || !elastic || out->roster->worker[id->rank].incarnation == id->incarnation) return 1;
     // The epoch has begun without this process: it joins separately.
     id->joins = true;
@@ -235,7 +235,7 @@ int member_exec_again(const struct ps_role_options *o, const char *why) {
     pthread_mutex_lock(&one);
     bool supervised = rank_env_supervised();
     int quiet = error_quiet(QUIET_NOT);  // of a thread whose errors another one logs
-    if (o->say_waiting) info("%s: entering the job at %s again", why, o->scheduler);
+    if (o->log_waiting) info("%s: entering the job at %s again", why, o->scheduler);
     error_quiet(quiet);
     reset_signals(supervised);
     if (o->stop && *o->stop) {
@@ -250,9 +250,9 @@ int member_exec_again(const struct ps_role_options *o, const char *why) {
 }
 
 // ---------------------------------------------------------------- the end
-bool member_quoted(const struct ps_role_options *o) {
+bool member_launcher_logs(const struct ps_role_options *o) {
     enum meet_end end = rendezvous_end_kind(o->meet);
-    return o->quoted && (end == MEET_JOB_OVER || (end == MEET_MEMBER_0_LOST && ps_stopped(o->stop)));
+    return o->launcher_logs && (end == MEET_JOB_OVER || (end == MEET_MEMBER_0_LOST && ps_stopped(o->stop)));
 }
 
 int member_goes_on(const struct ps_role_options *o, const struct ps_identity *id) {
@@ -266,10 +266,10 @@ int member_goes_on(const struct ps_role_options *o, const struct ps_identity *id
     if (ended) why = xasprintf("%s%s", end == MEET_MEMBER_0_LOST ? "the scheduler was lost: " : "", ended);
     // Another scheduler may replace one that is gone, and this process may get its rank again.
     bool again = (end == MEET_MEMBER_0_LOST || end == MEET_LOST_ME) && o->config->recovery.restart > 0;
-    if (over || (again && !member_quoted(o)))
+    if (over || (again && !member_launcher_logs(o)))
         rc = member_exec_again(o, over ? over : why);
     else {
-        if (member_quoted(o)) error_quiet(QUIET_ALL);
+        if (member_launcher_logs(o)) error_quiet(QUIET_ALL);
         rc = ps_fail(why);
     }
     free(over);

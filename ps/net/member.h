@@ -47,7 +47,7 @@ int member_find(const struct ps_role_options *o, struct ps_identity *id, char sc
 void member_ready(const struct ps_role_options *o, const struct ps_identity *id, const struct manifest *m,
                   const char *endpoints);
 // Prints from time to time which ranks are waited for, if a user has started the role.
-void member_say_waiting(const struct ps_role_options *o, struct waiting *w, const char *for_whom);
+void member_log_waiting(const struct ps_role_options *o, struct waiting *w, const char *for_whom);
 // Returns 1 with *out (roster_destroy frees its roster) and whether the worker joins in id; 0: not yet; -1 after
 // logging.
 int member_starts(const struct ps_role_options *o, struct ps_identity *id, int shards,
@@ -63,7 +63,7 @@ int member_goes_on(const struct ps_role_options *o, const struct ps_identity *id
 // restarts of a job.)
 int member_exec_again(const struct ps_role_options *o, const char *why);
 // Whether this role's launcher logs why it has ended.
-bool member_quoted(const struct ps_role_options *o);
+bool member_launcher_logs(const struct ps_role_options *o);
 // lost: a peer is missing, so a new epoch may help. The scheduler decides what happens to the job, unless that has
 // ended.
 void member_failed(const struct ps_role_options *o, const struct ps_identity *id, bool lost, const char *why);

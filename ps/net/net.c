@@ -87,7 +87,7 @@ static void frame_release(struct ps_frame *f) {
 static void count_bytes(struct wire_count *w, const struct wire_header *h, size_t header, size_t payload,
                         bool sent, bool local) {
     bool pays = wire_is_payload(h);
-    payload += wire_place_bytes(h);
+    payload += wire_data_bytes(h);
     atomic_fetch_add(sent ? &w->control_sent : &w->control_received, header + (pays ? 0 : payload));
     if (pays && local) atomic_fetch_add(sent ? &w->local_sent : &w->local_received, payload);
     pays = pays && !local;
@@ -202,7 +202,7 @@ void net_lines_send(void *lines, int peer, const struct ps_message *message) {
     m.header.incarnation = l->id->incarnation;
     m.header.job = l->id->job;
     if (l->id->role == PS_WORKER)
-        m.header.life = l->id->life;  // the scheduler sends the other roles their life
+        m.header.process_no = l->id->process_no;  // the scheduler sends the other roles their number
     net_send(s, routed ? &l->routes[peer] : NULL, &m, b->peers && peer >= 0 && peer / b->peers == b->rank);
 }
 

@@ -73,7 +73,7 @@ struct ps_identity {
     int thread;
     uint64_t incarnation;  // its incarnation at the rendezvous; never 0
     uint64_t job;          // 0 until the epoch is known
-    uint32_t life;         // which process of its rank, from member_starts; 0: processes are never replaced
+    uint32_t process_no;   // which process of its rank, from member_starts; 0: processes are never replaced
     bool joins;            // the job is already running (ps/worker/enter.h), from member_starts
     uint32_t epoch;        // of the job: 1, 2, ..
     struct ps_clock clock;

@@ -14,8 +14,8 @@ const char *notice_start_name(char out[MEET_NAME_MAX], uint32_t epoch, enum ps_r
     snprintf(out, MEET_NAME_MAX, "star/start/%" PRIu32 "/%s", epoch, ps_role_name(role));
     return out;
 }
-const char *notice_join_name(char out[MEET_NAME_MAX], uint32_t epoch, int worker, uint64_t life) {
-    snprintf(out, MEET_NAME_MAX, "star/join/%" PRIu32 "/%d/%" PRIx64, epoch, worker, life);
+const char *notice_join_name(char out[MEET_NAME_MAX], uint32_t epoch, int worker, uint64_t incarnation) {
+    snprintf(out, MEET_NAME_MAX, "star/join/%" PRIu32 "/%d/%" PRIx64, epoch, worker, incarnation);
     return out;
 }
 const char *notice_over_name(char out[MEET_NAME_MAX], uint32_t epoch) {
@@ -51,7 +51,7 @@ char *roster_text(const struct roster *r, size_t *bytes) {
                                s->token[0] ? s->token : "-");
     for (const struct roster_worker *w = r->worker; w < r->worker + r->workers; w++)
         at += (size_t)snprintf(text + at, room - at, "worker %" PRIx64 " %" PRIu32 "\n", w->incarnation,
-                               w->life);
+                               w->process_no);
     *bytes = at;
     return text;
 }
@@ -90,9 +90,10 @@ struct roster *roster_read(const char *text, size_t bytes, int shards, int worke
     for (int i = 0; i < workers && good; i++) {
         struct roster_worker *w = &r->worker[i];
         int used = 0;
-        good = next_line(&at, end, line) &&
-               sscanf(line, "worker %" SCNx64 " %" SCNu32 "%n", &w->incarnation, &w->life, &used) == 2 &&
-               !line[used];
+        good =
+            next_line(&at, end, line) &&
+            sscanf(line, "worker %" SCNx64 " %" SCNu32 "%n", &w->incarnation, &w->process_no, &used) == 2 &&
+            !line[used];
     }
     if (!good || at != end) roster_destroy(&r);
     return r;
@@ -164,7 +165,7 @@ char *notice_start_text(const struct notice_start *s, size_t *bytes) {
     const struct start_point *p = &s->from;
     char *roster = roster_text(s->roster, &n);
     char *text = xasprintf("%s %" PRId64 " %" PRIu32 " %zu\n%s\n%s", p->seal[0] ? p->seal : "-", p->step,
-                           s->life, strlen(p->checkpoint), p->checkpoint, roster);
+                           s->process_no, strlen(p->checkpoint), p->checkpoint, roster);
     free(roster);
     return with_length(text, bytes);
 }
@@ -176,7 +177,7 @@ bool notice_start_read(const char *text, size_t bytes, int shards, int workers, 
     *out = (struct notice_start){0};
     if (!end ||
         sscanf(text, "%16s %" SCNd64 " %" SCNu32 " %" SCNu64 "%n", out->from.seal, &out->from.step,
-               &out->life, &n, &used) != 4 ||
+               &out->process_no, &n, &used) != 4 ||
         out->from.step < 0 || text[used] != '\n')
         return false;
     const char *roster =

@@ -4,7 +4,7 @@
 //
 //     star/now             the open epoch: its number, its job number, the scheduler's address for rounds and its clock
 //     star/start/E/ROLE    all are ready: what epoch E resumes from, and who is who. For workers, and for servers
-//     star/join/E/W/LIFE   the same for that process of worker W, which joins the running job (--elastic)
+//     star/join/E/W/INC    the same for that process of worker W, which joins the running job (--elastic)
 //     star/over/E          epoch E has ended: why, in words. Its roles enter again
 //
 //     ready     a role has read what it needs for the epoch: its run's identity; a server: its shards' addresses
@@ -31,7 +31,7 @@ struct checkpoint;
 #define NOTICE_FAILED "failed"
 
 const char *notice_start_name(char out[MEET_NAME_MAX], uint32_t epoch, enum ps_role role);
-const char *notice_join_name(char out[MEET_NAME_MAX], uint32_t epoch, int worker, uint64_t life);
+const char *notice_join_name(char out[MEET_NAME_MAX], uint32_t epoch, int worker, uint64_t incarnation);
 const char *notice_over_name(char out[MEET_NAME_MAX], uint32_t epoch);
 
 // ---------------------------------------------------------------- the roster
@@ -40,7 +40,7 @@ const char *notice_over_name(char out[MEET_NAME_MAX], uint32_t epoch);
 // roster, or with one that the scheduler has sent since (WIRE_MEMBER).
 //
 //     shard INCARNATION ADDRESS TOKEN      a line per shard, in shard order; TOKEN "-": none
-//     worker INCARNATION LIFE              a line per worker; workers, who connect only to shards, get none
+//     worker INCARNATION NUMBER            a line per worker; workers, who connect only to shards, get none
 #define ROSTER_ADDRESS_MAX 256
 
 struct roster_shard {
@@ -51,7 +51,7 @@ struct roster_shard {
 
 struct roster_worker {
     uint64_t incarnation;  // 0: no process has the rank
-    uint32_t life;
+    uint32_t process_no;
 };
 
 struct roster {
@@ -97,7 +97,7 @@ int start_point_check(const struct start_point *p, const struct checkpoint *c);
 
 struct notice_start {
     struct start_point from;
-    uint32_t life;          // the worker's process among those of its rank, 1, 2, ..; 0: never replaced
+    uint32_t process_no;    // the worker's process among those of its rank, 1, 2, ..; 0: never replaced
     struct roster *roster;  // owned by the reader: roster_destroy
 };
 // workers: the number of workers in the text: all; none in a text for workers if no worker joins or leaves.

@@ -6,20 +6,32 @@
 
 // ---------------------------------------------------------------- bodies
 // The offset in the header of each number of a body (proto/ps.proto).
-static const size_t place_of[] = {
-    [1] = offsetof(struct wire_header, key),          [2] = offsetof(struct wire_header, step),
-    [3] = offsetof(struct wire_header, version),      [4] = offsetof(struct wire_header, seq),
-    [5] = offsetof(struct wire_header, flags),        [6] = offsetof(struct wire_header, peers_ready_ns),
-    [7] = offsetof(struct wire_header, ready_ns),     [8] = offsetof(struct wire_header, staleness),
-    [9] = offsetof(struct wire_header, lr),           [10] = offsetof(struct wire_header, grad_scale),
-    [11] = offsetof(struct wire_header, batch),       [12] = offsetof(struct wire_header, place),
-    [13] = offsetof(struct wire_header, place_bytes), [14] = offsetof(struct wire_header, into),
-    [15] = offsetof(struct wire_header, text),        [16] = offsetof(struct wire_header, values),
-    [17] = offsetof(struct wire_header, sum),         [18] = offsetof(struct wire_header, loss),
-    [19] = offsetof(struct wire_header, norm),        [20] = offsetof(struct wire_header, loss_scale),
-    [21] = offsetof(struct wire_header, clip),        [22] = offsetof(struct wire_header, mask),
-    [23] = offsetof(struct wire_header, untaken),     [24] = offsetof(struct wire_header, tokens),
-    [25] = offsetof(struct wire_header, mean_tokens), [26] = offsetof(struct wire_header, updates)};
+static const size_t offset_of[] = {[1] = offsetof(struct wire_header, key),
+                                   [2] = offsetof(struct wire_header, step),
+                                   [3] = offsetof(struct wire_header, version),
+                                   [4] = offsetof(struct wire_header, seq),
+                                   [5] = offsetof(struct wire_header, flags),
+                                   [6] = offsetof(struct wire_header, peers_ready_ns),
+                                   [7] = offsetof(struct wire_header, ready_ns),
+                                   [8] = offsetof(struct wire_header, staleness),
+                                   [9] = offsetof(struct wire_header, lr),
+                                   [10] = offsetof(struct wire_header, grad_scale),
+                                   [11] = offsetof(struct wire_header, batch),
+                                   [12] = offsetof(struct wire_header, data_offset),
+                                   [13] = offsetof(struct wire_header, data_bytes),
+                                   [14] = offsetof(struct wire_header, reply_offset),
+                                   [15] = offsetof(struct wire_header, text),
+                                   [16] = offsetof(struct wire_header, values),
+                                   [17] = offsetof(struct wire_header, sum),
+                                   [18] = offsetof(struct wire_header, loss),
+                                   [19] = offsetof(struct wire_header, norm),
+                                   [20] = offsetof(struct wire_header, loss_scale),
+                                   [21] = offsetof(struct wire_header, clip),
+                                   [22] = offsetof(struct wire_header, mask),
+                                   [23] = offsetof(struct wire_header, pending_pushes),
+                                   [24] = offsetof(struct wire_header, tokens),
+                                   [25] = offsetof(struct wire_header, mean_tokens),
+                                   [26] = offsetof(struct wire_header, updates)};
 #define BODY       16   // a body's number is its kind's plus this
 #define BODY_BYTES 256  // of the largest body's struct
 
@@ -42,7 +54,7 @@ static void fill_body(const ProtobufCMessageDescriptor *d, const struct wire_hea
     protobuf_c_message_init(d, body);
     for (unsigned i = 0; i < d->n_fields; i++) {
         const ProtobufCFieldDescriptor *f = &d->fields[i];
-        const char *from = (const char *)h + place_of[f->id];
+        const char *from = (const char *)h + offset_of[f->id];
         if (f->label == PROTOBUF_C_LABEL_REPEATED) {
             size_t n = f->type == PROTOBUF_C_TYPE_DOUBLE ? (size_t)h->count
                        : h->has_sum                      ? EXACT_SUM_WORDS
@@ -61,7 +73,7 @@ static void fill_body(const ProtobufCMessageDescriptor *d, const struct wire_hea
 static int read_body(const ProtobufCMessageDescriptor *d, const char *body, struct wire_header *out) {
     for (unsigned i = 0; i < d->n_fields; i++) {
         const ProtobufCFieldDescriptor *f = &d->fields[i];
-        char *to = (char *)out + place_of[f->id];
+        char *to = (char *)out + offset_of[f->id];
         const void *place = body + f->offset;
         const char *far;  // the data, if the field is a pointer
         if (f->label == PROTOBUF_C_LABEL_REPEATED) {
@@ -96,7 +108,7 @@ bool wire_is_payload(const struct wire_header *h) {
            (h->kind == WIRE_PUSH || (h->kind == WIRE_PULL_REPLY && !(h->flags & WIRE_FINAL)));
 }
 
-uint64_t wire_place_bytes(const struct wire_header *h) { return h->link.again ? 0 : h->place_bytes; }
+uint64_t wire_data_bytes(const struct wire_header *h) { return h->link.again ? 0 : h->data_bytes; }
 
 // ---------------------------------------------------------------- codec
 size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]) {
@@ -110,7 +122,7 @@ size_t wire_encode(const struct wire_header *h, uint8_t out[WIRE_HEADER_MAX]) {
     p.thread = (uint32_t)h->thread;
     p.job = h->job;
     p.incarnation = h->incarnation;
-    p.life = h->life;
+    p.process_no = h->process_no;
     p.number = h->link.number;
     p.said = h->link.said;
     p.heard = h->link.heard;
@@ -130,7 +142,7 @@ static bool payload_fits(const struct wire_header *h, size_t payload_bytes) {
     switch (h->kind) {
         case WIRE_PUSH:
         case WIRE_PULL_REPLY:
-            return (payload_bytes > 0) != (h->place_bytes > 0);
+            return (payload_bytes > 0) != (h->data_bytes > 0);
         case WIRE_SNAPSHOT_REPLY:
         case WIRE_INIT:
             return payload_bytes > 0;
@@ -149,7 +161,7 @@ static int header_check(const struct wire_header *h, size_t payload_bytes) {
         !counts(h->staleness))
         return -1;
     if (h->tokens < 0 || h->mean_tokens < h->tokens) return -1;
-    if (h->untaken < 0 || h->untaken > h->step) return -1;
+    if (h->pending_pushes < 0 || h->pending_pushes > h->step) return -1;
     if (!counts(h->ready_ns) || !counts(h->peers_ready_ns) || h->flags & ~(uint32_t)WIRE_FLAGS) return -1;
     // Digits of 32 bits, as exact_sum_carry leaves them: the sums of 2^31 shards can be added without overflow.
     for (int i = 0; h->has_sum && i < EXACT_SUM_LIMBS; i++)
@@ -189,7 +201,7 @@ int wire_decode(const uint8_t *bytes, size_t size, size_t payload_bytes, struct 
     out->thread = (int32_t)p->thread;
     out->job = p->job;
     out->incarnation = p->incarnation;
-    out->life = p->life;
+    out->process_no = p->process_no;
     out->link = (struct link_ack){.number = p->number,
                                   .said = p->said,
                                   .heard = p->heard,

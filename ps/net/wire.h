@@ -13,10 +13,10 @@
 //     any two               WORD, of the link (shared/fabric/link.h)
 //
 // A payload follows the header, or is in the worker's segment (shared/core/segment.h) and the header has its offset:
-//     PUSH        place, place_bytes: the gradient
-//     PULL        into: where the weights are wanted; 0: the worker reads the server's weights in place
-//     PULL_REPLY  place_bytes: bytes that are there now
-// PULL_REPLY acknowledges the receiver's pushes of the key too: all before its step, except the last `untaken` of them.
+//     PUSH        data_offset, data_bytes: the gradient
+//     PULL        reply_offset: where the weights are wanted; 0: the worker reads the server's weights in place
+//     PULL_REPLY  data_bytes: bytes that are there now
+// PULL_REPLY acknowledges the receiver's pushes of the key too: all before its step, except the last `pending_pushes` of them.
 #ifndef STARRING_PS_NET_WIRE_H
 #define STARRING_PS_NET_WIRE_H
 
@@ -100,17 +100,17 @@ struct wire_header {
     int64_t batch;    // of the budget (ps/job/batches.h), or the micro-batch (ps/server/push_units.c)
     uint64_t seq;
     int64_t staleness;
-    int64_t untaken;  // the receiver's last pushes before `step` that the key has not taken yet
+    int64_t pending_pushes;  // the receiver's last pushes before `step` that the key has not taken yet
     uint32_t flags;
-    uint64_t place, place_bytes, into;  // offsets and bytes in a segment
-    uint64_t mask;                      // bit w: worker w
-    uint32_t life;                      // the process of the sender's rank: 1, 2, ..; 0: never replaced
+    uint64_t data_offset, data_bytes, reply_offset;  // offsets and bytes in a segment
+    uint64_t mask;                                   // bit w: worker w
+    uint32_t process_no;  // the process of the sender's rank: 1, 2, ..; 0: never replaced
     float lr, loss_scale, clip, grad_scale;
     double loss, norm;
     int64_t tokens,
         mean_tokens;  // of a worker's batch, and those that its gradient is averaged over; 0: not sent
     // Times in nanoseconds of the scheduler's monotonic clock (ps/net/clock.h); 0: none. ready_ns: when the
-    // sender's own data was ready; with the rank in a worker's push and report (ps_moment_of).
+    // sender's own data was ready; with the rank in a worker's push and report (ps_time_with_rank).
     // peers_ready_ns: the latest ready_ns of all that the answer needed. A receiver waited for a peer
     // before that time, and for the transfer after it.
     int64_t ready_ns, peers_ready_ns;
@@ -137,6 +137,6 @@ bool wire_is_kept(enum wire_kind k);
 // follows a header.
 bool wire_is_payload(const struct wire_header *h);
 // Bytes of the message's payload in a segment, 0 if it is resent.
-uint64_t wire_place_bytes(const struct wire_header *h);
+uint64_t wire_data_bytes(const struct wire_header *h);
 
 #endif

@@ -16,7 +16,7 @@ struct key_arrivals {
     int64_t count, room;
     // After reading: the indices in `all` of the workers' pushes, one worker after the other; where each worker begins
     // (workers + 1).
-    uint32_t *places, *first;
+    uint32_t *by_worker, *first;
 };
 
 struct arrivals {
@@ -24,15 +24,15 @@ struct arrivals {
     struct key_arrivals *keys;  // (map->count); those of other shards are empty
 };
 
-#define WORDS_BYTES 24  // of a typical arrival
-#define WORDS_MOST  44
+#define ENTRY_BYTES     24  // of a typical arrival
+#define ENTRY_BYTES_MAX 44
 static_assert(sizeof(struct key_arrivals) <= ARRIVALS_KEY_BYTES, "counted before the run");
 
 int64_t arrivals_bytes(int64_t pushes, bool replay) {
     const struct key_arrivals *k = NULL;
     // Recording: the array doubles, and so does the text. Reading: the text, all arrivals, and their indices.
-    int64_t each = replay ? WORDS_BYTES + (int64_t)(sizeof *k->all + sizeof *k->places)
-                          : 2 * (int64_t)sizeof *k->all + 2 * WORDS_BYTES;
+    int64_t each = replay ? ENTRY_BYTES + (int64_t)(sizeof *k->all + sizeof *k->by_worker)
+                          : 2 * (int64_t)sizeof *k->all + 2 * ENTRY_BYTES;
     return size_times(pushes, each);
 }
 
@@ -48,7 +48,7 @@ void arrivals_destroy(struct arrivals **at) {
     if (!a) return;
     for (int key = 0; key < a->o.map->count; key++) {
         free(a->keys[key].all);
-        free(a->keys[key].places);
+        free(a->keys[key].by_worker);
         free(a->keys[key].first);
     }
     free(a->keys);
@@ -73,7 +73,7 @@ const struct arrival *arrivals_at(const struct arrivals *a, int key, int64_t i) 
 const struct arrival *arrivals_of(const struct arrivals *a, int key, int worker, int64_t step) {
     const struct key_arrivals *k = &a->keys[key];
     if (!k->first || step < 0 || worker >= a->o.workers) return NULL;
-    return step < k->first[worker + 1] - k->first[worker] ? &k->all[k->places[k->first[worker] + step]]
+    return step < k->first[worker + 1] - k->first[worker] ? &k->all[k->by_worker[k->first[worker] + step]]
                                                           : NULL;
 }
 
@@ -201,14 +201,14 @@ static int check_sets(const struct reading *r, const struct key_arrivals *k) {
 }
 
 // Indexes each worker's pushes.
-static void find_places(struct key_arrivals *k, int workers) {
+static void index_by_worker(struct key_arrivals *k, int workers) {
     k->first = xcalloc((unsigned long)workers + 1, sizeof *k->first);
-    k->places = xcalloc((unsigned long)k->count, sizeof *k->places);
+    k->by_worker = xcalloc((unsigned long)k->count, sizeof *k->by_worker);
     for (int64_t i = 0; i < k->count; i++) k->first[k->all[i].worker + 1]++;
     for (int w = 0; w < workers; w++) k->first[w + 1] += k->first[w];
     uint32_t *next = xcalloc((unsigned long)workers, sizeof *next);
     memcpy(next, k->first, (size_t)workers * sizeof *next);
-    for (int64_t i = 0; i < k->count; i++) k->places[next[k->all[i].worker]++] = (uint32_t)i;
+    for (int64_t i = 0; i < k->count; i++) k->by_worker[next[k->all[i].worker]++] = (uint32_t)i;
     free(next);
 }
 
@@ -238,7 +238,7 @@ static int read_key(const struct reading *r, const char *text, int wanted) {
     if (!rc && a->o.sets) rc = check_sets(r, k);
     if (!rc && !a->o.sets && k->count < k->room)
         rc = refuse(r, "has fewer pushes than the run has batches: torn, or interrupted");
-    if (!rc) find_places(k, a->o.workers);
+    if (!rc) index_by_worker(k, a->o.workers);
     free(own);
     free(had);
     return rc;
@@ -296,7 +296,8 @@ struct arrivals *arrivals_read(const struct arrivals_options *o, const char *dir
     char *name = xasprintf("arrivals.%d", o->shard), *path = xasprintf("%s/%s", dir, name);
     // A longer file belongs to another run.
     int64_t keys = o->map->shard_keys[o->shard], pushes = size_times(o->workers, o->steps);
-    size_t most = (size_t)size_plus(size_times(keys, size_plus(size_times(pushes, WORDS_MOST), 32)), 8192);
+    size_t most =
+        (size_t)size_plus(size_times(keys, size_plus(size_times(pushes, ENTRY_BYTES_MAX), 32)), 8192);
     char why[FILE_WHY_MAX], *text = run_file_read_up_to(dir, name, most, why);
     struct arrivals *a = arrivals_create(o);
     struct reading r = {.a = a, .path = path};

@@ -29,7 +29,7 @@ struct staleness_log {
     int64_t *pushed;  // (map->count)
     struct updates_file *log;
     char *path;
-    bool told;  // lost lines of the log were reported; used by the main thread
+    bool loss_reported;  // lost lines of the log were reported; used by the main thread
 };
 
 struct staleness_log *staleness_log_create(const struct staleness_log_options *o) {
@@ -89,11 +89,11 @@ static void log_push(struct staleness_log *s, const struct wire_header *h, const
     free(line);
 }
 
-void staleness_log_tell(struct staleness_log *s) {
+void staleness_log_report_lost(struct staleness_log *s) {
     int64_t step = 0;
-    int error = s && s->log && !s->told ? updates_file_lost(s->log, &step) : 0;
+    int error = s && s->log && !s->loss_reported ? updates_file_lost(s->log, &step) : 0;
     if (!error) return;
-    s->told = true;
+    s->loss_reported = true;
     fail(
         "--log-updates: %s: cannot write: %s: the lines from step %lld on are lost; training goes on, and ends with exit "
         "status %d",
@@ -132,7 +132,7 @@ static cJSON *tally_json(const struct tally *t, const char *unit) {
 
 static int end_log(struct staleness_log *s) {
     if (!s->log) return 0;
-    staleness_log_tell(s);
+    staleness_log_report_lost(s);
     int64_t step = 0;
     int error = updates_file_close(&s->log, &step);
     if (!error) return 0;
@@ -167,7 +167,7 @@ int staleness_log_write(struct staleness_log *const *all, int shards, const char
 }
 
 // ---------------------------------------------------------------- the log
-#define WAITING_MOST ((size_t)16 << 20)  // bytes
+#define WAITING_MAX ((size_t)16 << 20)  // bytes
 
 struct updates_file {
     struct background *writer;
@@ -247,7 +247,7 @@ struct updates_file *updates_file_open(const char *path) {
 void updates_file_add(struct updates_file *l, const char *line, int64_t step) {
     size_t bytes = strlen(line);
     pthread_mutex_lock(&l->mutex);
-    bool ask = !l->length, fits = l->length + bytes <= WAITING_MOST;
+    bool ask = !l->length, fits = l->length + bytes <= WAITING_MAX;
     if (!l->lost && fits) {
         if (ask) l->step = step;
         if (l->length + bytes > l->room) {

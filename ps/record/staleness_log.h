@@ -34,7 +34,7 @@ void staleness_log_begin(struct staleness_log *s, int key, int64_t pushes);
 void staleness_log_push(struct staleness_log *s, const struct wire_header *h, const void *grad, uint64_t tau);
 // Logs at once, and once, that lines of the log are lost: the run may still take days. The server's main thread calls
 // it.
-void staleness_log_tell(struct staleness_log *s);
+void staleness_log_report_lost(struct staleness_log *s);
 // Writes the sums over all shards of server `rank` to DIR/ranks/staleness-RANK.json, and ends the logs. Returns 0, or
 // -1 after logging.
 int staleness_log_write(struct staleness_log *const *all, int count, const char *dir, int rank);

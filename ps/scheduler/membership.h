@@ -73,16 +73,16 @@ struct absence_port {
 };
 
 // The values that the scheduler publishes to the job's processes at the rendezvous (ps/net/notices.h).
-struct meeting_port {
+struct publish_port {
     void *ctx;
-    void (*opens)(void *ctx, const struct epochs *e);  // a new epoch: all ranks enter it
+    void (*epoch_opened)(void *ctx, const struct epochs *e);  // a new epoch: all ranks enter it
     // All ranks are present. Called for workers, and for servers.
-    void (*starts)(void *ctx, enum ps_role role, const struct notice_start *s);
-    void (*joins)(void *ctx, int worker, uint64_t life, const struct notice_start *s);
-    void (*over)(void *ctx, uint32_t epoch, const char *why);
-    void (*gives_up)(void *ctx, int member, uint64_t life,
-                     const char *why);         // that process must end: its rank is free
-    void (*ends)(void *ctx, const char *why);  // the job
+    void (*started)(void *ctx, enum ps_role role, const struct notice_start *s);
+    void (*joined)(void *ctx, int worker, uint64_t incarnation, const struct notice_start *s);
+    void (*epoch_over)(void *ctx, uint32_t epoch, const char *why);
+    void (*end_process)(void *ctx, int member, uint64_t incarnation,
+                        const char *why);           // that process must end: its rank is free
+    void (*job_ended)(void *ctx, const char *why);  // the job
 };
 
 // Options of the scheduler's core.
@@ -95,7 +95,7 @@ struct scheduler_options {
     struct start_point start;  // of the first epoch: all roles resume from it
     double start_s;            // now, at creation
     struct ps_port port;       // peers: member numbers
-    struct meeting_port meeting;
+    struct publish_port publish;
     struct epoch_options epochs;
     // All ranks are present. Writes what they resume from: the checkpoint ("": none) and its step. Returns 0; 1 if it
     // is not known yet, and is asked again; or -1 with error written. NULL: nothing is resumed.
@@ -118,13 +118,13 @@ struct member {
     int dead;  // pid of the rank's last process that a launcher reported dead
     // State in this epoch:
     bool present, gone;
-    uint32_t life;      // number of the process among those of its rank since the job started: 1, 2, ..
-    bool joins;         // it entered when the job was under way (--elastic)
-    bool let_in;        // it and the shards know that it may join
-    double seen_s;      // when its last process was no longer here
-    int64_t step;       // the latest step that it named
-    uint64_t progress;  // pushes and initial values acknowledged so far, from its heartbeat
-    double progress_s;  // when that last grew
+    uint32_t process_no;  // number of the process among those of its rank since the job started: 1, 2, ..
+    bool joins;           // it entered when the job was under way (--elastic)
+    bool admitted;        // it and the shards know that it may join
+    double seen_s;        // when its last process was no longer here
+    int64_t step;         // the latest step that it named
+    uint64_t progress;    // pushes and initial values acknowledged so far, from its heartbeat
+    double progress_s;    // when that last grew
     struct roster_shard *shards;  // (threads) addresses of a server's shards
 };
 
@@ -133,9 +133,9 @@ struct membership {
     int threads;                          // shards per server
     struct member *m;                     // (workers + servers)
     bool started, closing, done;
-    double start_s, came_s;  // when the epoch opened, and when a member last became present
-    bool said_coming;        // the wait for members that are reading their files was printed
-    char *first_identity;    // of the first worker that became ready; NULL: none
+    double start_s, last_joined_s;  // when the epoch opened, and when a member last became present
+    bool slow_printed;              // the wait for members that are reading their files was printed
+    char *first_identity;           // of the first worker that became ready; NULL: none
     char first_name[48];
     char refused[WIRE_TEXT_MAX];  // why the last process was refused; "": none
     bool stop;                    // some worker was asked to leave

@@ -16,7 +16,7 @@ struct round {
     int64_t step;
     bool *reported;  // (N)
     bool *summed;    // (shards)
-    bool *told;      // (N + shards) it was printed that the member is slow
+    bool *named;     // (N + shards) it was printed that the member is slow
     int reports, sums;
     double *loss;         // (N)
     int64_t *tokens;      // (N) of the workers' batches
@@ -31,7 +31,7 @@ struct round {
 struct gather {
     uint64_t seq;
     bool *have;        // (N)
-    bool *told;        // (N) it was printed that the worker is slow
+    bool *named;       // (N) it was printed that the worker is slow
     int count, words;  // workers that have sent; values of each
     double *values;    // (N, WIRE_VALUES_MAX)
     double first_s;
@@ -64,7 +64,7 @@ static void round_open(struct rounds *c, int64_t step) {
     struct round *r = round_of(c, step);
     memset(r->reported, 0, (size_t)c->workers * sizeof *r->reported);
     memset(r->summed, 0, (size_t)c->shards * sizeof *r->summed);
-    memset(r->told, 0, (size_t)(c->workers + c->shards) * sizeof *r->told);
+    memset(r->named, 0, (size_t)(c->workers + c->shards) * sizeof *r->named);
     memset(&r->sum, 0, sizeof r->sum);
     r->step = step;
     r->reports = r->sums = 0;
@@ -75,7 +75,7 @@ static bool is_live(const struct rounds *c, int w) {
     return !c->set || (step_set_live(c->set) & elastic_bit(w)) != 0;
 }
 
-static void tell_shards(const struct rounds *c, const struct wire_header *h) {
+static void send_to_shards(const struct rounds *c, const struct wire_header *h) {
     for (int i = 0; i < c->shards; i++)
         if (c->o.map->shard_keys[i]) port_tell(&c->o.port, membership_shard(c->members, i), h);
 }
@@ -112,8 +112,8 @@ static void refuse_join(const struct rounds *c, int w) {
 //     worker 1   x x x . . x x x            worker 1 there from step 6 on
 //
 // A worker that is lost after its gradients have arrived, or that is back before the next step, was never away.
-static void note_absences(struct rounds *c, int64_t step, uint64_t there) {
-    uint64_t away = elastic_all(c->workers) & ~there, changed = away ^ c->away;
+static void note_absences(struct rounds *c, int64_t step, uint64_t present) {
+    uint64_t away = elastic_all(c->workers) & ~present, changed = away ^ c->away;
     c->away = away;
     for (int w = 0; w < c->workers && c->o.absent.changed; w++) {
         struct absence x = {.step = step, .worker = w, .away = (away & elastic_bit(w)) != 0};
@@ -163,7 +163,7 @@ static int decide(struct rounds *c, struct round *r) {
                                     .norm = s.norm,
                                     .flags = flags | membership_stop_flag(c->members),
                                     .peers_ready_ns = r->ready_ns};
-    tell_shards(c, &decision);
+    send_to_shards(c, &decision);
     uint64_t set = c->set ? step_set_fixed(c->set) : 0;
     if (c->set) close_set(c, r, s.skip != 0, &step_done);
     for (int w = 0; w < c->workers; w++) {
@@ -184,8 +184,8 @@ static bool is_reported(const struct rounds *c, const struct round *r) {
 // Does what is due: fixes sets, and decides steps in order.
 static int settle(struct rounds *c, double now) {
     if (c->set && step_set_fix(c->set, now))
-        tell_shards(c,
-                    &(struct wire_header){.kind = WIRE_SET, .step = c->step, .mask = step_set_fixed(c->set)});
+        send_to_shards(
+            c, &(struct wire_header){.kind = WIRE_SET, .step = c->step, .mask = step_set_fixed(c->set)});
     for (struct round *r; (r = round_of(c, c->step))->sums == c->full_shards && is_reported(c, r);)
         if (decide(c, r) != 0) return -1;
     return 0;
@@ -201,7 +201,7 @@ static int round_for(struct rounds *c, int member, const struct wire_header *h, 
                      member_name(c->members, member, name), (long long)h->step, (long long)c->step);
 }
 
-static void round_heard(struct round *r, int64_t ready_ns, double now) {
+static void round_note_time(struct round *r, int64_t ready_ns, double now) {
     if (!r->reports && !r->sums) r->first_s = now;
     r->last_s = now;
     r->ready_ns = ps_later(r->ready_ns, ready_ns);
@@ -227,7 +227,7 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
             (long long)r->step, w, (double)h->lr, (double)h->loss_scale, (double)h->clip, r->first_worker,
             (double)r->lr, (double)r->loss_scale, (double)r->clip);
     }
-    round_heard(r, h->ready_ns, now);
+    round_note_time(r, h->ready_ns, now);
     r->reported[w] = true;
     r->loss[w] = h->loss;
     r->tokens[w] = h->tokens;
@@ -244,7 +244,7 @@ int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double 
     struct round *r;
     if (round_for(c, membership_shard(c->members, shard), h, &r) != 0) return -1;
     if (!r || r->summed[shard] || !c->o.map->shard_keys[shard]) return 0;
-    round_heard(r, h->peers_ready_ns, now);
+    round_note_time(r, h->peers_ready_ns, now);
     r->summed[shard] = true;
     exact_sum_merge(&r->sum, &h->sum);
     r->sums++;
@@ -253,17 +253,17 @@ int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double 
 
 // Where weights may wait for a worker's pushes, informs the shards that it no longer pushes: no batch is left for it,
 // or it has finished.
-static void say_over(const struct rounds *c, int w) {
+static void report_no_more_pushes(const struct rounds *c, int w) {
     if (!arrivals_wait(c->o.config)) return;
-    tell_shards(c, &(struct wire_header){.kind = WIRE_MEMBER, .key = w, .flags = WIRE_FINAL});
+    send_to_shards(c, &(struct wire_header){.kind = WIRE_MEMBER, .key = w, .flags = WIRE_FINAL});
 }
 
 // ---------------------------------------------------------------- gathers
 // Answers once all workers have sent.
 static void close_gather(struct rounds *c) {
     struct gather *g = &c->gather;
-    int owed = c->set ? elastic_count(step_set_live(c->set)) : c->workers;
-    if (!g->count || g->count < owed) return;
+    int wanted = c->set ? elastic_count(step_set_live(c->set)) : c->workers;
+    if (!g->count || g->count < wanted) return;
     struct wire_header gathered = {.kind = WIRE_GATHER_DONE, .seq = g->seq, .count = g->words};
     for (int i = 0; i < g->words; i++) {
         double total = g->values[i];
@@ -274,7 +274,7 @@ static void close_gather(struct rounds *c) {
     for (int w = 0; w < c->workers; w++)
         if (is_live(c, w)) port_tell(&c->o.port, w, &gathered);
     memset(g->have, 0, (size_t)c->workers * sizeof *g->have);
-    memset(g->told, 0, (size_t)c->workers * sizeof *g->told);
+    memset(g->named, 0, (size_t)c->workers * sizeof *g->named);
     g->count = 0;
     g->seq++;
 }
@@ -290,7 +290,7 @@ int rounds_gather(struct rounds *c, int w, const struct wire_header *h, double n
         return core_fail(c->error, "gather %llu: worker %d sent %d values, another worker %d",
                          (unsigned long long)h->seq, w, h->count, g->words);
     if (!g->count) g->first_s = now;
-    if (c->budget && budget_knows(c->budget, w)) say_over(c, w);
+    if (c->budget && budget_has_asked(c->budget, w)) report_no_more_pushes(c, w);
     g->have[w] = true;
     g->words = h->count;
     memcpy(g->values + (size_t)w * WIRE_VALUES_MAX, h->values, sizeof h->values);
@@ -306,7 +306,7 @@ void rounds_take(struct rounds *c, int w, const struct wire_header *h) {
     if (h->flags & WIRE_STOP) budget_stop(c->budget);
     if (!budget_take(c->budget, w, h, &taken)) return;
     port_tell(&c->o.port, w, &taken);
-    if (taken.flags & WIRE_FINAL) say_over(c, w);
+    if (taken.flags & WIRE_FINAL) report_no_more_pushes(c, w);
 }
 
 void rounds_stop(struct rounds *c) {
@@ -314,9 +314,9 @@ void rounds_stop(struct rounds *c) {
 }
 
 // ---------------------------------------------------------------- workers that join and leave
-bool rounds_has(const struct rounds *c, int w) { return is_live(c, w); }
+bool rounds_has_worker(const struct rounds *c, int w) { return is_live(c, w); }
 
-bool rounds_can_lose(const struct rounds *c, int w) { return c->set && step_set_bears(c->set, w); }
+bool rounds_can_lose(const struct rounds *c, int w) { return c->set && step_set_can_lose(c->set, w); }
 
 int rounds_lost(struct rounds *c, int w, const struct loss *loss, double now) {
     struct gather *g = &c->gather;
@@ -340,7 +340,8 @@ int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, dou
     // again only after it was answered.
     if (c->rule.row->ordered && w < c->workers && ++c->arrived[w] == c->full_shards) {
         c->arrived[w] = 0;
-        tell_shards(c, &(struct wire_header){.kind = WIRE_SET, .step = c->ordered++, .mask = elastic_bit(w)});
+        send_to_shards(c,
+                       &(struct wire_header){.kind = WIRE_SET, .step = c->ordered++, .mask = elastic_bit(w)});
     }
     if (!c->set) return 0;
     if (round_for(c, membership_shard(c->members, shard), h, &r) != 0) return -1;
@@ -350,21 +351,21 @@ int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, dou
 }
 
 // Whether no step is left to join.
-static bool is_over(const struct rounds *c) { return c->step >= c->o.config->steps; }
+static bool all_steps_done(const struct rounds *c) { return c->step >= c->o.config->steps; }
 
 void rounds_join(struct rounds *c, int w) {
     if (!c->set || is_live(c, w)) return;
-    if (is_over(c) || c->members->stop) {
+    if (all_steps_done(c) || c->members->stop) {
         refuse_join(c, w);
         return;
     }
     step_set_join(c->set, w);  // its first step is the next one that opens
 }
 
-bool rounds_lets_in(const struct rounds *c, int w) {
+bool rounds_admits(const struct rounds *c, int w) {
     if (!c->set || is_live(c, w)) return false;
     // If all is over, the worker is refused. The step after the last one has members, and never closes.
-    return is_over(c) || !(step_set_members(c->set) & elastic_bit(w));
+    return all_steps_done(c) || !(step_set_members(c->set) & elastic_bit(w));
 }
 
 // ---------------------------------------------------------------- time
@@ -376,9 +377,9 @@ static double idle_since(const struct rounds *c, int w, double first_s) {
     return progress_s > first_s ? progress_s : first_s;
 }
 
-static bool is_slow(const struct rounds *c, double since_s, double now, bool *told) {
-    if (*told || now - since_s <= ps_overdue_s(c->o.config)) return false;
-    *told = true;
+static bool is_slow(const struct rounds *c, double since_s, double now, bool *named) {
+    if (*named || now - since_s <= ps_overdue_s(c->o.config)) return false;
+    *named = true;
     return true;
 }
 
@@ -387,24 +388,24 @@ bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]) {
     struct gather *g = &c->gather;
     long long step = (long long)r->step + 1;
     for (int w = 0; w < c->workers; w++) {
-        double since = idle_since(c, w, r->first_s), there = idle_since(c, w, g->first_s);
+        double since = idle_since(c, w, r->first_s), at_barrier = idle_since(c, w, g->first_s);
         if (!is_live(c, w)) continue;
-        if ((r->reports || r->sums) && !r->reported[w] && is_slow(c, since, now, &r->told[w])) {
+        if ((r->reports || r->sums) && !r->reported[w] && is_slow(c, since, now, &r->named[w])) {
             snprintf(text, ROUNDS_TEXT_MAX, "waiting for worker %d: %.0f s in step %lld, it is alive", w,
                      now - since, step);
             return true;
         }
-        if (g->count && !g->have[w] && is_slow(c, there, now, &g->told[w])) {
+        if (g->count && !g->have[w] && is_slow(c, at_barrier, now, &g->named[w])) {
             snprintf(text, ROUNDS_TEXT_MAX, "waiting for worker %d: %.0f s at a barrier, it is alive", w,
-                     now - there);
+                     now - at_barrier);
             return true;
         }
     }
     if (!is_reported(c, r)) return false;
     for (int i = 0; i < c->shards; i++) {
         char name[48];
-        bool *told = &r->told[c->workers + i];
-        if (!c->o.map->shard_keys[i] || r->summed[i] || !is_slow(c, r->last_s, now, told)) continue;
+        bool *named = &r->named[c->workers + i];
+        if (!c->o.map->shard_keys[i] || r->summed[i] || !is_slow(c, r->last_s, now, named)) continue;
         snprintf(text, ROUNDS_TEXT_MAX, "waiting for %s: %.0f s in step %lld, it is alive",
                  member_name(c->members, membership_shard(c->members, i), name), now - r->last_s, step);
         return true;
@@ -413,9 +414,9 @@ bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]) {
 }
 
 int rounds_tick(struct rounds *c, double now) {
-    return c->set && step_set_graces(c->set) ? settle(c, now) : 0;
+    return c->set && step_set_in_grace(c->set) ? settle(c, now) : 0;
 }
-bool rounds_hurry(const struct rounds *c) { return c->set && step_set_graces(c->set); }
+bool rounds_in_grace(const struct rounds *c) { return c->set && step_set_in_grace(c->set); }
 
 int64_t rounds_step(const struct rounds *c) { return c->step; }
 const char *rounds_error(const struct rounds *c) { return c->error; }
@@ -436,13 +437,13 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
         struct round *r = round_of(c, step);
         r->reported = xcalloc(n, sizeof(bool));
         r->summed = xcalloc((unsigned long)c->shards, sizeof(bool));
-        r->told = xcalloc(n + (unsigned long)c->shards, sizeof(bool));
+        r->named = xcalloc(n + (unsigned long)c->shards, sizeof(bool));
         r->loss = xcalloc(n, sizeof(double));
         r->tokens = xcalloc(n, sizeof *r->tokens);
         r->step = step;
     }
     c->gather.have = xcalloc(n, sizeof(bool));
-    c->gather.told = xcalloc(n, sizeof(bool));
+    c->gather.named = xcalloc(n, sizeof(bool));
     c->gather.values = xcalloc(n * WIRE_VALUES_MAX, sizeof(double));
     const struct budget_options bo = {.workers = c->workers,
                                       .total = batches_total(o->config),
@@ -474,13 +475,13 @@ void rounds_destroy(struct rounds **at) {
     for (struct round *r = c->rounds; r <= c->rounds + c->o.lead; r++) {
         free(r->reported);
         free(r->summed);
-        free(r->told);
+        free(r->named);
         free(r->loss);
         free(r->tokens);
     }
     free(c->rounds);
     free(c->gather.have);
-    free(c->gather.told);
+    free(c->gather.named);
     free(c->gather.values);
     free(c->arrived);
     budget_destroy(&c->budget);

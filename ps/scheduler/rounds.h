@@ -42,19 +42,19 @@ void rounds_take(struct rounds *c, int worker,
 void rounds_stop(struct rounds *c);             // some worker was asked to leave
 
 // ---- where workers join and leave
-bool rounds_has(const struct rounds *c, int worker);       // it belongs to the job
-bool rounds_can_lose(const struct rounds *c, int worker);  // the job can go on without it
+bool rounds_has_worker(const struct rounds *c, int worker);  // it belongs to the job
+bool rounds_can_lose(const struct rounds *c, int worker);    // the job can go on without it
 int rounds_lost(struct rounds *c, int worker, const struct loss *loss, double now);
 int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, double now);
 void rounds_join(struct rounds *c, int worker);
 // Whether a worker that joins the running job may connect to the servers now: no open step may hold gradients
 // of its rank's last process, and the other workers have loaded their weights.
-bool rounds_lets_in(const struct rounds *c, int worker);
+bool rounds_admits(const struct rounds *c, int worker);
 
 // rounds_tick closes a step that has enough gradients once its grace period is over. Returns 0, or -1 with
 // rounds_error set. rounds_hurry: such a grace period is running, so rounds_tick must be called often.
 int rounds_tick(struct rounds *c, double now);
-bool rounds_hurry(const struct rounds *c);
+bool rounds_in_grace(const struct rounds *c);
 
 #define ROUNDS_TEXT_MAX 160
 // Whether a round or a gather has waited long for a member that is alive (scheduler_core.c notices dead ones)

@@ -39,7 +39,7 @@ struct scheduler {
     struct net_lines lines;  // by one ROUTER, to the members and shards that have sent in this epoch
     struct link *link;       // over these lines
     struct scheduler_core *core;
-    uint64_t *joined;  // (workers) the life that was published as joining; 0: none
+    uint64_t *joined;  // (workers) the incarnation that was published as joining; 0: none
     int verdicts;      // sent
     bool childless;    // this process's launcher has no child left
     struct shard_map *map;
@@ -89,7 +89,7 @@ static void put_text(const struct scheduler *s, const char *name, char *text, si
 }
 
 // Messages of the last epoch are no longer resent.
-static void opens(void *ctx, const struct epochs *e) {
+static void publish_epoch(void *ctx, const struct epochs *e) {
     struct scheduler *s = ctx;
     struct notice_now now = {.epoch = e->epoch, .job = e->job, .clock = ps_clock_id()};
     int members = s->o->config->workers + s->map->servers + s->map->shards;
@@ -120,19 +120,19 @@ static void forget_join(struct scheduler *s, uint32_t epoch, int worker) {
     s->joined[worker] = 0;
 }
 
-static void joins(void *ctx, int worker, uint64_t life, const struct notice_start *start) {
+static void publish_join(void *ctx, int worker, uint64_t incarnation, const struct notice_start *start) {
     struct scheduler *s = ctx;
     uint32_t epoch = scheduler_core_epochs(s->core)->epoch;
     char name[MEET_NAME_MAX];
     size_t bytes;
     char *text = notice_start_text(start, &bytes);
     forget_join(s, epoch, worker);
-    s->joined[worker] = life;
-    put_text(s, notice_join_name(name, epoch, worker, life), text, bytes);
+    s->joined[worker] = incarnation;
+    put_text(s, notice_join_name(name, epoch, worker, incarnation), text, bytes);
 }
 
 // A slow member finds this later: the epoch is over.
-static void over(void *ctx, uint32_t epoch, const char *why) {
+static void publish_over(void *ctx, uint32_t epoch, const char *why) {
     struct scheduler *s = ctx;
     char name[MEET_NAME_MAX];
     rendezvous_drop(s->o->meet, notice_start_name(name, epoch, PS_WORKER));
@@ -141,12 +141,12 @@ static void over(void *ctx, uint32_t epoch, const char *why) {
     rendezvous_put(s->o->meet, notice_over_name(name, epoch), why, strlen(why));
 }
 
-static void gives_up(void *ctx, int member, uint64_t life, const char *why) {
+static void end_process(void *ctx, int member, uint64_t incarnation, const char *why) {
     const struct scheduler *s = ctx;
-    rendezvous_end_process(s->o->meet, rendezvous_size(s->o->meet) + member, life, why);
+    rendezvous_end_process(s->o->meet, rendezvous_size(s->o->meet) + member, incarnation, why);
 }
 
-static void ends(void *ctx, const char *why) {
+static void abort_job(void *ctx, const char *why) {
     rendezvous_abort(((const struct scheduler *)ctx)->o->meet, why);
 }
 
@@ -175,7 +175,7 @@ static void log_waiting(struct scheduler *s, double now) {
     int workers, servers;
     char text[384];
     const struct rendezvous *meet = s->o->meet;
-    if (!s->o->say_waiting || !scheduler_core_waits(s->core, &workers, &servers)) return;
+    if (!s->o->log_waiting || !scheduler_core_waits(s->core, &workers, &servers)) return;
     char at[NET_ADDRESS_MAX];
     address_endpoint(rendezvous_address(meet), rendezvous_port(meet), at, sizeof at);
     snprintf(text, sizeof text, "waiting for %d of %d workers and %d of %d servers at %s", workers,
@@ -270,27 +270,27 @@ static int epoch_starts(const struct ps_role_options *o, const struct epochs *e,
     // After a scheduler's own death metrics.jsonl shows how far the job was: it has not been cut yet.
     bool later = e->why[0] || stays > 0;
     int64_t reached = e->reached < 0 && later && o->dir ? metrics_last_step(o->dir) : e->reached;
-    struct history_row life = {.kind = HISTORY_START,
-                               .step = out->step + 1,
-                               .start = e->o.start,
-                               .epoch = e->epoch,
-                               .job = e->job,
-                               .restarts = e->restarts.used,
-                               .checkpoint = out->checkpoint,
-                               .why = e->why,
-                               .counted = reached >= 0,
-                               .lost = reached > out->step ? reached - out->step : 0};
+    struct history_row start = {.kind = HISTORY_START,
+                                .step = out->step + 1,
+                                .start = e->o.start,
+                                .epoch = e->epoch,
+                                .job = e->job,
+                                .restarts = e->restarts.used,
+                                .checkpoint = out->checkpoint,
+                                .why = e->why,
+                                .counted = reached >= 0,
+                                .lost = reached > out->step ? reached - out->step : 0};
     char again[48] = "";
-    if (life.counted)
-        snprintf(again, sizeof again, "; %lld step%s done again", (long long)life.lost,
-                 life.lost == 1 ? " is" : "s are");
-    bool says = !o->config->quiet && e->why[0];
-    if (says && out->checkpoint[0])
+    if (start.counted)
+        snprintf(again, sizeof again, "; %lld step%s done again", (long long)start.lost,
+                 start.lost == 1 ? " is" : "s are");
+    bool prints = !o->config->quiet && e->why[0];
+    if (prints && out->checkpoint[0])
         info("epoch %u resumes after step %lld (%s)%s: %s", e->epoch, (long long)out->step, out->checkpoint,
              again, e->why);
-    else if (says)
+    else if (prints)
         info("epoch %u begins at the first step, as there is no checkpoint%s: %s", e->epoch, again, e->why);
-    if (o->dir && (e->o.restarts || ps_elastic(o->config))) history_add(o->dir, &life);
+    if (o->dir && (e->o.restarts || ps_elastic(o->config))) history_add(o->dir, &start);
     return 0;
 }
 
@@ -387,7 +387,8 @@ static int scheduler_loop(struct scheduler *s) {
         const char *ended = rendezvous_end_reason(s->o->meet);
         if (ended) return scheduler_core_abort(s->core, ended);
         thread_time_enter(s->spans, WIRE_NONE, SPAN_OF_NOTHING);
-        bool soon = scheduler_core_hurry(s->core) || (s->beginning && !background_done(s->files, s->begins));
+        bool soon =
+            scheduler_core_in_grace(s->core) || (s->beginning && !background_done(s->files, s->begins));
         if (net_poll(items, 2, soon ? HURRY_MS : POLL_MS) != 0)
             return scheduler_core_abort(s->core, "the scheduler cannot poll its socket");
         double now = now_seconds();
@@ -468,21 +469,22 @@ static int scheduler_open(struct scheduler *s) {
     s->joined = xcalloc((unsigned long)c->workers, sizeof *s->joined);
     s->link = link_create(&(struct link_options){
         .peers = members, .repeat_most_s = ps_repeat_most_s(c), .network = {s, scheduler_send}});
-    struct scheduler_options co = {.config = c,
-                                   .map = s->map,
-                                   .lead = consistency_of(c).lag,
-                                   .manifest = s->manifest,
-                                   .job = ps_random_id(),
-                                   .start = s->first,
-                                   .start_s = now_seconds(),
-                                   .port = link_port(s->link),
-                                   .meeting = {s, opens, publish_start, joins, over, gives_up, ends},
-                                   .epochs = s->epochs,
-                                   .starts = starts,
-                                   .starts_ctx = s,
-                                   .absent = {s, note_absence},
-                                   .recorded = s->replay ? recorded : NULL,
-                                   .recorded_ctx = s};
+    struct scheduler_options co = {
+        .config = c,
+        .map = s->map,
+        .lead = consistency_of(c).lag,
+        .manifest = s->manifest,
+        .job = ps_random_id(),
+        .start = s->first,
+        .start_s = now_seconds(),
+        .port = link_port(s->link),
+        .publish = {s, publish_epoch, publish_start, publish_join, publish_over, end_process, abort_job},
+        .epochs = s->epochs,
+        .starts = starts,
+        .starts_ctx = s,
+        .absent = {s, note_absence},
+        .recorded = s->replay ? recorded : NULL,
+        .recorded_ctx = s};
     s->clock.lost_s = ps_lost_s(c);
     poll_clock_poll(&s->clock, co.start_s);
     s->core = scheduler_core_create(&co);

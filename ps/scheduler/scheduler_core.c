@@ -30,7 +30,7 @@ struct scheduler_core {
 int scheduler_core_abort(struct scheduler_core *c, const char *why) {
     if (c->error[0]) return -1;
     snprintf(c->error, sizeof c->error, "%s", why[0] ? why : "aborted without a reason");
-    c->o.meeting.ends(c->o.meeting.ctx, c->error);
+    c->o.publish.job_ended(c->o.publish.ctx, c->error);
     return -1;
 }
 
@@ -50,7 +50,7 @@ static void member_names_add(const struct membership *c, struct member_names *x,
 }
 
 // Its process is gone, and the rank is free.
-static void forget(struct scheduler_core *c, int i, double now) {
+static void free_rank(struct scheduler_core *c, int i, double now) {
     struct member *m = &c->members.m[i];
     m->here = m->old = m->present = m->gone = false;
     m->seen_s = now;
@@ -65,7 +65,7 @@ static void members_free(struct membership *m) {
 }
 
 // Opens a new epoch.
-static void epoch_opens(struct scheduler_core *c, double start_s) {
+static void epoch_open(struct scheduler_core *c, double start_s) {
     // 1. Its members: none is present, and those that were are old.
     const struct membership *before = &c->members;
     struct membership next = {.workers = c->o.config->workers,
@@ -90,13 +90,13 @@ static void epoch_opens(struct scheduler_core *c, double start_s) {
     c->members = next;
     // 2. Its rounds. Then the members learn of it.
     c->rounds = rounds_create(&c->o, &c->members);
-    c->o.meeting.opens(c->o.meeting.ctx, &c->epochs);
+    c->o.publish.epoch_opened(c->o.publish.ctx, &c->epochs);
 }
 
 // ---------------------------------------------------------------- what an epoch resumes from
 // The addresses of all shards and, for servers, the process of each worker rank: their shards learn these from it.
 // WIRE_MEMBER carries later changes; an older process number than the latest no longer counts.
-static struct notice_start start_of(const struct scheduler_core *c, int workers, uint32_t life) {
+static struct notice_start start_of(const struct scheduler_core *c, int workers, uint32_t process_no) {
     int threads = c->o.map->threads;
     struct roster *r = roster_create(c->members.shards, workers);
     for (int g = 0; g < c->members.shards; g++) {
@@ -106,25 +106,26 @@ static struct notice_start start_of(const struct scheduler_core *c, int workers,
     }
     for (int w = 0; w < workers; w++)
         if (c->members.m[w].present)
-            r->worker[w] = (struct roster_worker){c->members.m[w].incarnation, c->members.m[w].life};
-    return (struct notice_start){c->members.start, ps_elastic(c->o.config) ? life : 0, r};
+            r->worker[w] = (struct roster_worker){c->members.m[w].incarnation, c->members.m[w].process_no};
+    return (struct notice_start){c->members.start, ps_elastic(c->o.config) ? process_no : 0, r};
 }
 
 // A worker has entered since the job started, and may connect to the servers: informs it and them, once.
-static void let_in(struct scheduler_core *c, int w) {
+static void admit(struct scheduler_core *c, int w) {
     struct member *m = &c->members.m[w];
-    const struct wire_header news = {.kind = WIRE_MEMBER, .key = w, .seq = m->incarnation, .life = m->life};
-    struct notice_start s = start_of(c, c->members.workers, m->life);
+    const struct wire_header news = {
+        .kind = WIRE_MEMBER, .key = w, .seq = m->incarnation, .process_no = m->process_no};
+    struct notice_start s = start_of(c, c->members.workers, m->process_no);
     for (int g = 0; g < c->members.shards; g++)
         port_tell(&c->o.port, membership_shard(&c->members, g), &news);
-    c->o.meeting.joins(c->o.meeting.ctx, w, m->incarnation, &s);
+    c->o.publish.joined(c->o.publish.ctx, w, m->incarnation, &s);
     roster_destroy(&s.roster);
-    m->let_in = true;
+    m->admitted = true;
 }
 
 // ---------------------------------------------------------------- epochs
 // All ranks that the epoch waits for are present, and what they resume from is known.
-static void epoch_begins(struct scheduler_core *c, double now) {
+static void epoch_begin(struct scheduler_core *c, double now) {
     struct scheduler_options o = c->o;
     memset(c->died, 0, (size_t)(c->members.count + 1) * sizeof *c->died);
     memset(c->given_up, 0, (size_t)c->members.count * sizeof *c->given_up);
@@ -163,8 +164,8 @@ static void epoch_end(struct scheduler_core *c, const char *why, double now) {
     c->epochs.job = c->o.epochs.job(c->o.epochs.ctx);
     snprintf(c->epochs.why, sizeof c->epochs.why, "%s", why);
     rounds_destroy(&c->rounds);
-    epoch_opens(c, now);
-    c->o.meeting.over(c->o.meeting.ctx, ended, why);
+    epoch_open(c, now);
+    c->o.publish.epoch_over(c->o.publish.ctx, ended, why);
 }
 
 // ---------------------------------------------------------------- workers that join and leave
@@ -173,17 +174,18 @@ static bool is_elastic(const struct scheduler_core *c, int member) {
 }
 
 // Whether the job goes on without this member, without doing a step twice (ps/agree/step_set.h).
-static bool bears(const struct scheduler_core *c, int member) {
+static bool can_lose(const struct scheduler_core *c, int member) {
     return is_elastic(c, member) && rounds_can_lose(c->rounds, member);
 }
 
-static void lose(struct scheduler_core *c, int worker, const char *cause, const char *why, double now) {
+static void go_on_without(struct scheduler_core *c, int worker, const char *cause, const char *why,
+                          double now) {
     const struct loss loss = {cause, why};
     snprintf(c->news, sizeof c->news, "%s: the job continues without it", TEXT_SHORTEN(440, why));
-    c->o.meeting.gives_up(c->o.meeting.ctx, worker, c->members.m[worker].incarnation,
-                          "the job continues without this worker, which was silent for too long: start it "
-                          "again, and it joins");
-    forget(c, worker, now);
+    c->o.publish.end_process(c->o.publish.ctx, worker, c->members.m[worker].incarnation,
+                             "the job continues without this worker, which was silent for too long: start it "
+                             "again, and it joins");
+    free_rank(c, worker, now);
     if (rounds_lost(c->rounds, worker, &loss, now) != 0) scheduler_core_abort(c, rounds_error(c->rounds));
 }
 
@@ -210,8 +212,8 @@ static bool takes_restart(struct scheduler_core *c, int member, const char *why)
 static void death(struct scheduler_core *c, int member, const char *cause, const char *why, double now) {
     char text[WIRE_TEXT_MAX] = "", own[WIRE_TEXT_MAX - 64];
     if (c->error[0]) return;
-    if (bears(c, member)) {
-        lose(c, member, cause, why, now);
+    if (can_lose(c, member)) {
+        go_on_without(c, member, cause, why, now);
         return;
     }
     if (!c->o.epochs.restarts) {
@@ -229,7 +231,7 @@ static void death(struct scheduler_core *c, int member, const char *cause, const
     if (!takes_restart(c, member, why)) return;
     text_shorten(own, sizeof own, why);  // epoch_end may overwrite `why`
     snprintf(text, sizeof text, "%s", follows ? c->epochs.why : why);
-    if (member >= 0) forget(c, member, now);
+    if (member >= 0) free_rank(c, member, now);
     epoch_end(c, text, now);
     if (follows) snprintf(c->news, sizeof c->news, "%s: all roles enter epoch %u", own, c->epochs.epoch);
     if (!c->o.epochs.replaced)
@@ -254,13 +256,13 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
     if (counted) c->given_up[i] = 0;
     if (counted) c->died[i] = !there;  // else it has entered again meanwhile
     if (i < all) c->members.m[i].dead = d->pid;
-    if (d->leaving && !c->error[0] && (there ? !bears(c, i) : !m->started))
+    if (d->leaving && !c->error[0] && (there ? !can_lose(c, i) : !m->started))
         scheduler_core_abort(c, d->why);
     else if (there)
         death(c, i, "died", d->why, now);
     else if (i < all && !m->started && !counted && !c->error[0])
         takes_restart(c, i, d->why);
-    if (i < all && m->m[i].here && m->m[i].pid == d->pid) forget(c, i, now);
+    if (i < all && m->m[i].here && m->m[i].pid == d->pid) free_rank(c, i, now);
     bool without = c->epochs.epoch == epoch && m->started;
     v.kind = c->error[0] ? VERDICT_ENDS : without ? VERDICT_WITHOUT : VERDICT_ANEW;
     v.again = i < all && !d->leaving &&
@@ -302,7 +304,7 @@ static void check_manifest(const struct scheduler_core *c, int i, const struct n
     free(text);
 }
 
-static void ready(struct scheduler_core *c, int i, const struct notice_ready *r, double now) {
+static void on_ready(struct scheduler_core *c, int i, const struct notice_ready *r, double now) {
     struct member *m = &c->members.m[i];
     char why[WIRE_TEXT_MAX] = "", name[48];
     struct roster_shard *shards = NULL;
@@ -313,8 +315,8 @@ static void ready(struct scheduler_core *c, int i, const struct notice_ready *r,
         core_fail(why, "%s joined without the addresses it listens on", member_name(&c->members, i, name));
     if (why[0]) {
         snprintf(c->members.refused, sizeof c->members.refused, "%s", why);
-        c->o.meeting.gives_up(c->o.meeting.ctx, i, m->incarnation, why);
-        forget(c, i, now);
+        c->o.publish.end_process(c->o.publish.ctx, i, m->incarnation, why);
+        free_rank(c, i, now);
         return;
     }
     m->shards = shards;
@@ -322,31 +324,31 @@ static void ready(struct scheduler_core *c, int i, const struct notice_ready *r,
         c->members.first_identity = xstrdup(r->identity);
         member_name(&c->members, i, c->members.first_name);
     }
-    if (c->members.started || !m->life) m->life++;
+    if (c->members.started || !m->process_no) m->process_no++;
     m->joins = c->members.started;
-    m->let_in = false;
+    m->admitted = false;
     m->present = true;
-    c->members.came_s = now;
+    c->members.last_joined_s = now;
 }
 
 // Another process has taken the rank of one that was present.
-static void replaced(struct scheduler_core *c, int i, double now) {
+static void on_replaced(struct scheduler_core *c, int i, double now) {
     char text[WIRE_TEXT_MAX] = "", name[48];
     core_fail(text, "%s was started again", member_name(&c->members, i, name));
     death(c, i, "died", text, now);
 }
 
-static void came(struct scheduler_core *c, const struct member_news *n, double now) {
+static void on_joined(struct scheduler_core *c, const struct member_news *n, double now) {
     struct member *m = &c->members.m[n->member];
     char why[WIRE_TEXT_MAX] = "", name[48];
     if (n->pid && n->pid == m->dead) return;  // it arrived before it died
     if (m->present && !c->o.epochs.restarts && !ps_elastic(c->o.config)) {
         core_fail(why, "%s has joined already; every rank joins once",
                   member_name(&c->members, n->member, name));
-        c->o.meeting.gives_up(c->o.meeting.ctx, n->member, n->incarnation, why);
+        c->o.publish.end_process(c->o.publish.ctx, n->member, n->incarnation, why);
         return;
     }
-    if (m->present) replaced(c, n->member, now);
+    if (m->present) on_replaced(c, n->member, now);
     m = &c->members.m[n->member];  // possibly of a new epoch
     m->here = true;
     m->old = false;
@@ -355,24 +357,24 @@ static void came(struct scheduler_core *c, const struct member_news *n, double n
     snprintf(m->host, sizeof m->host, "%.*s", (int)sizeof n->host, n->host);
 }
 
-static void failed(struct scheduler_core *c, int i, const struct notice_failed *f, double now) {
+static void on_failed(struct scheduler_core *c, int i, const struct notice_failed *f, double now) {
     char text[WIRE_TEXT_MAX] = "", name[48];
-    bool worker = i < c->members.workers, has = worker && rounds_has(c->rounds, i);
+    bool worker = i < c->members.workers, has = worker && rounds_has_worker(c->rounds, i);
     if (!c->members.m[i].present || f->epoch != c->epochs.epoch) return;
     // A worker that was started again has not joined yet, or the others can go on without it once more.
-    bool alone = is_elastic(c, i) && (!has || (c->members.m[i].life > 1 && bears(c, i)));
+    bool alone = is_elastic(c, i) && (!has || (c->members.m[i].process_no > 1 && can_lose(c, i)));
     core_fail(text, "%s: %s", member_name(&c->members, i, name), TEXT_SHORTEN(440, f->why));
     if (f->lost && has)
         death(c, -1, "died", text, now);  // the cause may be the death of a peer that is not noticed here yet
     else if (alone)
-        lose(c, i, "left", text, now);
+        go_on_without(c, i, "left", text, now);
     else
         scheduler_core_abort(c, text);
 }
 
 // Writes the loss with the latest known step of the member. Where workers run by themselves there are no rounds, and
 // servers name no steps: a server's step is the foremost worker's.
-static void lost_words(const struct scheduler_core *c, const struct member_news *n, int64_t step,
+static void write_loss(const struct scheduler_core *c, const struct member_news *n, int64_t step,
                        char text[WIRE_TEXT_MAX]) {
     const struct member *m = &c->members.m[n->member];
     char name[48], process[100] = "", when[64], how[48] = "its connection has closed";
@@ -393,36 +395,36 @@ static void lost_words(const struct scheduler_core *c, const struct member_news 
 }
 
 // If the member was not present nothing is lost: the wait for it continues.
-static void lost(struct scheduler_core *c, const struct member_news *n, double now) {
+static void on_lost(struct scheduler_core *c, const struct member_news *n, double now) {
     const struct membership *m = &c->members;
     int i = n->member;
     char why[WIRE_TEXT_MAX], name[48];
     if (!m->m[i].present) {
-        forget(c, i, now);
+        free_rank(c, i, now);
     } else if (!strcmp(n->word, "replaced")) {
-        replaced(c, i, now);
+        on_replaced(c, i, now);
     } else {
-        lost_words(c, n, rounds_step(c->rounds), why);
-        if (c->o.epochs.replaced && !bears(c, i)) c->given_up[i] = m->m[i].pid;
+        write_loss(c, n, rounds_step(c->rounds), why);
+        if (c->o.epochs.replaced && !can_lose(c, i)) c->given_up[i] = m->m[i].pid;
         if (c->o.epochs.lost) c->o.epochs.lost(c->o.epochs.ctx, m->m[i].pid, member_name(m, i, name));
         death(c, i, strcmp(n->word, "silent") ? "died" : "silent", why, now);
     }
 }
 
-static void said(struct scheduler_core *c, const struct member_news *n, double now) {
-    struct notice_ready says;
-    struct notice_failed fails;
-    if (!strcmp(n->word, NOTICE_READY) && notice_ready_read(n->data, n->bytes, &says)) {
-        ready(c, n->member, &says, now);
-        free((char *)says.identity);
+static void on_sent(struct scheduler_core *c, const struct member_news *n, double now) {
+    struct notice_ready report;
+    struct notice_failed failure;
+    if (!strcmp(n->word, NOTICE_READY) && notice_ready_read(n->data, n->bytes, &report)) {
+        on_ready(c, n->member, &report, now);
+        free((char *)report.identity);
     }
-    if (!strcmp(n->word, NOTICE_FAILED) && notice_failed_read(n->data, n->bytes, &fails))
-        failed(c, n->member, &fails, now);
+    if (!strcmp(n->word, NOTICE_FAILED) && notice_failed_read(n->data, n->bytes, &failure))
+        on_failed(c, n->member, &failure, now);
 }
 
-static void left(struct scheduler_core *c, int i, double now) {
+static void on_left(struct scheduler_core *c, int i, double now) {
     struct member *m = &c->members.m[i];
-    if (!m->present) forget(c, i, now);
+    if (!m->present) free_rank(c, i, now);
     m->gone = m->present;
     m->here = false;
 }
@@ -431,13 +433,13 @@ void scheduler_core_on_news(struct scheduler_core *c, const struct member_news *
     bool known = n->member >= 0 && n->member < c->members.workers + c->members.servers;
     if (c->error[0]) return;
     if (n->kind == MEMBER_REFUSED) text_shorten(c->members.refused, sizeof c->members.refused, n->why);
-    if (n->kind == MEMBER_JOINED && known) came(c, n, now);
+    if (n->kind == MEMBER_JOINED && known) on_joined(c, n, now);
     // Messages of a process that is no longer here do not count.
     if (!known || !c->members.m[n->member].here || c->members.m[n->member].incarnation != n->incarnation)
         return;
-    if (n->kind == MEMBER_SENT) said(c, n, now);
-    if (n->kind == MEMBER_LEFT) left(c, n->member, now);
-    if (n->kind == MEMBER_LOST) lost(c, n, now);
+    if (n->kind == MEMBER_SENT) on_sent(c, n, now);
+    if (n->kind == MEMBER_LEFT) on_left(c, n->member, now);
+    if (n->kind == MEMBER_LOST) on_lost(c, n, now);
 }
 
 // ---------------------------------------------------------------- messages
@@ -494,28 +496,28 @@ void scheduler_core_message(struct scheduler_core *c, const struct wire_header *
 
 // ---------------------------------------------------------------- time
 // Whether it is on its way to this epoch: the registry has a process of it that was in no earlier epoch.
-static bool is_coming(const struct member *m) { return !m->present && m->here && !m->old; }
+static bool is_joining(const struct member *m) { return !m->present && m->here && !m->old; }
 
 // Whether it is absent, and no news of it has arrived for a deadline.
 static bool is_late(const struct scheduler_core *c, int i, double now) {
     const struct member *m = &c->members.m[i];
-    double last_s = fmax(fmax(c->members.start_s, c->members.came_s), m->seen_s);
-    return !m->present && !is_coming(m) && now - last_s > ps_deadline_s(c->o.config);
+    double last_s = fmax(fmax(c->members.start_s, c->members.last_joined_s), m->seen_s);
+    return !m->present && !is_joining(m) && now - last_s > ps_deadline_s(c->o.config);
 }
 
 // Names members that have long been on their way, once.
-static bool slow_to_come(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]) {
-    struct member_names coming = {.count = 0};
-    double since_s = fmax(c->members.start_s, c->members.came_s);
-    if (c->members.started || c->members.said_coming || now - since_s <= ps_overdue_s(c->o.config))
+static bool name_slow_members(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]) {
+    struct member_names joining = {.count = 0};
+    double since_s = fmax(c->members.start_s, c->members.last_joined_s);
+    if (c->members.started || c->members.slow_printed || now - since_s <= ps_overdue_s(c->o.config))
         return false;
     for (int i = 0; i < c->members.workers + c->members.servers; i++)
-        if (is_coming(&c->members.m[i])) member_names_add(&c->members, &coming, i);
-    c->members.said_coming = coming.count > 0;
+        if (is_joining(&c->members.m[i])) member_names_add(&c->members, &joining, i);
+    c->members.slow_printed = joining.count > 0;
     snprintf(text, WIRE_TEXT_MAX,
              "waiting for %s to be ready: %.0f s so far, alive; the files that they read may be slow",
-             coming.text, now - since_s);
-    return c->members.said_coming;
+             joining.text, now - since_s);
+    return c->members.slow_printed;
 }
 
 // Whether the epoch begins without the absent workers, where workers join and leave: a later epoch after half
@@ -541,20 +543,20 @@ static int begin(struct scheduler_core *c, double now) {
     m->started = true;
     for (int i = 0; i < m->workers; i++)
         if (!m->m[i].present)
-            m->m[i].life = 1;  // of the missing process: the next process has the next number
+            m->m[i].process_no = 1;  // of the missing process: the next process has the next number
     for (enum ps_role role = PS_WORKER; role <= PS_SERVER; role++) {
         // Where workers join and leave, each checks whether the epoch begins with it.
         bool all = role == PS_SERVER || ps_elastic(c->o.config);
         struct notice_start s = start_of(c, all ? m->workers : 0, 1);
-        c->o.meeting.starts(c->o.meeting.ctx, role, &s);
+        c->o.publish.started(c->o.publish.ctx, role, &s);
         roster_destroy(&s.roster);
     }
-    epoch_begins(c, now);
+    epoch_begin(c, now);
     return 0;
 }
 
 // Members did not arrive. If a launcher starts them, it kills those processes and starts them again.
-static int missed(struct scheduler_core *c, const char *names, double now) {
+static int on_missing(struct scheduler_core *c, const char *names, double now) {
     const struct membership *m = &c->members;
     // Adds the reason that ended the last epoch, unless it was the same.
     const char *before = strncmp(c->epochs.why, START, strlen(START)) ? c->epochs.why : "";
@@ -584,7 +586,7 @@ static int start_tick(struct scheduler_core *c, double now) {
         if (is_late(c, i, now)) member_names_add(&c->members, &late, i);
     }
     if (all || begins_without(c, now)) return begin(c, now);
-    return late.count ? missed(c, late.text, now) : 0;
+    return late.count ? on_missing(c, late.text, now) : 0;
 }
 
 // All workers are gone: sends SHUTDOWN to the servers, and waits until they have left.
@@ -611,16 +613,16 @@ int scheduler_core_tick(struct scheduler_core *c, double now) {
     if (rounds_tick(c->rounds, now) != 0) return scheduler_core_abort(c, rounds_error(c->rounds));
     // Admits a worker to the running job as soon as it may connect to the shards.
     for (int w = 0; w < m->workers; w++)
-        if (m->m[w].joins && m->m[w].present && !m->m[w].let_in && rounds_lets_in(c->rounds, w)) let_in(c, w);
+        if (m->m[w].joins && m->m[w].present && !m->m[w].admitted && rounds_admits(c->rounds, w)) admit(c, w);
     return 0;
 }
 
-bool scheduler_core_hurry(const struct scheduler_core *c) { return rounds_hurry(c->rounds); }
+bool scheduler_core_in_grace(const struct scheduler_core *c) { return rounds_in_grace(c->rounds); }
 
 bool scheduler_core_next_slow_line(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]) {
     const struct membership *m = &c->members;
     if (m->closing || c->error[0]) return false;
-    return m->started ? rounds_slow(c->rounds, now, text) : slow_to_come(c, now, text);
+    return m->started ? rounds_slow(c->rounds, now, text) : name_slow_members(c, now, text);
 }
 
 bool scheduler_core_next_news_line(struct scheduler_core *c, char text[WIRE_TEXT_MAX]) {
@@ -658,7 +660,7 @@ struct scheduler_core *scheduler_core_create(const struct scheduler_options *o) 
                                 .restarts = {e->restarts, e->used},
                                 .reached = -1};
     if (e->why) snprintf(c->epochs.why, sizeof c->epochs.why, "%s", e->why);
-    epoch_opens(c, o->start_s);
+    epoch_open(c, o->start_s);
     c->died = xcalloc((unsigned long)c->members.count + 1, sizeof *c->died);
     c->given_up = xcalloc((unsigned long)c->members.count, sizeof *c->given_up);
     return c;

@@ -32,7 +32,7 @@ const struct epochs *scheduler_core_epochs(const struct scheduler_core *c);
 // Ends the job with this reason; every member learns it. Always returns -1.
 int scheduler_core_abort(struct scheduler_core *c, const char *why);
 // Whether a step waits for the end of its grace: tick again soon.
-bool scheduler_core_hurry(const struct scheduler_core *c);
+bool scheduler_core_in_grace(const struct scheduler_core *c);
 // Whether a member has become slow, or is slow to arrive, and that is to be printed: *text.
 bool scheduler_core_next_slow_line(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]);
 // Whether an event is to be printed: *text; once.

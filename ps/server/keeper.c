@@ -49,7 +49,7 @@ static struct keeper_file file_of(const struct keeper *k, int64_t step) {
 
 // The directory is named after the run's step: with local steps the last step of a whole round.
 static char *partial_of(const struct keeper_file *o) {
-    return checkpoint_partial(o->run_dir, CHECKPOINT_ALL, o->step * config_round(o->config), o->life);
+    return checkpoint_partial(o->run_dir, CHECKPOINT_ALL, o->step * config_round(o->config), o->job);
 }
 
 // ---------------------------------------------------------------- shards
@@ -76,7 +76,7 @@ static int leave_reason(void *arg) {
     const struct keeper_file *o = arg;
     char who[32], why[160], *dir = partial_of(o);
     snprintf(who, sizeof who, "server-%d", o->rank);
-    snprintf(why, sizeof why, "server %d is still writing the checkpoint before", o->rank);
+    snprintf(why, sizeof why, "server %d is still writing the previous checkpoint", o->rank);
     part_file_refuse(dir, who, why);
     free(dir);
     return 0;

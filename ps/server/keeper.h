@@ -25,7 +25,7 @@ struct keeper_file {
     int rank;  // of the server: participant "server-RANK"
     const char *run_dir;
     int64_t step;
-    uint64_t life;  // the job's number: part of the unfinished directory's name
+    uint64_t job;  // its number: part of the unfinished directory's name
 };
 
 struct keeper_options {

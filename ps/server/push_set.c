@@ -32,7 +32,7 @@ static const char *set_unfit(const struct server_core *c, const struct server_ke
     const char *why = h->step < k->step ? NULL : in_order_unfit(c, k, h);
     bool over = is_over(c, k, h->step, why);
     if (over && consistency_drops(&c->rule)) return NULL;
-    return over ? "the step goes on without this worker" : why;
+    return over ? "the step closes without this worker" : why;
 }
 
 static void drop_late(struct server_core *c, struct server_key *k, const struct wire_header *h,
@@ -142,7 +142,7 @@ static int set_fix(struct server_core *c, const struct wire_header *h) {
 static void set_before_pull(struct server_core *c, struct server_key *k, const struct wire_header *h,
                             int64_t want) {
     const struct server_pull *p = &k->pulls[h->rank];
-    bool drops = consistency_drops(&c->rule), first = c->life && h->life > 1 && p->seq == 0;
+    bool drops = consistency_drops(&c->rule), first = c->process_no && h->process_no > 1 && p->seq == 0;
     if (h->kind == WIRE_PULL && (first || (drops && want <= k->step + 1)) && want > k->pushed[h->rank])
         k->pushed[h->rank] = want;
     if (h->kind == WIRE_PUSH && drops && h->seq > p->seq && h->step < k->pushed[h->rank])

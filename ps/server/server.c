@@ -122,7 +122,7 @@ static int server_start_shards(struct server *s) {
                                          .map = s->map,
                                          .rank = s->id.rank,
                                          .run_dir = s->o->dir,
-                                         .life = s->id.job},
+                                         .job = s->id.job},
                                 .copies = s->copies};
     if (s->c->recovery.checkpoint_every > 0 && !(s->keeper = keeper_create(&ko))) return -1;
     for (int t = 0; t < s->map->threads; t++) {
@@ -188,7 +188,7 @@ int server_read_checkpoint(const struct state_read *r, const struct start_point 
     if (rc == 0) return 0;
     char *why = xstrdup(error_last());
     fail(
-        "cannot go on from a checkpoint: %.300s (every server reads it from the directory that the scheduler "
+        "cannot resume from a checkpoint: %.300s (every server reads it from the directory that the scheduler "
         "names: on many machines one that they share)",
         why);
     free(why);
@@ -234,7 +234,7 @@ static const char *server_trouble(struct server *s, double now, char text[WIRE_T
         if (atomic_load(&shard->failed)) {
             why = shard->error;
         } else if (stood_s > ps_deadline_s(s->c)) {
-            snprintf(text, WIRE_TEXT_MAX, "shard thread %d has stood still for %.1f s", t, stood_s);
+            snprintf(text, WIRE_TEXT_MAX, "shard thread %d has made no progress for %.1f s", t, stood_s);
             why = text;
         }
     }
@@ -268,14 +268,14 @@ static int server_watch(struct server *s) {
         if (rc != 0) return rc < 0 ? -1 : 0;
         double now = now_seconds(), turn_s = poll_clock_poll(&clock, now);
         link_tick(s->link, now);
-        for (int t = 0; t < s->map->threads; t++) staleness_log_tell(s->shards[t].staleness_log);
+        for (int t = 0; t < s->map->threads; t++) staleness_log_report_lost(s->shards[t].staleness_log);
         if (member_goes_on(s->o, &s->id) != 0) return -1;
         const char *why = server_trouble(s, turn_s, text);
         // The process was frozen and runs again: the job may have gone on without it.
         if (why == text && s->c->recovery.restart > 0) return member_exec_again(s->o, why);
         if (why) return ps_fail(why);
         if (!atomic_load(&s->roster)) {
-            member_say_waiting(s->o, &waiting, "the workers and the other servers of the job");
+            member_log_waiting(s->o, &waiting, "the workers and the other servers of the job");
             if (server_begins(s) != 0) return -1;
         }
         bool sampling = s->id.clock.other_host && s->id.clock.samples < PS_CLOCK_FIRST;
@@ -484,13 +484,12 @@ int ps_server_run(const struct ps_role_options *o, struct rank_report *report) {
     struct server s = {.o = o, .c = o->config};
     error_set_label("server %d", o->rank);
     if (o->config->ps.record_arrivals && !o->dir)
-        return fail("--record-arrivals: nowhere to leave the order of arrivals: give --out DIR");
+        return fail("--record-arrivals needs --out DIR, where the order of arrivals is written");
     if (o->config->ps.log_updates && !o->dir)
-        return fail("--log-updates: nowhere to leave the log: give --out DIR");
+        return fail("--log-updates needs --out DIR, where the log is written");
     if (o->config->recovery.checkpoint_every > 0 && !o->dir)
         return fail(
-            "--checkpoint-every: nowhere to leave checkpoints: give --out DIR, the same on all machines: a directory "
-            "that they share");
+            "--checkpoint-every needs --out DIR, where checkpoints are written: one directory that all machines share");
     if (!(s.map = shard_map_of(o->config, o->layout))) return -1;
     s.manifest = manifest_make(o, s.map);
     s.order = manifest_of_order(o->config, o->layout, s.map);

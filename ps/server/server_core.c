@@ -25,7 +25,7 @@ static void refuse(struct server_core *c, const struct wire_header *h, const cha
 static const char *push_unfit(const struct server_core *c, const struct server_key *k,
                               const struct wire_header *h, const struct gradient *g) {
     if (!k->loaded) return "its initial weights have not been loaded";
-    if (!g->data) return "its gradient lies outside of what the worker shares";
+    if (!g->data) return "its gradient is outside of what the worker shares";
     if (c->code.kind == CODE_NONE && g->bytes != (size_t)k->n * dtype_size(c->dtype))
         return "the payload's size is not the partition's";
     if (h->step > k->pushed[h->rank]) return "an earlier step is not over";
@@ -40,11 +40,11 @@ static int on_push(struct server_core *c, struct server_key *k, const struct wir
                    struct ps_frame *frame) {
     int64_t expected = k->pushed[h->rank];
     const struct server_segment *s = &c->segments[h->rank];
-    bool within = s->base && h->place_bytes <= s->bytes && h->place <= s->bytes - h->place_bytes;
+    bool within = s->base && h->data_bytes <= s->bytes && h->data_offset <= s->bytes - h->data_bytes;
     const struct gradient g = {frame    ? frame->data
-                               : within ? s->base + h->place
+                               : within ? s->base + h->data_offset
                                         : NULL,
-                               frame ? frame->bytes : h->place_bytes, frame};
+                               frame ? frame->bytes : h->data_bytes, frame};
     if (h->step < expected) {
         const struct gradient *held = &slot_of(c, k, h->step)->held[h->rank];
         c->totals.duplicates++;
@@ -73,18 +73,19 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     struct server_pull *p = &k->pulls[h->rank];
     const struct server_segment *s = &c->segments[h->rank];
     size_t bytes = (size_t)k->n * dtype_size(c->dtype);
-    bool final = (h->flags & WIRE_FINAL) != 0, outside = bytes > s->bytes || h->into > s->bytes - bytes;
+    bool final = (h->flags & WIRE_FINAL) != 0,
+         outside = bytes > s->bytes || h->reply_offset > s->bytes - bytes;
     bool apart = c->policy->pulls_apart;
     if (!k->loaded && !final && !apart) {
         refuse(c, h, "its initial weights have not been loaded");
         return;
     }
-    if (h->into && outside) {
+    if (h->reply_offset && outside) {
         refuse(c, h, "it asks for weights outside of what it shares");
         return;
     }
     if (c->policy->before_pull) c->policy->before_pull(c, k, h, want);
-    if (k->loaded && (apart ? p->seq == 0 : final) && !c->life && want > k->pushed[h->rank])
+    if (k->loaded && (apart ? p->seq == 0 : final) && !c->process_no && want > k->pushed[h->rank])
         refuse_beyond(c, k, h->rank, want);
     if (h->seq <= p->seq || (k->loaded && want > k->step + 1 + k->pushed[h->rank])) return;
     // After a drained step no older weights will do.
@@ -95,7 +96,7 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
                               .least = final ? want : least,
                               .base = base,
                               .seq = h->seq,
-                              .into = h->into,
+                              .reply_offset = h->reply_offset,
                               .final = final};
     if (pull_ready(c, k, h->rank)) answer_pull(c, k, h->rank);
     // The end of a job that shares a budget: no worker pushes any more.
@@ -138,7 +139,7 @@ static int on_init(struct server_core *c, struct server_key *k, const struct wir
 bool server_core_accepts_sender(const struct server_core *c, const struct wire_header *h) {
     if (h->role != PS_WORKER || h->rank < 0 || h->rank >= c->rule.workers) return false;
     if (c->o.job == 0 || h->job != c->o.job) return false;
-    if (c->life && c->life[h->rank] != h->life) return false;
+    if (c->process_no && c->process_no[h->rank] != h->process_no) return false;
     return h->incarnation && c->incarnation[h->rank] == h->incarnation;
 }
 
@@ -159,18 +160,18 @@ static void replace_worker(struct server_core *c, int worker) {
     c->segments[worker] = (struct server_segment){0};
 }
 
-void server_core_member(struct server_core *c, int worker, uint64_t incarnation, uint32_t life) {
+void server_core_member(struct server_core *c, int worker, uint64_t incarnation, uint32_t process_no) {
     if (worker < 0 || worker >= c->rule.workers || !incarnation) return;
-    if (c->life ? life <= c->life[worker] : c->incarnation[worker] != 0) return;
-    if (c->life && life > 1) replace_worker(c, worker);
-    if (c->life) c->life[worker] = life;
+    if (c->process_no ? process_no <= c->process_no[worker] : c->incarnation[worker] != 0) return;
+    if (c->process_no && process_no > 1) replace_worker(c, worker);
+    if (c->process_no) c->process_no[worker] = process_no;
     c->incarnation[worker] = incarnation;
 }
 
 int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
                         double now) {
     c->now = now;
-    bool carries = (h->kind == WIRE_PUSH && !h->place_bytes) || h->kind == WIRE_INIT;
+    bool carries = (h->kind == WIRE_PUSH && !h->data_bytes) || h->kind == WIRE_INIT;
     if (c->error[0] || !server_core_accepts_sender(c, h) || (frame != NULL) != carries) {
         c->totals.refused++;
         ps_frame_release(frame);
@@ -230,7 +231,7 @@ int server_core_decision(struct server_core *c, const struct wire_header *h, dou
         c->over[h->key] = true;
         return c->policy->over ? c->policy->over(c, h->key) : 0;
     }
-    if (h->kind == WIRE_MEMBER) server_core_member(c, h->key, h->seq, h->life);
+    if (h->kind == WIRE_MEMBER) server_core_member(c, h->key, h->seq, h->process_no);
     if (h->kind == WIRE_SET) return c->policy->fix ? c->policy->fix(c, h) : 0;
     return h->kind == WIRE_DECISION ? round_decided(c, h) : 0;
 }
@@ -295,7 +296,7 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     c->batches = xcalloc((unsigned long)batches_words(config), sizeof *c->batches);
     c->per_update = pushes_per_update(config);
     c->chunk = xcalloc(KEY_PASS_CHUNK, sizeof(float));
-    if (ps_elastic(config)) c->life = xcalloc(workers, sizeof *c->life);
+    if (ps_elastic(config)) c->process_no = xcalloc(workers, sizeof *c->process_no);
     for (int i = 0; i < c->slots && c->policy->fix; i++)
         c->rounds[i].parts = xcalloc(workers, sizeof *c->rounds->parts);
     for (int key = 0; key < o->map->count; key++) {
@@ -331,7 +332,7 @@ void server_core_destroy(struct server_core **core) {
     free(c->keys);
     free(c->index);
     free(c->incarnation);
-    free(c->life);
+    free(c->process_no);
     free(c->segments);
     free(c->grads);
     free(c->row);

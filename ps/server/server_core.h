@@ -65,7 +65,7 @@ void server_core_attach(struct server_core *c, int worker, const struct server_s
 
 // Sets the process that has a worker's rank, as the scheduler names it: all other senders are ignored. Where workers
 // join and leave, a later life (process of that rank) replaces an earlier one; else the first call counts.
-void server_core_member(struct server_core *c, int worker, uint64_t incarnation, uint32_t life);
+void server_core_member(struct server_core *c, int worker, uint64_t incarnation, uint32_t process_no);
 // Whether the sender is a worker of this job, and the process that has its rank.
 bool server_core_accepts_sender(const struct server_core *c, const struct wire_header *h);
 // Takes a worker's message, and ownership of frame (NULL: no payload). Returns 0 or -1.

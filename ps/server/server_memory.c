@@ -57,10 +57,10 @@ struct textbook ps_server_textbook(const struct config *c) {
 }
 
 // By unit, keys of the same size may be pulled unequally often.
-int ps_server_alike(const struct config *c, const struct layout *l, int rank) {
+int ps_server_same_ranks(const struct config *c, const struct layout *l, int rank) {
     if (ps_by_units(c) && !ps_beside(c)) return 1;
     struct shard_sizes *s = shard_sizes_of(c, l);
-    int alike = s ? shard_sizes_alike(s, rank) : 1;
+    int alike = s ? shard_sizes_same(s, rank) : 1;
     shard_sizes_destroy(&s);
     return alike;
 }

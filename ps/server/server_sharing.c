@@ -47,11 +47,11 @@ void server_sharing_destroy(struct server_sharing *s) {
 }
 
 static void close_unknown(const struct server_sharing *s, struct worker_segment *w) {
-    uint32_t least = w->life;
+    uint32_t least = w->process_no;
     int left = 0;
     for (int t = 0; t < s->threads; t++) least = w->met[t] < least ? w->met[t] : least;
     for (int i = 0; i < w->olds; i++)
-        if (w->old[i].life < least)
+        if (w->old[i].process_no < least)
             segment_close(&w->old[i].segment);
         else
             w->old[left++] = w->old[i];
@@ -66,12 +66,12 @@ static int reach(struct server_sharing *s, int thread, const struct wire_header 
     int rc = 0;
     pthread_mutex_lock(&s->lock);
     // Another process has the worker's rank. Shards that do not know it yet still use the old segment.
-    if (h->life > w->life) {
+    if (h->process_no > w->process_no) {
         w->old = xrealloc(w->old, (unsigned long)(w->olds + 1) * sizeof *w->old);
-        w->old[w->olds++] = (struct old_segment){w->segment, w->life};
+        w->old[w->olds++] = (struct old_segment){w->segment, w->process_no};
         w->segment = (struct segment){.fd = -1};
         w->name[0] = 0;
-        w->life = h->life;
+        w->process_no = h->process_no;
     }
     if (!w->name[0] && !(rc = segment_open(&w->segment, name, SEGMENT_WRITE, why)))
         snprintf(w->name, sizeof w->name, "%.*s", SEGMENT_NAME_MAX - 1, name);
@@ -80,7 +80,7 @@ static int reach(struct server_sharing *s, int thread, const struct wire_header 
         rc = -1;
     }
     if (!rc) *out = (struct server_segment){w->segment.base, w->segment.bytes};
-    if (!rc) w->met[thread] = w->life;
+    if (!rc) w->met[thread] = w->process_no;
     close_unknown(s, w);
     pthread_mutex_unlock(&s->lock);
     return rc;

@@ -172,7 +172,7 @@ static struct ps_message pull_reply(struct server_core *c, struct server_key *k,
                    .staleness = c->rule.lead ? pull->want - clock
                                 : age < 0    ? 0
                                              : age,
-                   .untaken = pending_pushes(c, k, worker, pull->want),
+                   .pending_pushes = pending_pushes(c, k, worker, pull->want),
                    .peers_ready_ns = ps_later(own_ns, update ? k->update_ready_ns : 0),
                    .flags = (pull->final ? WIRE_FINAL : 0) | (age < 0 ? (uint32_t)WIRE_UNUSED : 0)},
         .payload = old ? (char *)k->buf.old + (size_t)old_of(c, clock) * bytes : k->buf.weight,
@@ -194,8 +194,8 @@ void answer_pull(struct server_core *c, struct server_key *k, int worker) {
     work_on(c, SERVER_REPLY, of_push(k, worker, pull->want - 1));
     pull->pending = false;
     struct ps_message m = pull_reply(c, k, worker);
-    if (s->base && pull->into) memcpy(s->base + pull->into, m.payload, m.bytes);
-    if (s->base) m.header.place_bytes = m.bytes;
+    if (s->base && pull->reply_offset) memcpy(s->base + pull->reply_offset, m.payload, m.bytes);
+    if (s->base) m.header.data_bytes = m.bytes;
     if (s->base) m = (struct ps_message){.header = m.header};
     c->o.port.send(c->o.port.ctx, worker, &m);
 }

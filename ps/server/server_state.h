@@ -35,7 +35,7 @@ struct server_pull {
     int64_t least;  // the oldest step that will do
     int64_t base;   // no step before this one will: the worker has drained its steps there, or began there
     uint64_t seq;   // 0: none yet
-    uint64_t into;  // offset in the worker's segment where the weights are wanted; 0: none
+    uint64_t reply_offset;  // offset in the worker's segment where the weights are wanted; 0: none
 };
 
 // The last snapshot request.
@@ -125,10 +125,10 @@ struct server_core {
 
     int count;  // keys of this shard
     struct server_key *keys;
-    int *index;                       // (map->count): index in keys of each key; -1: not of this shard
-    uint64_t *incarnation;            // (N) processes that have the ranks; 0: not known yet
-    uint32_t *life;                   // (N) known lives, where workers join and leave; 0: none
-    bool *over;                       // (N) they no longer push
+    int *index;             // (map->count): index in keys of each key; -1: not of this shard
+    uint64_t *incarnation;  // (N) processes that have the ranks; 0: not known yet
+    uint32_t *process_no;   // (N) the last known process of each rank, where workers join and leave; 0: none
+    bool *over;             // (N) they no longer push
     struct server_segment *segments;  // (N)
     int attached;                     // workers with a segment
     const void **grads;               // (N) of a sum

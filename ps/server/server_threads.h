@@ -28,11 +28,11 @@ struct server_sharing {
     struct worker_segment {
         char name[SEGMENT_NAME_MAX];  // "": not opened
         struct segment segment;
-        uint32_t life;  // the process that owns it, if the worker's rank may pass to another process; else 0
-        uint32_t *met;  // (threads) the last life (process of the rank) that each shard knows
+        uint32_t process_no;  // of its owner, if the worker's rank may pass to another process; else 0
+        uint32_t *met;        // (threads) the last process of the rank that each shard knows
         struct old_segment {
             struct segment segment;
-            uint32_t life;
+            uint32_t process_no;
         } * old;  // of processes that have died, until no shard uses them
         int olds;
     } * workers;

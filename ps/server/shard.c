@@ -104,7 +104,7 @@ static int shard_loop(struct shard *s) {
         const struct roster *r = atomic_load(&sv->roster);
         if (!s->acquainted && r) {  // the main thread knows the members of the job now
             for (int w = 0; w < r->workers; w++)
-                server_core_member(s->core, w, r->worker[w].incarnation, r->worker[w].life);
+                server_core_member(s->core, w, r->worker[w].incarnation, r->worker[w].process_no);
             s->acquainted = true;
         }
         link_await(s->link, PEER_SCHEDULER, !s->heard);

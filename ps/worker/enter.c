@@ -37,7 +37,7 @@ static int cannot_share(const struct entry *e, int shard, const char *why) {
             "--servers-on workers: worker %d and server %d are one pair and cannot share memory: %s. Start server %d with "
             "--rank %d on the host of worker %d, as the same user, or use --servers-on hosts",
             server, server, why, server, server, server);
-    if (e->o.role->say_waiting && shard % threads == 0)
+    if (e->o.role->log_waiting && shard % threads == 0)
         info("payloads from and to server %d go over tcp: %s", server, why);
     return 0;
 }
@@ -150,7 +150,7 @@ static int wait_for_start(struct entry *e) {
     int rc;
     while ((rc = member_starts(e->o.role, &e->id, e->o.map->shards, &e->start)) == 0) {
         if (goes_on(e) != 0) return -1;
-        member_say_waiting(e->o.role, &waiting, "the other workers and the servers of the job");
+        member_log_waiting(e->o.role, &waiting, "the other workers and the servers of the job");
         usleep(POLL_MS * 1000);
     }
     return rc < 0 ? -1 : 0;

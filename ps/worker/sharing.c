@@ -33,7 +33,7 @@ static int fall_back_to_tcp(struct sharing *s, const char *why) {
     size_t bytes = s->own.bytes;
     if (ps_beside(s->c))
         return fail(
-            "--servers-on workers: the %zu bytes of memory that a worker on a GPU shares with the server beside it cannot be "
+            "--servers-on workers: the %zu bytes of memory that a worker on a GPU shares with the server next to it cannot be "
             "page-locked: %s. Use --servers-on hosts",
             bytes, why);
     if (s->c->medium == MEDIUM_SHM)
@@ -126,7 +126,7 @@ static int map_keys(const struct sharing *s, const size_t *place) {
 int sharing_settle(struct sharing *s, struct arena *a) {
     if (!s->in_place) return 0;
     size_t *place = xcalloc((unsigned long)s->map->count, sizeof *place);
-    shard_map_places(s->map, dtype_size(s->c->dtype), SEGMENT_HEAD, place);
+    shard_map_offsets(s->map, dtype_size(s->c->dtype), SEGMENT_HEAD, place);
     int rc = map_keys(s, place);
     free(place);
     if (!rc) worker_count_unshared(a, s->c, s->map, s->shared);

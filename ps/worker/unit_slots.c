@@ -126,7 +126,7 @@ static int acquire_grad(struct unit_slots *s, int64_t step, int u, struct unit_v
     if (g->held && g->unit == u) return 0;
     if (g->held)
         return fail(
-            "worker %d, step %lld: the gradient of unit %s is asked for while unit %s still holds its slot",
+            "worker %d, step %lld: the gradient of unit %s is requested while unit %s still holds its slot",
             t->rank, (long long)step, layout_of(s)->units[u].name, layout_of(s)->units[g->unit].name);
     if (g->unit >= 0 && unit_slots_await_buffer(s, g->unit, step) != 0) return -1;
     if (g->shape != s->shape[u]) grad_zero_gaps(t->compute, &layout_of(s)->units[u], view->grad, t->dtype);
@@ -139,7 +139,7 @@ int unit_slots_acquire(struct unit_slots *s, int64_t step, int u, enum pass pass
     *view = (struct unit_view){.weights = s->o.buffers->weights[u]};
     if (!unit_schedule_there(&s->schedule, u, pass)) {
         if (slot->held)
-            return fail("worker %d, step %lld: unit %s is asked for while unit %s still holds its slot",
+            return fail("worker %d, step %lld: unit %s is requested while unit %s still holds its slot",
                         s->o.t->rank, (long long)step, layout_of(s)->units[u].name,
                         layout_of(s)->units[slot->unit].name);
         if (!slot->awaited && land(s, slot->unit, s->pulls[slot->unit].pull.step) != 0) return -1;

@@ -171,7 +171,7 @@ static int take_batch(struct worker *w, int64_t step) {
     worker_ask_batch(w, step);
     w->take.from_ns = now_ns();
     const struct comm_wait wait = {worker_core_has_taken, -1, step, 0};
-    if (comm_wait(w->comm, &wait, "the scheduler did not say which batch comes next") != 0) return -1;
+    if (comm_wait(w->comm, &wait, "the scheduler did not name the next batch") != 0) return -1;
     w->take.to_ns = now_ns();
     const struct worker_status now = status_of(w);
     timeline_peers_ready(w->t.timeline, w->take.id, w->take.asked_ns,
@@ -214,7 +214,7 @@ static int worker_plan(struct topology *t, int64_t step) {
     if (is_alone(w)) return take_batch(w, step);
     if (!w->t.plan.partial) return step_plan_together(t);
     if (t->plan.may_miss_steps && catch_up(w, step) != 0) return -1;
-    t->plan.slice = elastic_place(w->opening.members, t->rank);
+    t->plan.slice = elastic_index(w->opening.members, t->rank);
     t->plan.first = opening_first(&w->opening, t->rank, own);
     t->plan.next =
         t->plan.first + own * elastic_count(w->opening.members);  // usually the same workers belong to it
@@ -298,7 +298,7 @@ static int worker_outcome(struct topology *t, int64_t step, struct step_stats *o
     if (comm_wait_timed(w->comm, &wait, t->timeline, id, "the scheduler did not close the step") != 0)
         return -1;
     struct step_outcome o = outcome_of(w, step);
-    timeline_peers_ready(t->timeline, id, o.done_peers_ns, ps_moment_rank(o.done_peers_ns));
+    timeline_peers_ready(t->timeline, id, o.done_peers_ns, ps_time_rank(o.done_peers_ns));
     timeline_done(t->timeline, id, o.done_ns);
     *out = o.stats;
     return 0;

@@ -305,7 +305,7 @@ static void *comm_main(void *arg) {
         atomic_fetch_add(&c->iterations, 1);
         if (poll_once(c, items, &hurry) != 0) {
             const char *why = worker_core_error(c->core);
-            give_up(c, why[0] ? why : error_last(), !why[0] && member_quoted(&c->o.role));
+            give_up(c, why[0] ? why : error_last(), !why[0] && member_launcher_logs(&c->o.role));
         }
         pthread_mutex_lock(&c->mutex);
         failed = c->failed;

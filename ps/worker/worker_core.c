@@ -117,15 +117,15 @@ static void send(struct worker_core *c, int key, struct worker_slot *s, double n
             .flags = (s->push.skip ? WIRE_SKIP : 0) | (s->push.keep ? (uint32_t)WIRE_KEEP : 0) |
                      (s->push.drain ? (uint32_t)WIRE_DRAINS : 0) | (pulls ? (uint32_t)WIRE_PULLS : 0),
             .seq = pulls ? s->pull_seq : 0,
-            .into = pulls ? k->weight_at : 0,
+            .reply_offset = pulls ? k->weight_at : 0,
             .tokens = s->push.tokens,
             .mean_tokens = s->push.mean_tokens,
             .ready_ns = s->push.ready_ns};
     }
     if (!s->init && k->shared) {
         int at = worker_slot_of(s->push.step, c->o.lead) * c->o.layout->count + k->part->unit;
-        m.header.place = c->o.grad_at[at] + k->push_at;
-        m.header.place_bytes = k->push_bytes;
+        m.header.data_offset = c->o.grad_at[at] + k->push_at;
+        m.header.data_bytes = k->push_bytes;
         m = (struct ps_message){.header = m.header};
     }
     c->o.port.send(c->o.port.ctx, k->part->shard, &m);
@@ -138,7 +138,7 @@ static void send_pull(struct worker_core *c, int key, const struct worker_slot *
                                     .key = key,
                                     .step = s->pull_want,
                                     .seq = s->pull_seq,
-                                    .into = k->weight_at,
+                                    .reply_offset = k->weight_at,
                                     .flags = (s->pull_final ? WIRE_FINAL : 0) | s->pull_more});
 }
 
@@ -184,8 +184,8 @@ static void pump(struct worker_core *c, double now) {
 }
 
 // ---------------------------------------------------------------- requests
-static int64_t own_moment(const struct worker_core *c, int64_t own_ns) {
-    return ps_moment_of(ps_clock_to_scheduler(&c->clock, own_ns), c->o.rank);
+static int64_t own_time(const struct worker_core *c, int64_t own_ns) {
+    return ps_time_with_rank(ps_clock_to_scheduler(&c->clock, own_ns), c->o.rank);
 }
 
 static void keep_ids(struct unit_times *t, const struct transfer_ids *ids) {
@@ -214,7 +214,7 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
     const int *first = c->o.map->first;
     const char *grads = c->o.grads[worker_slot_of(info->step, c->o.lead) * c->o.layout->count + u];
     struct push_info push = *info;
-    push.ready_ns = own_moment(c, info->ready_ns);
+    push.ready_ns = own_time(c, info->ready_ns);
     struct worker_unit *x = unit_at(c, u, info->step);
     x->times = (struct unit_times){.step = info->step,
                                    .ready_ns = info->ready_ns,
@@ -311,7 +311,7 @@ void worker_core_report(struct worker_core *c, const struct step_report *r) {
                             .tokens = r->tokens,
                             .mean_tokens = r->mean_tokens,
                             .flags = r->in.stop ? WIRE_STOP : 0,
-                            .ready_ns = own_moment(c, r->ready_ns)};
+                            .ready_ns = own_time(c, r->ready_ns)};
     if (r->opening) opening_write(r->opening, &h);
     *report_of(c, h.step) = (struct worker_report){.open = true, .out.step = h.step};
     struct worker_report *early = early_at(c, h.step);
@@ -365,7 +365,7 @@ void worker_core_take(struct worker_core *c, int64_t step, const struct wire_hea
 // ---------------------------------------------------------------- answers
 static int64_t needed_ns(const struct worker_core *c, const struct wire_header *h, int64_t before_ns) {
     int64_t own_ns = ps_clock_from_scheduler(&c->clock, h->peers_ready_ns);
-    return ps_later(before_ns, ps_moment_of(own_ns, ps_moment_rank(h->peers_ready_ns)));
+    return ps_later(before_ns, ps_time_with_rank(own_ns, ps_time_rank(h->peers_ready_ns)));
 }
 
 static void note_acknowledged(struct worker_core *c, int key, const struct worker_slot *s,
@@ -507,7 +507,7 @@ void *worker_core_target(struct worker_core *c, int peer, const struct wire_head
 static int on_pull_reply(struct worker_core *c, int key, const struct wire_header *h,
                          const struct ps_frame *frame, double now) {
     struct worker_key *k = &c->keys[key];
-    size_t bytes = frame ? frame->bytes : k->shared ? h->place_bytes : 0;
+    size_t bytes = frame ? frame->bytes : k->shared ? h->data_bytes : 0;
     if (bytes != k->bytes)
         return core_fail(c->error,
                          "key %d, step %lld: server %d answered with %zu bytes of weights instead of %zu",
@@ -532,7 +532,8 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
             if (--u->unlanded == 0) t->landed_ns = ps_clock_ns(now);
         }
         bool open = s->sending == SEND_SENT || s->sending == SEND_HELD;
-        if (!open || s->init || s->push.pulls_separately || s->push.step >= k->landed - h->untaken) continue;
+        if (!open || s->init || s->push.pulls_separately || s->push.step >= k->landed - h->pending_pushes)
+            continue;
         taken(c, key, s, h, now);
     }
     pull_jump(c, key, now);

@@ -97,7 +97,7 @@ struct pull_info {
 };
 
 // Times of a unit's push and of the pull after it, nanoseconds of this host's clock. The two times of peers name the
-// peer (ps_moment_rank): they separate the time that a late peer costs from the time of the transfer.
+// peer (ps_time_rank): they separate the time that a late peer costs from the time of the transfer.
 struct unit_times {
     int64_t step;                        // of the push
     int64_t ready_ns;                    // handed over

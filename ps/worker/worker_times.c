@@ -14,14 +14,14 @@ void worker_times_record(struct worker_core *core, bool staged) {
         if (ids->gradients && at->acknowledged_ns) {
             timeline_first_byte(ids->in, ids->gradients, at->sent_ns);
             timeline_peers_ready(ids->in, ids->gradients, at->acknowledged_peers_ns,
-                                 ps_moment_rank(at->acknowledged_peers_ns));
+                                 ps_time_rank(at->acknowledged_peers_ns));
             timeline_done(ids->in, ids->gradients, at->acknowledged_ns);
             ids->gradients = 0;
         }
         if (ids->weights && at->landed_ns) {
             timeline_first_byte(ids->in, ids->weights, at->landed_first_ns);
             timeline_peers_ready(ids->in, ids->weights, at->landed_peers_ns,
-                                 ps_moment_rank(at->landed_peers_ns));
+                                 ps_time_rank(at->landed_peers_ns));
             if (!staged) timeline_done(ids->in, ids->weights, at->landed_ns);
             ids->weights = 0;
         }

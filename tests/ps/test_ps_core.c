@@ -193,7 +193,7 @@ static void check_moment(struct sim *s, const struct sim_worker *x, int64_t ns, 
         if (c->worst_ns > off_ns) off_ns = c->worst_ns;
     }
     int64_t off = ns - ahead_ns - expected_ns;
-    if (llabs(off) > 2 * off_ns + PS_MOMENT_RANKS + (s->skew != 0 ? 2 : 0))
+    if (llabs(off) > 2 * off_ns + PS_TIME_RANKS + (s->skew != 0 ? 2 : 0))
         fail_msg("worker %d, step %lld: a moment is off by %lld ns", x->end.index, (long long)x->step,
                  (long long)off);
 }
@@ -204,8 +204,8 @@ static void check_who(int64_t ns, const int64_t *handed, int workers) {
     for (int w = 1; w < workers; w++)
         if (handed[w] > handed[last]) last = w;
     for (int w = 0; w < workers; w++)
-        if (w != last && handed[last] - handed[w] <= PS_MOMENT_RANKS) return;
-    assert_int_equal(ps_moment_rank(ns), last);
+        if (w != last && handed[last] - handed[w] <= PS_TIME_RANKS) return;
+    assert_int_equal(ps_time_rank(ns), last);
 }
 
 // The needs of x's last step from others, whatever was repeated, lost or overtaken on the way.

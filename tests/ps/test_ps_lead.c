@@ -65,7 +65,7 @@ static void plain_update(float *next, const float *weights, float *const *grads,
 }
 
 // The first step whose push of worker w is not taken.
-static int64_t untaken(const struct sim *s, const struct plain_key *k, int w) {
+static int64_t pending_pushes(const struct sim *s, const struct plain_key *k, int w) {
     int64_t step = k->clock;
     while (step <= k->clock + s->t.lead && k->turn[step % (1 + s->t.lead)] > w) step++;
     return step;
@@ -75,7 +75,7 @@ static void answer(struct sim *s, int key, int w) {
     struct plain_key *k = &plain->keys[key];
     int lead = s->t.lead;
     int64_t want = k->pull[w].want, version = plain->exact ? (want > lead ? want - lead : 0) : k->clock;
-    int64_t lacks = want - untaken(s, k, w);
+    int64_t lacks = want - pending_pushes(s, k, w);
     if (!k->pull[w].pending || k->clock < want - lead) return;
     k->pull[w].pending = false;
     struct ps_message m = {.header = {.kind = WIRE_PULL_REPLY,
@@ -83,12 +83,12 @@ static void answer(struct sim *s, int key, int w) {
                                       .step = want,
                                       .version = version,
                                       .seq = k->pull[w].seq,
-                                      .untaken = lacks > 0 ? lacks : 0},
+                                      .pending_pushes = lacks > 0 ? lacks : 0},
                            .payload = k->weights[version],
                            .bytes = (size_t)size_of(s, key) * sizeof(float)};
-    if (k->pull[w].into) {
-        memcpy(s->workers[w].segment + k->pull[w].into, m.payload, m.bytes);
-        m.header.place_bytes = m.bytes;
+    if (k->pull[w].reply_offset) {
+        memcpy(s->workers[w].segment + k->pull[w].reply_offset, m.payload, m.bytes);
+        m.header.data_bytes = m.bytes;
         m = (struct ps_message){.header = m.header};
     }
     tell(s, s->map->parts[key].shard, w, &m);
@@ -106,7 +106,7 @@ static void take_turns(struct sim *s, int key, int64_t step) {
         k->turn[slot]++;
         const void *from = k->from[slot][w];
         bool told =
-            (from ? untaken(s, k, w) > step : commits) && k->pull[w].pending && k->pull[w].want > step;
+            (from ? pending_pushes(s, k, w) > step : commits) && k->pull[w].pending && k->pull[w].want > step;
         if (from) memcpy(k->grad[slot][w], from, (size_t)size_of(s, key) * sizeof(float));
         if (!told) tell(s, s->map->parts[key].shard, w, &ack);
     }
@@ -133,9 +133,9 @@ static void on_push(struct sim *s, const struct wire_header *h, const struct ps_
     int slot = (int)(h->step % (1 + s->t.lead)), w = h->rank;
     assert_in_range(h->step, k->clock, k->clock + s->t.lead);
     assert_false(k->got[slot][w]);
-    assert_int_equal(f ? f->bytes : h->place_bytes, (size_t)size_of(s, h->key) * sizeof(float));
+    assert_int_equal(f ? f->bytes : h->data_bytes, (size_t)size_of(s, h->key) * sizeof(float));
     if (f) memcpy(k->grad[slot][w], f->data, f->bytes);
-    k->from[slot][w] = f ? NULL : s->workers[w].segment + h->place;
+    k->from[slot][w] = f ? NULL : s->workers[w].segment + h->data_offset;
     k->got[slot][w] = true;
     struct ps_message held = {
         .header = {.kind = WIRE_PUSH_ACK, .key = h->key, .step = h->step, .flags = WIRE_HELD}};
@@ -144,7 +144,7 @@ static void on_push(struct sim *s, const struct wire_header *h, const struct ps_
         k->pull[w].pending = true;
         k->pull[w].want = h->step + 1;
         k->pull[w].seq = h->seq;
-        k->pull[w].into = h->into;
+        k->pull[w].reply_offset = h->reply_offset;
         answer(s, h->key, w);
     }
     take_turns(s, h->key, h->step);

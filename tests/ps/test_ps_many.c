@@ -148,7 +148,7 @@ static void test_worker(void **state) {
         struct wire_header h = {.kind = WIRE_PULL_REPLY, .key = key, .step = 1, .version = 1};
         reach(PROT_READ | PROT_WRITE);
         h.seq = w->slots[key].pull_seq;
-        h.place_bytes = w->keys[key].bytes;
+        h.data_bytes = w->keys[key].bytes;
         w->keys[key].shared = true;  // the weights are there
         assert_int_equal(part->shard, 0);
         total += turn(w, &h);

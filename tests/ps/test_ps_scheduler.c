@@ -17,7 +17,7 @@ static struct scheduler_options options_of(struct fixture *f) {
                                       .manifest = {.hash = 5},
                                       .job = SIM_JOB,
                                       .port = {&f->log, log_send},
-                                      .meeting = met_port(&f->met)};
+                                      .publish = met_port(&f->met)};
 }
 
 static struct fixture *fixture_create(void) {

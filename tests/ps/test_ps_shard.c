@@ -73,7 +73,7 @@ static struct wire_header from(int worker, enum wire_kind kind, int key, int64_t
 
 static int give(struct fixture *b, struct wire_header h, size_t bytes, double now) {
     b->log.count = 0;
-    h.life = b->life;
+    h.process_no = b->life;
     return server_core_message(b->core, &h, sim_frame(b->sim, bytes ? xcalloc(bytes, 1) : NULL, bytes), now);
 }
 
@@ -202,7 +202,7 @@ static int push_ahead(struct fixture *b, const struct server_segment *s, struct 
     for (size_t i = 0; i < bytes / 2; i++)
         x[i] = f32_to_bf16(toy_noise((uint64_t)(h.rank + 2 * h.key + 1000 * h.step), i));
     h.version = server_core_version(b->core, h.key);
-    if (s->base) h.place = at, h.place_bytes = bytes;
+    if (s->base) h.data_offset = at, h.data_bytes = bytes;
     b->log.count = 0;
     return server_core_message(b->core, &h, s->base ? NULL : sim_frame(b->sim, x, bytes), 0);
 }
@@ -289,7 +289,7 @@ static void test_too_far_ahead(void **state) {
     give(&b, from(0, WIRE_PULL, 1, 2), 0, 0);
     assert_int_equal(b.log.sent[0].h.kind, WIRE_PULL_REPLY);
     assert_int_equal(b.log.sent[0].h.version, 0);
-    assert_int_equal(b.log.sent[0].h.untaken, 1);  // the first one is in the sum
+    assert_int_equal(b.log.sent[0].h.pending_pushes, 1);  // the first one is in the sum
     give(&b, from(0, WIRE_PUSH, 1, 2), bytes_of(&b, 1), 0);
     give(&b, from(0, WIRE_PULL, 1, 3), 0, 0);
     assert_int_equal(b.log.count, 0);
@@ -477,25 +477,25 @@ static void test_segment_bounds(void **state) {
     fixture_open(&b, false);
     fixture_load(&b);
     struct wire_header h = from(0, WIRE_PUSH, 0, 0);
-    h.place = 64;
-    h.place_bytes = b.bytes;
+    h.data_offset = 64;
+    h.data_bytes = b.bytes;
     expect_refused(&b, h, 0, "outside of what the worker shares");  // it shares nothing
     struct server_segment s = {xcalloc(64 + b.bytes, 1), 64 + b.bytes};
     server_core_attach(b.core, 0, &s);
-    h.place = 66;
+    h.data_offset = 66;
     expect_refused(&b, h, 0, "outside of what the worker shares");
-    h.place = UINT64_MAX;
+    h.data_offset = UINT64_MAX;
     expect_refused(&b, h, 0, "outside of what the worker shares");
-    h.place = 64;
-    h.place_bytes = b.bytes - 2;
+    h.data_offset = 64;
+    h.data_bytes = b.bytes - 2;
     expect_refused(&b, h, 0, "size");
     struct wire_header pull = from(0, WIRE_PULL, 0, 0);
-    pull.into = 66;
+    pull.reply_offset = 66;
     expect_refused(&b, pull, 0, "outside of what it shares");
-    pull.into = UINT64_MAX;
+    pull.reply_offset = UINT64_MAX;
     expect_refused(&b, pull, 0, "outside of what it shares");
     // Worker 0 shares, worker 1 sends frames: worker 0's is added at once, and its pull's answer acknowledges it.
-    h.place_bytes = b.bytes;
+    h.data_bytes = b.bytes;
     h.flags = WIRE_PULLS;
     assert_int_equal(give(&b, h, 0, 0), 0);
     assert_int_equal(b.log.count, 0);

@@ -154,7 +154,7 @@ static void compare_server(const struct shard_map *m, const struct shard_sizes *
 // The servers that are said to own the same do.
 static void check_alike(const struct shard_map *m, const struct shard_sizes *s) {
     for (int r = 0, n; r < m->servers; r += n) {
-        n = shard_sizes_alike(s, r);
+        n = shard_sizes_same(s, r);
         assert_in_range(n, 1, m->servers - r);
         for (int i = 1; i < n; i++)
             assert_int_equal(shard_map_server_elements(m, r + i), shard_map_server_elements(m, r));

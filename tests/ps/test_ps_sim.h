@@ -175,7 +175,7 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
                                    .recorded = order ? order->recorded : NULL,
                                    .recorded_ctx = order ? order->ctx : NULL,
                                    .port = link_port(s->scheduler_link),
-                                   .meeting = met_port(&s->met)};
+                                   .publish = met_port(&s->met)};
     s->scheduler = scheduler_core_create(&so);
     for (int w = 0; w < t->workers; w++) sim_add_worker(s, w);
     for (int g = 0; g < s->map->shards; g++) sim_add_shard(s, g, order);

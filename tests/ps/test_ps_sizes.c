@@ -160,7 +160,7 @@ static struct job_size *size_create(int workers) {
                                                                 .manifest = {.hash = 5},
                                                                 .job = SIM_JOB,
                                                                 .port = link_port(j->link),
-                                                                .meeting = {j, opens, starts}});
+                                                                .publish = {j, opens, starts}});
     j->m = xcalloc((unsigned long)j->count, sizeof *j->m);
     for (int i = 0; i < j->count; i++) {
         int shard = i - workers - t.servers;

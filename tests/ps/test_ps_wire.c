@@ -24,16 +24,16 @@ static struct wire_header sample(enum wire_kind kind) {
                             .updates = 7,
                             .seq = 8,
                             .staleness = 5,
-                            .untaken = 2,
+                            .pending_pushes = 2,
                             .flags = WIRE_HELD | WIRE_FINAL,
                             .lr = 0.1f,
                             .loss_scale = 65536.0f,
                             .clip = 1.0f,
                             .grad_scale = 1e-5f,
-                            .place = kind == WIRE_PUSH ? 1ull << 40 : 0,
-                            .into = 4096,
+                            .data_offset = kind == WIRE_PUSH ? 1ull << 40 : 0,
+                            .reply_offset = 4096,
                             .mask = UINT64_C(1) << 63 | 5,
-                            .life = 3,
+                            .process_no = 3,
                             .loss = 3.25,
                             .norm = 0.125,
                             .ready_ns = INT64_MAX >> 2,
@@ -67,10 +67,12 @@ static const char *const carried[WIRE_KINDS] = {
     [WIRE_ATTACHED] = "seq flags text",
     [WIRE_INIT] = "key seq",
     [WIRE_INIT_ACK] = "key seq",
-    [WIRE_PUSH] = "key step version seq flags ready_ns lr grad_scale batch place place_bytes into",
+    [WIRE_PUSH] =
+        "key step version seq flags ready_ns lr grad_scale batch data_offset data_bytes reply_offset",
     [WIRE_PUSH_ACK] = "key step flags peers_ready_ns staleness batch",
-    [WIRE_PULL] = "key step seq flags into",
-    [WIRE_PULL_REPLY] = "key step version updates seq flags peers_ready_ns staleness place_bytes untaken",
+    [WIRE_PULL] = "key step seq flags reply_offset",
+    [WIRE_PULL_REPLY] =
+        "key step version updates seq flags peers_ready_ns staleness data_bytes pending_pushes",
     [WIRE_SNAPSHOT] = "key version updates seq",
     [WIRE_SNAPSHOT_REPLY] = "key version updates seq",
     [WIRE_SHARD_SUM] = "step peers_ready_ns sum",
@@ -111,7 +113,7 @@ static void test_round_trip(void **state) {
         uint8_t bytes[WIRE_HEADER_MAX];
         struct wire_header h = sample((enum wire_kind)k), back;
         h.batch = 1ll << 50;
-        if (!carries((enum wire_kind)k) || k == WIRE_PULL_REPLY) h.place_bytes = 4096;
+        if (!carries((enum wire_kind)k) || k == WIRE_PULL_REPLY) h.data_bytes = 4096;
         for (h.count = 0; h.count < WIRE_VALUES_MAX; h.count++) h.values[h.count] = 1.0 / (h.count + 1);
         memset(h.text, 'x', sizeof h.text - 1);
         size_t n = wire_encode(&h, bytes);
@@ -122,7 +124,8 @@ static void test_round_trip(void **state) {
         assert_int_equal(back.role, h.role);
         assert_int_equal(back.rank, h.rank);
         assert_int_equal(back.thread, h.thread);
-        assert_true(back.job == h.job && back.incarnation == h.incarnation && back.life == h.life);
+        assert_true(back.job == h.job && back.incarnation == h.incarnation &&
+                    back.process_no == h.process_no);
         assert_true(back.link.number == h.link.number && back.link.said == h.link.said);
         assert_true(back.link.heard == h.link.heard && back.link.seen == h.link.seen);
         assert_true(back.link.again == h.link.again && back.link.asks == h.link.asks);
@@ -130,8 +133,8 @@ static void test_round_trip(void **state) {
         for (int i = 0; i < h.link.missing_count; i++) assert_true(back.link.missing[i] == h.link.missing[i]);
         CHECK(key), CHECK(step), CHECK(version), CHECK(seq), CHECK(flags), CHECK(staleness), CHECK(batch);
         CHECK(ready_ns), CHECK(peers_ready_ns), CHECK(lr), CHECK(grad_scale), CHECK(loss_scale), CHECK(clip);
-        CHECK(place), CHECK(place_bytes), CHECK(into), CHECK(text), CHECK(values), CHECK(sum);
-        CHECK(loss), CHECK(norm), CHECK(mask), CHECK(untaken), CHECK(updates);
+        CHECK(data_offset), CHECK(data_bytes), CHECK(reply_offset), CHECK(text), CHECK(values), CHECK(sum);
+        CHECK(loss), CHECK(norm), CHECK(mask), CHECK(pending_pushes), CHECK(updates);
         assert_int_equal(back.has_sum, k == WIRE_SHARD_SUM);
         assert_int_equal(back.count, does_carry(k, "values") ? WIRE_VALUES_MAX : 0);
         assert_string_not_equal(wire_kind_name((enum wire_kind)k), "unknown");
@@ -184,7 +187,7 @@ static void test_refused(void **state) {
     h.staleness = INT64_MAX;
     assert_int_equal(decode_of(h, 4), -1);
     h = sample(WIRE_PULL_REPLY);
-    h.untaken = h.step + 1;
+    h.pending_pushes = h.step + 1;
     assert_int_equal(decode_of(h, 4), -1);
     h = sample(WIRE_PUSH);
     h.flags = WIRE_FLAGS + 1;
@@ -280,16 +283,16 @@ static void test_places(void **state) {
         uint8_t bytes[WIRE_HEADER_MAX];
         struct wire_header h = sample((enum wire_kind)k), back;
         bool may = k == WIRE_PUSH || k == WIRE_PULL_REPLY;
-        h.place_bytes = 4096;
+        h.data_bytes = 4096;
         size_t n = wire_encode(&h, bytes);
         if (!may) continue;
         assert_int_equal(wire_decode(bytes, n, 0, &back), 0);
         assert_int_equal(wire_decode(bytes, n, 4, &back), -1);
         h.link.again = false;
-        assert_int_equal(wire_place_bytes(&h), 4096);
+        assert_int_equal(wire_data_bytes(&h), 4096);
         h.link.again = true;
-        assert_int_equal(wire_place_bytes(&h), 0);
-        h.place_bytes = 0;
+        assert_int_equal(wire_data_bytes(&h), 0);
+        h.data_bytes = 0;
         n = wire_encode(&h, bytes);
         assert_int_equal(wire_decode(bytes, n, 0, &back), -1);
     }

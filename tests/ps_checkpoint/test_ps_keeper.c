@@ -320,7 +320,7 @@ static void test_one_at_a_time(void **state) {
     hand_over(&j, k, 1, 8);
     while (!there(&j, 8, 0, ".failed")) usleep(100);
     char *why = text_of(&j, 8, ".failed");
-    assert_non_null(strstr(why, "still writing the checkpoint before"));
+    assert_non_null(strstr(why, "still writing the previous checkpoint"));
     free(why);
     assert_false(there(&j, 4, 0, ".json"));
     fill(&j, last, 4);

@@ -106,7 +106,7 @@ static inline bool meet(struct sim *s, int w) {
                                 .rank = w,
                                 .job = SIM_JOB,
                                 .incarnation = x->end.incarnation,
-                                .life = x->end.life};
+                                .process_no = x->end.life};
         if (!x->shared[g]) continue;
         if (!server_core_accepts_sender(s->shards[g], &h)) return false;
         server_core_attach(s->shards[g], w, &segment);
@@ -309,7 +309,7 @@ struct told_step {
 static inline int64_t counted(const struct sim *s, const struct told_step *x) {
     int64_t sum = 0;
     for (int w = 0; w < s->t.workers; w++)
-        if (x->set & elastic_bit(w)) sum += tokens_of(x->dealt + elastic_place(x->members, w));
+        if (x->set & elastic_bit(w)) sum += tokens_of(x->dealt + elastic_index(x->members, w));
     return sum;
 }
 
@@ -323,7 +323,7 @@ static inline void ref_sum(const struct sim *s, const struct toy_ref *r, int u, 
     bool first = true;
     for (int w = 0; w < workers; w++) {
         if (!(x->set & elastic_bit(w))) continue;
-        int64_t sample = x->dealt + elastic_place(x->members, w);
+        int64_t sample = x->dealt + elastic_index(x->members, w);
         toy_grad(&s->t, s->l, u, (int)(sample % workers), sample / workers, r->weight[u], grad);
         for (size_t i = 0; i < n; i++) {
             float g = dtype_load(s->t.dtype, grad, i);
@@ -365,7 +365,7 @@ static inline void ref_step(const struct sim *s, struct toy_ref *r, const struct
     int n = elastic_count(x->set);
     r->last = (struct step_stats){.grad_norm = scalars.norm, .skipped = scalars.skip != 0};
     for (int w = 0; w < s->t.workers; w++) {
-        int64_t sample = x->dealt + elastic_place(x->members, w);
+        int64_t sample = x->dealt + elastic_index(x->members, w);
         if (x->set & elastic_bit(w))
             r->last.loss += toy_loss(&s->t, (int)(sample % s->t.workers), sample / s->t.workers);
     }

@@ -42,7 +42,7 @@ static void test_an_elastic_epoch_begins_with_min(void **state) {
     hello(f, W1, 3.3);
     assert_int_equal(epoch_of(f), 2);
     assert_int_equal(logged(&f->log, SHARD, WIRE_MEMBER), 1);
-    assert_int_equal(f->log.sent[0].h.life, 2);
+    assert_int_equal(f->log.sent[0].h.process_no, 2);
     assert_int_equal(f->met.joined[W1], f->p[W1].incarnation);
     assert_int_equal(f->met.lives[W1], 2);
     // Once.

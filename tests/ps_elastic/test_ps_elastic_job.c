@@ -187,7 +187,7 @@ static void ref_step(const struct star *j, struct toy_ref *r, int64_t step, int6
         void *grad = xcalloc((unsigned long)count, 2);
         total[u] = xcalloc((unsigned long)count, 2);
         for (int w = 0, first = 1; w < WORKERS; w++) {
-            int64_t sample = dealt + elastic_place(members, w);
+            int64_t sample = dealt + elastic_index(members, w);
             if (!(set & elastic_bit(w))) continue;
             toy_grad(&j->t, j->l, u, (int)(sample % WORKERS), sample / WORKERS, r->weight[u], grad);
             for (int64_t i = 0; i < count; i++)

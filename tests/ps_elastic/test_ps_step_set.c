@@ -88,16 +88,16 @@ static void test_grace(void **state) {
     (void)state;
     struct step_set_options o = {.workers = 3, .min = 1, .needs = 1, .grace_s = 2, .shards = 1, .own = OWN};
     struct step_set *s = step_set_create(&o);
-    assert_false(step_set_graces(s));
+    assert_false(step_set_in_grace(s));
     part(s, 1, 2);
     assert_false(step_set_fix(s, 10));
-    assert_true(step_set_graces(s));
+    assert_true(step_set_in_grace(s));
     part(s, 1, 0);
     assert_false(step_set_fix(s, 11.9));
     assert_true(step_set_fix(s, 12) && step_set_fixed(s) == 5);
-    assert_false(step_set_graces(s));
+    assert_false(step_set_in_grace(s));
     step_set_close(s, false, true);
-    assert_false(step_set_graces(s));
+    assert_false(step_set_in_grace(s));
     part(s, 1, 1);
     assert_false(step_set_fix(s, 13));  // its grace begins
     part(s, 1, 0);
@@ -137,7 +137,7 @@ static void test_lost_in_the_middle(void **state) {
     step_set_reported(s, 1);
     step_set_arrived(s, 0, elastic_bit(1));  // shard 1 lacks a gradient
     assert_false(step_set_fix(s, 0));
-    assert_true(step_set_bears(s, 1));
+    assert_true(step_set_can_lose(s, 1));
     step_set_lost(s, 1);
     assert_true(step_set_fix(s, 0));
     assert_true(step_set_fixed(s) == 5);
@@ -148,8 +148,8 @@ static void test_lost_in_the_middle(void **state) {
     assert_int_equal(step_set_state(s)->handed_out, 3 * OWN);  // its slice went with it
     assert_int_equal(step_set_state(s)->samples, 2 * OWN);     // two contributed
     // Fewer than MIN, or without worker 0: not borne.
-    assert_false(step_set_bears(s, 2));
-    assert_false(step_set_bears(s, 0));
+    assert_false(step_set_can_lose(s, 2));
+    assert_false(step_set_can_lose(s, 0));
     step_set_destroy(&s);
 }
 
@@ -176,7 +176,7 @@ static void test_complete_and_lost(void **state) {
 static void test_join(void **state) {
     (void)state;
     struct step_set *s = set_of(3, 1, 1);
-    assert_true(step_set_bears(s, 1) && step_set_bears(s, 2) && !step_set_bears(s, 0));
+    assert_true(step_set_can_lose(s, 1) && step_set_can_lose(s, 2) && !step_set_can_lose(s, 0));
     step_set_lost(s, 1);
     part(s, 1, 0);
     part(s, 1, 2);
@@ -202,8 +202,8 @@ static void test_join(void **state) {
 static void test_words(void **state) {
     (void)state;
     assert_true(elastic_all(64) == UINT64_MAX && elastic_all(3) == 7);
-    assert_int_equal(elastic_place(0xb, 3), 2);
-    assert_int_equal(elastic_place(0xb, 0), 0);
+    assert_int_equal(elastic_index(0xb, 3), 2);
+    assert_int_equal(elastic_index(0xb, 0), 0);
     assert_true(set_scale(&(struct set_share){4, 4, 0, 0}) == 1.0f &&
                 set_scale(&(struct set_share){3, 2, 0, 0}) == 1.5f);
     // The loss scale is followed for those who join, and its end is the workers' to tell.

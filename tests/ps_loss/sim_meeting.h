@@ -44,7 +44,7 @@ static inline void met_joins(void *ctx, int worker, uint64_t life, const struct 
     m->joins++;
     if (worker >= MET_MEMBERS) return;
     m->joined[worker] = life;
-    m->lives[worker] = s->life;
+    m->lives[worker] = s->process_no;
 }
 static inline void met_over(void *ctx, uint32_t epoch, const char *why) {
     struct met *m = ctx;
@@ -63,8 +63,8 @@ static inline void met_ends(void *ctx, const char *why) {
     m->ends++;
     snprintf(m->why, sizeof m->why, "%s", why);
 }
-static inline struct meeting_port met_port(struct met *m) {
-    return (struct meeting_port){m, met_opens, met_starts, met_joins, met_over, met_gives_up, met_ends};
+static inline struct publish_port met_port(struct met *m) {
+    return (struct publish_port){m, met_opens, met_starts, met_joins, met_over, met_gives_up, met_ends};
 }
 
 // ---------------------------------------------------------------- what the registry says

@@ -188,7 +188,7 @@ static inline void sim_send(void *ctx, int peer, const struct ps_message *m) {
     p.header.thread = from->role == PS_SHARD ? from->index % s->t.threads : 0;
     p.header.job = SIM_JOB;
     p.header.incarnation = sim_process(from);
-    if (from->role == PS_WORKER) p.header.life = from->life;
+    if (from->role == PS_WORKER) p.header.process_no = from->life;
     // As the scheduler's sockets do: workers compare their clocks with it.
     if (p.header.kind == WIRE_HEARTBEAT_ACK) p.header.peers_ready_ns = ps_clock_ns(s->now);
     // The receiver hears what the wire carries of it.

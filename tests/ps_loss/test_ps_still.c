@@ -245,7 +245,7 @@ static void a_start_too(void **state) {
                                       .manifest = {.hash = 5},
                                       .start_s = 1,
                                       .port = {&log, log_send},
-                                      .meeting = met_port(&met)};
+                                      .publish = met_port(&met)};
         struct scheduler_core *core = scheduler_core_create(&o);
         struct poll_clock clock = {.lost_s = LOST_S};
         met_joins_epoch(core, 0, 50, 1, 0, 1);

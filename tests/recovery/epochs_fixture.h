@@ -75,7 +75,7 @@ static inline struct fixture *fixture_with(int restarts, int elastic_min, bool l
         .starts_ctx = f,
         .epochs = {.restarts = restarts, .ctx = f, .job = draw, .lost = lost, .replaced = launched},
         .port = {&f->log, log_send},
-        .meeting = met_port(&f->met)};
+        .publish = met_port(&f->met)};
     f->core = scheduler_core_create(&o);
     for (int i = 0; i < MEMBERS; i++) {
         static const enum ps_role roles[] = {PS_WORKER, PS_WORKER, PS_SERVER, PS_SHARD};

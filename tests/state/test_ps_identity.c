@@ -36,7 +36,7 @@ static struct coming *coming_create(void) {
     x->map = shard_map_of(&x->c, x->l);
     x->manifest = manifest_make(&(struct ps_role_options){.config = &x->c, .layout = x->l}, x->map);
     x->core = scheduler_core_create(&(struct scheduler_options){
-        .config = &x->c, .map = x->map, .manifest = x->manifest, .job = 7, .meeting = met_port(&x->met)});
+        .config = &x->c, .map = x->map, .manifest = x->manifest, .job = 7, .publish = met_port(&x->met)});
     return x;
 }
 

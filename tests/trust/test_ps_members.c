@@ -131,24 +131,24 @@ static void test_lives(void **state) {
                                     .port = {&log, log_send}};
     struct server_core *core = server_core_create(&o);
     struct wire_header h = {
-        .kind = WIRE_PULL, .role = PS_WORKER, .rank = 1, .job = JOB, .incarnation = 8, .life = 9};
+        .kind = WIRE_PULL, .role = PS_WORKER, .rank = 1, .job = JOB, .incarnation = 8, .process_no = 9};
     assert_false(server_core_accepts_sender(core, &h));
-    struct wire_header news = {.kind = WIRE_MEMBER, .key = 1, .seq = 7, .life = 1};
+    struct wire_header news = {.kind = WIRE_MEMBER, .key = 1, .seq = 7, .process_no = 1};
     assert_int_equal(server_core_decision(core, &news, 0), 0);
     assert_false(server_core_accepts_sender(core, &h));
     h.incarnation = 7;
     assert_false(server_core_accepts_sender(core, &h));
-    h.life = 1;
+    h.process_no = 1;
     assert_true(server_core_accepts_sender(core, &h));
     news.seq = 8;
-    news.life = 2;
+    news.process_no = 2;
     assert_int_equal(server_core_decision(core, &news, 0), 0);
     assert_false(server_core_accepts_sender(core, &h));
     h.incarnation = 8;
-    h.life = 2;
+    h.process_no = 2;
     assert_true(server_core_accepts_sender(core, &h));
     news.seq = 7;
-    news.life = 1;  // overtaken
+    news.process_no = 1;  // overtaken
     assert_int_equal(server_core_decision(core, &news, 0), 0);
     assert_true(server_core_accepts_sender(core, &h));
     for (int key = -2; key < 5; key += 3) {
@@ -199,14 +199,14 @@ static void test_what_is_said(void **state) {
     hurt(text, bytes, read_now);
     free(text);
     struct notice_start start = {
-        .from = {"/a b\nc", "0123456789abcdef", 7}, .life = 2, .roster = roster_create(1, 1)};
+        .from = {"/a b\nc", "0123456789abcdef", 7}, .process_no = 2, .roster = roster_create(1, 1)};
     snprintf(start.roster->shard[0].address, ROSTER_ADDRESS_MAX, "tcp://h:1");
     text = notice_start_text(&start, &bytes);
     struct notice_start start2;
     assert_true(notice_start_read(text, bytes, 1, 1, &start2));
     assert_string_equal(start2.from.checkpoint, start.from.checkpoint);
     assert_string_equal(start2.from.seal, start.from.seal);
-    assert_true(start2.from.step == 7 && start2.life == 2);
+    assert_true(start2.from.step == 7 && start2.process_no == 2);
     assert_string_equal(start2.roster->shard[0].address, "tcp://h:1");
     roster_destroy(&start2.roster);
     assert_false(notice_start_read(text, bytes, 1, 2, &start2));

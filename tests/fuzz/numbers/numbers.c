@@ -62,7 +62,7 @@ static void cut(struct fuzz_bytes *in) {
         size_t *place = xcalloc((unsigned long)m->count, sizeof *place);
         int64_t served = 0;
         check_map(m, l);
-        shard_map_places(m, dtype_size(c.dtype), SHARD_PAGE, place);
+        shard_map_offsets(m, dtype_size(c.dtype), SHARD_PAGE, place);
         for (int k = 0; k < m->count; k++)
             FUZZ_CHECK(place[k] % SHARD_PAGE == 0 && place[k], "key %d has no page", k);
         for (int r = 0; r < m->servers; r++) served += shard_map_server_elements(m, r);
@@ -105,7 +105,7 @@ static void opening(struct fuzz_bytes *in) {
                                  fuzz_word(in, 8) & elastic_all(o.workers));
                 break;
             case 2:
-                if (step_set_live(s) & elastic_bit(w) && step_set_bears(s, w)) step_set_lost(s, w);
+                if (step_set_live(s) & elastic_bit(w) && step_set_can_lose(s, w)) step_set_lost(s, w);
                 break;
             case 3:
                 if (!(step_set_live(s) & elastic_bit(w)) && !(members & elastic_bit(w))) step_set_join(s, w);

@@ -62,7 +62,7 @@ static void create(struct life *x, uint8_t flags) {
                                              .lost = lost,
                                              .replaced = flags & 2},
                                   .port = {&x->log, log_send},
-                                  .meeting = met_port(&x->met)};
+                                  .publish = met_port(&x->met)};
     x->s->c.ps.deadline_ms = 4000;
     x->core = scheduler_core_create(&o);
 }

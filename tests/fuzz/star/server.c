@@ -166,11 +166,11 @@ static void push(struct life *x) {
     if (how & 4) h.flags |= WIRE_PULLS, h.seq = (uint64_t)step + 1 + (how >> 7);
     toy_grad(&x->truth.t, s->l, p->unit, w, step, x->truth.at[step].weight[p->unit], unit);
     if (x->segment[w]) {
-        h.place = v->grad_at[p->unit] + (uint64_t)p->begin * size;
-        h.place_bytes = bytes;
+        h.data_offset = v->grad_at[p->unit] + (uint64_t)p->begin * size;
+        h.data_bytes = bytes;
         // A gradient stays as it is until the shard has taken it: a later one is another's place.
         if (server_core_version(x->core, key) == step)
-            memcpy(x->segment[w] + h.place, unit + (size_t)p->begin * size, bytes);
+            memcpy(x->segment[w] + h.data_offset, unit + (size_t)p->begin * size, bytes);
         if (server_core_version(x->core, key) < step) h.kind = WIRE_NONE;
     } else {
         payload = xcalloc(bytes, 1);
@@ -230,10 +230,10 @@ static void anything(struct life *x) {
         const struct partition *p = &x->s->map->parts[h.key < x->s->map->count ? h.key : 0];
         size_t one = h.kind == WIRE_PUSH ? dtype_size(x->s->t.dtype) : 4;
         bool stranger = !(who & 4) || !member || h.job != SIM_JOB;
-        if (!stranger) h.place_bytes |= 1, bytes = who & 16 ? 0 : bytes | 1;
+        if (!stranger) h.data_bytes |= 1, bytes = who & 16 ? 0 : bytes | 1;
         if (stranger && who & 8) bytes = (size_t)(p->end - p->begin) * one;
     }
-    if (bytes) h.place_bytes = 0;
+    if (bytes) h.data_bytes = 0;
     say(x, h, bytes ? xcalloc(bytes, 1) : NULL, bytes);
 }
 

@@ -45,8 +45,8 @@ static inline struct wire_header star_header(struct fuzz_bytes *in, int keys) {
     h.seq = more & 2 ? (uint64_t)fuzz_number(in) : 1;
     if (more & 4) h.flags = (uint32_t)fuzz_word(in, 2) & WIRE_FLAGS;
     if (more & 8) h.link.number = (uint64_t)fuzz_number(in), h.link.said = fuzz_u8(in);
-    if (more & 16) h.place = (uint64_t)fuzz_number(in), h.place_bytes = (uint64_t)fuzz_number(in);
-    if (more & 16) h.into = (uint64_t)fuzz_number(in);
+    if (more & 16) h.data_offset = (uint64_t)fuzz_number(in), h.data_bytes = (uint64_t)fuzz_number(in);
+    if (more & 16) h.reply_offset = (uint64_t)fuzz_number(in);
     if (more & 32) h.count = (int)fuzz_below(in, WIRE_VALUES_MAX + 1), h.mask = fuzz_word(in, 1);
     for (int i = 0; i < h.count; i++) h.values[i] = (double)fuzz_u8(in) - 1;
     h.lr = more & 64 ? (float)fuzz_u8(in) : TOY_LR;

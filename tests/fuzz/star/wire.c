@@ -86,8 +86,8 @@ static struct wire_header make_header(struct fuzz_bytes *in, size_t payload) {
     h.staleness = fuzz_number(in) & COUNTED_MAX;
     h.ready_ns = fuzz_number(in) & COUNTED_MAX, h.peers_ready_ns = fuzz_number(in) & COUNTED_MAX;
     h.flags = (uint32_t)fuzz_word(in, 2) & WIRE_FLAGS;
-    h.place = (uint64_t)fuzz_number(in), h.into = (uint64_t)fuzz_number(in);
-    h.life = (uint32_t)fuzz_number(in);
+    h.data_offset = (uint64_t)fuzz_number(in), h.reply_offset = (uint64_t)fuzz_number(in);
+    h.process_no = (uint32_t)fuzz_number(in);
     h.link = (struct link_ack){.number = fuzz_word(in, 8),
                                .said = fuzz_word(in, 8),
                                .heard = fuzz_word(in, 8),
@@ -99,7 +99,7 @@ static struct wire_header make_header(struct fuzz_bytes *in, size_t payload) {
     h.lr = any_float(in), h.loss_scale = any_float(in), h.clip = any_float(in), h.grad_scale = any_float(in);
     h.loss = (double)fuzz_number(in), h.norm = (double)fuzz_number(in);
     bool segment = h.kind == WIRE_PUSH || h.kind == WIRE_PULL_REPLY;
-    if (segment && !payload) h.place_bytes = 1 + fuzz_below(in, 1 << 30);
+    if (segment && !payload) h.data_bytes = 1 + fuzz_below(in, 1 << 30);
     h.has_sum = h.kind == WIRE_SHARD_SUM;
     if (h.has_sum) make_sum(in, &h.sum);
     h.count = (int)fuzz_below(in, WIRE_VALUES_MAX + 1);

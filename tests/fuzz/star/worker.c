@@ -110,7 +110,7 @@ static void hear(struct life *l) {
         int key = h.key < s->map->count ? h.key : 0;
         const struct partition *p = &s->map->parts[key];
         payload = (size_t)(p->end - p->begin) * dtype_size(s->t.dtype) + (from & 64 ? 1 : 0);
-        h.place_bytes = 0;
+        h.data_bytes = 0;
     }
     size_t n = wire_encode(&h, bytes);
     if (!n || wire_decode(bytes, n, payload, &h) != 0) return;

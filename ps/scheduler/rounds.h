@@ -52,7 +52,7 @@ void rounds_join(struct rounds *c, int worker);
 bool rounds_admits(const struct rounds *c, int worker);
 
 // rounds_tick closes a step that has enough gradients once its grace period is over. Returns 0, or -1 with
-// rounds_error set. rounds_hurry: such a grace period is running, so rounds_tick must be called often.
+// rounds_error set. rounds_in_grace: such a grace period is running, so rounds_tick must be called often.
 int rounds_tick(struct rounds *c, double now);
 bool rounds_in_grace(const struct rounds *c);
 

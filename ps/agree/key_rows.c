@@ -247,7 +247,7 @@ int key_rows_read(struct key_rows *r, struct checkpoint *c, const struct config 
         return fail("%s: it records the progress of %d of %d keys", checkpoint_path(c), rows, r->count);
     if (!rows) rows_of_steps(r, checkpoint_train(c), config);
     // A worker's next step is the same for all keys: keys recognize a push that they have by its batch.
-    for (int w = 0; alone && w < r->workers; w++) {
+    for (int w = 0; on_arrival && w < r->workers; w++) {
         int64_t step = key_rows_step(r, w);
         for (int k = 0; k < r->count; k++) r->pushed[(int64_t)k * r->workers + w] = step;
     }

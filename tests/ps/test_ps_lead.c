@@ -23,7 +23,7 @@ struct plain_key {
     struct {
         bool pending;
         int64_t want;
-        uint64_t seq, into;
+        uint64_t seq, reply_offset;
     } pull[SIM_WORKERS];
     int64_t used[SIM_WORKERS][SIM_STEPS];  // the version that the worker's step was computed on
 };

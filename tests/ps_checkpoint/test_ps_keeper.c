@@ -20,7 +20,7 @@
 static struct keeper *open_keeper(struct job *j, int server) {
     struct keeper_options o = {
         .file =
-            {.config = &j->c, .layout = j->l, .map = j->map, .rank = server, .run_dir = j->dir, .life = LIFE},
+            {.config = &j->c, .layout = j->l, .map = j->map, .rank = server, .run_dir = j->dir, .job = LIFE},
         .copies = j->copies};
     struct keeper *k = keeper_create(&o);
     assert_non_null(k);

@@ -130,8 +130,8 @@ RULES = [Rule(*row) for row in (
      "if (taken.flags & WIRE_FINAL) report_no_more_pushes(c, w);", "", ARRIVALS),
     ("a gradient that is too old is dropped", ON_ARRIVAL, "!(flags & WIRE_SKIP) && !is_too_old(c, age)",
      "!(flags & WIRE_SKIP)", ARRIVALS),
-    ("a replayed worker reads the version that it has read", "ps/server/push_replayed.c", "told == want || version == k->version",
-     "told == want || true", ARRIVALS),
+    ("a replayed worker reads the version that it has read", "ps/server/push_replayed.c", "sent_step == want || version == k->version",
+     "sent_step == want || true", ARRIVALS),
     ("a replayed push waits until all have read what it replaces", "ps/server/push_replayed.c", " || version_needed(c, k)", "", "test_ps_replay"),
     # ---- a table of gradients by worker
     ("a fast worker weighs no more than a slow one", RINGLEADER, "(float)(1.0 / r->w[worker].count)", "1.0f", "test_ps_ringleader"),

@@ -130,7 +130,7 @@ int net_recv(struct net_socket *s, struct net_message *m) {
 }
 
 // ---------------------------------------------------------------- sending
-static void let_go(void *data, void *hint) {
+static void release_payload(void *data, void *hint) {
     (void)data;
     atomic_fetch_sub((_Atomic int *)hint, 1);
 }
@@ -142,7 +142,7 @@ struct copy {
     char data[];
 };
 
-static void copy_let_go(void *data, void *hint) {
+static void release_copy(void *data, void *hint) {
     (void)data;
     struct copy *c = hint;
     atomic_fetch_sub(&c->wire->copied, c->bytes);
@@ -166,10 +166,10 @@ static struct copy *copy_of(struct wire_count *wire, const struct ps_message *m)
 static bool send_payload(struct net_socket *s, const struct ps_message *m) {
     if (m->inflight) {
         atomic_fetch_add(m->inflight, 1);
-        return fabric_send_payload(s->socket, m->payload, m->bytes, let_go, m->inflight);
+        return fabric_send_payload(s->socket, m->payload, m->bytes, release_payload, m->inflight);
     }
     struct copy *c = copy_of(s->net->o.wire, m);
-    if (c) return fabric_send_payload(s->socket, c->data, m->bytes, copy_let_go, c);
+    if (c) return fabric_send_payload(s->socket, c->data, m->bytes, release_copy, c);
     fabric_send_payload(s->socket, "", 0, NULL, NULL);  // ends the message; the receiver drops it
     return false;
 }

@@ -20,7 +20,7 @@
 
 struct replay_worker {
     // The weights that it was sent last:
-    int64_t told;  // their step
+    int64_t sent_step;  // the pull's
     int64_t version;
     void *copy;             // a copy, until the worker's next push; NULL: not needed
     struct held_push push;  // whose gradient is held
@@ -51,15 +51,15 @@ static int64_t wanted(const struct server_core *c, const struct server_key *k, i
 static bool replayed_may_read(const struct server_core *c, const struct server_key *k, int worker) {
     int64_t version = wanted(c, k, worker), want = k->pulls[worker].want;
     if (applied(k, worker) < want) return false;
-    return version < 0 || replay_of(k)->w[worker].told == want || version == k->version;
+    return version < 0 || replay_of(k)->w[worker].sent_step == want || version == k->version;
 }
 
 static void replayed_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
     struct replay_worker *r = &replay_of(k)->w[worker];
     answer_as_sent(c, k, worker, m);
     if (wanted(c, k, worker) < 0) return;
-    if (r->told != k->pulls[worker].want) {
-        r->told = k->pulls[worker].want;
+    if (r->sent_step != k->pulls[worker].want) {
+        r->sent_step = k->pulls[worker].want;
         r->version = k->version;
         if (!c->segments[worker].base) {
             r->copy = xcalloc(1, m->bytes);
@@ -79,7 +79,7 @@ static bool version_needed(const struct server_core *c, const struct server_key 
     for (int w = 0; w < c->rule.workers; w++) {
         int64_t done = applied(k, w);
         const struct arrival *a = arrivals_of(c->o.replay, k->key, w, done);
-        if (done > 0 && a && a->version == (uint64_t)k->version && replay_of(k)->w[w].told < done)
+        if (done > 0 && a && a->version == (uint64_t)k->version && replay_of(k)->w[w].sent_step < done)
             return true;
     }
     return false;
@@ -88,13 +88,14 @@ static bool version_needed(const struct server_core *c, const struct server_key 
 // An altered recording may ask for a version that never exists. a: the key's next push.
 static int check_reachable(struct server_core *c, const struct server_key *k, const struct arrival *a) {
     int64_t now = (int64_t)a->version + a->staleness;
-    int lacks = -1;
+    int missed = -1;
     for (int w = 0; w < c->rule.workers; w++) {
         int64_t version = k->pulls[w].pending ? wanted(c, k, w) : -1;
-        if (version >= 0 && version < k->version && replay_of(k)->w[w].told != k->pulls[w].want) lacks = w;
+        if (version >= 0 && version < k->version && replay_of(k)->w[w].sent_step != k->pulls[w].want)
+            missed = w;
     }
-    if (now == k->version && lacks < 0) return 0;
-    if (lacks < 0)
+    if (now == k->version && missed < 0) return 0;
+    if (missed < 0)
         return core_fail(
             c->error,
             "key %d: version %lld has worker %d's push next, in the recording version %lld: it is of another run",
@@ -103,7 +104,7 @@ static int check_reachable(struct server_core *c, const struct server_key *k, co
         c->error,
         "key %d, step %lld: worker %d computed on version %lld in the recording, and the key is at version %lld: it "
         "is of another run",
-        k->key, (long long)k->pulls[lacks].want, lacks, (long long)wanted(c, k, lacks),
+        k->key, (long long)k->pulls[missed].want, missed, (long long)wanted(c, k, missed),
         (long long)k->version);
 }
 

@@ -59,7 +59,7 @@ static bool is_alone(const struct config *c) { return consistency_row(c->variant
 static int check(const struct config *c) {
     const struct ps_config *p = &c->ps;
     bool order = p->record_arrivals || p->replay_arrivals;
-    int k = pushes_per_update(c);
+    int k = consistency_of(c).per_update;
     if (star_pairs_check(c) != 0) return -1;
     if (c->optimizer.row->onebit)
         return fail(

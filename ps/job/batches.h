@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ps/job/consistency.h"
 #include "shared/config/config.h"
 
 #define BATCHES_OPEN \
@@ -24,7 +25,7 @@ static inline int64_t batches_own(const struct config *c) { return c->micro_batc
 
 // Words of a row: enough for the open batches of all workers, and for those of a sum that a checkpoint leaves out.
 static inline int batches_words(const struct config *c) {
-    return 1 + BATCHES_OPEN * c->workers + pushes_per_update(c) - 1;
+    return 1 + BATCHES_OPEN * c->workers + consistency_of(c).per_update - 1;
 }
 void batches_clear(int64_t *row, int words);  // the row then has all batches below row[0], without holes
 bool batches_has(const int64_t *row, int words, int64_t batch);

@@ -147,7 +147,10 @@ int consistency_parse(const char *text, int *argument) {
 
 struct consistency_rule consistency_of(const struct config *config) {
     struct consistency_rule c = {
-        .row = &rows[config->variant], .argument = config->bound, .workers = config->workers};
+        .row = &rows[config->variant],
+        .argument = config->bound,
+        .workers = config->workers,
+        .per_update = config->ps.pushes_per_update > 1 ? config->ps.pushes_per_update : 1};
     c.row->resolve(&c);
     c.oldest = c.lead > 0 && config->ps.read_oldest;
     c.keeps = c.oldest || (c.lead > 0 && config->ps.replay_arrivals);

@@ -42,10 +42,11 @@ struct consistency_row {
 // The consistency of a job: a row and its numbers.
 struct consistency_rule {
     const struct consistency_row *row;
-    int argument;   // 0 if the row takes none
-    int workers;    // N
-    int needs;      // pushes that complete a step of a key
-    int64_t delay;  // the largest one allowed
+    int argument;    // 0 if the row takes none
+    int workers;     // N
+    int needs;       // pushes that complete a step of a key
+    int per_update;  // pushes whose mean is one update (1: each); row->resolve may set it
+    int64_t delay;   // the largest one allowed
     int lead;  // steps that may be open in addition to the oldest: each core has a ring of 1 + lead of them
     bool oldest;  // always read the oldest weights that are allowed
     bool keeps;   // `lead` earlier weights are kept of each key, for `oldest` or for a replay

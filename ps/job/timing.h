@@ -25,7 +25,8 @@ static inline double ps_deadline_s(const struct config *c) { return (double)c->p
 // A step or gather may be incomplete this long before the missing members are printed as slow.
 static inline double ps_overdue_s(const struct config *c) { return 0.75 * ps_deadline_s(c); }
 // The advice that is printed.
-#define PS_LOST_KEY "; a process may be silent for half of parameter_server.deadline_ms, and at least four heartbeats"
+#define PS_LOST_KEY \
+    "; a process may be silent for half of parameter_server.deadline_ms, and at least four heartbeats"
 // A silent member counts as lost (registry.c, check_member) after half the deadline, but not before four heartbeats.
 static inline double ps_lost_s(const struct config *c) {
     double half = 0.5 * ps_deadline_s(c), beats = 4e-3 * (double)c->ps.heartbeat_ms;

@@ -428,7 +428,7 @@ static int read_first(void *arg) {
                                      .steps = c->steps,
                                      .sets = ps_drops(c),
                                      .reads = ps_reads_vary(c),
-                                     .per_update = pushes_per_update(c)};
+                                     .per_update = consistency_of(c).per_update};
         s->order = manifest_of_order(c, s->o->layout, s->map);
         while (!s->map->shard_keys[o.shard]) o.shard++;
         s->replay = arrivals_read(&o, c->ps.replay_arrivals);

@@ -206,7 +206,7 @@ static int take_gradient(struct server_core *c, struct server_key *k, const stru
                          const void *grad, uint64_t age) {
     const struct update_scalars scalars = {.grad_scale = h->grad_scale * cgad_share(c, age),
                                            .skip = (h->flags & WIRE_SKIP) != 0};
-    bool as_it_is = c->per_update == 1 && (!k->sent || h->version == k->version);
+    bool as_it_is = c->rule.per_update == 1 && (!k->sent || h->version == k->version);
     double share = share_of(c, age);
     if (!is_used(c, h->flags, age)) return 0;
     add_squares(c, k, grad, scalars.grad_scale);
@@ -217,7 +217,7 @@ static int take_gradient(struct server_core *c, struct server_key *k, const stru
     }
     work_on(c, SERVER_SUM, of_push(k, h->rank, h->step));
     add_push(c, k, h, grad, scalars.grad_scale, share);
-    if (k->sum.pushes < c->per_update && !k->sum.ends) return 0;
+    if (k->sum.pushes < c->rule.per_update && !k->sum.ends) return 0;
     work_on(c, SERVER_UPDATE, of_push(k, h->rank, h->step));
     return commit_sum(c, k);
 }
@@ -294,7 +294,7 @@ static int on_arrival_over(struct server_core *c, int worker) {
 
 int64_t on_arrival_bytes(const struct config *c) {
     return batches_words(c) * (int64_t)sizeof(int64_t) +
-           pushes_per_update(c) * (int64_t)sizeof(struct summed) +
+           consistency_of(c).per_update * (int64_t)sizeof(struct summed) +
            c->workers * (int64_t)sizeof(struct sent_weights);
 }
 
@@ -302,7 +302,7 @@ void on_arrival_open(struct server_core *c, struct server_key *k) {
     int words = batches_words(c->o.config);
     k->batches = xcalloc((unsigned long)words, sizeof *k->batches);
     batches_clear(k->batches, words);
-    k->sum.of = xcalloc((unsigned long)c->per_update, sizeof *k->sum.of);
+    k->sum.of = xcalloc((unsigned long)c->rule.per_update, sizeof *k->sum.of);
     if (k->buf.pulled) k->sent = xcalloc((unsigned long)c->rule.workers, sizeof *k->sent);
 }
 

@@ -78,14 +78,14 @@ static int server_open_order(const struct server *s, int t) {
                                  .steps = s->c->steps,
                                  .sets = ps_drops(s->c),
                                  .reads = ps_reads_vary(s->c),
-                                 .per_update = pushes_per_update(s->c)};
+                                 .per_update = consistency_of(s->c).per_update};
     if (s->c->ps.record_arrivals) shard->record = arrivals_create(&o);
     struct staleness_log_options so = {.layout = s->o->layout,
                                        .map = s->map,
                                        .dtype = s->c->dtype,
                                        .shard = o.shard,
                                        .pushes = size_times(s->c->workers, s->c->steps),
-                                       .per_update = pushes_per_update(s->c),
+                                       .per_update = consistency_of(s->c).per_update,
                                        .dir = s->c->ps.log_updates ? s->o->dir : NULL};
     // Pushes that are applied on arrival are decoded already.
     if (!consistency_of(s->c).row->on_arrival) so.code = s->c->ps.code;

@@ -294,7 +294,6 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     c->row = xcalloc(workers, sizeof *c->row);
     c->over = xcalloc(workers, sizeof *c->over);
     c->batches = xcalloc((unsigned long)batches_words(config), sizeof *c->batches);
-    c->per_update = pushes_per_update(config);
     c->chunk = xcalloc(KEY_PASS_CHUNK, sizeof(float));
     if (ps_elastic(config)) c->process_no = xcalloc(workers, sizeof *c->process_no);
     for (int i = 0; i < c->slots && c->policy->fix; i++)

@@ -139,7 +139,6 @@ struct server_core {
     int open;                         // slots with gradients that are not committed
     struct server_key *waiting;       // keys whose update waits until the transport has sent their weights
     uint64_t applied;                 // pushes, where they are applied on arrival
-    int per_update;                   // pushes that are averaged in one update
     int64_t begin;                    // steps that were over when this process of the job began
     int64_t *row;                     // (N) scratch
     int64_t *batches;                 // (batches_words) scratch
@@ -236,7 +235,7 @@ const char *on_arrival_unfit(const struct server_core *c, const struct server_ke
 // The age in updates of a gradient so many versions old. All updates have the same number of pushes, except a key's
 // last one.
 static inline int64_t age_of(const struct server_core *c, int64_t versions) {
-    return (versions + c->per_update - 1) / c->per_update;
+    return (versions + c->rule.per_update - 1) / c->rule.per_update;
 }
 // out[0 .. n) = elements at .. at + n of a gradient or of weights, in fp32.
 void gradient_widen(float *out, const void *in, int64_t at, int64_t n, enum dtype from);

@@ -329,7 +329,7 @@ static int start_thread(struct comm *c) {
                                     .lag = c->rule.lag,
                                     .drops = consistency_drops(&c->rule),
                                     .ages_late = consistency_ages_late(&c->rule),
-                                    .per_update = pushes_per_update(c->c),
+                                    .per_update = c->rule.per_update,
                                     .layout = c->o.role.layout,
                                     .map = c->o.map,
                                     .dtype = c->c->dtype,

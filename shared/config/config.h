@@ -297,11 +297,6 @@ static inline int config_group(const struct config *c) {
     return c->reduce_group > 1 && c->reduce_group < c->workers ? (int)c->reduce_group : 0;
 }
 
-// K: pushes whose mean is one update, where pushes are applied on arrival.
-static inline int pushes_per_update(const struct config *c) {
-    return c->ps.pushes_per_update > 1 ? c->ps.pushes_per_update : 1;
-}
-
 // Whether a step's micro-batches are added in fp32 buffers, separate from the 16-bit gradients
 // (shared/model/grad_sum.h). They are, unless data_types.grad_accum_dtype names the run's own type.
 static inline bool config_sums_in_fp32(const struct config *c) {

@@ -51,7 +51,7 @@ static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
                                     .lag = sim_lag(s),
                                     .drops = ps_drops(&s->c),
                                     .ages_late = ps_ages_late(&s->c),
-                                    .per_update = pushes_per_update(&s->c),
+                                    .per_update = consistency_of(&s->c).per_update,
                                     .layout = s->l,
                                     .map = s->map,
                                     .dtype = s->t.dtype,

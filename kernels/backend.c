@@ -54,10 +54,10 @@ int dev_facts(struct device *d, struct device_facts *out) {
 // room, so a rank allocates from one thread.
 static bool within_limit(struct device *d, enum mem_class c, size_t bytes) {
     size_t taken = 0;
-    if (!d->memory_bytes || mem_class_beside(c)) return true;
+    if (!d->memory_bytes || mem_class_is_host(c)) return true;
     pthread_mutex_lock(&d->lock);
     for (int k = 0; k < MEM_CLASSES; k++)
-        if (!mem_class_beside((enum mem_class)k)) taken += d->usage.current_bytes[k];
+        if (!mem_class_is_host((enum mem_class)k)) taken += d->usage.current_bytes[k];
     pthread_mutex_unlock(&d->lock);
     return taken <= d->memory_bytes && bytes <= d->memory_bytes - taken;
 }
@@ -158,9 +158,9 @@ void stream_phase(struct stream *s, enum phase phase) {
 
 int stream_sync(struct stream *s) {
     atomic_fetch_add(&s->dev->host_waits, 1);
-    device_awaited(s->dev, true);
+    device_wait_note(s->dev, true);
     int rc = s->dev->backend->sync(s);
-    device_awaited(s->dev, false);
+    device_wait_note(s->dev, false);
     return rc;
 }
 
@@ -196,9 +196,9 @@ uint64_t dev_host_waits(struct device *d) { return atomic_load(&d->host_waits); 
 
 int event_sync(struct event *e) {
     atomic_fetch_add(&e->dev->host_waits, 1);
-    device_awaited(e->dev, true);
+    device_wait_note(e->dev, true);
     int rc = e->dev->backend->event_sync(e);
-    device_awaited(e->dev, false);
+    device_wait_note(e->dev, false);
     return rc;
 }
 

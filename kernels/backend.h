@@ -50,7 +50,7 @@ enum mem_class {
 const char *mem_class_name(enum mem_class c);  // "parameter", "gradient", ...
 // Whether the class is host memory. Such a class counts in no total of device memory, even if both are one
 // memory.
-static inline bool mem_class_beside(enum mem_class c) { return c == MEM_HOST || c == MEM_OFFLOAD; }
+static inline bool mem_class_is_host(enum mem_class c) { return c == MEM_HOST || c == MEM_OFFLOAD; }
 
 struct mem_usage {
     size_t current_bytes[MEM_CLASSES];
@@ -203,7 +203,7 @@ const struct spans *dev_spans(struct device *d, int i, const char **stream);
 // ---------------------------------------------------------------- whether a rank is working
 // The state of a rank as a watcher sees it: working, or stuck.
 enum dev_work {
-    DEV_RESTS,
+    DEV_IDLE,
     // Some stream has work that it can do now. On a GPU: work not yet given to the device, or work that a host
     // function waits for. A stream that waits for another stream or for other ranks has none.
     DEV_COMPUTES,
@@ -212,10 +212,10 @@ enum dev_work {
     DEV_HOST_WORKS
 };
 enum dev_work dev_at_work(struct device *d);  // any thread
-const char *dev_work_says(enum dev_work w);   // printed: "it is computing"
+const char *dev_work_text(enum dev_work w);   // printed: "it is computing"
 // The function that the stream runs calls this when it begins and ends to wait for other ranks. On the stream's
 // thread.
-void stream_waits(struct stream *s, bool waits);
+void stream_set_waiting(struct stream *s, bool waits);
 
 // ---------------------------------------------------------------- a device's report
 // Printed remarks on how the device works, each text once. A warning means that something runs in another way
@@ -253,9 +253,9 @@ struct device_facts {
     int driver_version, runtime_version;  // 13000: 13.0
     size_t l2_bytes;
     size_t memory_bytes, used_bytes, free_bytes;  // as cudaMemGetInfo: used by all programs
-    size_t workspace_bytes;            // ours, outside the ledger: scratch of libraries and kernels
-    size_t blas_version, dnn_version;  // dnn 0: no cuDNN; our own attention is used
-    const char *dnn_missing;           // why there is no cuDNN; NULL if there is
+    size_t workspace_bytes;                // ours, outside the ledger: scratch of libraries and kernels
+    size_t cublas_version, cudnn_version;  // dnn 0: no cuDNN; our own attention is used
+    const char *cudnn_missing;             // why there is no cuDNN; NULL if there is
     struct device_work work;
     int note_count;  // number of notes
     const char *notes[DEV_NOTES_MAX];

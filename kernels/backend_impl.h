@@ -31,7 +31,7 @@ struct device {
     int live_queues;       // queues that are not stopped; guarded by lock
     pthread_t host;        // the thread that opened the device, if has_host
     bool has_host;
-    atomic_int host_rests;  // depth of its waits for the device
+    atomic_int host_waiting;  // depth of its waits for the device
 };
 
 struct stream {
@@ -46,7 +46,7 @@ struct event {
 void device_init(struct device *d, const struct backend *b, const struct device_options *opt);
 void device_fini(struct device *d);
 // The calling thread begins, or ends, to wait for the device.
-void device_awaited(struct device *d, bool waits);
+void device_wait_note(struct device *d, bool waits);
 // Stores the text "[label] text" of the first error; later errors are dropped.
 void device_fail(struct device *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

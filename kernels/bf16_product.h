@@ -1,5 +1,5 @@
 // The definition of a product of bf16 matrices on a CPU: what Intel's instruction TDPBF16PS (AMX) computes, 32
-// values of k at a time. Every implementation (kernels/cpu/gemm/product_way.h) gives these bits, on every
+// values of k at a time. Every implementation (kernels/cpu/gemm/micro_kernel.h) gives these bits, on every
 // processor.
 //
 //     k     0  1  2  3  4  5  ..  30 31      and so on; after the last k, zeros up to a multiple of 32

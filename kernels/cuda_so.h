@@ -25,7 +25,7 @@ struct cuda_so {
     void (*submit)(struct stream *s, const char *name, int (*fn)(void *arg, void *cuda_stream), void *arg);
     // Work enqueued on s after this call begins when the work before e's present record has been given to its
     // device. The device of s waits for nothing. If that earlier work has failed, s fails.
-    void (*follow)(struct stream *s, struct event *e);
+    void (*wait_for_submission)(struct stream *s, struct event *e);
     // Fails a stream from outside: queued work does not run, and stream_sync returns -1. Any thread.
     void (*fail)(struct stream *s, const char *text);
     // Returns 1 if the event has passed (or was never recorded), 0 if not yet, -1 if its stream has failed.

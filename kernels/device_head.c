@@ -20,7 +20,7 @@ void device_init(struct device *d, const struct backend *b, const struct device_
     memset(&d->usage, 0, sizeof d->usage);
     atomic_init(&d->failed, false);
     atomic_init(&d->host_waits, 0);
-    atomic_init(&d->host_rests, 0);
+    atomic_init(&d->host_waiting, 0);
     d->has_host = opt && opt->watch_host;
     d->host = pthread_self();
     d->error[0] = 0;
@@ -35,9 +35,9 @@ void device_fini(struct device *d) {
     pthread_mutex_destroy(&d->lock);
 }
 
-void device_awaited(struct device *d, bool waits) {
+void device_wait_note(struct device *d, bool waits) {
     if (d->has_host && pthread_equal(d->host, pthread_self()))
-        atomic_fetch_add(&d->host_rests, waits ? 1 : -1);
+        atomic_fetch_add(&d->host_waiting, waits ? 1 : -1);
 }
 
 void device_fail(struct device *d, const char *fmt, ...) {

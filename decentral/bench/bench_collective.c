@@ -178,7 +178,7 @@ static int read_options(struct collective_bench *b, const struct cli_args *a) {
 // ---------------------------------------------------------------- figures of rank 0
 static void put_figure(cJSON *row, const char *key, const struct bench_row *r, enum bench_place place) {
     const struct bench_figure *f = &r->figure[place];
-    if (!f->there) {
+    if (!f->measured) {
         cJSON_AddNullToObject(row, key);
         return;
     }

@@ -32,7 +32,7 @@ struct buffers {
 
 double bench_algorithm_rate(const struct bench_row *r, enum bench_place place) {
     const struct bench_figure *f = &r->figure[place];
-    return f->there && f->seconds > 0 ? (double)bench_shape_bytes(&r->shape) / f->seconds : 0;
+    return f->measured && f->seconds > 0 ? (double)bench_shape_bytes(&r->shape) / f->seconds : 0;
 }
 
 double bench_bus_rate(const struct bench_row *r, enum bench_place place) {
@@ -189,7 +189,7 @@ static int share(struct rank *x, struct bench_figure *f) {
         seconds += all[2 * r];
         wrong += all[2 * r + 1];
     }
-    *f = (struct bench_figure){.there = true, .seconds = seconds / x->size, .wrong = (int64_t)wrong};
+    *f = (struct bench_figure){.measured = true, .seconds = seconds / x->size, .wrong = (int64_t)wrong};
     return 0;
 }
 
@@ -224,9 +224,9 @@ static int measure(struct rank *x, const struct bench_shape *s, enum bench_place
 static int run_row(struct rank *x, enum collective_primitive what, size_t bytes, int64_t *wrong) {
     struct bench_row row = {.shape = bench_shape_of(what, x->size, x->o->dt, bytes)};
     row.shape.reduction = x->o->reduction;
-    bool there[BENCH_PLACES] = {[OUT_OF_PLACE] = bench_out_of_place(what), [IN_PLACE] = bench_in_place(what)};
+    bool has[BENCH_PLACES] = {[OUT_OF_PLACE] = bench_out_of_place(what), [IN_PLACE] = bench_in_place(what)};
     for (int place = 0; place < BENCH_PLACES; place++) {
-        if (there[place] && measure(x, &row.shape, place, &row.figure[place])) return -1;
+        if (has[place] && measure(x, &row.shape, place, &row.figure[place])) return -1;
         *wrong += row.figure[place].wrong;
     }
     row.by = x->tested->method;

@@ -15,7 +15,7 @@
 enum bench_place { OUT_OF_PLACE, IN_PLACE, BENCH_PLACES };
 
 struct bench_figure {
-    bool there;
+    bool measured;
     double seconds;  // of one call
     int64_t wrong;   // elements, of all ranks
 };

@@ -72,16 +72,6 @@ static int fill_gradient(void *arg) {
 }
 
 // ---------------------------------------------------------------- one rank
-static int load(struct topology *t) {
-    int rc = 0;
-    for (int u = 0; !rc && u < t->layout->count; u++) {
-        float *zeros = xcalloc((unsigned long)t->layout->units[u].n_pad, sizeof *zeros);
-        rc = topology_load_unit(t, u, zeros);
-        free(zeros);
-    }
-    return rc;
-}
-
 static int pass_through(struct topology *t, struct fill *fills) {
     struct unit_view view;
     int n = t->layout->count;
@@ -97,7 +87,7 @@ static int pass_through(struct topology *t, struct fill *fills) {
     return 0;
 }
 
-static void look(struct zero_bench *b, struct topology *t, enum sample m) {
+static void sample_memory(struct zero_bench *b, struct topology *t, enum sample m) {
     struct mem_usage usage;
     if (t->rank != 0) return;
     dev_usage(t->dev, &usage);
@@ -108,13 +98,21 @@ static int train(struct zero_bench *b, struct topology *t) {
     const double loss = 0;
     struct step_stats stats;
     struct step_input in = {.lr = 1e-3f, .loss_scale = 1, .loss_sum = &loss, .loss_tokens = 1};
-    if (load(t)) return -1;
-    look(b, t, CREATED);
+    // 1. All weights are zeros.
+    int rc = 0;
+    for (int u = 0; !rc && u < t->layout->count; u++) {
+        float *zeros = xcalloc((unsigned long)t->layout->units[u].n_pad, sizeof *zeros);
+        rc = topology_load_unit(t, u, zeros);
+        free(zeros);
+    }
+    if (rc) return -1;
+    sample_memory(b, t, CREATED);
+    // 2. One step.
     struct fill *fills = xcalloc((unsigned long)t->layout->count, sizeof *fills);
-    int rc = pass_through(t, fills);
-    look(b, t, BEFORE_STEP);
+    rc = pass_through(t, fills);
+    sample_memory(b, t, BEFORE_STEP);
     rc = rc || topology_step(t, &in, &stats) || topology_finish(t) ? -1 : 0;
-    look(b, t, AFTER_STEP);
+    sample_memory(b, t, AFTER_STEP);
     stream_sync(t->compute);
     free(fills);
     if (rc || t->rank != 0) return rc;

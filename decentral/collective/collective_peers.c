@@ -183,11 +183,11 @@ int peers_check(struct collective_peers *m, struct liveness_wait *w) {
 }
 
 void peers_wait_begins(struct collective_peers *m) {
-    if (m->stream) stream_waits(m->stream, true);
+    if (m->stream) stream_set_waiting(m->stream, true);
     if (!m->stream) rank_liveness_set_waiting(m->lives, true);
 }
 
 void peers_wait_ends(struct collective_peers *m) {
-    if (m->stream) stream_waits(m->stream, false);
+    if (m->stream) stream_set_waiting(m->stream, false);
     if (!m->stream) rank_liveness_set_waiting(m->lives, false);
 }

@@ -161,15 +161,6 @@ void hub_wake(const struct hub *h, struct hub_futex *b) {
     if (atomic_load(&b->sleepers)) call_futex(h, &b->wakes, FUTEX_WAKE, INT_MAX, NULL);
 }
 
-// Sleeps until the futex is woken (its count is no longer `wakes`), or for the time.
-static void sleep_on(const struct hub *h, struct hub_futex *b, uint32_t wakes, double seconds) {
-    struct timespec t = {.tv_sec = (time_t)seconds,
-                         .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    atomic_fetch_add(&b->sleepers, 1);
-    call_futex(h, &b->wakes, FUTEX_WAIT, wakes, &t);
-    atomic_fetch_sub(&b->sleepers, 1);
-}
-
 struct hub *hub_join(void *memory, int rank, int size, struct rank_liveness *lives) {
     struct hub *h = open_hub(memory, size, true);
     h->probe = hub_probe_value(getpid(), rank);
@@ -187,9 +178,9 @@ struct hub *hub_join(void *memory, int rank, int size, struct rank_liveness *liv
 #define KEEP_S 10e-6  // about the duration of a small message, once both ranks are there
 // About twice the cost of sleeping and waking: as long as a peer takes to read some MiB. A longer poll would cost the
 // other ranks more than it saves.
-#define ASK_S        100e-6
-#define POLLS        16    // polls between two reads of the clock
-#define SLEEP_MOST_S 0.05  // the longest sleep
+#define ASK_S         100e-6
+#define POLLS         16        // polls between two reads of the clock
+#define SLEEP_MOST_NS 50000000  // the longest sleep
 
 enum wait_end { WAIT_OVER, WAIT_ABORTED, WAIT_FAILED };
 
@@ -269,15 +260,18 @@ static enum wait_end sleep_until(struct wait *w) {
         if (!w->endless && rank_liveness_end_reason(t->hub->lives)) return WAIT_ABORTED;
         if (rank_liveness_wait_failed(t->hub->lives, &p, w->why, sizeof w->why) && !w->over(w->arg))
             return WAIT_FAILED;
-        sleep_on(t->hub, w->futex, wakes, SLEEP_MOST_S);
+        // The kernel does not let it sleep if a wake has changed the count since it was read.
+        atomic_fetch_add(&w->futex->sleepers, 1);
+        call_futex(t->hub, &w->futex->wakes, FUTEX_WAIT, wakes, &(struct timespec){.tv_nsec = SLEEP_MOST_NS});
+        atomic_fetch_sub(&w->futex->sleepers, 1);
     }
 }
 
 static enum wait_end await(struct wait *w) {
     if (ends_soon(w)) return WAIT_OVER;
-    stream_waits(w->t->stream, true);
+    stream_set_waiting(w->t->stream, true);
     enum wait_end end = sleep_until(w);
-    stream_waits(w->t->stream, false);
+    stream_set_waiting(w->t->stream, false);
     return end;
 }
 

@@ -63,7 +63,7 @@ static double step(double deadline_s) {
 static void note_heartbeat(struct rank_liveness *l, int rank, enum dev_work work) {
     struct rank_state *r = &l->ranks[rank];
     r->heard_s = l->clock_s;
-    if (work == DEV_RESTS) return;
+    if (work == DEV_IDLE) return;
     r->worked_s = l->clock_s;
     r->work = work;
 }
@@ -72,8 +72,8 @@ static void note_heartbeat(struct rank_liveness *l, int rank, enum dev_work work
 // reads files.
 static enum dev_work work_of(const struct rank_liveness *l, int rank) {
     const struct rank_state *r = &l->ranks[rank];
-    enum dev_work work = r->dev ? dev_at_work(r->dev) : r->had_device ? DEV_RESTS : DEV_HOST_WORKS;
-    return l->waiting && work == DEV_HOST_WORKS ? DEV_RESTS : work;
+    enum dev_work work = r->dev ? dev_at_work(r->dev) : r->had_device ? DEV_IDLE : DEV_HOST_WORKS;
+    return l->waiting && work == DEV_HOST_WORKS ? DEV_IDLE : work;
 }
 
 // Called by the rendezvous, on its thread, for each heartbeat.
@@ -179,7 +179,7 @@ static void log_slow(struct rank_liveness *l, const struct liveness_wait *w, int
     if (r->logged) return;
     r->logged = true;
     info("waiting for rank %d: %.0f s in %s, %s", rank, now_seconds() - w->since_s, w->what,
-         dev_work_says(r->work));
+         dev_work_text(r->work));
 }
 
 // Returns whether a wait continues after its deadline. silent receives the missing ranks that give no heartbeat. With

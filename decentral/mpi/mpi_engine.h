@@ -80,7 +80,7 @@ struct mpi_engine {
                 int *size);
     void (*close)(struct mpi_world **w);
     struct collective *(*create)(void *world, int rank, int channel, const struct collective_options *o);
-    int (*tell)(char *text, size_t bytes);
+    int (*broadcast_text)(char *text, size_t bytes);
 };
 
 #endif

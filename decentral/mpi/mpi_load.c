@@ -73,7 +73,7 @@ void mpi_world_close(struct mpi_world **w) {
 
 int mpi_broadcast_text(char *text, size_t bytes) {
     const char *why;
-    return engine(&why) ? engine(&why)->tell(text, bytes) : fail("%s", why);
+    return engine(&why) ? engine(&why)->broadcast_text(text, bytes) : fail("%s", why);
 }
 
 const char *mpi_medium_name(const struct mpi_medium *m) {

@@ -73,30 +73,47 @@ static double free_bytes_in(const char *folder) {
 static int choose_folder(const struct mpi_medium *m, const char *shm) {
     const char *tmp = getenv("TMPDIR");
     double needs = SEGMENT_BYTES * (m->ranks_here > 0 ? m->ranks_here : 1), has = free_bytes_in(SEGMENTS);
-    char name[64], needed[24], there[24], text[24];
+    char name[64], needed[24], available[24], text[24];
     snprintf(name, sizeof name, "OMPI_MCA_btl_%s_backing_directory", shm);
     if (!tmp || !*tmp) tmp = "/tmp";
     if (has >= needs || getenv(name)) return 0;
-    format_bytes(needed, needs), format_bytes(there, has), format_bytes(text, free_bytes_in(tmp));
+    format_bytes(needed, needs), format_bytes(available, has), format_bytes(text, free_bytes_in(tmp));
     if (free_bytes_in(tmp) < needs)
         return fail("Open MPI maps %s for its %d ranks here, and " SEGMENTS
                     " has %s, %s %s: give the first one more (docker run "
                     "--shm-size 1g; mount -o remount,size=1g " SEGMENTS
                     "), or take --medium tcp, or --launch processes",
-                    needed, m->ranks_here, there, tmp, text);
+                    needed, m->ranks_here, available, tmp, text);
     if (m->local_rank == 0)
         warn(
             SEGMENTS
             " has %s, and Open MPI maps %s for its %d ranks here: its files lie in %s, which may be slower. docker "
             "run --shm-size 1g gives more",
-            there, needed, m->ranks_here, tmp);
+            available, needed, m->ranks_here, tmp);
     setenv(name, tmp, 0);
     return 0;
 }
 
-static void set_details(const struct mpi_medium *m, const char *shm) {
-    bool here = m->ranks_here == m->ranks;
-    char name[64];
+int mpi_medium_set(struct mpi_medium *m) {
+    const char *pml = getenv("OMPI_MCA_pml"), *btl = getenv("OMPI_MCA_btl"), *shm = shared_memory_btl();
+    char needs[48], name[64];
+    // 1. The medium, and the folder of shared memory's files.
+    if (m->medium == MEDIUM_AUTO && m->ranks_here > 0 && m->ranks_here == m->ranks && !pml && !btl)
+        m->medium = MEDIUM_SHM;
+    if (m->medium != MEDIUM_TCP && choose_folder(m, shm)) return -1;
+    if (m->medium == MEDIUM_AUTO) return 0;
+    // 2. The transports. A user's own choice of others is refused.
+    const char *btl_needed = m->medium == MEDIUM_SHM ? shm : "tcp";
+    snprintf(needs, sizeof needs, "self,%s", btl_needed);
+    if (pml && strcmp(pml, "ob1")) return refuse_own(m, "OMPI_MCA_pml", "ob1");
+    if (btl && !is_pair(btl, "self", btl_needed)) return refuse_own(m, "OMPI_MCA_btl", needs);
+    // Ranks that cannot reach each other cannot exchange their host names. tcp is added for that; it carries no
+    // message between two processes that shared memory connects.
+    m->several_hosts = m->medium == MEDIUM_SHM && m->ranks_here != m->ranks;
+    if (m->several_hosts) snprintf(needs, sizeof needs, "self,%s,tcp", btl_needed);
+    setenv("OMPI_MCA_pml", "ob1", 0);
+    setenv("OMPI_MCA_btl", needs, m->several_hosts);
+    // 3. The transports' parameters.
     if (m->medium == MEDIUM_SHM && !may_read_peers()) {
         snprintf(name, sizeof name, "OMPI_MCA_btl_%s_single_copy_mechanism", shm);
         setenv(name, "none", 0);
@@ -105,28 +122,8 @@ static void set_details(const struct mpi_medium *m, const char *shm) {
     // request waits in the connection after megabytes of data.
     if (m->medium == MEDIUM_TCP) setenv("OMPI_MCA_btl_tcp_flags", "9", 0);
     // By default Open MPI excludes the loopback, and ranks of a host without a network would not reach each other.
-    if (m->medium == MEDIUM_TCP && here && !getenv("OMPI_MCA_btl_tcp_if_exclude"))
+    if (m->medium == MEDIUM_TCP && m->ranks_here == m->ranks && !getenv("OMPI_MCA_btl_tcp_if_exclude"))
         setenv("OMPI_MCA_btl_tcp_if_include", "127.0.0.0/8", 0);
-}
-
-int mpi_medium_set(struct mpi_medium *m) {
-    const char *pml = getenv("OMPI_MCA_pml"), *btl = getenv("OMPI_MCA_btl"), *shm = shared_memory_btl();
-    char needs[48];
-    if (m->medium == MEDIUM_AUTO && m->ranks_here > 0 && m->ranks_here == m->ranks && !pml && !btl)
-        m->medium = MEDIUM_SHM;
-    if (m->medium != MEDIUM_TCP && choose_folder(m, shm)) return -1;
-    if (m->medium == MEDIUM_AUTO) return 0;
-    const char *way = m->medium == MEDIUM_SHM ? shm : "tcp";
-    snprintf(needs, sizeof needs, "self,%s", way);
-    if (pml && strcmp(pml, "ob1")) return refuse_own(m, "OMPI_MCA_pml", "ob1");
-    if (btl && !is_pair(btl, "self", way)) return refuse_own(m, "OMPI_MCA_btl", needs);
-    // Ranks that cannot reach each other cannot exchange their host names. tcp is added for that; it carries no
-    // message between two processes that shared memory connects.
-    m->several_hosts = m->medium == MEDIUM_SHM && m->ranks_here != m->ranks;
-    if (m->several_hosts) snprintf(needs, sizeof needs, "self,%s,tcp", way);
-    setenv("OMPI_MCA_pml", "ob1", 0);
-    setenv("OMPI_MCA_btl", needs, m->several_hosts);
-    set_details(m, shm);
     return 0;
 }
 

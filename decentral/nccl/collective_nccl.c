@@ -113,7 +113,7 @@ static void follow_order(struct nccl_world *w, struct stream *s) {
     if (w->serial)
         stream_wait_event(s, w->order);
     else
-        w->so->follow(s, w->order);
+        w->so->wait_for_submission(s, w->order);
 }
 
 static void submit(struct nccl_entry *e, size_t index) {
@@ -161,15 +161,6 @@ static void enqueue_steps(struct nccl_entry *e) {
                           e->owner->world->buffers[e->owner->channel].summed[(p->chunks - 1) % p->buffers]);
 }
 
-// Returns NULL, or why the call is refused.
-static const char *refusal(const struct collective_nccl *c, const struct collective_call *k, bool ordered) {
-    if (!ordered) return NULL;
-    if (k->dt == DT_U8) return "there is no sum of uint8; use int64";
-    if (collective_slot(c->staging_bytes, c->impl.head.size, k->dt) == 0)
-        return "this channel was created without staging for ordered reductions";
-    return NULL;
-}
-
 // Counts bytes per peer. If the library sums, it counts the formula's bytes instead.
 static void count(const struct collective *head, const struct collective_plan *p, bool library) {
     struct collective_team team = collective_team_of(p->call, head->size);
@@ -192,7 +183,11 @@ static void nccl_enqueue(struct collective *head, const struct collective_call *
         c->world->so->fail(s, c->impl.error);
         return;
     }
-    const char *why = refusal(c, call, ordered);
+    const char *why = NULL;
+    if (ordered && call->dt == DT_U8)
+        why = "there is no sum of uint8; use int64";
+    else if (ordered && collective_slot(c->staging_bytes, head->size, call->dt) == 0)
+        why = "this channel was created without staging for ordered reductions";
     if (why) {
         nccl_abort_comm(c, s, collective_name(call->primitive), why);
         return;
@@ -266,7 +261,21 @@ static int end_comm(void *arg, void *cuda_stream) {
     return 0;
 }
 
-static void free_collective(struct collective_nccl *c) {
+static void nccl_destroy(struct collective *head) {
+    struct collective_nccl *c = (struct collective_nccl *)head;
+    // 1. Stop the watcher.
+    if (c->watching) {
+        pthread_mutex_lock(&c->lock);
+        c->closing = true;
+        pthread_cond_signal(&c->work);
+        pthread_mutex_unlock(&c->lock);
+        pthread_join(c->watcher, NULL);
+    }
+    // 2. End the communicator.
+    c->world->so->submit(c->world->setup, "ending a communicator", end_comm, c);
+    // A failed device runs no more functions: then the communicator is aborted instead.
+    if (stream_sync(c->world->setup) != 0 && c->comm) c->world->api->CommAbort(c->comm);
+    // 3. Free the entries.
     for (int i = 0; i < NCCL_ENTRIES; i++) {
         free(c->ring[i].steps);
         free(c->ring[i].inputs);
@@ -276,21 +285,6 @@ static void free_collective(struct collective_nccl *c) {
     pthread_cond_destroy(&c->work);
     collective_impl_fini(&c->impl);
     free(c);
-}
-
-static void nccl_destroy(struct collective *head) {
-    struct collective_nccl *c = (struct collective_nccl *)head;
-    if (c->watching) {
-        pthread_mutex_lock(&c->lock);
-        c->closing = true;
-        pthread_cond_signal(&c->work);
-        pthread_mutex_unlock(&c->lock);
-        pthread_join(c->watcher, NULL);
-    }
-    c->world->so->submit(c->world->setup, "ending a communicator", end_comm, c);
-    // A failed device runs no more functions: then the communicator is aborted instead.
-    if (stream_sync(c->world->setup) != 0 && c->comm) c->world->api->CommAbort(c->comm);
-    free_collective(c);
 }
 
 static void nccl_abort(struct collective *head, const char *why) {

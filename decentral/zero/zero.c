@@ -86,7 +86,7 @@ static void gather_all(struct zero *z, int u, void *whole, enum pass pass) {
 static void start_gather(struct zero *z, int u, enum pass pass) {
     struct zero_slot *s = slot_of(z, u);
     int64_t n = z->opt.layout->units[u].n_pad, hpz = zero_hpz(&z->opt);
-    bool within = hpz && unit_schedule_again(&z->schedule, u, pass);
+    bool within = hpz && unit_schedule_is_repeat(&z->schedule, u, pass);
     uint64_t bytes = within ? (uint64_t)(n / hpz * (hpz - 1)) * dtype_size(z->opt.dtype) : zero_moved(z, u);
     struct zero_move m = {TRANSFER_WEIGHTS, u, bytes, {s->idle_at, z->units[u].updated_at}};
     // 1. Wait until compute has used the slot's last weights, and u's last update is done.
@@ -110,7 +110,7 @@ void zero_prefetch(struct topology *t, int u, enum pass pass) {
     struct zero *z = zero_of(t);
     if (z->policy->weights != RESIDENT_SHARD || z->opt.no_overlap) return;
     for (int k = 0, v; (v = unit_schedule_ahead(&z->schedule, u, pass, k)) >= 0; k++)
-        if (!unit_schedule_there(&z->schedule, v, pass) && !slot_of(z, v)->held) start_gather(z, v, pass);
+        if (!unit_schedule_holds(&z->schedule, v, pass) && !slot_of(z, v)->held) start_gather(z, v, pass);
 }
 
 // Makes compute wait for u's weights; view->weights receives them. Returns 0, or -1 after logging.
@@ -122,7 +122,7 @@ static int acquire_weights(struct zero *z, int u, enum pass pass, struct unit_vi
         return 0;
     }
     struct zero_slot *s = slot_of(z, u);
-    if (!unit_schedule_there(&z->schedule, u, pass)) {
+    if (!unit_schedule_holds(&z->schedule, u, pass)) {
         if (s->held)
             return fail("rank %d, step %lld: unit %s is asked for while unit %s still holds its slot",
                         z->base.rank, (long long)z->step, z->opt.layout->units[u].name,
@@ -368,7 +368,7 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
         zero_onebit_update(z, in);
     else
         launch_update(z, in);
-    unit_schedule_forget(&z->schedule);
+    unit_schedule_invalidate(&z->schedule);
     // 3. The host waits for the decision and the words. Updates continue.
     if (event_sync(z->stats) != 0) return zero_fail_all(z, "the step failed");
     *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};

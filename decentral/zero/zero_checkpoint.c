@@ -43,7 +43,7 @@ int zero_load_unit(struct topology *t, int u, const float *values) {
         dev_copy(z->opt.compute, zu->update.master, values + zu->update.begin,
                  (size_t)(zu->update.end - zu->update.begin) * sizeof(float));
     event_record(zu->updated, z->opt.compute);
-    unit_schedule_forget(&z->schedule);
+    unit_schedule_invalidate(&z->schedule);
     int rc = stream_sync(z->opt.compute) | written;
     free(rounded);
     return rc == 0 ? 0 : zero_fail_all(z, "loading the weights failed");

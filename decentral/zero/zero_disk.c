@@ -86,12 +86,12 @@ int zero_disk_store(struct zero *z, struct disk_store **out, const struct disk_s
 
 int zero_disk_open(struct zero *z) {
     struct zero_disk *d = &z->disk;
-    bool lacks = false;
+    bool failed = false;
     d->read = stream_create(z->opt.dev, "weights read");
     d->write = stream_create(z->opt.dev, "weights write");
     for (int i = 0; i < 2 * ZERO_STAGED; i++)
-        if (!(*event_at(d, i) = event_create(z->opt.dev))) lacks = true;
-    if (lacks || !d->read || !d->write)
+        if (!(*event_at(d, i) = event_create(z->opt.dev))) failed = true;
+    if (failed || !d->read || !d->write)
         return fail("rank %d: cannot create the streams of weights on disk: %s", z->base.rank,
                     dev_error(z->opt.dev));
     return of_masters(z) ? 0

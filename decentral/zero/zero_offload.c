@@ -123,7 +123,7 @@ struct offload_traffic zero_offload_traffic(const struct zero *z) {
 }
 
 // ---------------------------------------------------------------- open and close
-static void for_each_event(struct zero_offload *o, struct device *dev, bool *lacks) {
+static void for_each_event(struct zero_offload *o, struct device *dev, bool *failed) {
     struct event **all[] = {&o->grad_on_host[0], &o->grad_on_host[1], &o->updated[0], &o->updated[1],
                             &o->copied_up[0],    &o->copied_up[1],    &o->over,       &o->fetched[0],
                             &o->fetched[1],      &o->written[0],      &o->written[1]};
@@ -131,7 +131,7 @@ static void for_each_event(struct zero_offload *o, struct device *dev, bool *lac
         if (!dev)
             event_destroy(all[i]);
         else if (!(*all[i] = event_create(dev)))
-            *lacks = true;
+            *failed = true;
     }
 }
 
@@ -150,14 +150,14 @@ static int open_disk(struct zero *z) {
 
 int zero_offload_open(struct zero *z) {
     struct zero_offload *o = &z->offload;
-    bool lacks = false;
+    bool failed = false;
     if (!o->elements) return 0;
     o->tasks = xcalloc(2 * (unsigned long)z->opt.layout->count, sizeof *o->tasks);
-    for_each_event(o, z->opt.dev, &lacks);
+    for_each_event(o, z->opt.dev, &failed);
     o->down = stream_create(z->opt.dev, "offload down");
     o->update = stream_create(z->opt.dev, "offload update");
     o->up = stream_create(z->opt.dev, "offload up");
-    if (lacks || !o->down || !o->update || !o->up)
+    if (failed || !o->down || !o->update || !o->up)
         return fail("rank %d: cannot create the streams of offloaded state: %s", z->base.rank,
                     dev_error(z->opt.dev));
     if ((z->opt.offload.disk && open_disk(z)) || (zero_disk_on(z) && zero_disk_open(z))) return -1;
@@ -221,26 +221,6 @@ static struct disk_range range_of(const struct zero *z, int u) {
     return (struct disk_range){z->units[u].region, region_bytes(z, u), z->opt.layout->units[u].name};
 }
 
-static void fetch(struct zero *z, int u, int at) {
-    struct zero_offload *o = &z->offload;
-    stream_wait_event(o->read, o->written[at]);
-    disk_store_read(o->store, o->read, o->state[at], range_of(z, u));
-    event_record(o->fetched[at], o->read);
-    stream_wait_event(o->update, o->fetched[at]);
-    atomic_fetch_add(&z->base.wire.disk_read, region_bytes(z, u));
-}
-
-// Runs after the weights of u are written, so that waiting for this write is waiting for all of u.
-static void store(struct zero *z, int u, int at) {
-    struct zero_offload *o = &z->offload;
-    stream_wait_event(o->write, z->units[u].updated);
-    disk_store_write(o->store, o->write, o->state[at], range_of(z, u));
-    event_record(o->written[at], o->write);
-    if (zero_disk_on(z)) event_record(z->units[u].updated, o->write);  // gathers may read masters from it
-    event_record(o->over, o->write);
-    atomic_fetch_add(&z->base.wire.disk_written, region_bytes(z, u));
-}
-
 int zero_offload_put(struct zero *z, int u, int kind, const float *shard) {
     struct disk_range r = {z->units[u].region + (size_t)kind * kind_bytes(z, u), kind_bytes(z, u),
                            z->opt.layout->units[u].name};
@@ -276,29 +256,42 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
     stream_wait_event(o->down, o->updated[at]);
     dev_copy(o->down, o->grad[at], zu->grad_shard, bytes);
     event_record(o->grad_on_host[at], o->down);
-    // 2. The update runs when the host knows the decision and the buffer's previous weights have left it.
+    // 2. A state on disk is read when the buffer's previous state is written.
+    if (o->store) {
+        stream_wait_event(o->read, o->written[at]);
+        disk_store_read(o->store, o->read, o->state[at], range_of(z, u));
+        event_record(o->fetched[at], o->read);
+        stream_wait_event(o->update, o->fetched[at]);
+        atomic_fetch_add(&z->base.wire.disk_read, region_bytes(z, u));
+    }
+    // 3. The update runs when the host knows the decision and the buffer's previous weights have left it.
     stream_wait_event(o->update, z->stats);
     stream_wait_event(o->update, o->grad_on_host[at]);
     stream_wait_event(o->update, o->copied_up[at]);
-    if (o->store) fetch(z, u, at);
     stream_host(o->update, "update", update_run, task);
     event_record(o->updated[at], o->update);
     atomic_fetch_add(&z->base.wire.host_down, bytes);
-    // 3. The weights are copied up. With offloaded weights they stay on the host, and each gather copies them up.
+    // 4. The weights are copied up. With offloaded weights they stay on the host, and each gather copies them up.
     if (z->opt.offload.params) {
         event_record(zu->updated, o->update);
         event_record(o->over, o->update);
         if (zero_disk_on(z)) zero_disk_write(z, u, at);
-        if (o->store) store(z, u, at);
-        return;
+    } else {
+        stream_wait_event(o->up, o->updated[at]);
+        dev_copy(o->up, zu->weight_shard, o->weight[at], bytes);
+        event_record(o->copied_up[at], o->up);
+        event_record(zu->updated, o->up);
+        event_record(o->over, o->up);
+        atomic_fetch_add(&z->base.wire.host_up, bytes);
     }
-    stream_wait_event(o->up, o->updated[at]);
-    dev_copy(o->up, zu->weight_shard, o->weight[at], bytes);
-    event_record(o->copied_up[at], o->up);
-    event_record(zu->updated, o->up);
-    event_record(o->over, o->up);
-    atomic_fetch_add(&z->base.wire.host_up, bytes);
-    if (o->store) store(z, u, at);
+    // 5. A state on disk is written after the weights of u, so that waiting for this write is waiting for all of u.
+    if (!o->store) return;
+    stream_wait_event(o->write, zu->updated);
+    disk_store_write(o->store, o->write, o->state[at], range_of(z, u));
+    event_record(o->written[at], o->write);
+    if (zero_disk_on(z)) event_record(zu->updated, o->write);  // gathers may read masters from it
+    event_record(o->over, o->write);
+    atomic_fetch_add(&z->base.wire.disk_written, region_bytes(z, u));
 }
 
 const void *zero_offload_shard(struct zero *z, int u, void *whole, enum pass pass) {

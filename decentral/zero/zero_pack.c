@@ -31,12 +31,6 @@ static size_t shard_bytes(const struct zero *z, int u) {
     return (size_t)unit_shard(z->opt.layout, u) * dtype_size(z->opt.dtype);
 }
 
-static void pack(struct zero *z, struct stream *s, const struct zero_pack *p, int u, void *whole) {
-    for (int r = 0; r < z->base.size; r++)
-        dev_copy(s, packed(z, p, u, r), zero_at(z, whole, unit_shard(z->opt.layout, u) * r),
-                 shard_bytes(z, u));
-}
-
 // Copies all shards except this rank's own.
 static void unpack(struct zero *z, struct stream *s, const struct zero_pack *p, int u, void *whole) {
     for (int r = 0; r < z->base.size; r++)
@@ -97,7 +91,10 @@ void zero_pack_reduce(struct zero *z, int u, uint64_t done_at) {
     struct zero_slot *slot = whole ? NULL : &z->grad_slots[grad_slot(z->opt.layout, u)];
     stream_wait_event(s, z->units[u].grad_done);
     zero_serialize_begin(z, s, 0);
-    pack(z, s, p, u, slot ? slot->buf : z->units[u].grad);
+    void *grad = slot ? slot->buf : z->units[u].grad;
+    for (int r = 0; r < z->base.size; r++)
+        dev_copy(s, packed(z, p, u, r), zero_at(z, grad, unit_shard(z->opt.layout, u) * r),
+                 shard_bytes(z, u));
     zero_move_end(z, s, 0);
     if (slot) {
         slot->move = z->time.reduced;  // the copy runs after it

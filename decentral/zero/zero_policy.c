@@ -178,7 +178,7 @@ static void gathers(const struct zero_policy *p, const struct zero_options *o, i
     if (p->weights == RESIDENT_SHARD) unit_schedule_step(o->layout, &o->prefetch, micro, g);
     for (int u = 0; u < o->layout->count; u++) {
         int64_t all = p->gather_grads + p->gather_weights + g[u].forward + g[u].backward;
-        int64_t near = zero_hpz(o) ? g[u].again : 0;
+        int64_t near = zero_hpz(o) ? g[u].repeated : 0;
         out[u] = within ? near : all - near;
     }
     free(g);

@@ -17,8 +17,7 @@
 
 #include "decentral/zero/zero_policy.h"
 #include "shared/core/arena.h"
-#include "shared/model/grad_slots.h"
-#include "shared/model/grad_sum.h"
+#include "shared/model/grad_buffers.h"
 #include "shared/offload/disk_store.h"
 #include "shared/time/timeline.h"
 

@@ -8,7 +8,7 @@
 #define DECLARE_OPERATION(OP, name, args_t) const char *cpu_##name(int threads, const struct args_t *a);
 OPERATIONS_WITHOUT_PRODUCTS(DECLARE_OPERATION)
 #undef DECLARE_OPERATION
-// Operations that multiply matrices. `kernel` selects the way for bf16; all ways give the same bits.
+// Operations that multiply matrices. `kernel` selects the micro-kernel for bf16; all of them give the same bits.
 #define DECLARE_OPERATION(OP, name, args_t) \
     const char *cpu_##name(int threads, enum cpu_kernel kernel, const struct args_t *a);
 OPERATIONS_WITH_PRODUCTS(DECLARE_OPERATION)

@@ -1,4 +1,4 @@
-// The cpu backend's tables, one per way of multiplying bf16: each operation of cpu.h as an op_fn.
+// The cpu backend's tables, one per micro-kernel for bf16: each operation of cpu.h as an op_fn.
 #include "kernels/cpu/cpu.h"
 
 #define RUN(name, ...)                                                       \

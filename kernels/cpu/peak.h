@@ -1,4 +1,4 @@
-// The peak of a processor's arithmetic: the tile of a matrix product (kernels/cpu/gemm/product_way.h) on panels
+// The peak of a processor's arithmetic: the tile of a matrix product (kernels/cpu/gemm/micro_kernel.h) on panels
 // in the first level of cache, on all threads. No matrix product can be faster.
 #ifndef STARRING_KERNELS_CPU_PEAK_H
 #define STARRING_KERNELS_CPU_PEAK_H

@@ -13,24 +13,24 @@
 #include "kernels/spans.h"
 
 #define LINE  64  // bytes of a cache line: data of different writers lie in different lines
-#define LOOKS 64  // polls per reading of the clock: about a microsecond
+#define POLLS 64  // polls per reading of the clock: about a microsecond
 
 // A word that one thread changes and another thread waits for.
-struct gate {
+struct wait_word {
     _Alignas(LINE) atomic_uint word;
     atomic_uint asleep;  // 1: the waiting thread sleeps in the kernel, or is about to
 };
 
 struct team;
 struct member {
-    struct gate work;  // counts the tasks that the member was given
+    struct wait_word work;  // counts the tasks that the member was given
     struct team *team;
     int index;
     pthread_t thread;
 };
 
 struct team {
-    struct gate left;  // members that have not finished
+    struct wait_word left;  // members that have not finished
     team_fn fn;
     void *arg;
     int count;
@@ -43,19 +43,19 @@ static atomic_ullong sleeps;
 
 // ---------------------------------------------------------------- waiting
 
-static void breathe(void) {
+static void pause_core(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
 }
 
 // Polls for TEAM_SPIN_NS. Returns whether the word differs from `value`.
-static bool looked(struct gate *g, unsigned value) {
+static bool spin(struct wait_word *g, unsigned value) {
     int64_t end = now_ns() + TEAM_SPIN_NS;
     do {
-        for (int i = 0; i < LOOKS; i++) {
+        for (int i = 0; i < POLLS; i++) {
             if (atomic_load_explicit(&g->word, memory_order_acquire) != value) return true;
-            breathe();
+            pause_core();
         }
     } while (now_ns() < end);
     return false;
@@ -64,8 +64,8 @@ static bool looked(struct gate *g, unsigned value) {
 // Returns if the word differs from `value`, or early, so the caller checks again. No wake-up is lost: the
 // waiting thread sets `asleep` before the kernel compares the word, and the other thread changes the word
 // before it reads `asleep`.
-static void gate_wait(struct gate *g, unsigned value) {
-    if (looked(g, value)) return;
+static void wait_word_await(struct wait_word *g, unsigned value) {
+    if (spin(g, value)) return;
     atomic_store(&g->asleep, 1);
     atomic_fetch_add_explicit(&sleeps, 1, memory_order_relaxed);
     while (atomic_load(&g->word) == value)
@@ -73,7 +73,7 @@ static void gate_wait(struct gate *g, unsigned value) {
     atomic_store(&g->asleep, 0);
 }
 
-static void gate_wake(struct gate *g) {
+static void wait_word_wake(struct wait_word *g) {
     if (atomic_load(&g->asleep)) syscall(SYS_futex, &g->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
@@ -85,16 +85,17 @@ static void *member_main(void *arg) {
     struct member *m = arg;
     struct team *t = m->team;
     for (unsigned done = 0;; done++) {
-        while (atomic_load_explicit(&m->work.word, memory_order_acquire) == done) gate_wait(&m->work, done);
+        while (atomic_load_explicit(&m->work.word, memory_order_acquire) == done)
+            wait_word_await(&m->work, done);
         if (t->closing) return NULL;
         t->fn(t->arg, m->index, t->count);
-        if (atomic_fetch_sub(&t->left.word, 1) == 1) gate_wake(&t->left);
+        if (atomic_fetch_sub(&t->left.word, 1) == 1) wait_word_wake(&t->left);
     }
 }
 
 static void give(struct member *m) {
     atomic_fetch_add(&m->work.word, 1);
-    gate_wake(&m->work);
+    wait_word_wake(&m->work);
 }
 
 static void *lines_of(size_t bytes) {
@@ -170,6 +171,6 @@ void team_run(int threads, team_fn fn, void *arg) {
     for (int i = 0; i < members; i++) give(t->members[i]);
     fn(arg, 0, members + 1);
     for (unsigned left; (left = atomic_load_explicit(&t->left.word, memory_order_acquire));)
-        gate_wait(&t->left, left);
+        wait_word_await(&t->left, left);
     t->running = false;
 }

@@ -130,26 +130,20 @@ const struct spans *queue_spans(struct device *d, int i, const char **stream) {
     *stream = q->name;
     // A record of kind SPANS_FIRST never changes a written span: a thread that adds a span touches no other.
     pthread_mutex_lock(&q->lock);
-    q->told = q->trace;
+    q->trace_copy = q->trace;
     pthread_mutex_unlock(&q->lock);
-    return &q->told;
+    return &q->trace_copy;
 }
 
 // ---------------------------------------------------------------- the thread
 
 static int interval_end(struct queue *q, bool idle) {
-    return q->ops->behind ? q->ops->behind->pause(q, idle) : 0;
-}
-
-static int run_function(struct queue *q, const struct slot *slot) {
-    if (slot->call.fn(slot->call.arg) == 0) return 0;
-    device_fail(q->head.dev, "stream %s: %s failed", q->name, slot->call.name);
-    return -1;
+    return q->ops->device_ops ? q->ops->device_ops->pause(q, idle) : 0;
 }
 
 static int run_wait(struct queue *q, const struct slot *slot) {
     const struct queue *on = slot->at.on;
-    if ((slot->at.mark ? q->ops->behind->begin_wait(q, slot) : interval_end(q, false)) != 0) return -1;
+    if ((slot->at.mark ? q->ops->device_ops->begin_wait(q, slot) : interval_end(q, false)) != 0) return -1;
     if (queue_await(slot->at.on, slot->at.count) == 0) return slot->at.mark ? q->ops->run(q, slot) : 0;
     device_fail(q->head.dev, "stream %s: waited for an event of stream %s [%s], which has failed", q->name,
                 on->name, on->head.dev->label);
@@ -169,7 +163,9 @@ static void count_work(struct queue *q, const struct slot *slot) {
 static int run_slot(struct queue *q, const struct slot *slot) {
     switch (slot->kind) {
         case SLOT_HOST:
-            return run_function(q, slot);
+            if (slot->call.fn(slot->call.arg) == 0) return 0;
+            device_fail(q->head.dev, "stream %s: %s failed", q->name, slot->call.name);
+            return -1;
         case SLOT_WAIT:
             return run_wait(q, slot);
         case SLOT_FLUSH:
@@ -180,7 +176,7 @@ static int run_slot(struct queue *q, const struct slot *slot) {
             q->phase = slot->phase;
             return 0;
         case SLOT_STAMP:
-            return q->ops->behind ? q->ops->run(q, slot) : 0;
+            return q->ops->device_ops ? q->ops->run(q, slot) : 0;
         case SLOT_OP:
         case SLOT_COPY:
             count_work(q, slot);
@@ -195,12 +191,12 @@ static int run_slot(struct queue *q, const struct slot *slot) {
 
 // Whether the thread does the slot's work itself and times it; the backend times a device's work.
 static bool timed_here(const struct queue *q, const struct slot *slot) {
-    return slot->kind == SLOT_HOST || (!q->ops->behind && slot->kind != SLOT_PHASE);
+    return slot->kind == SLOT_HOST || (!q->ops->device_ops && slot->kind != SLOT_PHASE);
 }
 
 static int run_timed(struct queue *q, const struct slot *slot, struct span *span) {
-    const struct queue_device *behind = q->ops->behind;
-    if (behind && (interval_end(q, false) != 0 || behind->drain(q, slot_name(slot)) != 0)) return -1;
+    const struct queue_device *device_ops = q->ops->device_ops;
+    if (device_ops && (interval_end(q, false) != 0 || device_ops->drain(q, slot_name(slot)) != 0)) return -1;
     bool stamp = slot->kind == SLOT_STAMP, wait = slot->kind == SLOT_WAIT;
     // A stamp's time is the end of the slot before it, even if the thread was delayed since.
     *span = (struct span){.begin = stamp && q->last_end_ns ? q->last_end_ns : now_ns(),
@@ -215,17 +211,17 @@ static int run_timed(struct queue *q, const struct slot *slot, struct span *span
     return rc;
 }
 
-void moment_drop(const struct moment *m) {
-    if (m->mark) m->on->ops->behind->drop(m->mark);
+void queue_point_drop(const struct queue_point *m) {
+    if (m->mark) m->on->ops->device_ops->drop(m->mark);
 }
 
 static void drop_mark(const struct slot *slot) {
-    if (slot->kind == SLOT_RECORD || slot->kind == SLOT_WAIT) moment_drop(&slot->at);
+    if (slot->kind == SLOT_RECORD || slot->kind == SLOT_WAIT) queue_point_drop(&slot->at);
 }
 
 // Sleeps while nothing is queued; call it with the lock held. An idle stream is not busy.
 static void stand_idle(struct queue *q) {
-    if (q->ops->behind && q->failed_at == QUEUE_NEVER) {
+    if (q->ops->device_ops && q->failed_at == QUEUE_NEVER) {
         pthread_mutex_unlock(&q->lock);
         bool failed = interval_end(q, true) != 0;
         pthread_mutex_lock(&q->lock);
@@ -324,9 +320,9 @@ static struct slot *slot_free(struct queue *q, enum slot_kind kind) {
     pthread_mutex_lock(&q->lock);
     if (q->queued - q->done == QUEUE_SLOTS) {
         q->watchers++;
-        device_awaited(q->head.dev, true);
+        device_wait_note(q->head.dev, true);
         while (q->queued - q->done == QUEUE_SLOTS) pthread_cond_wait(&q->progress, &q->lock);
-        device_awaited(q->head.dev, false);
+        device_wait_note(q->head.dev, false);
         q->watchers--;
     }
     struct slot *slot = &q->ring[q->queued % QUEUE_SLOTS];
@@ -387,11 +383,11 @@ void queue_copy(struct stream *head, void *dst, const void *src, size_t bytes) {
 uint64_t queue_record(struct queue *q, struct mark *mark) {
     if (!mark) return count_now(q);
     struct slot own, *slot = slot_begin(q, SLOT_RECORD, &own);
-    slot->at = (struct moment){.on = q, .mark = mark};
+    slot->at = (struct queue_point){.on = q, .mark = mark};
     return slot_end(q, slot, &own);
 }
 
-void queue_wait(struct queue *q, const struct moment *m, uint64_t tag) {
+void queue_wait(struct queue *q, const struct queue_point *m, uint64_t tag) {
     struct slot own, *slot = slot_begin(q, SLOT_WAIT, &own);
     slot->at = *m;
     slot->tag = tag;
@@ -438,22 +434,18 @@ void queue_phase(struct stream *head, enum phase phase) {
     slot_queue(q);
 }
 
-// Waits until the device has finished all work of the running function, also the work before a failed call.
-static int sync_inside(struct queue *q) {
-    const struct queue_device *behind = q->ops->behind;
-    if (interval_end(q, false) != 0) q->failed_inside = true;
-    if (behind && behind->drain(q, "the stream's work") != 0) q->failed_inside = true;
-    return q->failed_inside ? -1 : 0;
-}
-
 int queue_sync(struct stream *head) {
     struct queue *q = (struct queue *)head;
-    const struct queue_device *behind = q->ops->behind;
-    if (inside(q)) return sync_inside(q);
-    if (behind) slot_free(q, SLOT_FLUSH);
-    uint64_t count = behind ? slot_queue(q) : count_now(q);
+    const struct queue_device *device_ops = q->ops->device_ops;
+    if (inside(q)) {  // waits for all work of the running function, also the work before a failed call
+        if (interval_end(q, false) != 0) q->failed_inside = true;
+        if (device_ops && device_ops->drain(q, "the stream's work") != 0) q->failed_inside = true;
+        return q->failed_inside ? -1 : 0;
+    }
+    if (device_ops) slot_free(q, SLOT_FLUSH);
+    uint64_t count = device_ops ? slot_queue(q) : count_now(q);
     if (queue_await(q, count) != 0) return -1;
-    if (behind && behind->sync(q) != 0) {
+    if (device_ops && device_ops->sync(q) != 0) {
         pthread_mutex_lock(&q->lock);
         if (q->failed_at > count) q->failed_at = count;
         pthread_mutex_unlock(&q->lock);
@@ -472,18 +464,18 @@ enum dev_work dev_at_work(struct device *d) {
         work = q->done < q->queued && !q->waits && q->ring[q->done % QUEUE_SLOTS].kind != SLOT_WAIT;
         pthread_mutex_unlock(&q->lock);
     }
-    bool host = d->has_host && !atomic_load(&d->host_rests);
+    bool host = d->has_host && !atomic_load(&d->host_waiting);
     pthread_mutex_unlock(&d->lock);
-    return work ? DEV_COMPUTES : host ? DEV_HOST_WORKS : DEV_RESTS;
+    return work ? DEV_COMPUTES : host ? DEV_HOST_WORKS : DEV_IDLE;
 }
 
-const char *dev_work_says(enum dev_work w) {
-    static const char *const says[] = {"it rests", "it is computing",
-                                       "it reads or writes a file, most likely"};
-    return says[w];
+const char *dev_work_text(enum dev_work w) {
+    static const char *const texts[] = {"it is idle", "it is computing",
+                                        "it reads or writes a file, most likely"};
+    return texts[w];
 }
 
-void stream_waits(struct stream *s, bool waits) {
+void stream_set_waiting(struct stream *s, bool waits) {
     struct queue *q = (struct queue *)s;
     pthread_mutex_lock(&q->lock);
     q->waits = waits;
@@ -494,7 +486,7 @@ void stream_waits(struct stream *s, bool waits) {
 struct queue_event {
     struct event head;
     pthread_mutex_t lock;
-    struct moment last;
+    struct queue_point last;
 };
 
 struct event *queue_event_create(struct device *d) {
@@ -507,7 +499,7 @@ struct event *queue_event_create(struct device *d) {
 
 void queue_event_destroy(struct event *head) {
     struct queue_event *e = (struct queue_event *)head;
-    moment_drop(&e->last);
+    queue_point_drop(&e->last);
     pthread_mutex_destroy(&e->lock);
     free(e);
 }
@@ -516,26 +508,26 @@ void queue_event_destroy(struct event *head) {
 void queue_event_record(struct event *head, struct stream *on) {
     struct queue_event *e = (struct queue_event *)head;
     struct queue *q = (struct queue *)on;
-    const struct queue_device *behind = q->ops->behind;
-    struct moment now = {.on = q};
-    if (behind) {
-        now.mark = behind->take(q);
+    const struct queue_device *device_ops = q->ops->device_ops;
+    struct queue_point now = {.on = q};
+    if (device_ops) {
+        now.mark = device_ops->take(q);
         if (!now.mark) return;
-        behind->hold(now.mark);  // one reference for the slot, one for the event
+        device_ops->hold(now.mark);  // one reference for the slot, one for the event
     }
     now.count = queue_record(q, now.mark);
     pthread_mutex_lock(&e->lock);
-    struct moment before = e->last;
+    struct queue_point before = e->last;
     e->last = now;
     pthread_mutex_unlock(&e->lock);
-    moment_drop(&before);
+    queue_point_drop(&before);
 }
 
-struct moment queue_event_moment(struct event *head) {
+struct queue_point queue_event_point(struct event *head) {
     struct queue_event *e = (struct queue_event *)head;
     pthread_mutex_lock(&e->lock);
-    struct moment m = e->last;
-    if (m.mark) m.on->ops->behind->hold(m.mark);
+    struct queue_point m = e->last;
+    if (m.mark) m.on->ops->device_ops->hold(m.mark);
     pthread_mutex_unlock(&e->lock);
     return m;
 }
@@ -543,37 +535,37 @@ struct moment queue_event_moment(struct event *head) {
 // A queue need not wait for its own earlier work.
 void queue_wait_event(struct stream *s, struct event *e, uint64_t tag) {
     struct queue *q = (struct queue *)s;
-    struct moment m = queue_event_moment(e);
+    struct queue_point m = queue_event_point(e);
     if (m.on && m.on != q)
         queue_wait(q, &m, tag);
     else
-        moment_drop(&m);
+        queue_point_drop(&m);
 }
 
-void queue_follow_event(struct stream *s, struct event *e) {
+void queue_wait_submission(struct stream *s, struct event *e) {
     struct queue *q = (struct queue *)s;
-    struct moment m = queue_event_moment(e);
-    moment_drop(&m);
+    struct queue_point m = queue_event_point(e);
+    queue_point_drop(&m);
     m.mark = NULL;
     if (m.on && m.on != q) queue_wait(q, &m, 0);
 }
 
 int queue_event_sync(struct event *e) {
-    struct moment m = queue_event_moment(e);
+    struct queue_point m = queue_event_point(e);
     if (!m.on) return 0;
     int rc = queue_await(m.on, m.count);
-    if (rc == 0 && m.mark && m.on->ops->behind->passed(m.on, m.mark, true) < 0) rc = -1;
+    if (rc == 0 && m.mark && m.on->ops->device_ops->passed(m.on, m.mark, true) < 0) rc = -1;
     // A failure from outside may have occurred while the device was working.
     if (rc == 0 && queue_state(m.on, m.count) < 0) rc = -1;
-    moment_drop(&m);
+    queue_point_drop(&m);
     return rc;
 }
 
 int queue_event_passed(struct event *e) {
-    struct moment m = queue_event_moment(e);
+    struct queue_point m = queue_event_point(e);
     if (!m.on) return 1;
     int state = queue_state(m.on, m.count);
-    if (state == 1 && m.mark) state = m.on->ops->behind->passed(m.on, m.mark, false);
-    moment_drop(&m);
+    if (state == 1 && m.mark) state = m.on->ops->device_ops->passed(m.on, m.mark, false);
+    queue_point_drop(&m);
     return state;
 }

@@ -11,8 +11,8 @@
 // Owner    The caller until queue_stop. Then the device keeps the queue (not the ring) until it closes, so
 //          that a wait captured earlier can still ask for the queue's progress.
 // Threads  One enqueuing thread at a time, one thread of the queue.
-// Moments  A moment is (queue, count of slots queued then, mark). It has passed when that queue's `done` has
-//          reached the count and the device has passed the mark. A device is told to wait for a mark only
+// Points   A point is (queue, count of slots queued then, mark). It has passed when that queue's `done` has
+//          reached the count and the device has passed the mark. A device gets a wait for a mark only
 //          after the mark is submitted to its own device. So no device waits for work that is not submitted,
 //          whichever streams share a hardware queue.
 // Inside   A function that the queue runs and that calls on its own stream (backend.h, Inside) is on the
@@ -33,7 +33,7 @@
 struct queue;
 struct mark;  // a point in the device's own queue; the backend's
 
-struct moment {
+struct queue_point {
     struct queue *on;  // NULL: an event that was never recorded
     uint64_t count;
     struct mark *mark;  // holds a reference; NULL: only `count` decides
@@ -73,8 +73,8 @@ struct slot {
             const char *name;
         } call;
         struct {
-            struct moment at;  // record and wait
-            uint64_t tag;      // wait and stamp
+            struct queue_point at;  // record and wait
+            uint64_t tag;           // wait and stamp
         };
         enum phase phase;
     };
@@ -104,7 +104,7 @@ struct queue_ops {
     // Runs a slot of the backend's kinds: SLOT_OP, SLOT_COPY, and with a device SLOT_SUBMIT,
     // SLOT_NATIVE, SLOT_RECORD, SLOT_STAMP and the device's share of SLOT_WAIT. Returns 0, or -1 after device_fail.
     int (*run)(struct queue *q, const struct slot *slot);
-    const struct queue_device *behind;  // NULL: the thread does the work itself
+    const struct queue_device *device_ops;  // NULL: the thread does the work itself
 };
 
 struct queue {
@@ -122,11 +122,11 @@ struct queue {
     bool closing;
     bool waits;  // the running function waits for other ranks
     struct stream_times times;
-    struct spans trace;  // a span of every operation, if the device's options ask for it
-    struct spans told;   // copy of trace at the last call of queue_spans, without later spans
-    struct spans log;    // since the last stream_take_log; adjacent spans of one phase are merged
-    bool stamps_only;    // of log
-    uint64_t log_busy;   // 1 + the number of log's last busy span, while only stamps followed it; else 0
+    struct spans trace;       // a span of every operation, if the device's options ask for it
+    struct spans trace_copy;  // copy of trace at the last call of queue_spans, without later spans
+    struct spans log;         // since the last stream_take_log; adjacent spans of one phase are merged
+    bool stamps_only;         // of log
+    uint64_t log_busy;        // 1 + the number of log's last busy span, while only stamps followed it; else 0
     // Used only by the queue's thread:
     enum phase phase;
     int64_t last_end_ns;  // of the last timed slot
@@ -145,11 +145,11 @@ void queue_span(struct queue *q, const struct span *span);
 // await blocks until `count` slots are done; -1 if one of them failed. state: 1 done, 0 not yet, -1 failed.
 int queue_await(struct queue *q, uint64_t count);
 int queue_state(struct queue *q, uint64_t count);
-void moment_drop(const struct moment *m);  // releases its reference
+void queue_point_drop(const struct queue_point *m);  // releases its reference
 // Queue the two slots of events, and take ownership of the mark's reference. queue_record returns the count of the
-// moment; without a mark it queues nothing.
+// point; without a mark it queues nothing.
 uint64_t queue_record(struct queue *q, struct mark *mark);
-void queue_wait(struct queue *q, const struct moment *until, uint64_t tag);
+void queue_wait(struct queue *q, const struct queue_point *until, uint64_t tag);
 
 // ---------------------------------------------------------------- for the backends' tables (backend.h)
 void queue_launch(struct stream *s, enum op op, const void *args, size_t args_bytes);
@@ -170,8 +170,8 @@ const struct spans *queue_spans(struct device *d, int i, const char **stream);
 void queue_fail(struct stream *s, const char *text);
 
 // ---------------------------------------------------------------- events
-// An event names the moment of a queue at which it was recorded last. A wait copies
-// the moment when it is enqueued, so waits that are already queued do not change when the event is recorded
+// An event names the point of a queue at which it was recorded last. A wait copies
+// the point when it is enqueued, so waits that are already queued do not change when the event is recorded
 // again or destroyed. Ownership and threads: see kernels/backend.h. Most functions here are entries of
 // the backends' tables without a wrapper.
 struct event *queue_event_create(struct device *d);
@@ -179,10 +179,10 @@ void queue_event_destroy(struct event *e);
 void queue_event_record(struct event *e, struct stream *s);
 void queue_wait_event(struct stream *s, struct event *e, uint64_t tag);
 // Only the queue's thread waits, until the earlier work of e's queue is submitted to its device.
-void queue_follow_event(struct stream *s, struct event *e);
+void queue_wait_submission(struct stream *s, struct event *e);
 int queue_event_sync(struct event *e);
 int queue_event_passed(struct event *e);
-// The moment that an event names now, with a reference that the caller drops.
-struct moment queue_event_moment(struct event *e);
+// The point that an event names now, with a reference that the caller drops.
+struct queue_point queue_event_point(struct event *e);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "ps/job/unit_moves.h"
 #include "shared/core/error.h"
-#include "shared/model/grad_slots.h"
+#include "shared/model/grad_buffers.h"
 #include "shared/model/unit_schedule.h"
 
 // A unit's push on its way from compute to the core, until its buffer is free.
@@ -93,7 +93,7 @@ static void start_pull(struct unit_slots *s, int64_t step, int u, enum pass pass
 void unit_slots_prefetch(struct unit_slots *s, int64_t step, int u, enum pass pass) {
     for (int k = 0, v; (v = unit_schedule_ahead(&s->schedule, u, pass, k)) >= 0; k++) {
         const struct weight_slot *slot = slot_of(s, v);
-        if (!unit_schedule_there(&s->schedule, v, pass) && !slot->held && slot->awaited)
+        if (!unit_schedule_holds(&s->schedule, v, pass) && !slot->held && slot->awaited)
             start_pull(s, step, v, pass);
     }
 }
@@ -137,7 +137,7 @@ static int acquire_grad(struct unit_slots *s, int64_t step, int u, struct unit_v
 int unit_slots_acquire(struct unit_slots *s, int64_t step, int u, enum pass pass, struct unit_view *view) {
     struct weight_slot *slot = slot_of(s, u);
     *view = (struct unit_view){.weights = s->o.buffers->weights[u]};
-    if (!unit_schedule_there(&s->schedule, u, pass)) {
+    if (!unit_schedule_holds(&s->schedule, u, pass)) {
         if (slot->held)
             return fail("worker %d, step %lld: unit %s is requested while unit %s still holds its slot",
                         s->o.t->rank, (long long)step, layout_of(s)->units[u].name,
@@ -153,7 +153,7 @@ int unit_slots_acquire(struct unit_slots *s, int64_t step, int u, enum pass pass
 
 void unit_slots_release(struct unit_slots *s, int u) { slot_of(s, u)->held = false; }
 
-void unit_slots_forget(struct unit_slots *s) { unit_schedule_forget(&s->schedule); }
+void unit_slots_invalidate(struct unit_slots *s) { unit_schedule_invalidate(&s->schedule); }
 
 // ---------------------------------------------------------------- gradients
 // Runs on the compute stream, or after the copy from the device, when the unit's gradient is complete.

@@ -49,7 +49,7 @@ int unit_slots_acquire(struct unit_slots *s, int64_t step, int u, enum pass pass
 void unit_slots_release(struct unit_slots *s, int u);
 // Sends the unit's gradient once compute's work so far is done. phase: compute's phase after the hand-over.
 void unit_slots_push(struct unit_slots *s, int u, const struct push_info *info, enum phase phase);
-void unit_slots_forget(struct unit_slots *s);  // the weights change
+void unit_slots_invalidate(struct unit_slots *s);  // the weights change
 // Wait until the weights after `step` steps have landed in the unit's own slot, if it has one; and until the servers have
 // what was pushed from the unit's buffer of `step`. Return 0, or -1 after logging.
 int unit_slots_await_weights(struct unit_slots *s, int u, int64_t step);

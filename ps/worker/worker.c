@@ -392,7 +392,7 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     w->t.own_number.value = f32_to_bits(w->errors.scale);
     out->snapshot = in->snapshot;  // worker 0 collects it by itself
     step_plan_advance(t, out->skipped);
-    unit_slots_forget(w->slots);
+    unit_slots_invalidate(w->slots);
     w->step++;
     // Without overlap the next step computes nothing before all its weights have landed.
     for (int u = 0; w->c->no_overlap && computed && u < t->layout->count; u++) {

@@ -13,7 +13,7 @@
 #include "shared/core/error.h"
 #include "shared/core/numbers.h"
 #include "shared/core/segment.h"
-#include "shared/model/grad_slots.h"
+#include "shared/model/grad_buffers.h"
 #include "shared/model/unit_schedule.h"
 
 int worker_buffers_init(struct worker_buffers *b, const struct config *c, const struct layout *l) {

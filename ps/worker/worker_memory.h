@@ -9,7 +9,7 @@
 #include "shared/core/arena.h"
 #include "shared/core/topology.h"
 #include "shared/core/unit.h"
-#include "shared/model/grad_sum.h"
+#include "shared/model/grad_buffers.h"
 
 // The results of a step that a worker's host reads, in one copy.
 struct worker_words {

@@ -298,7 +298,7 @@ static inline int config_group(const struct config *c) {
 }
 
 // Whether a step's micro-batches are added in fp32 buffers, separate from the 16-bit gradients
-// (shared/model/grad_sum.h). They are, unless data_types.grad_accum_dtype names the run's own type.
+// (shared/model/grad_buffers.h). They are, unless data_types.grad_accum_dtype names the run's own type.
 static inline bool config_sums_in_fp32(const struct config *c) {
     return c->accumulation > 1 && c->dtype != DT_F32 && c->grad_accum != 1 + (int)c->dtype;
 }

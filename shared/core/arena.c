@@ -20,7 +20,7 @@ static void say_out(const struct arena *a, enum mem_class c, size_t bytes) {
     struct mem_usage used;
     size_t limit = dev_memory_limit(a->dev), all = arena_total(a) - bytes;
     dev_usage(a->dev, &used);
-    if (limit && !mem_class_beside(c) && mem_device_bytes(used.current_bytes) + bytes > limit)
+    if (limit && !mem_class_is_host(c) && mem_device_bytes(used.current_bytes) + bytes > limit)
         fail(
             "out of device memory: %zu bytes for %s, after %zu bytes in all, are more than the %zu bytes of "
             "memory.device_bytes (--device-memory); offload, a smaller batch, a higher ZeRO stage or more ranks need less",
@@ -90,7 +90,7 @@ size_t arena_total(const struct arena *a) {
 size_t mem_device_bytes(const size_t bytes[MEM_CLASSES]) {
     int64_t total = 0;
     for (int c = 0; c < MEM_CLASSES; c++)
-        if (!mem_class_beside((enum mem_class)c)) total = size_plus(total, (int64_t)bytes[c]);
+        if (!mem_class_is_host((enum mem_class)c)) total = size_plus(total, (int64_t)bytes[c]);
     return (size_t)total;
 }
 

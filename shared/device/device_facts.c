@@ -50,9 +50,9 @@ struct cJSON *device_facts_json(const struct device_facts *f) {
     cJSON_AddNumberToObject(j, "memory_bytes", (double)f->memory_bytes);
     cJSON_AddStringToObject(j, "driver", cuda_version(text, f->driver_version));
     cJSON_AddStringToObject(j, "runtime", cuda_version(text, f->runtime_version));
-    cJSON_AddNumberToObject(j, "cublaslt", (double)f->blas_version);
-    json_put(j, "cudnn", f->dnn_version ? (double)f->dnn_version : NAN);
-    if (f->dnn_missing) cJSON_AddStringToObject(j, "cudnn_missing", f->dnn_missing);
+    cJSON_AddNumberToObject(j, "cublaslt", (double)f->cublas_version);
+    json_put(j, "cudnn", f->cudnn_version ? (double)f->cudnn_version : NAN);
+    if (f->cudnn_missing) cJSON_AddStringToObject(j, "cudnn_missing", f->cudnn_missing);
     put_work(j, &f->work);
     cJSON *notes = cJSON_AddArrayToObject(j, "notes");
     for (int i = 0; i < f->note_count; i++) cJSON_AddItemToArray(notes, cJSON_CreateString(f->notes[i]));
@@ -74,10 +74,10 @@ void device_work_print(FILE *f, const cJSON *device) {
 
 const char *device_facts_line(char text[DEVICE_FACTS_LINE], const struct device_facts *f) {
     char driver[16], runtime[16], dnn[48] = "no cuDNN (attention is our own kernel)";
-    if (f->dnn_version) snprintf(dnn, sizeof dnn, "cuDNN %zu", f->dnn_version);
+    if (f->cudnn_version) snprintf(dnn, sizeof dnn, "cuDNN %zu", f->cudnn_version);
     snprintf(text, DEVICE_FACTS_LINE, "%s (%s), sm_%d, driver %s, CUDA %s, cuBLASLt %zu, %s", f->name,
              f->bus_id, f->sm_version, cuda_version(driver, f->driver_version),
-             cuda_version(runtime, f->runtime_version), f->blas_version, dnn);
+             cuda_version(runtime, f->runtime_version), f->cublas_version, dnn);
     return text;
 }
 

@@ -7,7 +7,7 @@
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/launch/run.h"
-#include "shared/model/grad_sum.h"
+#include "shared/model/grad_buffers.h"
 #include "shared/state/checkpoint_read.h"
 
 struct buffers {

@@ -83,7 +83,7 @@ struct model {
     void *scratch;     // for operations
     float grad_scale;  // factor of the summed loss's gradient
     bool zero_loss;
-    bool apart;  // from the head's plan
+    bool separate;  // from the head's plan
     bool forward_only;
 };
 

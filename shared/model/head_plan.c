@@ -36,6 +36,6 @@ struct head_plan head_plan_of(const struct head_question *q) {
     if (rounds && p.rows < least) p.rows = least;
     if (p.rows > q->rows) p.rows = q->rows;
     p.chunks = divide_up(q->rows, p.rows);
-    p.apart = rounds && p.chunks > 1 && q->micro_batches > 1;
+    p.separate = rounds && p.chunks > 1 && q->micro_batches > 1;
     return p;
 }

@@ -12,10 +12,10 @@
 //         2^-p of the result for n contributions of one sign. 75 chunks: 15%. So a micro-batch has at most 16
 //         chunks: 3%. Micro-batches multiply n: 7 chunks x 16 micro-batches are 112 additions, 22%, while every
 //         other gradient has 16. Then each micro-batch sums its chunks in a separate buffer, which is added to
-//         the gradient once, as every other gradient is (`apart`): at most 3% more error than those have. An
+//         the gradient once, as every other gradient is (`separate`): at most 3% more error than those have. An
 //         fp32 accumulator would take 4VC bytes and twice the traffic; the 16-bit buffer takes 2VC, mostly of
 //         memory that is unused during the head's backward. In fp32 none of this matters: any number of chunks,
-//         none apart. It also does not matter if micro-batches are summed in fp32 (grad_sum.h), because each
+//         none apart. It also does not matter if micro-batches are summed in fp32 (grad_buffers.h), because each
 //         overwrites its gradient.
 #ifndef STARRING_SHARED_MODEL_HEAD_PLAN_H
 #define STARRING_SHARED_MODEL_HEAD_PLAN_H
@@ -40,7 +40,7 @@ struct head_question {
 struct head_plan {
     int64_t rows;    // per chunk; the last may have fewer
     int64_t chunks;  // per micro-batch
-    bool apart;      // a micro-batch sums its chunks in a separate buffer
+    bool separate;   // a micro-batch sums its chunks in a separate buffer
 };
 
 struct head_plan head_plan_of(const struct head_question *q);

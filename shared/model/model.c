@@ -68,7 +68,7 @@ static struct model *model_shell(const struct model_options *o) {
     m->VS = model_classes_padded(m->V);
     m->VP = on_gpu(o) ? m->VS : m->V;
     m->chunk = o->forward_only ? 1 : p.rows;
-    m->apart = p.apart;
+    m->separate = p.separate;
     // Offsets of the tensors. Every block has the same tensors at the same offsets.
     const struct unit *first = &m->layout->units[0], *block = &m->layout->units[1];
     const struct unit *head = &m->layout->units[m->layout->count - 1];

@@ -31,14 +31,14 @@ void unit_schedule_open(struct unit_schedule *s, const struct layout *l, const s
     s->slots = p->all ? l->count : 1 + deepest;
     while (p->live > 0 && s->slots > 1 && live_elements(s) > p->live) s->slots--;
     s->unit = xcalloc((size_t)s->slots + 1, sizeof *s->unit);
-    s->aside = xcalloc((size_t)s->slots + 1, sizeof *s->aside);
+    s->by_eval = xcalloc((size_t)s->slots + 1, sizeof *s->by_eval);
     s->known = xcalloc((size_t)l->count, sizeof *s->known);
-    unit_schedule_forget(s);
+    unit_schedule_invalidate(s);
 }
 
 void unit_schedule_close(struct unit_schedule *s) {
     free(s->unit);
-    free(s->aside);
+    free(s->by_eval);
     free(s->known);
     *s = (struct unit_schedule){0};
 }
@@ -50,23 +50,23 @@ int64_t unit_schedule_elements(const struct unit_schedule *s, int slot) {
     return most;
 }
 
-bool unit_schedule_there(const struct unit_schedule *s, int u, enum pass pass) {
+bool unit_schedule_holds(const struct unit_schedule *s, int u, enum pass pass) {
     int slot = unit_schedule_slot(s, u);
-    return s->prefetch.all || (s->unit[slot] == u && (pass == PASS_EVAL || !s->aside[slot]));
+    return s->prefetch.all || (s->unit[slot] == u && (pass == PASS_EVAL || !s->by_eval[slot]));
 }
 
 void unit_schedule_gathered(struct unit_schedule *s, int u, enum pass pass) {
     int slot = unit_schedule_slot(s, u);
     s->unit[slot] = u;
-    s->aside[slot] = pass == PASS_EVAL;
+    s->by_eval[slot] = pass == PASS_EVAL;
     if (pass != PASS_EVAL) s->known[u] = true;
 }
 
-bool unit_schedule_again(const struct unit_schedule *s, int u, enum pass pass) {
+bool unit_schedule_is_repeat(const struct unit_schedule *s, int u, enum pass pass) {
     return pass != PASS_EVAL && s->known[u];
 }
 
-void unit_schedule_forget(struct unit_schedule *s) {
+void unit_schedule_invalidate(struct unit_schedule *s) {
     for (int i = 0; i <= s->slots; i++) s->unit[i] = -1;
     for (int u = 0; u < s->layout->count; u++) s->known[u] = false;
 }
@@ -79,8 +79,8 @@ int unit_schedule_ahead(const struct unit_schedule *s, int next, enum pass pass,
 
 // ---------------------------------------------------------------- a step's gathers
 static void count_gather(struct unit_schedule *s, int u, enum pass pass, struct unit_gathers *out) {
-    if (u < 0 || unit_schedule_there(s, u, pass)) return;
-    out[u].again += unit_schedule_again(s, u, pass);
+    if (u < 0 || unit_schedule_holds(s, u, pass)) return;
+    out[u].repeated += unit_schedule_is_repeat(s, u, pass);
     unit_schedule_gathered(s, u, pass);
     *(pass == PASS_BACKWARD ? &out[u].backward : &out[u].forward) += 1;
 }
@@ -111,7 +111,7 @@ void unit_schedule_step(const struct layout *l, const struct unit_prefetch *p, i
     for (int u = 0; u < l->count; u++) {
         out[u].forward += (micro - 1) * later[u].forward;
         out[u].backward += (micro - 1) * later[u].backward;
-        out[u].again += (micro - 1) * later[u].again;
+        out[u].repeated += (micro - 1) * later[u].repeated;
     }
     unit_schedule_close(&s);
     free(later);

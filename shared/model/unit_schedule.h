@@ -10,7 +10,7 @@
 //     slot 1    .. u1 .. u3 .. u5 | ..    u3 .. u1 .. | .. u1 ..
 //
 // Invariants
-// - A slot's contents are valid until the weights change (unit_schedule_forget), in every pass. So units still
+// - A slot's contents are valid until the weights change (unit_schedule_invalidate), in every pass. So units still
 // in the slots are not gathered again: the last K units after the forward, the first K after the backward.
 // - A gather of PASS_EVAL counts as control traffic and serves only PASS_EVAL, so that a step's bytes do
 // not depend on evaluations.
@@ -32,10 +32,10 @@ struct unit_prefetch {
 struct unit_schedule {
     const struct layout *layout;
     struct unit_prefetch prefetch;
-    int slots;    // K
-    int *unit;    // (K + 1) the unit whose weights the slot holds, or -1; the last is the tied unit 0's
-    bool *aside;  // (K + 1) gathered by PASS_EVAL
-    bool *known;  // (units) gathered by a training pass since the weights changed
+    int slots;      // K
+    int *unit;      // (K + 1) the unit whose weights the slot holds, or -1; the last is the tied unit 0's
+    bool *by_eval;  // (K + 1) gathered by PASS_EVAL
+    bool *known;    // (units) gathered by a training pass since the weights changed
 };
 
 void unit_schedule_open(struct unit_schedule *s, const struct layout *l, const struct unit_prefetch *p);
@@ -57,22 +57,22 @@ static inline int unit_schedule_next(const struct unit_schedule *s, int u) {
 int64_t unit_schedule_elements(const struct unit_schedule *s, int slot);
 
 // Whether u's slot holds u's weights for a use in this pass.
-bool unit_schedule_there(const struct unit_schedule *s, int u, enum pass pass);
+bool unit_schedule_holds(const struct unit_schedule *s, int u, enum pass pass);
 // Records that from now on it does.
 void unit_schedule_gathered(struct unit_schedule *s, int u, enum pass pass);
 // Whether a gather of u now is a repeated one since the weights changed. hpZ (zero_hpz_partition_size) runs a
 // repeated gather within the group, from the secondary shards that the first one left. A gather of PASS_EVAL
 // leaves none and uses none.
-bool unit_schedule_again(const struct unit_schedule *s, int u, enum pass pass);
+bool unit_schedule_is_repeat(const struct unit_schedule *s, int u, enum pass pass);
 // The weights change: no slot holds valid ones.
-void unit_schedule_forget(struct unit_schedule *s);
+void unit_schedule_invalidate(struct unit_schedule *s);
 // Returns the k-th unit (0, 1, ..) to gather if the pass uses `next` next, or -1 if it is too far ahead.
 int unit_schedule_ahead(const struct unit_schedule *s, int next, enum pass pass, int k);
 
 // Gathers of each unit in a step of `micro` micro-batches.
 struct unit_gathers {
     int64_t forward, backward;
-    int64_t again;  // of both, the repeated ones
+    int64_t repeated;  // of both, the repeated ones
 };
 // out: (units)
 void unit_schedule_step(const struct layout *l, const struct unit_prefetch *p, int64_t micro,

@@ -241,7 +241,7 @@ static char *device_figures(const struct memory_excess *s, const struct memory_n
     char all[24], one[24], limit[24];
     char *classes = xstrdup("");
     for (int c = 0; c < MEM_CLASSES; c++) {
-        if (!n->device_classes[c] || mem_class_beside((enum mem_class)c)) continue;
+        if (!n->device_classes[c] || mem_class_is_host((enum mem_class)c)) continue;
         char *more = xasprintf("%s%s%s %s", classes, *classes ? ", " : "", mem_class_name((enum mem_class)c),
                                format_bytes(one, (double)n->device_classes[c]));
         free(classes);

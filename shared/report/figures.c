@@ -461,7 +461,7 @@ static const struct figure of_runs[] = {
     {"head.apart", NULL,
      "the chunks' gradients are summed in a separate buffer first: in 16 bits, with several chunks "
      "and several micro-batches",
-     AT(head.apart)},
+     AT(head.separate)},
     {"launch", NULL,
      "`threads`: the ranks are threads of one process; `processes`: they are processes that the "
      "program has started; else the launcher that has started them: `torchrun`, `Slurm's srun`, "

@@ -1,10 +1,10 @@
-// The ways to multiply bf16 (kernels/cpu/gemm/product_way.h) that this machine has, each against the reference, bit for bit; a NaN
+// The ways to multiply bf16 (kernels/cpu/gemm/micro_kernel.h) that this machine has, each against the reference, bit for bit; a NaN
 // equals any NaN.
 #include <stdio.h>
 
 #include "kernels/bf16_product.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/gemm/product_way.h"
+#include "kernels/cpu/gemm/micro_kernel.h"
 #include "tests/kernels/kernel_test.h"
 
 #ifdef STARRING_AMX
@@ -23,7 +23,7 @@ static void each_way(void (*check)(enum cpu_kernel kernel)) {
     for (int k = FIRST_WAY; k < CPU_KERNEL_COUNT; k++) {
         enum cpu_kernel way;
         const char *why;
-        const struct product_way *row = product_way(DT_BF16, (enum cpu_kernel)k);
+        const struct micro_kernel *row = micro_kernel_of(DT_BF16, (enum cpu_kernel)k);
         if (row->unsupported && row->unsupported()) continue;
         way_now = cpu_kernel_name((enum cpu_kernel)k);
         if (cpu_kernel_resolve((enum cpu_kernel)k, &way, &why) != 0) fail_msg("%s: %s", way_now, why);
@@ -218,7 +218,7 @@ static uint16_t measured_number(int mode, const int from[2]) {
 
 static void check_measured(enum cpu_kernel kernel) {
     enum { EDGE = 16, K = BF16_BLOCK, TILE = 32 };
-    const struct product_way *way = product_way(DT_BF16, kernel);
+    const struct micro_kernel *way = micro_kernel_of(DT_BF16, kernel);
     char *a_panel = kt_alloc(DT_U8, (int64_t)panel_bytes(way, way->rows, K));
     char *b_panel = kt_alloc(DT_U8, (int64_t)panel_bytes(way, way->columns, K));
     uint64_t hash = 14695981039346656037u;

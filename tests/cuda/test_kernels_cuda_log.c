@@ -105,9 +105,9 @@ static int take(void *gate) {
 
 static int wait_for_others(void *arg) {
     struct others *o = arg;
-    stream_waits(o->s, true);
+    stream_set_waiting(o->s, true);
     take(&o->last);
-    stream_waits(o->s, false);
+    stream_set_waiting(o->s, false);
     return 0;
 }
 
@@ -141,7 +141,7 @@ static void test_a_host_that_waits_rests(void **state) {
     assert_int_equal(stream_sync(o.s), 0);
     pthread_join(thread, NULL);
     assert_int_equal(o.seen[0], DEV_COMPUTES);
-    assert_int_equal(o.seen[1], DEV_RESTS);
+    assert_int_equal(o.seen[1], DEV_IDLE);
     stream_destroy(&o.s);
     dev_close(&o.d);
 }

@@ -90,8 +90,8 @@ static void test_facts_and_memory(void **state) {
     assert_int_equal(dev_facts(d, &f), 0);
     assert_string_equal(f.name, "a fake");
     assert_int_equal(f.sm_version, 90);
-    assert_int_equal(f.dnn_version, 0);
-    assert_non_null(strstr(f.dnn_missing, "libcudnn"));
+    assert_int_equal(f.cudnn_version, 0);
+    assert_non_null(strstr(f.cudnn_missing, "libcudnn"));
     assert_int_equal(f.memory_bytes, 2000);
     assert_int_equal(f.used_bytes, 1000);
     assert_int_equal(f.workspace_bytes, 0);

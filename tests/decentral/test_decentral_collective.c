@@ -359,9 +359,9 @@ static void test_a_sender_beside_its_device_is_waited_for(void **state) {
 // Rank 1 works for longer than the deadline and then rests, as one does whose threads wait for a core: so it is seen at 5/4 of
 // the deadline, once. It has a quarter more to come in.
 static int rest(void *arg) {
-    stream_waits(arg, true);
+    stream_set_waiting(arg, true);
     usleep(400000);
-    stream_waits(arg, false);
+    stream_set_waiting(arg, false);
     return 0;
 }
 
@@ -593,7 +593,8 @@ static void test_a_meeting_that_stands_still_makes_nobody_silent(void **state) {
     struct rank_liveness *l = rank_liveness_open(1, 3);
     rank_liveness_set_rendezvous(l, meet);
     rank_liveness_set_waiting(l, true);
-    struct liveness_wait w = {.what = "recv", .since_s = now_seconds(), .deadline_s = 0.6, .missing = is_rank_2};
+    struct liveness_wait w = {
+        .what = "recv", .since_s = now_seconds(), .deadline_s = 0.6, .missing = is_rank_2};
     char why[256];
     for (int at = 0; at < 500; at++, usleep(10000)) {
         if (rank_liveness_wait_failed(l, &w, why, sizeof why)) fail_msg("%d: %s", at, why);
@@ -647,7 +648,8 @@ static void test_a_job_that_stands_still_loses_nobody(void **state) {
     for (int stop = 0; stop < 3; stop++) {
         for (double until_s = now_seconds() + 0.9; now_seconds() < until_s; usleep(10000)) {
             p.signs[1] = meet_heartbeat(p.signs[1], DEV_HOST_WORKS);
-            if (rank_liveness_wait_failed(p.lives, &w, why, sizeof why)) fail_msg("before stop %d: %s", stop, why);
+            if (rank_liveness_wait_failed(p.lives, &w, why, sizeof why))
+                fail_msg("before stop %d: %s", stop, why);
         }
         usleep(1800000);
         if (rank_liveness_wait_failed(p.lives, &w, why, sizeof why)) fail_msg("after stop %d: %s", stop, why);

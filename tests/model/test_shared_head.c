@@ -308,7 +308,7 @@ static void chunks_of_known_models(void **state) {
     (void)state;
     static const int64_t mib = 1 << 20;
     static const struct plan_row rows[] = {
-        // rows, vocab, micro-batches, bytes, gpu, dtype         rows, chunks, apart
+        // rows, vocab, micro-batches, bytes, gpu, dtype         rows, chunks, separate
         {{32768, 151936, 1, 0, true, DT_BF16}, {5120, 7, false}},
         {{32768, 151936, 16, 0, true, DT_BF16}, {5120, 7, true}},
         {{32768, 50257, 1, 0, true, DT_BF16}, {14336, 3, false}},
@@ -330,9 +330,9 @@ static void chunks_of_known_models(void **state) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct head_plan p = head_plan_of(&rows[i].q), w = rows[i].plan;
-        if (p.rows != w.rows || p.chunks != w.chunks || p.apart != w.apart)
-            fail_msg("row %zu: %lld rows, %lld chunks, apart %d", i, (long long)p.rows, (long long)p.chunks,
-                     p.apart);
+        if (p.rows != w.rows || p.chunks != w.chunks || p.separate != w.separate)
+            fail_msg("row %zu: %lld rows, %lld chunks, separate %d", i, (long long)p.rows, (long long)p.chunks,
+                     p.separate);
     }
 }
 
@@ -351,7 +351,7 @@ static void chunks_of_any_size(void **state) {
         int64_t element = (int64_t)dtype_size(q.dtype), bytes = p.rows * ((q.vocab + 63) / 64 * 64) * element;
         assert_true(p.rows >= 1 && p.rows * p.chunks >= q.rows && p.rows * (p.chunks - 1) < q.rows);
         assert_true(q.dtype == DT_F32 || p.chunks <= 16);
-        assert_int_equal(p.apart, q.dtype != DT_F32 && p.chunks > 1 && q.micro_batches > 1);
+        assert_int_equal(p.separate, q.dtype != DT_F32 && p.chunks > 1 && q.micro_batches > 1);
         if (q.gpu && p.rows < q.rows && p.rows >= 1024) assert_int_equal(p.rows % 1024, 0);
         if (q.gpu && p.rows < q.rows && !q.logits_bytes) assert_true(bytes >= (int64_t)5 << 28);
     }
@@ -455,7 +455,7 @@ static void predicts_chunks(void **state) {
                                   .logits_bytes = n.logits_bytes,
                                   .gpu = device};
         struct head_plan p = model_head_plan(&o);
-        assert_true(p.chunks == 16 && p.apart);
+        assert_true(p.chunks == 16 && p.separate);
         model_predict(&o, model);
         gradients(&r, 0);
         gradients(&r, 1);

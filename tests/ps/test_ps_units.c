@@ -77,7 +77,7 @@ static bool has_landed(const struct sim_worker *x, const struct loop *p, int u) 
 // Pulls u unless its slot has it; false: the slot waits for another one.
 static bool pull(struct sim *s, struct sim_worker *x, struct loop *p, int u) {
     enum pass pass = p->backward ? PASS_BACKWARD : PASS_FORWARD;
-    if (unit_schedule_there(&p->schedule, u, pass)) return true;
+    if (unit_schedule_holds(&p->schedule, u, pass)) return true;
     if (!has_landed(x, p, p->in_slot[u & 1])) return false;
     worker_core_pull_unit(x->core, u, &(struct pull_info){.step = x->step}, sim_clock(s, x));
     p->pulls[u]++;
@@ -160,7 +160,7 @@ static void work(struct sim *s, struct sim_worker *x) {
     } else if (x->phase == SIM_CLOSING && now->steps_done + consistency_of(&s->c).lag > x->step) {
         x->step++;
         p->micro = 0;
-        unit_schedule_forget(&p->schedule);
+        unit_schedule_invalidate(&p->schedule);
         x->phase = SIM_COMPUTE;
     }
 }

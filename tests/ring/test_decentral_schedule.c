@@ -85,18 +85,18 @@ static void test_which_gathers_are_not_the_first(void **state) {
     for (int tie = 0; tie < 2; tie++)
         for (int64_t micro = 1; micro < 4; micro++) {
             unit_schedule_step(tie ? &tied : &plain, &one, micro, g);
-            for (int u = 0; u < UNITS; u++) assert_int_equal(g[u].again, g[u].forward + g[u].backward - 1);
+            for (int u = 0; u < UNITS; u++) assert_int_equal(g[u].repeated, g[u].forward + g[u].backward - 1);
         }
     struct unit_schedule s;
     unit_schedule_open(&s, &plain, &one);
     unit_schedule_gathered(&s, 2, PASS_EVAL);
-    assert_false(unit_schedule_again(&s, 2, PASS_FORWARD));
+    assert_false(unit_schedule_is_repeat(&s, 2, PASS_FORWARD));
     unit_schedule_gathered(&s, 2, PASS_FORWARD);
-    assert_true(unit_schedule_again(&s, 2, PASS_BACKWARD));
-    assert_false(unit_schedule_again(&s, 2, PASS_EVAL));
-    assert_false(unit_schedule_again(&s, 4, PASS_BACKWARD));
-    unit_schedule_forget(&s);
-    assert_false(unit_schedule_again(&s, 2, PASS_FORWARD));
+    assert_true(unit_schedule_is_repeat(&s, 2, PASS_BACKWARD));
+    assert_false(unit_schedule_is_repeat(&s, 2, PASS_EVAL));
+    assert_false(unit_schedule_is_repeat(&s, 4, PASS_BACKWARD));
+    unit_schedule_invalidate(&s);
+    assert_false(unit_schedule_is_repeat(&s, 2, PASS_FORWARD));
     unit_schedule_close(&s);
 }
 
@@ -109,9 +109,9 @@ static void use(struct unit_schedule *s, int u, enum pass pass) {
         assert_int_not_equal(unit_schedule_slot(s, v), unit_schedule_slot(s, u));
         unit_schedule_gathered(s, v, pass);
     }
-    assert_true(unit_schedule_there(s, u, pass));
+    assert_true(unit_schedule_holds(s, u, pass));
     bool kept = s->layout->tied && next == 0;
-    if (next >= 0 && next < UNITS) assert_int_equal(unit_schedule_there(s, next, pass), s->slots > 1 || kept);
+    if (next >= 0 && next < UNITS) assert_int_equal(unit_schedule_holds(s, next, pass), s->slots > 1 || kept);
 }
 
 static void test_nothing_in_use_is_overwritten(void **state) {
@@ -136,10 +136,10 @@ static void test_all_units(void **state) {
         struct unit_schedule s;
         unit_schedule_open(&s, layouts[i], &all);
         unit_schedule_gathered(&s, 1, PASS_EVAL);
-        unit_schedule_forget(&s);
+        unit_schedule_invalidate(&s);
         int64_t elements = 0;
         for (int u = 0; u < UNITS; u++) {
-            assert_true(unit_schedule_there(&s, u, PASS_FORWARD));
+            assert_true(unit_schedule_holds(&s, u, PASS_FORWARD));
             assert_int_equal(unit_schedule_ahead(&s, u, PASS_FORWARD, 0), -1);
             assert_int_equal(unit_schedule_elements(&s, unit_schedule_slot(&s, u)),
                              layouts[i]->units[u].n_pad);
@@ -158,12 +158,12 @@ static void test_evaluation_is_apart(void **state) {
     struct unit_schedule s;
     unit_schedule_open(&s, &plain, &(struct unit_prefetch){0});
     unit_schedule_gathered(&s, 2, PASS_EVAL);
-    assert_true(unit_schedule_there(&s, 2, PASS_EVAL));
-    assert_false(unit_schedule_there(&s, 2, PASS_FORWARD));
+    assert_true(unit_schedule_holds(&s, 2, PASS_EVAL));
+    assert_false(unit_schedule_holds(&s, 2, PASS_FORWARD));
     unit_schedule_gathered(&s, 2, PASS_BACKWARD);
-    assert_true(unit_schedule_there(&s, 2, PASS_EVAL) && unit_schedule_there(&s, 2, PASS_FORWARD));
-    unit_schedule_forget(&s);
-    assert_false(unit_schedule_there(&s, 2, PASS_EVAL));
+    assert_true(unit_schedule_holds(&s, 2, PASS_EVAL) && unit_schedule_holds(&s, 2, PASS_FORWARD));
+    unit_schedule_invalidate(&s);
+    assert_false(unit_schedule_holds(&s, 2, PASS_EVAL));
     unit_schedule_close(&s);
 }
 

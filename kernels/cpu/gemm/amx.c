@@ -1,4 +1,4 @@
-// The way of AMX. Its tile registers hold 16 rows of 64 bytes; TDPBF16PS multiplies 16 rows of 32 values of k
+// The micro-kernel of AMX. Its tile registers hold 16 rows of 64 bytes; TDPBF16PS multiplies 16 rows of 32 values of k
 // by 16 columns. 2 x 2 tiles of c are accumulated together, so that each loaded tile is used twice.
 //
 //     a panel: for each 32 values of k, 2 tiles of 16 rows; a row has its 32 values of k
@@ -6,7 +6,7 @@
 //
 // The compiler must support AMX but needs no flag: the program checks the processor at run time. Linux grants
 // the registers to a process that asks for them (ARCH_REQ_XCOMP_PERM, Documentation/arch/x86/xstate.rst). If it
-// refuses, another way is used.
+// refuses, another micro-kernel is used.
 #if defined(__x86_64__) && (__GNUC__ >= 11 || (defined(__clang__) && __clang_major__ >= 12))
 #define TARGET_AMX __attribute__((target("amx-tile,amx-bf16")))
 #include <cpuid.h>
@@ -20,7 +20,7 @@
 static const char *amx_unsupported(void);
 
 #ifndef TARGET_AMX
-const struct product_way bf16_amx_way = {.unsupported = amx_unsupported};
+const struct micro_kernel bf16_amx_kernel = {.unsupported = amx_unsupported};
 #else
 
 static bool amx_lent(void) {
@@ -134,21 +134,21 @@ TARGET_AMX static void amx_tile(const void *a, const void *b, int64_t rows_neede
 
 // The a panel in use and the b panel stay in a first-level cache of 48 KiB, the other panels in a second level
 // of 2 MiB.
-const struct product_way bf16_amx_way = {.instruction = "AMX, tiles of bf16",
-                                         .unsupported = amx_unsupported,
-                                         .rows = SIDE,
-                                         .columns = SIDE,
-                                         .k_grain = BF16_BLOCK,
-                                         .bytes = sizeof(uint16_t),
-                                         .depth_max = 512,
-                                         .row_panels = 8,
-                                         .row_panels_max = 32,
-                                         .column_panels_max = 48,
-                                         .pack_a = amx_pack_a,
-                                         .pack_b = amx_pack_b,
-                                         .tile = amx_tile,
-                                         .begin = amx_begin,
-                                         .end = amx_end};
+const struct micro_kernel bf16_amx_kernel = {.instruction = "AMX, tiles of bf16",
+                                             .unsupported = amx_unsupported,
+                                             .rows = SIDE,
+                                             .columns = SIDE,
+                                             .k_grain = BF16_BLOCK,
+                                             .bytes = sizeof(uint16_t),
+                                             .depth_max = 512,
+                                             .row_panels = 8,
+                                             .row_panels_max = 32,
+                                             .column_panels_max = 48,
+                                             .pack_a = amx_pack_a,
+                                             .pack_b = amx_pack_b,
+                                             .tile = amx_tile,
+                                             .begin = amx_begin,
+                                             .end = amx_end};
 #endif
 
 static const char *amx_unsupported(void) {

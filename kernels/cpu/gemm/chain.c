@@ -1,4 +1,4 @@
-// The ways whose tile is a grid of vector accumulators. fp32 and fp16 use one chain of fused multiply-adds;
+// The micro-kernels whose tile is a grid of vector accumulators. fp32 and fp16 use one chain of fused multiply-adds;
 // bf16 uses two, of fp32 or of pairs.
 #include "kernels/cpu/gemm/panels.h"
 
@@ -205,20 +205,20 @@ static void fma_tile(const void *a, const void *b, int64_t rows_needed, int64_t 
     .instruction = "fp32 fma", .rows = MR, .columns = NR, .row_panels = 20, .row_panels_max = 170, \
     .column_panels_max = 24
 
-const struct product_way chain_way = {SHAPE,
-                                      .k_grain = 1,
-                                      .bytes = sizeof(float),
-                                      .depth_max = 512,
-                                      .pack_a = chain_pack_a,
-                                      .pack_b = chain_pack_b,
-                                      .tile = chain_tile};
-const struct product_way bf16_fma_way = {SHAPE,
-                                         .k_grain = BF16_BLOCK,
-                                         .bytes = sizeof(float),
-                                         .depth_max = 512,
-                                         .pack_a = fma_pack_a,
-                                         .pack_b = fma_pack_b,
-                                         .tile = fma_tile};
+const struct micro_kernel chain_kernel = {SHAPE,
+                                          .k_grain = 1,
+                                          .bytes = sizeof(float),
+                                          .depth_max = 512,
+                                          .pack_a = chain_pack_a,
+                                          .pack_b = chain_pack_b,
+                                          .tile = chain_tile};
+const struct micro_kernel bf16_fma_kernel = {SHAPE,
+                                             .k_grain = BF16_BLOCK,
+                                             .bytes = sizeof(float),
+                                             .depth_max = 512,
+                                             .pack_a = fma_pack_a,
+                                             .pack_b = fma_pack_b,
+                                             .tile = fma_tile};
 
 // ---------------------------------------------------------------- pairs
 #define NO_PAIRS "this processor, or what the program was built for (ARCH=), has no AVX512_BF16"
@@ -298,21 +298,21 @@ static const char *pairs_unsupported(void) {
 // Sapphire Rapids (measured), whose cores have AMX for bf16.
 static bool pairs_preferred(void) { return !__builtin_cpu_is("intel") || __builtin_cpu_is("cooperlake"); }
 
-const struct product_way bf16_avx512_bf16_way = {.instruction = "vdpbf16ps, pairs of bf16",
-                                                 .unsupported = pairs_unsupported,
-                                                 .preferred = pairs_preferred,
-                                                 .rows = PAIR_ROWS,
-                                                 .columns = NR,
-                                                 .row_panels = 16,
-                                                 .row_panels_max = 120,
-                                                 .column_panels_max = 24,
-                                                 .k_grain = BF16_BLOCK,
-                                                 .bytes = sizeof(uint16_t),
-                                                 .depth_max = 1024,
-                                                 .pack_a = pairs_pack_a,
-                                                 .pack_b = pairs_pack_b,
-                                                 .tile = pairs_tile};
+const struct micro_kernel bf16_avx512_bf16_kernel = {.instruction = "vdpbf16ps, pairs of bf16",
+                                                     .unsupported = pairs_unsupported,
+                                                     .preferred = pairs_preferred,
+                                                     .rows = PAIR_ROWS,
+                                                     .columns = NR,
+                                                     .row_panels = 16,
+                                                     .row_panels_max = 120,
+                                                     .column_panels_max = 24,
+                                                     .k_grain = BF16_BLOCK,
+                                                     .bytes = sizeof(uint16_t),
+                                                     .depth_max = 1024,
+                                                     .pack_a = pairs_pack_a,
+                                                     .pack_b = pairs_pack_b,
+                                                     .tile = pairs_tile};
 #else
 static const char *pairs_unsupported(void) { return NO_PAIRS; }
-const struct product_way bf16_avx512_bf16_way = {.unsupported = pairs_unsupported};
+const struct micro_kernel bf16_avx512_bf16_kernel = {.unsupported = pairs_unsupported};
 #endif

@@ -1,9 +1,9 @@
-// Packing code that the ways share. `width` is the panel's width, a constant; so is t.
+// Packing code that the micro-kernels share. `width` is the panel's width, a constant; so is t.
 #ifndef STARRING_KERNELS_CPU_GEMM_PANELS_H
 #define STARRING_KERNELS_CPU_GEMM_PANELS_H
 
 #include "kernels/bf16_product.h"
-#include "kernels/cpu/gemm/product_way.h"
+#include "kernels/cpu/gemm/micro_kernel.h"
 #include "kernels/cpu/vec.h"
 
 // 2 * MR accumulators, 2 vectors of b and one broadcast of a fit in the registers (32 or 16).

@@ -1,8 +1,8 @@
 // GELU and SwiGLU, forward and backward, and a sum of two buffers.
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/ranges.h"
 #include "kernels/cpu/simd_math.h"
-#include "kernels/cpu/spans.h"
 
 #define GELU_2C   1.59576912f  // 2 sqrt(2/pi)
 #define GELU_A    0.044715f
@@ -69,12 +69,12 @@ VEC_INLINE void gelu_range(enum dtype dt, const struct gelu_args *a, int64_t beg
     }
 }
 
-static void gelu_fwd_span(const void *args, int64_t begin, int64_t end) {
+static void gelu_fwd_range(const void *args, int64_t begin, int64_t end) {
     const struct gelu_args *a = args;
     WITH_DTYPE(a->dt, gelu_range, a, begin, end, false);
 }
 
-static void gelu_bwd_span(const void *args, int64_t begin, int64_t end) {
+static void gelu_bwd_range(const void *args, int64_t begin, int64_t end) {
     const struct gelu_args *a = args;
     WITH_DTYPE(a->dt, gelu_range, a, begin, end, true);
 }
@@ -123,37 +123,37 @@ VEC_INLINE void swiglu_bwd_row(enum dtype dt, const struct swiglu_args *a, int64
     if (i < a->width) swiglu_gradient(dt, a, row, i, a->width - i);
 }
 
-static void swiglu_fwd_span(const void *args, int64_t begin, int64_t end) {
+static void swiglu_fwd_range(const void *args, int64_t begin, int64_t end) {
     const struct swiglu_args *a = args;
     for (int64_t r = begin; r < end; r++) WITH_DTYPE(a->dt, swiglu_fwd_row, a, r);
 }
 
-static void swiglu_bwd_span(const void *args, int64_t begin, int64_t end) {
+static void swiglu_bwd_range(const void *args, int64_t begin, int64_t end) {
     const struct swiglu_args *a = args;
     for (int64_t r = begin; r < end; r++) WITH_DTYPE(a->dt, swiglu_bwd_row, a, r);
 }
 
 const char *cpu_gelu_fwd(int threads, const struct gelu_args *a) {
-    for_spans(threads, a->n, SPAN_ELEMENTS, gelu_fwd_span, a);
+    for_ranges(threads, a->n, RANGE_ELEMENTS, gelu_fwd_range, a);
     return NULL;
 }
 
 const char *cpu_gelu_bwd(int threads, const struct gelu_args *a) {
-    for_spans(threads, a->n, SPAN_ELEMENTS, gelu_bwd_span, a);
+    for_ranges(threads, a->n, RANGE_ELEMENTS, gelu_bwd_range, a);
     return NULL;
 }
 
 const char *cpu_swiglu_fwd(int threads, const struct swiglu_args *a) {
-    for_spans(threads, a->rows, row_grain(2 * a->width), swiglu_fwd_span, a);
+    for_ranges(threads, a->rows, row_grain(2 * a->width), swiglu_fwd_range, a);
     return NULL;
 }
 
 const char *cpu_swiglu_bwd(int threads, const struct swiglu_args *a) {
-    for_spans(threads, a->rows, row_grain(2 * a->width), swiglu_bwd_span, a);
+    for_ranges(threads, a->rows, row_grain(2 * a->width), swiglu_bwd_range, a);
     return NULL;
 }
 
-static void add_span(const void *args, int64_t begin, int64_t end) {
+static void add_range(const void *args, int64_t begin, int64_t end) {
     const struct add_args *s = args;
     float a[CHUNK], b[CHUNK];
     for (int64_t i = begin; i < end; i += CHUNK) {
@@ -166,6 +166,6 @@ static void add_span(const void *args, int64_t begin, int64_t end) {
 }
 
 const char *cpu_add(int threads, const struct add_args *a) {
-    for_spans(threads, a->n, SPAN_ELEMENTS, add_span, a);
+    for_ranges(threads, a->n, RANGE_ELEMENTS, add_range, a);
     return NULL;
 }

@@ -1,23 +1,23 @@
 // Causal attention, forward and backward, in blocks of BLOCK queries by BLOCK keys, packed for the product's
-// way.
+// micro-kernel.
 #include <assert.h>
 #include <stdatomic.h>
 
 #include "kernels/bf16_product.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/gemm/product_way.h"
+#include "kernels/cpu/gemm/micro_kernel.h"
+#include "kernels/cpu/ranges.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/spans.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/exact_math.h"
 #include "kernels/operations.h"
 
-#define BLOCK    96  // queries or keys of a block: whole tiles of each way
+#define BLOCK    96  // queries or keys of a block: whole tiles of each micro-kernel
 #define TILE_MAX 32  // rows and columns of the largest tile
 
 // A sum over keys or queries omits positions that causality makes zero, in whole groups of GROUP positions. A
-// group is a block of the bf16 product, and on the diagonal no tile crosses a group's end. So all ways add the
+// group is a block of the bf16 product, and on the diagonal no tile crosses a group's end. So all micro-kernels add the
 // same terms. (Added zeros matter: -0 + 0 is not -0, and 0 times infinity is NaN.)
 #define GROUP BF16_BLOCK
 _Static_assert(BLOCK % GROUP == 0, "a block holds whole groups");
@@ -31,25 +31,25 @@ struct head_view {
     int64_t start, row;
 };
 
-// The way by which attention multiplies, and its panel sizes for the head's size and for a block. Probabilities
+// The micro-kernel by which attention multiplies, and its panel sizes for the head's size and for a block. Probabilities
 // and their gradients are the result of one product and the operand of the next. They are rounded to `inner`:
 // bf16 for bf16 products, as in FlashAttention on GPUs, else fp32.
 struct attention_product {
-    const struct product_way *way;
+    const struct micro_kernel *micro;
     enum dtype inner;
     size_t a_of_size, b_of_size;    // bytes of a panel whose depth is the head's size
     size_t a_of_block, b_of_block;  // bytes of a panel whose depth is a block of positions
 };
 
 static struct attention_product attention_product_of(enum dtype t, enum cpu_kernel kernel, int64_t size) {
-    const struct product_way *way = product_way(t, kernel);
-    assert(BLOCK % way->rows == 0 && BLOCK % way->columns == 0);
-    return (struct attention_product){.way = way,
+    const struct micro_kernel *micro = micro_kernel_of(t, kernel);
+    assert(BLOCK % micro->rows == 0 && BLOCK % micro->columns == 0);
+    return (struct attention_product){.micro = micro,
                                       .inner = t == DT_BF16 ? DT_BF16 : DT_F32,
-                                      .a_of_size = panel_bytes(way, way->rows, size),
-                                      .b_of_size = panel_bytes(way, way->columns, size),
-                                      .a_of_block = panel_bytes(way, way->rows, BLOCK),
-                                      .b_of_block = panel_bytes(way, way->columns, BLOCK)};
+                                      .a_of_size = panel_bytes(micro, micro->rows, size),
+                                      .b_of_size = panel_bytes(micro, micro->columns, size),
+                                      .a_of_block = panel_bytes(micro, micro->rows, BLOCK),
+                                      .b_of_block = panel_bytes(micro, micro->columns, BLOCK)};
 }
 
 static int64_t panels(int64_t n, int64_t width) { return (n + width - 1) / width; }
@@ -66,25 +66,26 @@ static struct operand rows_by_element(enum dtype t, struct head_view v, int64_t 
 // Packs `rows` rows of x in panels; the panels begin `bytes` apart.
 static void pack_panels(const struct attention_product *m, bool is_a, struct operand x, int64_t rows,
                         int64_t depth, size_t bytes, char *out) {
-    int64_t width = is_a ? m->way->rows : m->way->columns;
+    int64_t width = is_a ? m->micro->rows : m->micro->columns;
     const char *from = x.p;
     for (int64_t i = 0; i < rows; i += width, out += bytes) {
         x.p = from + (size_t)(i * x.row_stride) * dtype_size(x.t);
-        (is_a ? m->way->pack_a : m->way->pack_b)(&x, lesser(width, rows - i), depth, out);
+        (is_a ? m->micro->pack_a : m->micro->pack_b)(&x, lesser(width, rows - i), depth, out);
     }
 }
 
 // For each block of positions: b panels over the block's positions, whose columns are the head's elements.
 static void pack_sizes(const struct attention_product *m, enum dtype t, struct head_view v, int64_t seq,
                        int64_t size, char *out) {
-    for (int64_t t0 = 0; t0 < seq; t0 += BLOCK, out += (size_t)panels(size, m->way->columns) * m->b_of_block)
+    for (int64_t t0 = 0; t0 < seq;
+         t0 += BLOCK, out += (size_t)panels(size, m->micro->columns) * m->b_of_block)
         pack_panels(m, false, rows_by_element(t, v, t0), size, lesser(BLOCK, seq - t0), m->b_of_block, out);
 }
 
 // The number of rows that a tile computes, from row i of n on.
-static int64_t rows_from(const struct product_way *way, int64_t i, int64_t n, bool on_diagonal) {
+static int64_t rows_from(const struct micro_kernel *micro, int64_t i, int64_t n, bool on_diagonal) {
     int64_t end = on_diagonal ? lesser(n, round_up(i + 1, GROUP)) : n;
-    return lesser(way->rows, end - i);
+    return lesser(micro->rows, end - i);
 }
 
 // Carves scratch from one allocation, 64-byte aligned. base NULL: only counts the bytes.
@@ -111,25 +112,25 @@ VEC_INLINE void store_rows(enum dtype t, void *y, int64_t start, int64_t row, co
 struct attention_tasks {
     void (*run)(const struct attention_tasks *t, int64_t i, char *scratch);
     const void *args;
-    struct attention_product means;
+    struct attention_product product;
     int64_t count;
     size_t scratch_bytes;
     atomic_bool failed;
 };
 
-static inline void attention_run_span(const void *arg, int64_t begin, int64_t end) {
+static inline void attention_run_range(const void *arg, int64_t begin, int64_t end) {
     struct attention_tasks *t = (struct attention_tasks *)arg;
-    const struct product_way *way = t->means.way;
+    const struct micro_kernel *micro = t->product.micro;
     char *scratch = thread_scratch(t->scratch_bytes);
     if (!scratch) t->failed = true;
-    if (way->begin) way->begin();
+    if (micro->begin) micro->begin();
     for (int64_t i = begin; i < end && scratch; i++) t->run(t, i, scratch);
-    if (way->end) way->end();
+    if (micro->end) micro->end();
 }
 
 // Returns NULL, or the reason of the failure.
 static const char *attention_run(int threads, struct attention_tasks *t) {
-    for_spans_dynamic(threads, t->count, 1, attention_run_span, t);
+    for_ranges_dynamic(threads, t->count, 1, attention_run_range, t);
     return t->failed ? "out of host memory for the blocks of attention" : NULL;
 }
 
@@ -166,13 +167,13 @@ struct fwd_work {
 
 static struct fwd_work carve_fwd_work(const struct attn_fwd_args *a, const struct attention_product *m,
                                       char *base, size_t *bytes) {
-    const struct product_way *way = m->way;
-    int64_t sizes = panels(a->head_size, way->columns);
-    struct fwd_work w = {.m = *m, .padded_size = sizes * way->columns};
+    const struct micro_kernel *micro = m->micro;
+    int64_t sizes = panels(a->head_size, micro->columns);
+    struct fwd_work w = {.m = *m, .padded_size = sizes * micro->columns};
     *bytes = 0;
-    w.keys = carve(base, bytes, (size_t)panels(a->seq, way->rows) * m->a_of_size);
+    w.keys = carve(base, bytes, (size_t)panels(a->seq, micro->rows) * m->a_of_size);
     w.values = carve(base, bytes, (size_t)(panels(a->seq, BLOCK) * sizes) * m->b_of_block);
-    w.queries = carve(base, bytes, (size_t)(BLOCK / way->columns) * m->b_of_size);
+    w.queries = carve(base, bytes, (size_t)(BLOCK / micro->columns) * m->b_of_size);
     w.panel = carve(base, bytes, m->a_of_block);
     w.scores = carve_floats(base, bytes, BLOCK * BLOCK);
     w.p = m->inner == DT_F32 ? w.scores : carve(base, bytes, BLOCK * BLOCK * dtype_size(m->inner));
@@ -187,12 +188,12 @@ static struct fwd_work carve_fwd_work(const struct attn_fwd_args *a, const struc
 // position of the first query - j0 >= 0.
 static void score_block(const struct fwd_work *w, int64_t size, int64_t j0, int64_t keys, int64_t queries,
                         int64_t ahead) {
-    const struct product_way *way = w->m.way;
-    for (int64_t i = 0; i < queries; i += way->columns)
-        for (int64_t j = 0; j < keys && j <= ahead + i + way->columns - 1; j += way->rows)
-            way->tile(w->keys + (size_t)((j0 + j) / way->rows) * w->m.a_of_size,
-                      w->queries + (size_t)(i / way->columns) * w->m.b_of_size, lesser(way->rows, keys - j),
-                      size, w->scores + j * BLOCK + i, BLOCK, false);
+    const struct micro_kernel *micro = w->m.micro;
+    for (int64_t i = 0; i < queries; i += micro->columns)
+        for (int64_t j = 0; j < keys && j <= ahead + i + micro->columns - 1; j += micro->rows)
+            micro->tile(w->keys + (size_t)((j0 + j) / micro->rows) * w->m.a_of_size,
+                        w->queries + (size_t)(i / micro->columns) * w->m.b_of_size,
+                        lesser(micro->rows, keys - j), size, w->scores + j * BLOCK + i, BLOCK, false);
 }
 
 // Turns scores into probabilities relative to the running maximum; updates max, sum, factor.
@@ -234,23 +235,24 @@ static void softmax_block(const struct fwd_work *w, float scale, int64_t keys, i
 
 // out = factor * out + p^T values
 static void value_block(const struct fwd_work *w, int64_t j0, int64_t keys, int64_t queries, int64_t ahead) {
-    const struct product_way *way = w->m.way;
-    const char *values = w->values + (size_t)(j0 / BLOCK * (w->padded_size / way->columns)) * w->m.b_of_block;
+    const struct micro_kernel *micro = w->m.micro;
+    const char *values =
+        w->values + (size_t)(j0 / BLOCK * (w->padded_size / micro->columns)) * w->m.b_of_block;
     _Alignas(64) float tile[TILE_MAX * TILE_MAX];
     for (int64_t i = 0, rows; i < queries; i += rows) {
         int64_t seen = lesser(keys, ahead + round_up(i + 1, GROUP));
         struct operand p = {dtype_at(w->m.inner, w->p, i), w->m.inner, 1, BLOCK};
-        rows = rows_from(way, i, queries, ahead == 0);
-        way->pack_a(&p, lesser(way->rows, queries - i), seen, w->panel);
-        for (int64_t d = 0; d < w->padded_size; d += way->columns) {
-            way->tile(w->panel, values + (size_t)(d / way->columns) * w->m.b_of_block, rows, seen, tile,
-                      way->columns, false);
+        rows = rows_from(micro, i, queries, ahead == 0);
+        micro->pack_a(&p, lesser(micro->rows, queries - i), seen, w->panel);
+        for (int64_t d = 0; d < w->padded_size; d += micro->columns) {
+            micro->tile(w->panel, values + (size_t)(d / micro->columns) * w->m.b_of_block, rows, seen, tile,
+                        micro->columns, false);
             for (int64_t r = 0; r < rows; r++) {
                 float *out = w->out + (i + r) * w->padded_size + d;
                 vecf f = vec_set(w->factor[i + r]);
-                for (int64_t c = 0; c < way->columns; c += VEC)
+                for (int64_t c = 0; c < micro->columns; c += VEC)
                     vec_store_f32(out + c, vec_fma(f, vec_load_f32(out + c),
-                                                   vec_load_f32(tile + r * way->columns + c)));
+                                                   vec_load_f32(tile + r * micro->columns + c)));
             }
         }
     }
@@ -296,16 +298,16 @@ VEC_INLINE void run_head(enum dtype t, const struct attn_fwd_args *a, int64_t b,
 static void fwd_task(const struct attention_tasks *t, int64_t i, char *scratch) {
     const struct attn_fwd_args *a = t->args;
     size_t bytes;
-    struct fwd_work w = carve_fwd_work(a, &t->means, scratch, &bytes);
+    struct fwd_work w = carve_fwd_work(a, &t->product, scratch, &bytes);
     WITH_DTYPE(a->dt, run_head, a, i / a->heads, i % a->heads, &w);
 }
 
 const char *cpu_attn_fwd(int threads, enum cpu_kernel kernel, const struct attn_fwd_args *a) {
     assert(a->heads % a->kv_heads == 0 && a->seq < INT32_MAX && a->dt <= DT_F16);
     struct attention_tasks tasks = {
-        .run = fwd_task, .args = a, .means = attention_product_of(a->dt, kernel, a->head_size)};
+        .run = fwd_task, .args = a, .product = attention_product_of(a->dt, kernel, a->head_size)};
     tasks.count = a->batch * a->heads;
-    carve_fwd_work(a, &tasks.means, NULL, &tasks.scratch_bytes);
+    carve_fwd_work(a, &tasks.product, NULL, &tasks.scratch_bytes);
     return attention_run(threads, &tasks);
 }
 
@@ -339,20 +341,20 @@ struct bwd_work {
 
 static struct bwd_work carve_bwd_work(const struct attn_bwd_args *a, const struct attention_product *m,
                                       char *base, size_t *bytes) {
-    const struct product_way *way = m->way;
-    int64_t sizes = panels(a->head_size, way->columns);
-    size_t times = (size_t)panels(a->seq, way->columns) * m->b_of_size,
+    const struct micro_kernel *micro = m->micro;
+    int64_t sizes = panels(a->head_size, micro->columns);
+    size_t times = (size_t)panels(a->seq, micro->columns) * m->b_of_size,
            inner = BLOCK * BLOCK * dtype_size(m->inner);
     struct bwd_work w = {
-        .m = *m, .padded_size = sizes * way->columns, .padded_seq = round_up(a->seq, way->rows)};
+        .m = *m, .padded_size = sizes * micro->columns, .padded_seq = round_up(a->seq, micro->rows)};
     *bytes = 0;
     w.keys_t = carve(base, bytes, times);
     w.values_t = carve(base, bytes, times);
     w.keys = carve(base, bytes, (size_t)(panels(a->seq, BLOCK) * sizes) * m->b_of_block);
     w.dk = carve_floats(base, bytes, w.padded_seq * w.padded_size);
     w.dv = carve_floats(base, bytes, w.padded_seq * w.padded_size);
-    w.query_a = carve(base, bytes, (size_t)(BLOCK / way->rows) * m->a_of_size);
-    w.dout_a = carve(base, bytes, (size_t)(BLOCK / way->rows) * m->a_of_size);
+    w.query_a = carve(base, bytes, (size_t)(BLOCK / micro->rows) * m->a_of_size);
+    w.dout_a = carve(base, bytes, (size_t)(BLOCK / micro->rows) * m->a_of_size);
     w.query_b = carve(base, bytes, (size_t)sizes * m->b_of_block);
     w.dout_b = carve(base, bytes, (size_t)sizes * m->b_of_block);
     w.panel = carve(base, bytes, m->a_of_block);
@@ -371,17 +373,17 @@ struct tile {
 
 // scores = q k^T, dscores = dout v^T; tiles wholly above the diagonal are skipped.
 static void bwd_score_block(const struct bwd_work *w, int64_t size, const struct tile *b) {
-    const struct product_way *way = w->m.way;
-    for (int64_t j = 0; j < b->keys; j += way->columns)
-        for (int64_t i = 0; i < b->queries; i += way->rows) {
-            if (j > b->ahead + i + way->rows - 1) continue;
-            int64_t wanted = lesser(way->rows, b->queries - i);
-            size_t of_a = (size_t)(i / way->rows) * w->m.a_of_size,
-                   of_b = (size_t)((b->j0 + j) / way->columns) * w->m.b_of_size;
-            way->tile(w->query_a + of_a, w->keys_t + of_b, wanted, size, w->scores + i * BLOCK + j, BLOCK,
-                      false);
-            way->tile(w->dout_a + of_a, w->values_t + of_b, wanted, size, w->dscores + i * BLOCK + j, BLOCK,
-                      false);
+    const struct micro_kernel *micro = w->m.micro;
+    for (int64_t j = 0; j < b->keys; j += micro->columns)
+        for (int64_t i = 0; i < b->queries; i += micro->rows) {
+            if (j > b->ahead + i + micro->rows - 1) continue;
+            int64_t rows_needed = lesser(micro->rows, b->queries - i);
+            size_t of_a = (size_t)(i / micro->rows) * w->m.a_of_size,
+                   of_b = (size_t)((b->j0 + j) / micro->columns) * w->m.b_of_size;
+            micro->tile(w->query_a + of_a, w->keys_t + of_b, rows_needed, size, w->scores + i * BLOCK + j,
+                        BLOCK, false);
+            micro->tile(w->dout_a + of_a, w->values_t + of_b, rows_needed, size, w->dscores + i * BLOCK + j,
+                        BLOCK, false);
         }
 }
 
@@ -421,15 +423,15 @@ static void bwd_softmax_block(const struct bwd_work *w, float scale, const struc
 // block.
 static void add_product(const struct bwd_work *w, const struct operand *x, int64_t all, int64_t rows,
                         int64_t depth, const char *y, float *out) {
-    const struct product_way *way = w->m.way;
-    way->pack_a(x, lesser(way->rows, all), depth, w->panel);
-    for (int64_t d = 0; d < w->padded_size; d += way->columns, y += w->m.b_of_block) {
+    const struct micro_kernel *micro = w->m.micro;
+    micro->pack_a(x, lesser(micro->rows, all), depth, w->panel);
+    for (int64_t d = 0; d < w->padded_size; d += micro->columns, y += w->m.b_of_block) {
         _Alignas(64) float tile[TILE_MAX * TILE_MAX];
-        way->tile(w->panel, y, rows, depth, tile, way->columns, false);
+        micro->tile(w->panel, y, rows, depth, tile, micro->columns, false);
         for (int64_t r = 0; r < rows; r++)
-            for (int64_t c = 0; c < way->columns; c += VEC) {
+            for (int64_t c = 0; c < micro->columns; c += VEC) {
                 float *to = out + r * w->padded_size + d + c;
-                vec_store_f32(to, vec_load_f32(to) + vec_load_f32(tile + r * way->columns + c));
+                vec_store_f32(to, vec_load_f32(to) + vec_load_f32(tile + r * micro->columns + c));
             }
     }
 }
@@ -437,26 +439,27 @@ static void add_product(const struct bwd_work *w, const struct operand *x, int64
 // out(keys, D) += x^T y for x (queries, keys): dv from p and dout, dk from ds and q.
 static void key_gradient(const struct bwd_work *w, const struct tile *b, const void *x, const char *y,
                          float *out) {
-    const struct product_way *way = w->m.way;
+    const struct micro_kernel *micro = w->m.micro;
     enum dtype t = w->m.inner;
     for (int64_t j = 0, rows; j < b->keys; j += rows) {
         int64_t first = b->ahead ? 0 : j / GROUP * GROUP;  // earlier queries see none of these keys
         struct operand columns = {dtype_at(t, x, first * BLOCK + j), t, 1, BLOCK};
-        rows = rows_from(way, j, b->keys, b->ahead == 0);
+        rows = rows_from(micro, j, b->keys, b->ahead == 0);
         add_product(w, &columns, b->keys - j, rows, b->queries - first,
-                    y + (size_t)first * (size_t)(way->columns * way->bytes),
+                    y + (size_t)first * (size_t)(micro->columns * micro->bytes),
                     out + (b->j0 + j) * w->padded_size);
     }
 }
 
 // dq += ds k
 static void query_gradient(const struct bwd_work *w, const struct tile *b) {
-    const struct product_way *way = w->m.way;
-    const char *keys = w->keys + (size_t)(b->j0 / BLOCK * (w->padded_size / way->columns)) * w->m.b_of_block;
+    const struct micro_kernel *micro = w->m.micro;
+    const char *keys =
+        w->keys + (size_t)(b->j0 / BLOCK * (w->padded_size / micro->columns)) * w->m.b_of_block;
     for (int64_t i = 0, rows; i < b->queries; i += rows) {
         int64_t seen = lesser(b->keys, b->ahead + round_up(i + 1, GROUP));
         struct operand ds = {dtype_at(w->m.inner, w->ds, i * BLOCK), w->m.inner, BLOCK, 1};
-        rows = rows_from(way, i, b->queries, b->ahead == 0);
+        rows = rows_from(micro, i, b->queries, b->ahead == 0);
         add_product(w, &ds, b->queries - i, rows, seen, keys, w->dq + i * w->padded_size);
     }
 }
@@ -527,16 +530,16 @@ static void run_deltas(const void *args, int64_t begin, int64_t end) {
 static void bwd_task(const struct attention_tasks *t, int64_t i, char *scratch) {
     const struct attn_bwd_args *a = t->args;
     size_t bytes;
-    struct bwd_work w = carve_bwd_work(a, &t->means, scratch, &bytes);
+    struct bwd_work w = carve_bwd_work(a, &t->product, scratch, &bytes);
     WITH_DTYPE(a->dt, run_kv_head, a, i / a->kv_heads, i % a->kv_heads, &w);
 }
 
 const char *cpu_attn_bwd(int threads, enum cpu_kernel kernel, const struct attn_bwd_args *a) {
     assert(a->heads % a->kv_heads == 0 && a->seq < INT32_MAX && a->dt <= DT_F16);
     struct attention_tasks tasks = {
-        .run = bwd_task, .args = a, .means = attention_product_of(a->dt, kernel, a->head_size)};
+        .run = bwd_task, .args = a, .product = attention_product_of(a->dt, kernel, a->head_size)};
     tasks.count = a->batch * a->kv_heads;
-    carve_bwd_work(a, &tasks.means, NULL, &tasks.scratch_bytes);
-    for_spans(threads, a->batch * a->seq, row_grain(a->heads * a->head_size), run_deltas, a);
+    carve_bwd_work(a, &tasks.product, NULL, &tasks.scratch_bytes);
+    for_ranges(threads, a->batch * a->seq, row_grain(a->heads * a->head_size), run_deltas, a);
     return attention_run(threads, &tasks);
 }

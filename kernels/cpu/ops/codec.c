@@ -6,7 +6,7 @@
 #include "kernels/codec.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/spans.h"
+#include "kernels/cpu/ranges.h"
 
 #include "kernels/dtype.h"
 
@@ -29,7 +29,7 @@ static inline double squares(const float *restrict x) {
     return lane[0];
 }
 
-#define GRAIN (SPAN_ELEMENTS / CODE_BLOCK)  // blocks
+#define GRAIN (RANGE_ELEMENTS / CODE_BLOCK)  // blocks
 
 static uint32_t size_bits(float x) { return f32_to_bits(x) & 0x7fffffffu; }
 
@@ -94,7 +94,7 @@ static void use(float *restrict out, const float *restrict value, enum code_use 
     }
 BLOCK_CODES(CPU_CODE)
 static const struct {
-    span_fn encode, add;
+    range_fn encode, add;
 } block_codes[CODE_KINDS] = {
 #define CPU_CODE_ROW(id, name, bits, statistic) [CODE_##id] = {encode_##name, add_##name},
     BLOCK_CODES(CPU_CODE_ROW)};
@@ -146,11 +146,11 @@ const char *cpu_code_encode(int threads, const struct code_encode_args *a) {
     if (a->format.kind == CODE_TOPK)
         encode_topk(a);
     else
-        for_spans(threads, a->n / CODE_BLOCK, GRAIN, block_codes[a->format.kind].encode, a);
+        for_ranges(threads, a->n / CODE_BLOCK, GRAIN, block_codes[a->format.kind].encode, a);
     return NULL;
 }
 
-static void error_span(const void *args, int64_t begin, int64_t end) {
+static void error_range(const void *args, int64_t begin, int64_t end) {
     const struct code_error_args *a = args;
     float grad[CHUNK];
     for (int64_t at = begin; at < end; at += CHUNK) {
@@ -162,7 +162,7 @@ static void error_span(const void *args, int64_t begin, int64_t end) {
 }
 
 const char *cpu_code_error(int threads, const struct code_error_args *a) {
-    for_spans(threads, a->n, SPAN_ELEMENTS, error_span, a);
+    for_ranges(threads, a->n, RANGE_ELEMENTS, error_range, a);
     return NULL;
 }
 
@@ -187,7 +187,7 @@ const char *cpu_code_add(int threads, const struct code_add_args *a) {
     if (a->format.kind == CODE_TOPK)
         add_topk(a);
     else
-        for_spans(threads, a->n / CODE_BLOCK, GRAIN, block_codes[a->format.kind].add, a);
+        for_ranges(threads, a->n / CODE_BLOCK, GRAIN, block_codes[a->format.kind].add, a);
     return NULL;
 }
 
@@ -214,7 +214,7 @@ static void encode_with_error(struct onebit_block *out, float *restrict x, const
     }
 }
 
-static void onebit_encode_span(const void *args, int64_t begin, int64_t end) {
+static void onebit_encode_range(const void *args, int64_t begin, int64_t end) {
     const struct onebit_encode_args *a = args;
     const float scale = a->own->grad_scale, beta1 = a->beta1, rest1 = 1.0f - a->beta1;
     float grad[ONEBIT_BLOCK];
@@ -230,11 +230,11 @@ static void onebit_encode_span(const void *args, int64_t begin, int64_t end) {
 
 const char *cpu_onebit_encode(int threads, const struct onebit_encode_args *a) {
     assert(a->n % ONEBIT_BLOCK == 0);
-    if (!a->scalars->skip) for_spans(threads, a->n / ONEBIT_BLOCK, GRAIN, onebit_encode_span, a);
+    if (!a->scalars->skip) for_ranges(threads, a->n / ONEBIT_BLOCK, GRAIN, onebit_encode_range, a);
     return NULL;
 }
 
-static void sum_span(const void *args, int64_t begin, int64_t end) {
+static void sum_range(const void *args, int64_t begin, int64_t end) {
     const struct onebit_sum_args *a = args;
     const float part = 1.0f / (float)a->ranks;
     int64_t blocks = a->n / ONEBIT_BLOCK;
@@ -253,7 +253,7 @@ static void sum_span(const void *args, int64_t begin, int64_t end) {
 
 const char *cpu_onebit_sum(int threads, const struct onebit_sum_args *a) {
     assert(a->n % ONEBIT_BLOCK == 0 && a->ranks >= 1);
-    if (!a->scalars->skip) for_spans(threads, a->n / ONEBIT_BLOCK, GRAIN, sum_span, a);
+    if (!a->scalars->skip) for_ranges(threads, a->n / ONEBIT_BLOCK, GRAIN, sum_range, a);
     return NULL;
 }
 

@@ -1,9 +1,9 @@
 // Token and position embeddings: a gather forward, an ordered scatter-add backward.
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/spans.h"
+#include "kernels/cpu/ranges.h"
 
-static void embed_fwd_span(const void *args, int64_t begin, int64_t end) {
+static void embed_fwd_range(const void *args, int64_t begin, int64_t end) {
     const struct embed_fwd_args *a = args;
     float x[CHUNK], pos[CHUNK];
     for (int64_t r = begin; r < end; r++) {
@@ -24,7 +24,7 @@ static void embed_fwd_span(const void *args, int64_t begin, int64_t end) {
 }
 
 const char *cpu_embed_fwd(int threads, const struct embed_fwd_args *a) {
-    for_spans(threads, a->batch * a->seq, row_grain(a->channels), embed_fwd_span, a);
+    for_ranges(threads, a->batch * a->seq, row_grain(a->channels), embed_fwd_range, a);
     return NULL;
 }
 
@@ -123,13 +123,13 @@ size_t embed_bwd_scratch_bytes(int64_t batch, int64_t seq, int64_t channels, int
 const char *cpu_embed_bwd(int threads, const struct embed_bwd_args *a) {
     int64_t rows = a->batch * a->seq;
     group_positions(a);
-    if (!a->zero_dwte && rows * a->channels < SPAN_ELEMENTS) threads = 1;
+    if (!a->zero_dwte && rows * a->channels < RANGE_ELEMENTS) threads = 1;
     // At most 256 grains: with a large vocabulary most rows are empty.
     int64_t items = a->vocab * column_blocks(a), grain = items / 256 + 1;
-    for_spans_dynamic(threads, items, grain, embed_bwd_items, a);
+    for_ranges_dynamic(threads, items, grain, embed_bwd_items, a);
     if (!a->dwpe) return NULL;
     assert(a->positions >= a->seq);
-    for_spans(threads, a->seq, row_grain(a->channels), embed_bwd_positions, a);
+    for_ranges(threads, a->seq, row_grain(a->channels), embed_bwd_positions, a);
     if (!a->accumulate_dwpe)
         memset(dtype_at_mut(a->dt, a->dwpe, a->seq * a->channels), 0,
                (size_t)((a->positions - a->seq) * a->channels) * dtype_size(a->dt));

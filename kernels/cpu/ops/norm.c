@@ -3,8 +3,8 @@
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/ranges.h"
 #include "kernels/cpu/simd_math.h"
-#include "kernels/cpu/spans.h"
 
 // The backward's column sums are taken over NORM_PARTS blocks of consecutive rows, then over the blocks in
 // order. So they do not depend on the number of threads.
@@ -83,7 +83,7 @@ VEC_INLINE void norm_fwd_row(enum dtype dt, const struct norm_fwd_args *a, int64
     }
 }
 
-static void norm_fwd_span(const void *args, int64_t begin, int64_t end) {
+static void norm_fwd_range(const void *args, int64_t begin, int64_t end) {
     const struct norm_fwd_args *a = args;
     for (int64_t r = begin; r < end; r++) WITH_DTYPE(a->dt, norm_fwd_row, a, r);
 }
@@ -91,7 +91,7 @@ static void norm_fwd_span(const void *args, int64_t begin, int64_t end) {
 const char *cpu_norm_fwd(int threads, const struct norm_fwd_args *a) {
     assert(!a->residual || a->sum);
     assert(a->kind == NORM_RMS || (a->mean && a->bias));
-    for_spans(threads, a->rows, row_grain(a->channels), norm_fwd_span, a);
+    for_ranges(threads, a->rows, row_grain(a->channels), norm_fwd_range, a);
     return NULL;
 }
 
@@ -212,8 +212,8 @@ size_t norm_bwd_scratch_bytes(int64_t channels) { return NORM_PARTS * 2 * (size_
 
 const char *cpu_norm_bwd(int threads, const struct norm_bwd_args *a) {
     assert(a->kind == NORM_RMS || a->mean);
-    if (a->rows * a->channels < SPAN_ELEMENTS) threads = 1;
-    for_spans(threads, NORM_PARTS, 1, norm_bwd_parts, a);
-    for_spans(threads, a->channels, NORM_COLUMNS, norm_bwd_columns, a);
+    if (a->rows * a->channels < RANGE_ELEMENTS) threads = 1;
+    for_ranges(threads, NORM_PARTS, 1, norm_bwd_parts, a);
+    for_ranges(threads, a->channels, NORM_COLUMNS, norm_bwd_columns, a);
     return NULL;
 }

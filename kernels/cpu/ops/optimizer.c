@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/spans.h"
+#include "kernels/cpu/ranges.h"
 #include "kernels/cpu/vec.h"
 
 // ---------------------------------------------------------------- sum of squares
@@ -108,7 +108,7 @@ static void sumsq_blocks(const struct sumsq_args *a, int64_t at, int64_t blocks,
 }
 
 // Blocks [begin, end). Merging is integer addition, so the order of the threads does not matter.
-static void sumsq_span(const void *args, int64_t begin, int64_t end) {
+static void sumsq_range(const void *args, int64_t begin, int64_t end) {
     const struct sumsq_args *a = args;
     struct exact_sum sum = {0};
     for (int64_t b = begin; b < end; b += SUMSQ_LANES)
@@ -120,7 +120,7 @@ static void sumsq_span(const void *args, int64_t begin, int64_t end) {
 const char *cpu_sumsq(int threads, const struct sumsq_args *a) {
     assert(a->n % SUMSQ_BLOCK == 0);
     if (a->zero_out) memset(a->out, 0, sizeof *a->out);
-    for_spans(threads, a->n / SUMSQ_BLOCK, SPAN_ELEMENTS / SUMSQ_BLOCK, sumsq_span, a);
+    for_ranges(threads, a->n / SUMSQ_BLOCK, RANGE_ELEMENTS / SUMSQ_BLOCK, sumsq_range, a);
     return NULL;
 }
 
@@ -138,7 +138,7 @@ struct update {
 
 // Processes chunks that do not cross a group's end: loads the gradients as fp32, updates, then stores the
 // weights of the new masters.
-static void update_span(const void *update, int64_t begin, int64_t end) {
+static void update_range(const void *update, int64_t begin, int64_t end) {
     const struct update *u = update;
     const struct update_args *a = u->a;
     float grad[CHUNK];
@@ -155,7 +155,7 @@ static void update_span(const void *update, int64_t begin, int64_t end) {
 const char *cpu_update(int threads, const struct update_args *a, cpu_update_fn *block) {
     assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
     if (!a->scalars->skip)
-        for_spans(threads, a->n, SPAN_ELEMENTS, update_span, &(struct update){.a = a, .block = block});
+        for_ranges(threads, a->n, RANGE_ELEMENTS, update_range, &(struct update){.a = a, .block = block});
     return NULL;
 }
 

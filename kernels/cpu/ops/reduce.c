@@ -1,11 +1,11 @@
 // Ordered reductions of several buffers, the gradient of a bias, casts and zero fill.
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/ranges.h"
 #include "kernels/cpu/simd_math.h"
-#include "kernels/cpu/spans.h"
 #include "kernels/cpu/sum_block.h"
 
-static void sum_span(const void *args, int64_t begin, int64_t end) {
+static void sum_range(const void *args, int64_t begin, int64_t end) {
     const struct reduce_args *a = args;
     const void *in[REDUCE_MAX];
     for (int32_t k = 0; k < a->count; k++) in[k] = dtype_at(a->dt, a->inputs[k], begin);
@@ -41,7 +41,7 @@ JOIN(join_f32, float, float)
 JOIN(join_f64, double, double)
 JOIN(join_i64, int64_t, uint64_t)
 
-static void join_span(const void *args, int64_t begin, int64_t end) {
+static void join_range(const void *args, int64_t begin, int64_t end) {
     const struct reduce_args *a = args;
     union {
         float f32[CHUNK];
@@ -76,11 +76,11 @@ static void join_span(const void *args, int64_t begin, int64_t end) {
 const char *cpu_reduce(int threads, const struct reduce_args *a) {
     assert(a->count >= 1 && a->count <= REDUCE_MAX && a->dt != DT_U8);
     bool vectors = a->how == REDUCTION_SUM && a->dt != DT_F64 && a->dt != DT_I64;
-    for_spans(threads, a->n, SPAN_ELEMENTS, vectors ? sum_span : join_span, a);
+    for_ranges(threads, a->n, RANGE_ELEMENTS, vectors ? sum_range : join_range, a);
     return NULL;
 }
 
-static void cast_span(const void *args, int64_t begin, int64_t end) {
+static void cast_range(const void *args, int64_t begin, int64_t end) {
     const struct cast_args *a = args;
     float x[CHUNK];
     if (a->from == a->to) {
@@ -96,17 +96,17 @@ static void cast_span(const void *args, int64_t begin, int64_t end) {
 }
 
 const char *cpu_cast(int threads, const struct cast_args *a) {
-    for_spans(threads, a->n, SPAN_ELEMENTS, cast_span, a);
+    for_ranges(threads, a->n, RANGE_ELEMENTS, cast_range, a);
     return NULL;
 }
 
-static void fill_zero_span(const void *args, int64_t begin, int64_t end) {
+static void fill_zero_range(const void *args, int64_t begin, int64_t end) {
     const struct fill_zero_args *a = args;
     memset((char *)a->out + begin, 0, (size_t)(end - begin));
 }
 
 const char *cpu_fill_zero(int threads, const struct fill_zero_args *a) {
-    for_spans(threads, a->bytes, SPAN_ELEMENTS * (int64_t)sizeof(float), fill_zero_span, a);
+    for_ranges(threads, a->bytes, RANGE_ELEMENTS * (int64_t)sizeof(float), fill_zero_range, a);
     return NULL;
 }
 
@@ -132,7 +132,7 @@ VEC_INLINE void add_rows(enum dtype dt, float *part, const void *dy, int64_t at,
 
 // Columns [begin, end). The order of a column's additions depends only on the number of rows, so columns may be
 // cut anywhere, and two rows on the stack suffice as scratch.
-static void bias_grad_span(const void *args, int64_t begin, int64_t end) {
+static void bias_grad_range(const void *args, int64_t begin, int64_t end) {
     const struct bias_grad_args *a = args;
     float total[BIAS_CHUNK], part[BIAS_CHUNK];
     for (int64_t c = begin; c < end; c += BIAS_CHUNK) {
@@ -151,6 +151,6 @@ static void bias_grad_span(const void *args, int64_t begin, int64_t end) {
 }
 
 const char *cpu_bias_grad(int threads, const struct bias_grad_args *a) {
-    for_spans(a->rows * a->n < SPAN_ELEMENTS ? 1 : threads, a->n, BIAS_COLUMNS, bias_grad_span, a);
+    for_ranges(a->rows * a->n < RANGE_ELEMENTS ? 1 : threads, a->n, BIAS_COLUMNS, bias_grad_range, a);
     return NULL;
 }

@@ -1,7 +1,7 @@
 // Rotary position embedding, in place on the query and key heads of qkv.
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/spans.h"
+#include "kernels/cpu/ranges.h"
 
 // Rotates pairs [i, i + n) of every q and k head of one row. The heads are adjacent, q first.
 static void rope_row(const struct rope_args *a, int64_t row, int64_t i, int64_t n) {
@@ -27,7 +27,7 @@ static void rope_row(const struct rope_args *a, int64_t row, int64_t i, int64_t 
     }
 }
 
-static void rope_span(const void *args, int64_t begin, int64_t end) {
+static void rope_range(const void *args, int64_t begin, int64_t end) {
     const struct rope_args *a = args;
     int64_t pairs = a->head_size / 2;
     for (int64_t row = begin; row < end; row++)
@@ -37,7 +37,7 @@ static void rope_span(const void *args, int64_t begin, int64_t end) {
 const char *cpu_rope(int threads, const struct rope_args *a) {
     assert(a->head_size % 2 == 0);
     int64_t rotated = (int64_t)(a->heads + a->kv_heads) * a->head_size;
-    for_spans(threads, a->batch * a->seq, row_grain(rotated), rope_span, a);
+    for_ranges(threads, a->batch * a->seq, row_grain(rotated), rope_range, a);
     if (!a->dbias) return NULL;
     struct bias_grad_args bias = rope_bias_grad(a);
     return cpu_bias_grad(threads, &bias);

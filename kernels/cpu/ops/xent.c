@@ -1,9 +1,9 @@
 // Cross-entropy with its gradient in place, and the sum of the losses.
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/ranges.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd_math.h"
-#include "kernels/cpu/spans.h"
 #include "kernels/exact_math.h"
 
 #define XENT_CHUNK 2048  // logits exponentiated with one maximum: 8 KiB of floats
@@ -100,7 +100,7 @@ struct xent_rows {
     atomic_bool *failed;
 };
 
-static void xent_span(const void *args, int64_t begin, int64_t end) {
+static void xent_range(const void *args, int64_t begin, int64_t end) {
     const struct xent_rows *x = args;
     float *e = thread_scratch((size_t)(x->a->vocab + SUM_BLOCK) * sizeof *e);
     if (!e) *x->failed = true;
@@ -110,7 +110,7 @@ static void xent_span(const void *args, int64_t begin, int64_t end) {
 const char *cpu_xent(int threads, const struct xent_args *a) {
     atomic_bool failed = false;
     assert(xent_valid(a));
-    for_spans(threads, a->rows, row_grain(a->vocab), xent_span, &(struct xent_rows){a, &failed});
+    for_ranges(threads, a->rows, row_grain(a->vocab), xent_range, &(struct xent_rows){a, &failed});
     return failed ? "out of host memory for a row of logits" : NULL;
 }
 

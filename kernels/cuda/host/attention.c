@@ -95,7 +95,7 @@ static bool plan_by_cudnn(struct cuda_stream *s, struct attention_plan *p, char 
 }
 
 // Reports the result of planning. Returns -1 with ctx.why if cuDNN was demanded but has no plan.
-static int tell(struct cuda_stream *s, const struct attention_plan *p, const char *why) {
+static int report(struct cuda_stream *s, const struct attention_plan *p, const char *why) {
     struct cuda_device *d = cuda_device_of(s);
     const struct attention_shape *a = &p->shape;
     char shape[160];
@@ -135,7 +135,7 @@ static struct attention_plan *plan_of(struct cuda_stream *s, const struct attent
     p->shape = *shape;
     p->slice = slice_of(shape, cuda_choices_of(s)->attention_slice_bytes);
     p->own = !plan_by_cudnn(s, p, why);
-    if (tell(s, p, why) != 0) {
+    if (report(s, p, why) != 0) {
         free(p);
         return NULL;
     }
@@ -144,7 +144,7 @@ static struct attention_plan *plan_of(struct cuda_stream *s, const struct attent
     return p;
 }
 
-static void did(atomic_uint *what, const struct attention_plan *p) {
+static void record_used(atomic_uint *what, const struct attention_plan *p) {
     atomic_fetch_or_explicit(what, p->own ? DEVICE_BY_OWN : DEVICE_BY_LIBRARY, memory_order_relaxed);
 }
 
@@ -197,7 +197,7 @@ int cuda_attention_forward(struct cuda_stream *s, const struct attn_fwd_args *a)
     struct attention_shape shape = {a->batch, a->seq, a->heads, a->kv_heads, a->head_size, a->dt, false};
     struct attention_plan *p = plan_of(s, &shape);
     if (!p) return -1;
-    did(&cuda_device_of(s)->did.attention_forward, p);
+    record_used(&cuda_device_of(s)->used.attention_forward, p);
     if (p->own) return cuda_op_attn_fwd(&s->ctx, a);
     size_t head_bytes = (size_t)a->head_size * dtype_size(a->dt), k = (size_t)a->heads * head_bytes,
            v = k + (size_t)a->kv_heads * head_bytes;
@@ -248,7 +248,7 @@ int cuda_attention_backward(struct cuda_stream *s, const struct attn_bwd_args *a
     struct attention_shape shape = {a->batch, a->seq, a->heads, a->kv_heads, a->head_size, a->dt, true};
     struct attention_plan *p = plan_of(s, &shape);
     if (!p) return -1;
-    did(&cuda_device_of(s)->did.attention_backward, p);
+    record_used(&cuda_device_of(s)->used.attention_backward, p);
     if (p->own) return cuda_op_attn_bwd(&s->ctx, a);
     for (int64_t begin = 0; begin < a->batch; begin += p->slice)
         if (backward_slice(s, a, p, begin) != 0) return -1;

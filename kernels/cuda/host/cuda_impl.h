@@ -39,7 +39,7 @@ struct cuda_device {
     struct cuda_choices wanted;
     struct {  // enum device_by of what has run so far
         atomic_uint attention_forward, attention_backward, gelu, bias_grad;
-    } did;
+    } used;
     int64_t slice_sequences;  // of the largest slice of cuDNN's backward; guarded by head.lock
     size_t slice_workspace_bytes;
 };

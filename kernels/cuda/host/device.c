@@ -147,10 +147,10 @@ static int cuda_open(struct device **out, const struct device_options *opt) {
     if (opt) d->wanted = opt->cuda;
     pthread_mutex_init(&d->matmul_lock, NULL);
     atomic_init(&d->workspace_bytes, 0);
-    atomic_init(&d->did.attention_forward, 0);
-    atomic_init(&d->did.attention_backward, 0);
-    atomic_init(&d->did.gelu, 0);
-    atomic_init(&d->did.bias_grad, 0);
+    atomic_init(&d->used.attention_forward, 0);
+    atomic_init(&d->used.attention_backward, 0);
+    atomic_init(&d->used.gelu, 0);
+    atomic_init(&d->used.bias_grad, 0);
     sigset_t before = block_signals();
     int rc = open_on_device(d);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -265,13 +265,13 @@ static int facts(struct device *head, struct device_facts *out) {
     out->sm_version = d->sm_version;
     out->multiprocessors = d->sm_count;
     out->l2_bytes = (size_t)p.l2CacheSize;
-    out->blas_version = cublasLtGetVersion();
-    out->dnn_version = d->cudnn_missing ? 0 : d->cudnn.version();
-    out->dnn_missing = d->cudnn_missing;
-    out->work = (struct device_work){.attention_forward = atomic_load(&d->did.attention_forward),
-                                     .attention_backward = atomic_load(&d->did.attention_backward),
-                                     .gelu = atomic_load(&d->did.gelu),
-                                     .bias_grad = atomic_load(&d->did.bias_grad)};
+    out->cublas_version = cublasLtGetVersion();
+    out->cudnn_version = d->cudnn_missing ? 0 : d->cudnn.version();
+    out->cudnn_missing = d->cudnn_missing;
+    out->work = (struct device_work){.attention_forward = atomic_load(&d->used.attention_forward),
+                                     .attention_backward = atomic_load(&d->used.attention_backward),
+                                     .gelu = atomic_load(&d->used.gelu),
+                                     .bias_grad = atomic_load(&d->used.bias_grad)};
     pthread_mutex_lock(&d->head.lock);
     out->work.slice_sequences = d->slice_sequences;
     out->work.slice_workspace_bytes = d->slice_workspace_bytes;
@@ -322,7 +322,7 @@ __attribute__((visibility("default"))) const struct cuda_so starring_cuda_so = {
     .backend = &cuda_backend,
     .probe = probe,
     .submit = queue_submit_native,
-    .follow = queue_follow_event,
+    .wait_for_submission = queue_wait_submission,
     .fail = queue_fail,
     .event_passed = queue_event_passed,
     .event_seconds = cuda_event_seconds,

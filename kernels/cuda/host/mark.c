@@ -104,13 +104,13 @@ void cuda_event_destroy(struct event *e) {
 }
 
 double cuda_event_seconds(struct event *from, struct event *to) {
-    struct moment a = queue_event_moment(from), b = queue_event_moment(to);
+    struct queue_point a = queue_event_point(from), b = queue_event_point(to);
     float ms = -1;
     if (!a.mark || !b.mark || cudaEventElapsedTime(&ms, a.mark->event, b.mark->event) != cudaSuccess) {
         cudaGetLastError();
         ms = -1;
     }
-    moment_drop(&a);
-    moment_drop(&b);
+    queue_point_drop(&a);
+    queue_point_drop(&b);
     return ms < 0 ? -1 : (double)ms * 1e-3;
 }

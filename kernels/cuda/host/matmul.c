@@ -75,10 +75,6 @@ static struct matmul_key key_of(const struct matmul_args *m) {
     return k;
 }
 
-static cudaDataType_t type_of(enum dtype dt) {
-    return dt == DT_F32 ? CUDA_R_32F : dt == DT_BF16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-
 // ---------------------------------------------------------------- plans
 
 static void plan_free(struct matmul_plan *p) {
@@ -121,7 +117,7 @@ static cublasLtEpilogue_t epilogue_of(const struct matmul_args *m) {
 
 static cublasStatus_t describe(struct matmul_plan *p, const struct matmul_args *m) {
     struct matmul_layout l = matmul_layout_of(m);
-    cudaDataType_t type = type_of(m->dt);
+    cudaDataType_t type = m->dt == DT_F32 ? CUDA_R_32F : m->dt == DT_BF16 ? CUDA_R_16BF : CUDA_R_16F;
     cublasOperation_t a = l.a.transpose ? CUBLAS_OP_T : CUBLAS_OP_N,
                       b = l.b.transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = epilogue_of(m);
@@ -180,18 +176,13 @@ static cublasStatus_t choose(struct cuda_device *d, struct matmul_plan *p) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static struct matmul_plan *find(struct cuda_device *d, const struct matmul_key *key) {
-    for (struct matmul_plan *p = d->matmuls; p; p = p->next)
-        if (memcmp(&p->key, key, sizeof *key) == 0) return p;
-    return NULL;
-}
-
+// Returns the plan for the arguments, a new one at their first use. Returns NULL if there is none; *e: why.
 static struct matmul_plan *matmul_plan_of(struct cuda_device *d, const struct matmul_args *m,
                                           cublasStatus_t *e) {
     struct matmul_key key = key_of(m);
-    struct matmul_plan *p = find(d, &key);
-    if (p) return p;
-    p = calloc(1, sizeof *p);
+    for (struct matmul_plan *p = d->matmuls; p; p = p->next)
+        if (memcmp(&p->key, &key, sizeof key) == 0) return p;
+    struct matmul_plan *p = calloc(1, sizeof *p);
     *e = CUBLAS_STATUS_ALLOC_FAILED;
     if (!p) return NULL;
     p->key = key;
@@ -209,15 +200,6 @@ static struct matmul_plan *matmul_plan_of(struct cuda_device *d, const struct ma
     p->next = d->matmuls;
     d->matmuls = p;
     return p;
-}
-
-static cublasStatus_t matmul_plan_run(struct cuda_device *d, struct matmul_plan *p,
-                                      const struct matmul_args *m, void *workspace, cudaStream_t stream) {
-    const float one = 1, zero = 0;
-    cublasStatus_t e = set_pointers(p, m);
-    if (e) return e;
-    return cublasLtMatmul(d->blas, p->desc, &one, m->b, p->a, m->a, p->b, m->accumulate ? &one : &zero, m->c,
-                          p->d, m->c, p->d, &p->algo, workspace, p->workspace_bytes, stream);
 }
 
 #define SHAPE_TEXT 160
@@ -244,11 +226,15 @@ static enum outcome run(struct cuda_stream *s, const struct matmul_args *m, cons
         return RUN_FAILED;
     }
     cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
+    const float one = 1, zero = 0;
     pthread_mutex_lock(&d->matmul_lock);
     struct matmul_plan *p = matmul_plan_of(d, m, &e);
     bool absent = p && p->absent;
     if (absent) *status = cublasLtGetStatusString(p->absent);
-    if (p && !absent) e = matmul_plan_run(d, p, m, workspace, s->stream);
+    if (p && !absent) e = set_pointers(p, m);
+    if (p && !absent && !e)
+        e = cublasLtMatmul(d->blas, p->desc, &one, m->b, p->a, m->a, p->b, m->accumulate ? &one : &zero, m->c,
+                           p->d, m->c, p->d, &p->algo, workspace, p->workspace_bytes, s->stream);
     pthread_mutex_unlock(&d->matmul_lock);
     if (absent) return RUN_ABSENT;
     if (!e) return RUN_DONE;
@@ -261,11 +247,13 @@ static enum outcome run(struct cuda_stream *s, const struct matmul_args *m, cons
 
 // ---------------------------------------------------------------- choices and notes
 
-static void did(atomic_uint *what, unsigned by) { atomic_fetch_or_explicit(what, by, memory_order_relaxed); }
+static void record_used(atomic_uint *what, unsigned by) {
+    atomic_fetch_or_explicit(what, by, memory_order_relaxed);
+}
 
 // Once per shape, because the device stores equal notes once.
-static void tell(struct cuda_stream *s, const struct matmul_args *m, const char *epilogue,
-                 const char *status) {
+static void report(struct cuda_stream *s, const struct matmul_args *m, const char *epilogue,
+                   const char *status) {
     char shape[SHAPE_TEXT];
     device_note(
         s->queue.head.dev, DEV_NOTE_WARNING,
@@ -283,7 +271,7 @@ static int biased(struct cuda_stream *s, const struct matmul_args *m) {
     enum outcome o = run(s, m, &status);
     if (o != RUN_ABSENT) return o == RUN_DONE ? 0 : -1;
     struct matmul_args product = *m;
-    tell(s, m, "the bias", status);
+    report(s, m, "the bias", status);
     product.bias = NULL;
     product.accumulate = true;
     if (cuda_op_bias_rows(&s->ctx, m) != 0) return -1;
@@ -312,7 +300,7 @@ static int gelu_apart(struct cuda_stream *s, const struct matmul_args *m) {
     product.epilogue = EPILOGUE_NONE;
     product.aux = NULL;
     if (forward) product.c = m->aux;
-    did(&cuda_device_of(s)->did.gelu, DEVICE_BY_OWN);
+    record_used(&cuda_device_of(s)->used.gelu, DEVICE_BY_OWN);
     if (biased(s, &product) != 0) return -1;
     return forward ? cuda_op_gelu_fwd(&s->ctx, &gelu) : cuda_op_gelu_bwd(&s->ctx, &gelu);
 }
@@ -323,10 +311,10 @@ static int gelu(struct cuda_stream *s, const struct matmul_args *m) {
     if (!fuses(d, m)) return gelu_apart(s, m);
     enum outcome o = m->n % 8 == 0 ? run(s, m, &status) : RUN_ABSENT;
     if (o == RUN_ABSENT) {
-        tell(s, m, m->epilogue == EPILOGUE_GELU ? "GELU" : "GELU's gradient", status);
+        report(s, m, m->epilogue == EPILOGUE_GELU ? "GELU" : "GELU's gradient", status);
         return gelu_apart(s, m);
     }
-    did(&d->did.gelu, DEVICE_BY_LIBRARY);
+    record_used(&d->used.gelu, DEVICE_BY_LIBRARY);
     return o == RUN_DONE ? 0 : -1;
 }
 
@@ -338,7 +326,7 @@ static int bias_grad_apart(struct cuda_stream *s, const struct matmul_args *m) {
     const char *status = "";
     product.epilogue = EPILOGUE_NONE;
     product.bias_grad = NULL;
-    did(&cuda_device_of(s)->did.bias_grad, DEVICE_BY_OWN);
+    record_used(&cuda_device_of(s)->used.bias_grad, DEVICE_BY_OWN);
     if (run(s, &product, &status) != RUN_DONE) return -1;
     return cuda_op_bias_grad(&s->ctx, &sums);
 }
@@ -357,10 +345,10 @@ static int bias_grad(struct cuda_stream *s, const struct matmul_args *m) {
     }
     enum outcome o = run(s, m, &status);
     if (o == RUN_ABSENT) {
-        tell(s, m, "the bias gradient", status);
+        report(s, m, "the bias gradient", status);
         return bias_grad_apart(s, m);
     }
-    did(&cuda_device_of(s)->did.bias_grad, DEVICE_BY_LIBRARY);
+    record_used(&cuda_device_of(s)->used.bias_grad, DEVICE_BY_LIBRARY);
     return o == RUN_DONE ? 0 : -1;
 }
 

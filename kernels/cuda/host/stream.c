@@ -48,16 +48,14 @@ static int begin_wait(struct queue *q, const struct slot *slot) {
     return cuda_clock_begin_wait((struct cuda_stream *)q, slot->tag);
 }
 
-static int wait_for(struct cuda_stream *s, const struct mark *m) {
-    if (cuda_check(s, cudaStreamWaitEvent(s->stream, m->event, 0), "wait") != 0) return -1;
-    return cuda_clock_end(s);
-}
-
 static int give_slot(struct queue *q, const struct slot *slot) {
     struct cuda_stream *s = (struct cuda_stream *)q;
     if (slot->kind == SLOT_RECORD)
         return cuda_check(s, cudaEventRecord(slot->at.mark->event, s->stream), "event record");
-    if (slot->kind == SLOT_WAIT) return wait_for(s, slot->at.mark);
+    if (slot->kind == SLOT_WAIT) {
+        if (cuda_check(s, cudaStreamWaitEvent(s->stream, slot->at.mark->event, 0), "wait") != 0) return -1;
+        return cuda_clock_end(s);
+    }
     if (slot->kind == SLOT_STAMP) return cuda_clock_stamp(s, slot->tag);
     if (cuda_clock_begin(s, slot_name(slot)) != 0) return -1;
     if (slot->kind == SLOT_OP) return run_op(s, slot->op.op, slot->op.args);
@@ -97,7 +95,7 @@ static void *stream_thread(void *queue) {
     return NULL;
 }
 
-static const struct queue_device device_behind = {
+static const struct queue_device device_ops = {
     .pause = end_interval,
     .drain = drain,
     .begin_wait = begin_wait,
@@ -108,7 +106,7 @@ static const struct queue_device device_behind = {
     .passed = cuda_mark_passed,
 };
 static const struct queue_ops queue_ops = {
-    .thread = stream_thread, .run = give_slot, .behind = &device_behind};
+    .thread = stream_thread, .run = give_slot, .device_ops = &device_ops};
 
 // ---------------------------------------------------------------- the log
 

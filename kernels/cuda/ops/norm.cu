@@ -122,10 +122,6 @@ static int vectors_a_thread(int64_t channels, int lanes_count, bool aligned) {
     return 0;
 }
 
-static unsigned threads_of_row(int64_t channels, int lanes_count, int per) {
-    return (unsigned)(divide_up(channels, (int64_t)lanes_count * per * WARP) * WARP);
-}
-
 template <typename T, bool LAYER>
 static int norm_fwd_launch(struct cuda_ctx *ctx, const struct norm_fwd_args *a) {
     constexpr int V = lanes<T>::count;
@@ -136,7 +132,8 @@ static int norm_fwd_launch(struct cuda_ctx *ctx, const struct norm_fwd_args *a) 
     bool aligned = aligned16(a->y) && aligned16(a->sum) && aligned16(a->x) && aligned16(a->residual) &&
                    aligned16(a->weight) && aligned16(a->bias);
     int per = vectors_a_thread(a->channels, V, aligned);
-    struct launch_shape shape = flat_shape(a->rows, per ? threads_of_row(a->channels, V, per) : NORM_THREADS);
+    struct launch_shape shape = flat_shape(
+        a->rows, per ? (unsigned)(divide_up(a->channels, (int64_t)V * per * WARP) * WARP) : NORM_THREADS);
     switch (per) {
         case 1:
             return launch<norm_fwd_kernel<T, V, 1, LAYER>>(ctx, shape, p);

@@ -1,22 +1,22 @@
 // Runs an operation over ranges in parallel. The operation must give the same bits wherever the range is cut
 // (at multiples of the grain). Then its result does not depend on the number of threads.
-#ifndef STARRING_KERNELS_CPU_SPANS_H
-#define STARRING_KERNELS_CPU_SPANS_H
+#ifndef STARRING_KERNELS_CPU_RANGES_H
+#define STARRING_KERNELS_CPU_RANGES_H
 
 #include <stdatomic.h>
 
 #include "kernels/cpu/team.h"
 
 // Processes items [begin, end); args are the operation's arguments.
-typedef void (*span_fn)(const void *args, int64_t begin, int64_t end);
+typedef void (*range_fn)(const void *args, int64_t begin, int64_t end);
 
-#define SPAN_ELEMENTS 8192  // waking a thread does not pay for fewer
+#define RANGE_ELEMENTS 8192  // waking a thread does not pay for fewer
 
 struct ranges {
-    span_fn fn;
+    range_fn fn;
     const void *args;
     int64_t n, grain;
-    _Atomic int64_t next;  // for_spans_dynamic: the first block that no thread has taken
+    _Atomic int64_t next;  // for_ranges_dynamic: the first block that no thread has taken
 };
 
 static inline void ranges_part(void *arg, int index, int count) {
@@ -39,18 +39,20 @@ static inline int ranges_threads(int threads, int64_t n, int64_t grain) {
 }
 
 // Runs fn over [0, n): one contiguous range per thread, cut at multiples of grain.
-static inline void for_spans(int threads, int64_t n, int64_t grain, span_fn fn, const void *args) {
+static inline void for_ranges(int threads, int64_t n, int64_t grain, range_fn fn, const void *args) {
     team_run(ranges_threads(threads, n, grain), ranges_part,
              &(struct ranges){.fn = fn, .args = args, .n = n, .grain = grain});
 }
 
 // The same, but a free thread takes the next grain items: for items of unequal cost.
-static inline void for_spans_dynamic(int threads, int64_t n, int64_t grain, span_fn fn, const void *args) {
+static inline void for_ranges_dynamic(int threads, int64_t n, int64_t grain, range_fn fn, const void *args) {
     team_run(ranges_threads(threads, n, grain), ranges_take,
              &(struct ranges){.fn = fn, .args = args, .n = n, .grain = grain});
 }
 
 // The grain for rows of `width` elements each.
-static inline int64_t row_grain(int64_t width) { return width >= SPAN_ELEMENTS ? 1 : SPAN_ELEMENTS / width; }
+static inline int64_t row_grain(int64_t width) {
+    return width >= RANGE_ELEMENTS ? 1 : RANGE_ELEMENTS / width;
+}
 
 #endif

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/model/grad_sum.h"
+#include "shared/model/grad_buffers.h"
 #include "shared/model/layout.h"
 
 static struct layout *layout_for(int world) {

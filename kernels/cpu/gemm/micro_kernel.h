@@ -3,7 +3,7 @@
 //
 //     c(rows, columns) = or += a panel times b panel, over `depth` values of k
 //
-// A way is an implementation: a layout of panels and a tile function. fp32 and fp16 have one way: fp32 panels,
+// A micro-kernel is a layout of panels and a tile function. fp32 and fp16 have one: fp32 panels,
 // each element of c one chain of fused multiply-adds in the order of k. bf16 has three, with the bits of
 // kernels/bf16_product.h:
 //
@@ -13,10 +13,10 @@
 //     amx           tiles of bf16; tdpbf16ps
 //
 // An element's bits do not depend on its position in a tile, on how k is cut into calls (at multiples of
-// k_grain), on the width of the vectors, or on the number of threads. For bf16, every way gives NaN where the
+// k_grain), on the width of the vectors, or on the number of threads. For bf16, every micro-kernel gives NaN where the
 // definition does, but the NaN's other bits may differ.
-#ifndef STARRING_KERNELS_CPU_GEMM_PRODUCT_WAY_H
-#define STARRING_KERNELS_CPU_GEMM_PRODUCT_WAY_H
+#ifndef STARRING_KERNELS_CPU_GEMM_MICRO_KERNEL_H
+#define STARRING_KERNELS_CPU_GEMM_MICRO_KERNEL_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,9 +35,9 @@ struct operand {
 
 // To add one for bf16   Its line in CPU_KERNELS (kernels/cpu_kernel.h), and a file here with its code and its row. The
 //                       names, the choice, the backend's tables and the tests of its bits follow.
-struct product_way {
+struct micro_kernel {
     const char *instruction;  // that its peak is measured with, as printed: "AMX, tiles of bf16"
-    // Why the way cannot run: constant text with what the program, the processor or the system lacks; NULL: it can.
+    // Why it cannot run: constant text with what the program, the processor or the system does not support; NULL: it can.
     // No function: it runs everywhere.
     const char *(*unsupported)(void);
     bool (*preferred)(void);  // whether it is faster here than the rows before it; no function: it is
@@ -63,17 +63,17 @@ struct product_way {
 
 // Bytes of a packed panel of `rows` rows: a multiple of 64, with room for one vector that packing may write
 // past the end.
-static inline size_t panel_bytes(const struct product_way *way, int64_t rows, int64_t depth) {
-    int64_t padded = (depth + way->k_grain - 1) / way->k_grain * way->k_grain;
-    return ((size_t)(rows * padded * way->bytes) + 127) / 64 * 64;
+static inline size_t panel_bytes(const struct micro_kernel *micro, int64_t rows, int64_t depth) {
+    int64_t padded = (depth + micro->k_grain - 1) / micro->k_grain * micro->k_grain;
+    return ((size_t)(rows * padded * micro->bytes) + 127) / 64 * 64;
 }
 
-// Returns the way for products of type t. kernel: a result of cpu_kernel_resolve.
-const struct product_way *product_way(enum dtype t, enum cpu_kernel kernel);
+// Returns the micro-kernel for products of type t. kernel: a result of cpu_kernel_resolve.
+const struct micro_kernel *micro_kernel_of(enum dtype t, enum cpu_kernel kernel);
 
-extern const struct product_way chain_way;  // fp32 and fp16
-#define DECLARE_WAY(ID, name) extern const struct product_way bf16_##name##_way;
-CPU_KERNELS(DECLARE_WAY)
-#undef DECLARE_WAY
+extern const struct micro_kernel chain_kernel;  // fp32 and fp16
+#define DECLARE_KERNEL(ID, name) extern const struct micro_kernel bf16_##name##_kernel;
+CPU_KERNELS(DECLARE_KERNEL)
+#undef DECLARE_KERNEL
 
 #endif

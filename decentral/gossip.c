@@ -648,7 +648,7 @@ const struct topology_row topology_gossip = {
     .check_machine = ranks_check_machine,
     .predict = predict,
     .formula = formula,
-    .shared_memory_bytes = ranks_meeting_bytes,
-    .meet = ranks_meet,
+    .shared_memory_bytes = ranks_segment_bytes,
+    .meet = ranks_rendezvous_options,
     .run = run,
 };

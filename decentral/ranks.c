@@ -90,14 +90,6 @@ static int agree(struct ring_source *r, enum ring_collective kind, const struct 
     return -1;
 }
 
-static int open_nccl(struct ring_source *r, const struct ring_connection *p) {
-    return nccl_world_open(&r->nccl, &(struct nccl_world_options){.device = p->dev,
-                                                                  .rank = p->rank,
-                                                                  .size = p->size,
-                                                                  .bootstrap = &r->bootstrap,
-                                                                  .deadline_s = p->deadline_s});
-}
-
 // Ranks over tcp exchange their addresses in the rendezvous, or on one host through the bootstrap.
 static int exchange_by_rendezvous(void *rendezvous, const void *mine, size_t bytes, void *all) {
     return rendezvous_allgather(rendezvous, mine, bytes, all);
@@ -144,7 +136,12 @@ int ring_source_open(struct ring_source **out, enum ring_collective kind, const 
         if (rc == 0 && processes && device_memory) rc = agree(r, kind, p);
     }
     if (rc == 0 && kind == RING_TCP && !joined) rc = open_tcp(r, p);
-    if (rc == 0 && kind == RING_NCCL) rc = open_nccl(r, p);
+    if (rc == 0 && kind == RING_NCCL)
+        rc = nccl_world_open(&r->nccl, &(struct nccl_world_options){.device = p->dev,
+                                                                    .rank = p->rank,
+                                                                    .size = p->size,
+                                                                    .bootstrap = &r->bootstrap,
+                                                                    .deadline_s = p->deadline_s});
     if (rc != 0) {
         ring_source_close(&r);
         return -1;
@@ -170,7 +167,7 @@ void ring_source_close(struct ring_source **source) {
 // ---------------------------------------------------------------- before anything starts
 const struct topology_role ranks_roles[] = {{"worker", offsetof(struct config, workers)}, {0}};
 
-size_t ranks_meeting_bytes(const struct config *c) { return SEGMENT_HEAD + hub_bytes(c->workers); }
+size_t ranks_segment_bytes(const struct config *c) { return SEGMENT_HEAD + hub_bytes(c->workers); }
 
 // Several ranks are processes by default, like the star's roles. On GPUs threads are faster: they reach each other's
 // memory.
@@ -251,7 +248,7 @@ static int check_collective(const struct config *c) {
 
 // On one machine the rendezvous detects a silent rank first. Otherwise the ranks that wait for it do, and their
 // message names the operation.
-void ranks_meet(const struct config *c, struct rendezvous_options *o) {
+void ranks_rendezvous_options(const struct config *c, struct rendezvous_options *o) {
     if (c->collective != RING_SHM) o->silent_s = SILENT_DEADLINES * o->deadline_s;
     o->beat_s = rendezvous_heartbeat_s(o->deadline_s);
 }
@@ -367,7 +364,7 @@ static struct hub *join_memory(struct run *r, struct segment *memory, struct ran
     if (r->env.memory >= 0) {
         if (segment_adopt(memory, r->env.memory)) return NULL;
     } else if (rank == 0) {
-        if (segment_create(memory, ranks_meeting_bytes(r->job.config))) return NULL;
+        if (segment_create(memory, ranks_segment_bytes(r->job.config))) return NULL;
         segment_name(memory, text);
         if (rendezvous_put(r->meet, name, text, sizeof text)) return NULL;
     } else {
@@ -391,7 +388,7 @@ static int open_rendezvous_over_mpi(struct run *r) {
     char host[64] = "127.0.0.1", place[80] = "";
     if (r->env.local_size != o.size) gethostname(host, sizeof host - 1);
     o.host = host;
-    ranks_meet(r->config, &o);
+    ranks_rendezvous_options(r->config, &o);
     if (o.rank == 0 && (r->meet = rendezvous_open(&o)))
         snprintf(place, sizeof place, "%d %s", rendezvous_port(r->meet), host);
     if (r->tell(place, sizeof place) || sscanf(place, "%d %63s", &o.port, host) != 2) return -1;

@@ -22,9 +22,9 @@
 // ---------------------------------------------------------------- hooks of a row (shared/core/topology_row.h)
 #define RANKS_LAUNCHES ((1 << LAUNCH_KINDS) - 1)  // all
 extern const struct topology_role ranks_roles[];
-size_t ranks_meeting_bytes(const struct config *c);
+size_t ranks_segment_bytes(const struct config *c);
 void ranks_resolve(struct config *c, const struct rank_env *e);
-void ranks_meet(const struct config *c, struct rendezvous_options *o);
+void ranks_rendezvous_options(const struct config *c, struct rendezvous_options *o);
 int ranks_check(const struct config *c);  // --medium, --collective and --launch
 int ranks_check_rank(const struct config *c, const struct rank_env *e);
 int ranks_check_machine(const struct config *c);

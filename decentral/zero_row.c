@@ -261,7 +261,7 @@ const struct topology_row topology_zero = {
     .allowance = allowance,
     .describe = describe,
     .explain = explain,
-    .shared_memory_bytes = ranks_meeting_bytes,
-    .meet = ranks_meet,
+    .shared_memory_bytes = ranks_segment_bytes,
+    .meet = ranks_rendezvous_options,
     .run = run,
 };

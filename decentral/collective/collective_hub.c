@@ -75,9 +75,9 @@ static void fill_window(const struct collective_hub *t, const struct collective_
     size_t e = dtype_size(p->call->dt);
     char *window = sent_window(t, t->rank);
     const char *send = p->call->send;
-    bool all_alike = !p->row->n_sent && p->row->result != RESULT_SUMMED_IN_PIECES;
+    bool same_for_all = !p->row->n_sent && p->row->result != RESULT_SUMMED_IN_PIECES;
     if (!p->send_blocks || !p->call->count) return;
-    if (all_alike) {
+    if (same_for_all) {
         memcpy(window, send, p->call->count * e);
         return;
     }

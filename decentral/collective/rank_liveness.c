@@ -20,8 +20,9 @@
 #define SILENT_DEADLINES 1.4  // deadlines after which a wait for silent ranks ends
 
 struct rank_state {
-    double heard_s, worked_s;  // on the clock of reports: the last heartbeat; the last time it worked, and
-                               // at what:
+    double last_heartbeat_s,
+        worked_s;  // on the clock of reports: the last heartbeat; the last time it worked, and
+                   // at what:
     enum dev_work work;
     uint16_t heartbeat;  // the last known heartbeat
     bool logged;         // it was logged as slow
@@ -62,7 +63,7 @@ static double step(double deadline_s) {
 // With the lock held.
 static void note_heartbeat(struct rank_liveness *l, int rank, enum dev_work work) {
     struct rank_state *r = &l->ranks[rank];
-    r->heard_s = l->clock_s;
+    r->last_heartbeat_s = l->clock_s;
     if (work == DEV_IDLE) return;
     r->worked_s = l->clock_s;
     r->work = work;
@@ -190,7 +191,7 @@ static bool wait_continues(struct rank_liveness *l, const struct liveness_wait *
     bool alive = true, any_works = false, one_missing_works = false, work[REDUCE_MAX];
     for (int i = 0; i < l->size; i++) {
         const struct rank_state *r = &l->ranks[i];
-        silent[i] = missing[i] && l->clock_s - later(r->heard_s, l->since_s) > window_s;
+        silent[i] = missing[i] && l->clock_s - later(r->last_heartbeat_s, l->since_s) > window_s;
         alive = alive && !silent[i];
         work[i] = l->clock_s - r->worked_s <= window_s;
         any_works = any_works || work[i];

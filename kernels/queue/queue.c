@@ -220,7 +220,7 @@ static void drop_mark(const struct slot *slot) {
 }
 
 // Sleeps while nothing is queued; call it with the lock held. An idle stream is not busy.
-static void stand_idle(struct queue *q) {
+static void wait_for_work(struct queue *q) {
     if (q->ops->device_ops && q->failed_at == QUEUE_NEVER) {
         pthread_mutex_unlock(&q->lock);
         bool failed = interval_end(q, true) != 0;
@@ -234,7 +234,7 @@ void *queue_run(void *queue) {
     struct queue *q = queue;
     pthread_mutex_lock(&q->lock);
     for (;;) {
-        if (q->done == q->queued && !q->closing) stand_idle(q);
+        if (q->done == q->queued && !q->closing) wait_for_work(q);
         if (q->done == q->queued) break;
         const struct slot *slot = &q->ring[q->done % QUEUE_SLOTS];
         bool run = q->failed_at == QUEUE_NEVER, timed = run && timed_here(q, slot);

@@ -67,7 +67,7 @@ static void carve_gradients(struct model *m) {
     // d_mlp is first used by the blocks' backward, so before that the head's backward may sum its chunks in it.
     int64_t of_mlp = size_times(m->R, m->F), of_head = m->separate ? size_times(m->VP, m->C) : 0;
     m->d_mlp = take(m, MEM_ACTIVATION, of_mlp > of_head ? of_mlp : of_head, 1, e);
-    if (m->separate) m->head_share = m->d_mlp;
+    if (m->separate) m->head_sum = m->d_mlp;
     if (!m->watches) return;
     m->watch = take(m, MEM_WORKSPACE, layout_tensors(m->layout), 1, sizeof *m->watch);
     m->watch_rest = take(m, MEM_WORKSPACE, layout_tensors(m->layout), SUMSQ_BLOCK, e);

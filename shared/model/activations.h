@@ -75,7 +75,7 @@ struct model {
     int64_t VS;         // V and the reserved classes after it
     int64_t VP;         // columns of the head's products: V on CPUs, VS on GPUs
     int64_t chunk;      // rows of logits per chunk
-    void *head_share;   // (VP,C): where a micro-batch sums its chunks; NULL: in the gradient itself
+    void *head_sum;     // (VP,C): where a micro-batch sums its chunks; NULL: in the gradient itself
     void *pass;         // (R,C): proj or mlp, until the next norm adds it
     void *carry, *d_c;  // (R,C): gradient of the residual stream, and of a norm's output
     void *d_qkv, *d_att;

@@ -331,17 +331,17 @@ static void chunk_backward(struct model *m, const struct projection *p, int64_t 
 // separately would put a timestamp between the products.
 void head_backward(struct model *m, const struct unit_view *v, const struct unit_view *tied) {
     struct projection p = projection_of(m, v, tied);
-    bool separate = p.accumulate && m->head_share;
+    bool separate = p.accumulate && m->head_sum;
     for (int64_t row = 0; row < m->R; row += m->chunk) {
         int64_t rows = rows_from(m, row);
         logits_of(m, &p, row, rows);
         loss_of(m, row, rows, true);  // logits are now their gradient
-        chunk_backward(m, &p, row, rows, separate ? m->head_share : p.dw,
+        chunk_backward(m, &p, row, rows, separate ? m->head_sum : p.dw,
                        row > 0 || (p.accumulate && !separate));
     }
     if (separate)
         op_add(m->s,
-               &(struct add_args){.y = p.dw, .a = p.dw, .b = m->head_share, .n = m->VP * m->C, .dt = m->dt});
+               &(struct add_args){.y = p.dw, .a = p.dw, .b = m->head_sum, .n = m->VP * m->C, .dt = m->dt});
     sum_losses(m);
     norm_backward(m, &m->final, v, NULL);
 }

@@ -4,12 +4,12 @@
 
 #include "shared/core/error.h"
 
-// Units that may be gathered if `next` is the next one used, in direction `way` (1 or -1).
-static int reach(const struct unit_schedule *s, int next, int way) {
+// Units that may be gathered if `next` is the next one used, in a direction (1 or -1).
+static int reach(const struct unit_schedule *s, int next, int direction) {
     const struct layout *l = s->layout;
     int64_t budget = s->prefetch.bounded ? s->prefetch.elements : 1, before = 0;
     int count = 0;
-    for (int u = next; u >= 0 && u < l->count && before < budget; u += way, count++)
+    for (int u = next; u >= 0 && u < l->count && before < budget; u += direction, count++)
         before += l->units[u].n_pad;
     return count;
 }
@@ -32,14 +32,14 @@ void unit_schedule_open(struct unit_schedule *s, const struct layout *l, const s
     while (p->live > 0 && s->slots > 1 && live_elements(s) > p->live) s->slots--;
     s->unit = xcalloc((size_t)s->slots + 1, sizeof *s->unit);
     s->by_eval = xcalloc((size_t)s->slots + 1, sizeof *s->by_eval);
-    s->known = xcalloc((size_t)l->count, sizeof *s->known);
+    s->gathered = xcalloc((size_t)l->count, sizeof *s->gathered);
     unit_schedule_invalidate(s);
 }
 
 void unit_schedule_close(struct unit_schedule *s) {
     free(s->unit);
     free(s->by_eval);
-    free(s->known);
+    free(s->gathered);
     *s = (struct unit_schedule){0};
 }
 
@@ -59,22 +59,22 @@ void unit_schedule_gathered(struct unit_schedule *s, int u, enum pass pass) {
     int slot = unit_schedule_slot(s, u);
     s->unit[slot] = u;
     s->by_eval[slot] = pass == PASS_EVAL;
-    if (pass != PASS_EVAL) s->known[u] = true;
+    if (pass != PASS_EVAL) s->gathered[u] = true;
 }
 
 bool unit_schedule_is_repeat(const struct unit_schedule *s, int u, enum pass pass) {
-    return pass != PASS_EVAL && s->known[u];
+    return pass != PASS_EVAL && s->gathered[u];
 }
 
 void unit_schedule_invalidate(struct unit_schedule *s) {
     for (int i = 0; i <= s->slots; i++) s->unit[i] = -1;
-    for (int u = 0; u < s->layout->count; u++) s->known[u] = false;
+    for (int u = 0; u < s->layout->count; u++) s->gathered[u] = false;
 }
 
 int unit_schedule_ahead(const struct unit_schedule *s, int next, enum pass pass, int k) {
-    int way = pass == PASS_BACKWARD ? -1 : 1;
+    int direction = pass == PASS_BACKWARD ? -1 : 1;
     if (s->prefetch.all || next < 0 || next >= s->layout->count || k >= s->slots - 1) return -1;
-    return k < reach(s, next, way) ? next + way * k : -1;
+    return k < reach(s, next, direction) ? next + direction * k : -1;
 }
 
 // ---------------------------------------------------------------- a step's gathers

@@ -32,10 +32,10 @@ struct unit_prefetch {
 struct unit_schedule {
     const struct layout *layout;
     struct unit_prefetch prefetch;
-    int slots;      // K
-    int *unit;      // (K + 1) the unit whose weights the slot holds, or -1; the last is the tied unit 0's
-    bool *by_eval;  // (K + 1) gathered by PASS_EVAL
-    bool *known;    // (units) gathered by a training pass since the weights changed
+    int slots;       // K
+    int *unit;       // (K + 1) the unit whose weights the slot holds, or -1; the last is the tied unit 0's
+    bool *by_eval;   // (K + 1) gathered by PASS_EVAL
+    bool *gathered;  // (units) gathered by a training pass since the weights changed
 };
 
 void unit_schedule_open(struct unit_schedule *s, const struct layout *l, const struct unit_prefetch *p);

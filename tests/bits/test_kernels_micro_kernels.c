@@ -1,4 +1,4 @@
-// The ways to multiply bf16 (kernels/cpu/gemm/micro_kernel.h) that this machine has, each against the reference, bit for bit; a NaN
+// The micro-kernels for bf16 (kernels/cpu/gemm/micro_kernel.h) that this machine has, each against the reference, bit for bit; a NaN
 // equals any NaN.
 #include <stdio.h>
 
@@ -8,26 +8,26 @@
 #include "tests/kernels/kernel_test.h"
 
 #ifdef STARRING_AMX
-#define FIRST_WAY CPU_KERNEL_AMX
+#define FIRST_KERNEL CPU_KERNEL_AMX
 #else
-#define FIRST_WAY CPU_KERNEL_FMA
+#define FIRST_KERNEL CPU_KERNEL_FMA
 #endif
 
-// Calls check for each way that this machine has, its name in way_now. One that cpu_kernel_resolve finds wrong fails here.
-static const char *way_now;
-static void each_way(void (*check)(enum cpu_kernel kernel)) {
+// Calls check for each micro-kernel that this machine has, its name in kernel_now. One that cpu_kernel_resolve finds wrong fails here.
+static const char *kernel_now;
+static void each_kernel(void (*check)(enum cpu_kernel kernel)) {
 #ifdef TARGET_AMX
     amx_trapped();  // again: cmocka takes SIGILL before each test
 #endif
     int found = 0;
-    for (int k = FIRST_WAY; k < CPU_KERNEL_COUNT; k++) {
-        enum cpu_kernel way;
+    for (int k = FIRST_KERNEL; k < CPU_KERNEL_COUNT; k++) {
+        enum cpu_kernel resolved;
         const char *why;
         const struct micro_kernel *row = micro_kernel_of(DT_BF16, (enum cpu_kernel)k);
         if (row->unsupported && row->unsupported()) continue;
-        way_now = cpu_kernel_name((enum cpu_kernel)k);
-        if (cpu_kernel_resolve((enum cpu_kernel)k, &way, &why) != 0) fail_msg("%s: %s", way_now, why);
-        check(way);
+        kernel_now = cpu_kernel_name((enum cpu_kernel)k);
+        if (cpu_kernel_resolve((enum cpu_kernel)k, &resolved, &why) != 0) fail_msg("%s: %s", kernel_now, why);
+        check(resolved);
         found++;
     }
     if (!found) skip();  // AMX that the system does not lend, or the compiler does not know
@@ -37,7 +37,7 @@ static void assert_same_bits(enum dtype dt, const void *got, const void *want, i
     for (int64_t i = 0; i < n; i++) {
         float x = dtype_load(dt, got, (size_t)i), y = dtype_load(dt, want, (size_t)i);
         if (f32_to_bits(x) != f32_to_bits(y) && !(isnan(x) && isnan(y)))
-            fail_msg("%s, %s: element %lld is %a, not %a", way_now, what, (long long)i, (double)x, (double)y);
+            fail_msg("%s, %s: element %lld is %a, not %a", kernel_now, what, (long long)i, (double)x, (double)y);
     }
 }
 
@@ -134,10 +134,10 @@ static void check_products(enum cpu_kernel kernel) {
 }
 static void test_products(void **state) {
     (void)state;
-    each_way(check_products);
+    each_kernel(check_products);
 }
 
-// Shapes that cross every level of blocking of every way.
+// Shapes that cross every level of blocking of every micro-kernel.
 static void check_large(enum cpu_kernel kernel) {
     static const int64_t shapes[][3] = {{2100, 5, 40}, {20, 800, 40}, {300, 40, 1100}};
     for (int s = 0; s < 3; s++) {
@@ -157,10 +157,10 @@ static void check_large(enum cpu_kernel kernel) {
 }
 static void test_large(void **state) {
     (void)state;
-    each_way(check_large);
+    each_kernel(check_large);
 }
 
-// ---------------------------------------------------------------- attention: whichever way, the same bits
+// ---------------------------------------------------------------- attention: whichever micro, the same bits
 static void check_attention(enum cpu_kernel kernel) {
     static const int64_t shapes[][2] = {{1, 8}, {29, 20}, {96, 64}, {203, 33}};  // times, size of a head
     enum { B = 2, H = 4, KV = 2 };
@@ -195,7 +195,7 @@ static void check_attention(enum cpu_kernel kernel) {
 }
 static void test_attention(void **state) {
     (void)state;
-    each_way(check_attention);
+    each_kernel(check_attention);
 }
 
 // ---------------------------------------------------------------- what a Xeon with AMX computed
@@ -218,12 +218,12 @@ static uint16_t measured_number(int mode, const int from[2]) {
 
 static void check_measured(enum cpu_kernel kernel) {
     enum { EDGE = 16, K = BF16_BLOCK, TILE = 32 };
-    const struct micro_kernel *way = micro_kernel_of(DT_BF16, kernel);
-    char *a_panel = kt_alloc(DT_U8, (int64_t)panel_bytes(way, way->rows, K));
-    char *b_panel = kt_alloc(DT_U8, (int64_t)panel_bytes(way, way->columns, K));
+    const struct micro_kernel *micro = micro_kernel_of(DT_BF16, kernel);
+    char *a_panel = kt_alloc(DT_U8, (int64_t)panel_bytes(micro, micro->rows, K));
+    char *b_panel = kt_alloc(DT_U8, (int64_t)panel_bytes(micro, micro->columns, K));
     uint64_t hash = 14695981039346656037u;
     measured_state = 88172645463325252u;
-    if (way->begin) way->begin();
+    if (micro->begin) micro->begin();
     for (int round = 0; round < 20000; round++) {
         uint16_t a[EDGE * K], b[EDGE * K];
         float c[EDGE * EDGE], sums[EDGE * EDGE];
@@ -240,34 +240,34 @@ static void check_measured(enum cpu_kernel kernel) {
         uint16_t columns[EDGE * K];  // (column, k)
         for (int j = 0; j < EDGE; j++)
             for (int k = 0; k < K; k++) columns[j * K + k] = b[k / 2 * K + 2 * j + k % 2];
-        for (int j = 0; j < EDGE; j += way->columns)
-            for (int i = 0; i < EDGE; i += way->rows) {
-                int rows = EDGE - i < way->rows ? EDGE - i : way->rows,
-                    width = EDGE - j < way->columns ? EDGE - j : way->columns;
+        for (int j = 0; j < EDGE; j += micro->columns)
+            for (int i = 0; i < EDGE; i += micro->rows) {
+                int rows = EDGE - i < micro->rows ? EDGE - i : micro->rows,
+                    width = EDGE - j < micro->columns ? EDGE - j : micro->columns;
                 float tile[TILE * TILE] = {0};
-                way->pack_a(&(struct operand){a + i * K, DT_BF16, K, 1}, rows, K, a_panel);
-                way->pack_b(&(struct operand){columns + j * K, DT_BF16, K, 1}, width, K, b_panel);
+                micro->pack_a(&(struct operand){a + i * K, DT_BF16, K, 1}, rows, K, a_panel);
+                micro->pack_b(&(struct operand){columns + j * K, DT_BF16, K, 1}, width, K, b_panel);
                 for (int r = 0; r < rows; r++)
-                    memcpy(tile + r * way->columns, c + (i + r) * EDGE + j, (size_t)width * sizeof *c);
-                way->tile(a_panel, b_panel, rows, K, tile, way->columns, true);
+                    memcpy(tile + r * micro->columns, c + (i + r) * EDGE + j, (size_t)width * sizeof *c);
+                micro->tile(a_panel, b_panel, rows, K, tile, micro->columns, true);
                 for (int r = 0; r < rows; r++)
-                    memcpy(sums + (i + r) * EDGE + j, tile + r * way->columns, (size_t)width * sizeof *c);
+                    memcpy(sums + (i + r) * EDGE + j, tile + r * micro->columns, (size_t)width * sizeof *c);
             }
         for (int i = 0; i < EDGE * EDGE; i++) {
             uint32_t bits = isnan(sums[i]) ? 0x7fc00000u : f32_to_bits(sums[i]);
             for (int byte = 0; byte < 4; byte++) hash = (hash ^ (bits >> 8 * byte & 255)) * 1099511628211u;
         }
     }
-    if (way->end) way->end();
+    if (micro->end) micro->end();
     KT_FREE(a_panel, b_panel);
-    if (hash != MEASURED) fail_msg("%s: hash %016llx", way_now, (unsigned long long)hash);
+    if (hash != MEASURED) fail_msg("%s: hash %016llx", kernel_now, (unsigned long long)hash);
 }
 static void test_measured(void **state) {
     (void)state;
 #ifdef STARRING_AMX
     skip();  // a minute of emulation, which computes the definition anyway
 #endif
-    each_way(check_measured);
+    each_kernel(check_measured);
 }
 
 int main(void) {
@@ -276,5 +276,5 @@ int main(void) {
         cmocka_unit_test(test_products),  cmocka_unit_test(test_large),
         cmocka_unit_test(test_attention), cmocka_unit_test(test_measured),
     };
-    return cmocka_run_group_tests_name("the ways of bf16", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("the micro-kernels for bf16", tests, NULL, NULL);
 }

@@ -116,8 +116,8 @@ static void cudnn_runs_where_it_has_a_plan(void **state) {
     assert_int_equal(fake_dnn.creates, 1);
     assert_int_equal(notes.own_forwards + notes.own_backwards, 0);
     assert_int_equal(dev_notes(&r->d.head), 0);
-    assert_int_equal(atomic_load(&r->d.did.attention_forward), DEVICE_BY_LIBRARY);
-    assert_int_equal(atomic_load(&r->d.did.attention_backward), DEVICE_BY_LIBRARY);
+    assert_int_equal(atomic_load(&r->d.used.attention_forward), DEVICE_BY_LIBRARY);
+    assert_int_equal(atomic_load(&r->d.used.attention_backward), DEVICE_BY_LIBRARY);
 }
 
 // A forward and a backward each by our own kernels, with a note each, once, that says shape and reason.
@@ -135,8 +135,8 @@ static void expect_own(struct rig *r, const char *why, const char *more) {
          more, "our own kernels run instead");
     assert_int_equal(kind, DEV_NOTE_WARNING);
     SAYS(dev_note(&r->d.head, 1, &kind), "attention's backward of B 8,", why, more);
-    assert_int_equal(atomic_load(&r->d.did.attention_forward), DEVICE_BY_OWN);
-    assert_int_equal(atomic_load(&r->d.did.attention_backward), DEVICE_BY_OWN);
+    assert_int_equal(atomic_load(&r->d.used.attention_forward), DEVICE_BY_OWN);
+    assert_int_equal(atomic_load(&r->d.used.attention_backward), DEVICE_BY_OWN);
     assert_int_equal(r->d.slice_sequences, 0);
 }
 
@@ -217,7 +217,7 @@ static void fp32_is_our_own_without_a_word(void **state) {
     assert_int_equal(run_backward(r, DT_F32), 0);
     assert_int_equal(fake_dnn.creates, 0);
     assert_int_equal(dev_notes(&r->d.head), 0);
-    assert_int_equal(atomic_load(&r->d.did.attention_forward), DEVICE_BY_OWN);
+    assert_int_equal(atomic_load(&r->d.used.attention_forward), DEVICE_BY_OWN);
 }
 
 static void own_never_opens_a_handle(void **state) {

@@ -91,7 +91,7 @@ static void gelu_goes_with_the_product(void **state) {
     assert_int_equal(notes.products, 4);
     assert_int_equal(notes.forwards + notes.backwards, 0);
     assert_int_equal(dev_notes(&r->d.head), 0);
-    assert_int_equal(atomic_load(&r->d.did.gelu), DEVICE_BY_LIBRARY);
+    assert_int_equal(atomic_load(&r->d.used.gelu), DEVICE_BY_LIBRARY);
 }
 
 static void expect_apart(struct rig *r, enum dtype dt) {
@@ -122,7 +122,7 @@ static void gelu_apart_where_it_is_faster(void **state) {
     r->d.sm_version = 120;
     expect_apart(r, DT_F16);
     assert_int_equal(dev_notes(&r->d.head), 0);
-    assert_int_equal(atomic_load(&r->d.did.gelu), DEVICE_BY_OWN);
+    assert_int_equal(atomic_load(&r->d.used.gelu), DEVICE_BY_OWN);
 }
 
 static void gelu_as_it_was_chosen(void **state) {
@@ -204,13 +204,13 @@ static void bias_gradient_as_it_was_chosen(void **state) {
     expect_own_sums(r, &m);
     r->d.wanted.bias_grad = CUDA_BIAS_GRAD_KERNEL;
     expect_own_sums(r, &m);
-    assert_int_equal(atomic_load(&r->d.did.bias_grad), DEVICE_BY_OWN);
+    assert_int_equal(atomic_load(&r->d.used.bias_grad), DEVICE_BY_OWN);
     r->d.wanted.bias_grad = CUDA_BIAS_GRAD_EPILOGUE;
     assert_int_equal(cuda_matmul(&r->s, &m), 0);
     assert_int_equal(notes.bias_grads, 2);
     assert_int_equal(notes.how.epilogue, CUBLASLT_EPILOGUE_BGRADB);
     assert_true(notes.how.bias == GRAD && notes.how.bias_type == CUDA_R_16BF && notes.d == C && notes.b == A);
-    assert_int_equal(atomic_load(&r->d.did.bias_grad), DEVICE_BY_LIBRARY | DEVICE_BY_OWN);
+    assert_int_equal(atomic_load(&r->d.used.bias_grad), DEVICE_BY_LIBRARY | DEVICE_BY_OWN);
     assert_int_equal(dev_notes(&r->d.head), 0);
     m.accumulate = true;
     expect_own_sums(r, &m);

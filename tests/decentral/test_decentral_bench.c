@@ -58,7 +58,7 @@ static void shapes_are_those_of_nccl_tests(void **state) {
     assert_int_equal(bench_shape_bytes(&least), 32);
 
     struct bench_row row = {.shape = bench_shape_of(named("all_reduce"), 4, DT_F32, 4000)};
-    row.figure[OUT_OF_PLACE] = (struct bench_figure){.there = true, .seconds = 1e-6};
+    row.figure[OUT_OF_PLACE] = (struct bench_figure){.measured = true, .seconds = 1e-6};
     assert_true(fabs(bench_algorithm_rate(&row, OUT_OF_PLACE) - 4e9) < 1);
     assert_true(fabs(bench_bus_rate(&row, OUT_OF_PLACE) - 6e9) < 1);
     assert_true(bench_bus_rate(&row, IN_PLACE) == 0);
@@ -186,7 +186,7 @@ static void see_row(void *ctx, const struct bench_row *row) {
     s->rows++;
     for (int p = 0; p < BENCH_PLACES; p++) {
         s->wrong += row->figure[p].wrong;
-        if (!row->figure[p].there) continue;
+        if (!row->figure[p].measured) continue;
         s->timed++;
         assert_true(isfinite(row->figure[p].seconds) && row->figure[p].seconds > 0);
     }

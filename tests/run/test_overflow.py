@@ -20,7 +20,8 @@ LOST = ["train", "--model", "tiny", "--data", "demo", "--steps", "6", "--seq", "
 class Lost(Runs):
     def test_every_topology(self):
         for topology in ("local", "zero:0", "zero:3", "gossip", "ps:sync", "ps:async", "ps:ringleader", "ps:ssp:1", "ps:backup:1", "ps:quorum:1"):
-            workers = ["--workers", "1" if topology == "local" else "2"]
+            # A ringleader's update needs a gradient of each worker: a late one of two might come after the other has taken all batches.
+            workers = ["--workers", "1" if topology in ("local", "ps:ringleader") else "2"]
             for more in ([], ["--dtype", "bf16"], ["--local-steps", "2"]):
                 if more[:1] == ["--local-steps"] and topology not in ("zero:0", "ps:sync", "ps:async"):
                     continue

@@ -187,7 +187,7 @@ static void a_topology_says_why_its_bits_are_its_own(void **state) {
         {"{\"topology\": \"ps:ssp:0\"}", NULL, LOSS_OF_ALL},
         {"{\"topology\": \"ps:backup:0\"}", NULL, LOSS_OF_ALL},
         {"{\"topology\": \"ps:quorum:2\", \"workers\": 2}", NULL, LOSS_OF_ALL},
-        {"{\"topology\": \"ps:async\"}", "the moment it arrives", LOSS_OF_RANK_0},
+        {"{\"topology\": \"ps:async\"}", "by itself, when it arrives", LOSS_OF_RANK_0},
         {"{\"topology\": \"ps:ssp:2\"}", "run ahead", LOSS_OF_ALL},
         {"{\"topology\": \"ps:ssp:2\", \"parameter_server\": {\"read\": \"oldest\"}}", "read oldest",
          LOSS_OF_ALL},

@@ -36,7 +36,7 @@ enum figure_join {
     JOIN_NONE,
     JOIN_SUM,   // over all ranks
     JOIN_MOST,  // the largest of all ranks
-    JOIN_BOTH,  // the sum under "totals", the largest under "busiest"
+    JOIN_BOTH,  // the sum under "totals", the largest under "busiest"; `to` is "totals.NAME"
     JOIN_MEAN_OF_WORKERS,
     JOIN_MOST_OF_WORKERS,
     JOIN_FIRST,  // worker 0's

@@ -10,6 +10,7 @@
 
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
+#include "ps/job/shard_map.h"
 #include "ps/job/timing.h"
 #include "ps/star.h"
 #include "shared/config/config.h"
@@ -170,6 +171,19 @@ static inline void toy_grad(const struct toy_case *t, const struct layout *l, in
     }
     if (step == t->overflow_step && worker == t->workers - 1 && u == 1)
         dtype_store(t->dtype, out, 3, INFINITY);
+}
+
+// The gradient of one key (part), of the job's batch, on the key's weights. weights, out: (part's elements) of t->dtype.
+static inline void toy_key_grad(const struct toy_case *t, const struct layout *l,
+                                const struct partition *part, const char *weights, int64_t batch, void *out) {
+    size_t size = dtype_size(t->dtype), bytes = (size_t)(part->end - part->begin) * size;
+    unsigned long all = (unsigned long)l->units[part->unit].n_pad;
+    char *unit = xcalloc(all, size), *grad = xcalloc(all, size);
+    memcpy(unit + (size_t)part->begin * size, weights, bytes);
+    toy_grad(t, l, part->unit, (int)(batch % t->workers), batch / t->workers, unit, grad);
+    memcpy(out, grad + (size_t)part->begin * size, bytes);
+    free(unit);
+    free(grad);
 }
 
 static inline double toy_loss(const struct toy_case *t, int worker, int64_t step) {

@@ -54,20 +54,6 @@ static void publish(const struct run *r, struct plain_key *k) {
     for (int64_t i = 0; i < k->n; i++) dtype_store(r->t.dtype, out, i, k->master[i]);
 }
 
-// The gradient of the batch on the key's weights of that version.
-static void gradient(const struct run *r, const struct partition *p, const char *weights, int64_t batch,
-                     void *out) {
-    const struct layout *l = r->s->l;
-    size_t size = dtype_size(r->t.dtype);
-    unsigned long all = (unsigned long)l->units[p->unit].n_pad;
-    char *unit = xcalloc(all, size), *grad = xcalloc(all, size);
-    memcpy(unit + (size_t)p->begin * size, weights, (size_t)(p->end - p->begin) * size);
-    toy_grad(&r->t, l, p->unit, (int)(batch % r->t.workers), batch / r->t.workers, unit, grad);
-    memcpy(out, grad + (size_t)p->begin * size, (size_t)(p->end - p->begin) * size);
-    free(unit);
-    free(grad);
-}
-
 static void update(const struct run *r, const struct partition *p, struct plain_key *k, const void *grad,
                    float lr, float scale, int pushes) {
     struct update_range range = {.unit = &r->s->l->units[p->unit],
@@ -109,7 +95,7 @@ static void train_key(struct run *r, int key) {
         int64_t age = 0;
         for (int64_t v = x->version + 1; v <= k.version; v++) age += k.weights[v] != NULL;
         r->ages += age > 1;
-        gradient(r, p, k.weights[x->version], x->batch, grad);
+        toy_key_grad(&r->t, r->s->l, p, k.weights[x->version], x->batch, grad);
         double own = t->damping && age > 1 ? 1.0 / (double)age : 1.0;
         float scale = scale_of(t, x->batch);
         double gate = age < t->age_cutoff ? (1 + cos(M_PI * (double)age / (double)t->age_cutoff)) / 2 : 0;

@@ -67,19 +67,6 @@ static bool is_done(const struct plain *p, int w) {
     return false;
 }
 
-static void gradient(const struct run *r, const struct partition *p, const char *weights, int64_t batch,
-                     void *out) {
-    const struct layout *l = r->s->l;
-    size_t size = dtype_size(r->t.dtype);
-    unsigned long all = (unsigned long)l->units[p->unit].n_pad;
-    char *unit = xcalloc(all, size), *grad = xcalloc(all, size);
-    memcpy(unit + (size_t)p->begin * size, weights, (size_t)(p->end - p->begin) * size);
-    toy_grad(&r->t, l, p->unit, (int)(batch % r->t.workers), batch / r->t.workers, unit, grad);
-    memcpy(out, grad + (size_t)p->begin * size, (size_t)(p->end - p->begin) * size);
-    free(unit);
-    free(grad);
-}
-
 static void add(const struct run *r, const struct plain *k, struct table *x, const void *grad,
                 int64_t batch) {
     int64_t tokens = tokens_of(&r->t, batch);
@@ -147,7 +134,7 @@ static void train_key(struct run *r, int key) {
         const struct arrival *x = arrivals_at(r->record[p->shard], key, i);
         int w = x->worker;
         if (skips(t, x->batch)) continue;
-        gradient(r, p, k.model[w], x->batch, grad);
+        toy_key_grad(&r->t, r->s->l, p, k.model[w], x->batch, grad);
         if (is_done(&k, w)) {
             add(r, &k, &k.next[w], grad, x->batch);
             pending[w]++;

@@ -80,7 +80,8 @@ class Late(Case):
             self.assertEqual(len(self.lines("logged", "updates.jsonl")), 2 * STEPS * len(keys))
             self.assertEqual(len(s["dropped_pushes"]), 2)
             self.assertGreaterEqual(self.summary("sync")["seconds"], 0.040 * STEPS)
-            self.assertIn(f"\nlate        worker {late} in {lacks[late]} of 30 steps", self.run_it("summary", "backup").stdout)
+            # On a busy machine another worker may be late at some steps as well, and the line names every one.
+            self.assertRegex(self.run_it("summary", "backup").stdout, rf"\nlate  .*\bworker {late} in {lacks[late]} of 30 steps")
 
     def test_grace(self):
         """A quorum waits a while for others: a delay within it costs no gradients, one beyond it does."""

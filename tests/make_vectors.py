@@ -3,6 +3,7 @@
 
     python3 tests/make_vectors.py [OUT [NAME..]]    needs torch, numpy, safetensors; transformers when installed
     python3 tests/make_vectors.py [OUT] --greedy    greedy.json alone, from the weights there; needs transformers
+    python3 tests/make_vectors.py [OUT] --lora      NAME/lora alone, from the weights there; needs peft
 
 The models are defined here from their papers and, when transformers is installed, compared with its
 own classes for them (logits and every gradient). For each model it writes
@@ -14,6 +15,9 @@ own classes for them (logits and every gradient). For each model it writes
                                                losses[i] is the mean loss before update i+1
     NAME/greedy.json                           prompts and what transformers' generate() appends without sampling,
                                                in fp32, from the initial weights (tests/model/test_shared_generate.c)
+    NAME/lora/                                 a LoRA adapter over the initial weights, as peft saves it; under its
+                                               names in gradients/ and after/ adapter_model.safetensors what training
+                                               the adapter alone gives, and expected.safetensors with logits, losses
 
 AdamW: lr 1e-3, betas (0.9, 0.95), eps 1e-8, weight decay 0.1 on matrices only, no clipping.
 """
@@ -28,6 +32,16 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 BATCH, SEQ, STEPS = 2, 11, 10
+LORA_RANK, LORA_ALPHA = 4, 6
+ADAPTER_PREFIX, A_NAME, B_NAME = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+# Target modules of each model's adapter: all, some of a fused product, and peft's choice for GPT-2 and one name that is two
+# modules.
+LORA_TARGETS = {
+    "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+    "qwen": ["q_proj", "v_proj"],
+    "mistral": ["k_proj", "o_proj", "up_proj"],
+    "gpt2": ["c_attn", "c_proj", "c_fc"],
+}
 GREEDY_CASES, GREEDY_TOKENS, GREEDY_MARGIN = 4, 40, 0.01
 COMMON = {
     "vocab_size": 37,
@@ -365,12 +379,107 @@ def write_vectors(name, out):
     )
 
 
+def lora_modules(c, targets):
+    """Names of the modules that an adapter changes, with the shape (out, in) of their product."""
+    conv1d = c["model_type"] == "gpt2"
+    for name, shape in shapes_of(c).items():
+        module = name.removesuffix(".weight")
+        if len(shape) == 2 and module.rsplit(".", 1)[-1] in targets:
+            yield module, shape[::-1] if conv1d else shape
+
+
+def with_adapter(c, w, adapter, scale):
+    """The weights with the adapter's products added: W + scale B A (transposed for Conv1D)."""
+    w = dict(w)
+    for name, a in adapter.items():
+        if name.endswith(A_NAME):
+            added = scale * adapter[name.removesuffix(A_NAME) + B_NAME] @ a
+            weight = name.removeprefix(ADAPTER_PREFIX).removesuffix(A_NAME) + ".weight"
+            w[weight] = w[weight] + (added.T if c["model_type"] == "gpt2" else added)
+    return w
+
+
+def save_with_peft(directory, base, targets, adapter, tokens, targets_of_tokens, logits, gradients):
+    """Lets peft write its two files, and compares its logits and gradients with ours."""
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64, attn_implementation="eager")
+    model.name_or_path = ".."
+    conv1d = model.config.model_type == "gpt2"
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=LORA_RANK,
+        lora_alpha=LORA_ALPHA,
+        target_modules=sorted(targets),
+        fan_in_fan_out=conv1d,
+        base_model_name_or_path="..",
+    )
+    model = peft.get_peft_model(model, config).eval()
+    loaded = peft.set_peft_model_state_dict(model, adapter)
+    assert not loaded.unexpected_keys, loaded.unexpected_keys
+    theirs = model(tokens).logits
+    torch.testing.assert_close(theirs, logits, rtol=1e-5, atol=1e-5)
+    mean_loss(theirs, targets_of_tokens).backward()
+    named = {k.replace(".default", ""): v for k, v in model.named_parameters() if v.requires_grad}
+    assert set(named) == set(gradients), set(named) ^ set(gradients)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(named[name].grad, gradient, rtol=1e-4, atol=1e-6)
+    model.float().save_pretrained(directory, save_embedding_layers=False)
+    (directory / "README.md").unlink()  # a card for the hub
+    # A set has no order from run to run.
+    path = directory / "adapter_config.json"
+    text = json.loads(path.read_text())
+    path.write_text(json.dumps({**text, "target_modules": sorted(text["target_modules"])}, indent=2) + "\n")
+    print(f"{base.name}: logits and {len(gradients)} gradients of the adapter agree with peft {peft.__version__}")
+
+
+def write_lora(base):
+    c = json.loads((base / "config.json").read_text())
+    targets, scale = LORA_TARGETS[base.name], LORA_ALPHA / LORA_RANK
+    w = {k: v.double() for k, v in load_file(base / "model.safetensors").items()}
+    expected = load_file(base / "expected.safetensors")
+    tokens, labels = expected["tokens"], expected["targets"]
+    generator = torch.Generator().manual_seed(99)
+    adapter = {}
+    for module, (rows, columns) in lora_modules(c, targets):
+        for side, shape in ((A_NAME, (LORA_RANK, columns)), (B_NAME, (rows, LORA_RANK))):
+            x = 0.2 * torch.randn(shape, generator=generator, dtype=torch.float64)
+            # B is not zero, as it is before training, so that A has a gradient.
+            adapter[ADAPTER_PREFIX + module + side] = x.float().double().requires_grad_()
+    optimizer = torch.optim.AdamW(adapter.values(), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    directory, file, losses = base / "lora", "adapter_model.safetensors", []
+    directory.mkdir(exist_ok=True)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        logits = logits_of(c, with_adapter(c, w, adapter, scale), tokens)
+        loss = mean_loss(logits, labels)
+        loss.backward()
+        losses.append(loss.item())
+        if step == 0:
+            first = {"logits": logits.detach()}
+            gradients = {k: v.grad.clone() for k, v in adapter.items()}
+            initial = {k: v.detach().clone() for k, v in adapter.items()}
+            save_with_peft(directory, base, targets, initial, tokens, labels, logits.detach(), gradients)
+            saved = load_file(directory / file)
+            assert all(torch.equal(saved[k].double(), v) for k, v in initial.items())
+            save(directory / "gradients" / file, {k: g.float() for k, g in gradients.items()})
+        optimizer.step()
+    save(directory / "after" / file, {k: v.float() for k, v in adapter.items()})
+    save(directory / "expected.safetensors", {**first, "losses": torch.tensor(losses, dtype=torch.float64)})
+    print(f"{base.name}: {len(adapter)} matrices of the adapter, loss {losses[0]:.6f} -> {losses[-1]:.6f}")
+
+
 def main():
-    words = [word for word in sys.argv[1:] if word != "--greedy"]
+    words = [word for word in sys.argv[1:] if word not in ("--greedy", "--lora")]
     out = pathlib.Path(words[0]) if words else pathlib.Path(__file__).parent / "data" / "vectors"
     for name in words[1:] or CONFIGS:
+        if "--lora" in sys.argv:
+            write_lora(out / name)
+            continue
         if "--greedy" not in sys.argv:
             write_vectors(name, out)
+            write_lora(out / name)
         if "sliding_window" not in CONFIGS[name]:  # what is generated outgrows the window
             write_greedy(out / name)
 

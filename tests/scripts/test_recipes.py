@@ -32,15 +32,15 @@ def names():
     return sorted(os.path.basename(p)[:-3] for p in glob.glob(os.path.join(PAGES, "*.md")) if not p.endswith("README.md"))
 
 
-def recipe(name):
-    """The JSON file of a page."""
-    return next((path for path in (f"{RECIPES}/{name}.json", f"{STUDIES}/{name}.json") if os.path.exists(os.path.join(TOP, path))), None)
-
-
 def commands(name):
     """The commands that a page shows, as lists of words."""
     lines = re.findall(r"^    ((?:sudo )?(?:experiments|build)/\S.*)$", text_of(name), re.MULTILINE)
     return [[w for w in shlex.split(line) if w != "sudo"] for line in lines]
+
+
+def recipes(name):
+    """The JSON files that the commands of a page name."""
+    return {w for command in commands(name) for w in command if w.startswith((RECIPES + "/", STUDIES + "/"))}
 
 
 def run(*argv):
@@ -102,18 +102,17 @@ def demo_figures(text):
 
 class Recipes(unittest.TestCase):
     def test_each_recipe_has_its_page_and_each_page_its_recipe(self):
-        recipes = {os.path.basename(p)[:-5] for folder in (RECIPES, STUDIES) for p in glob.glob(os.path.join(TOP, folder, "*.json"))}
-        self.assertEqual(recipes - {"memory-model", "quick"}, set(names()))
+        there = {os.path.relpath(p, TOP) for folder in (RECIPES, STUDIES) for p in glob.glob(os.path.join(TOP, folder, "*.json"))}
+        self.assertEqual(there - {f"{STUDIES}/quick.json"} - set().union(*(recipes(name) for name in names())), set())
         with open(os.path.join(PAGES, "README.md"), encoding="utf-8") as f:
             index = f.read()
         for name in names():
             self.assertIn(f"[{name}]({name}.md)", index)
-            self.assertTrue([c for c in commands(name) if recipe(name) in c], f"{name}: no command")
+            self.assertTrue(recipes(name), f"{name}: no command")
 
     def test_the_program_takes_every_recipe(self):
-        for name in [name for name in names() if recipe(name).startswith(RECIPES)]:
-            with self.subTest(recipe=name):
-                path = f"{RECIPES}/{name}.json"
+        for path in [os.path.relpath(p, TOP) for p in glob.glob(os.path.join(TOP, RECIPES, "*.json"))]:
+            with self.subTest(recipe=path):
                 for topology in ("ps:sync", "zero:2"):
                     status, _, err = run("train", "-c", path, "--topology", topology, "--print-config")
                     self.assertEqual((status, "warning" in err, "unknown" in err), (0, False, False), err)
@@ -135,7 +134,7 @@ class Recipes(unittest.TestCase):
                     self.assertEqual(status, 0, err)
         elif program == "experiments/consistency.py":  # what the program makes of its rows: test_consistency.py
             self.assertTrue(plan.read(os.path.join(TOP, consistency.parse(list(words)).study)).rows)
-        elif program == "experiments/netlab.py":
+        elif program in ("experiments/netlab.py", "experiments/underflow.py"):
             p = subprocess.run([sys.executable, os.path.join(TOP, program), *words, "--help"], capture_output=True, check=False)
             self.assertEqual(p.returncode, 0)
         else:
@@ -170,6 +169,40 @@ class Figures(Runs):
                 self.assertEqual(row[column], f"{predicted.get(kind, 0) * 1e-6:.2f}")
             for moment in ("model created", "before the step", "after the step"):
                 self.assertEqual(int(moments[f"zero:{stage['stage']}"][moment]), round(predicted["total"] * 1e-6))
+
+    def test_memory_of_pytorch_s_recipe_by_formula(self):
+        """Its allocator takes 2 MiB at a time and splits off only what leaves more than 1 MiB."""
+        weight, bias = -(-4 * 2000 * 2000 // (1 << 21)) << 21, -(-4 * 2000 // 512) * 512
+        w, one = 20 * (weight + bias), 4 * 2000 * 2000
+        buckets, scratch = 20 * (one + 8000) + weight - one, 2 * weight
+        made = {"model created": w, "+ DDP": w + buckets, "before the step": 2 * w + buckets,
+                "after the step, sharded": 3 * w + buckets + scratch, "after the step, Adam": 4 * w + buckets + scratch}
+        shown = rows("memory", "MB by the formula")
+        self.assertEqual({k: (r["MB by the formula"], int(r["published"])) for k, r in shown.items()},
+                         {k: (f"{v * 1e-6:.1f}", int(v // 1e6)) for k, v in made.items()})
+
+    def test_memory_of_a_transformer_as_large(self):
+        shown = rows("memory", "formula of zero:0, zero:1")
+        for topology in ("zero:0", "zero:1"):
+            said = dry(f"{RECIPES}/memory-79m.json", topology)["memory"][0]
+            self.assertEqual(int(shown["predicted = measured (bytes)"][topology]), said["predicted_bytes"])
+            self.assertEqual([shown[k][topology] for k in ("weights", "gradients", "moments", "activations, 1 x 64 tokens", "workspace", "predicted = measured")],
+                             [f"{n * 1e-6:.1f}" for n in (*(said["predicted"][k] for k in ("parameter", "gradient", "optimizer", "activation", "workspace")),
+                                                          said["predicted_bytes"])])
+
+    def test_gradients_that_vanish(self):
+        argv = next(c for c in commands("underflow") if "demo" in c)
+        p = subprocess.run([sys.executable, *argv, "--json"], cwd=TOP, capture_output=True, text=True, check=False, env={**os.environ, "STARRING": PROGRAM})
+        self.assertEqual(p.returncode, 0, p.stderr)
+        said = json.loads(p.stdout)
+        number = lambda cell: int(cell.replace(",", ""))
+        row = rows("underflow", "demo's model, 8 x 256 tokens")["all"]
+        self.assertEqual([number(row["elements"])] + [number(row[f"scale {s:g}"]) for s in said["scales"]],
+                         [said["rows"][-1]["elements"]] + [s["vanished"] for s in said["rows"][-1]["scales"]])
+        shown = {row["gradient"]: row for row in rows("underflow", "divided again").values()}
+        for e in said["example"]:
+            self.assertEqual([shown[f"{e['gradient']:.0e}"][k] for k in ("in fp16", "times 1024, in fp16", "divided again")],
+                             [f"{e[k]:.4g}" for k in ("fp16", "scaled", "back")])
 
     def test_bytes_of_the_overlap_page(self):
         shown = rows("overlap", "sent per step and worker (MiB)")

@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+"""Predicts what a step of training would take on a machine that is described in a file: memory, bytes and time.
+
+examples:
+  predict.py --topology zero:1 --topology zero:3 --workers 64 --model llama-2-7b --dtype bf16 --machine dgx-h100
+  predict.py --topology ps:sync --topology zero:2 --workers 8 --servers 2 --model gpt2-124m --machine laptop --bandwidth 10Gbit
+  predict.py --topology zero:3 --workers 1024 --model llama-2-7b --dtype bf16 --machine dgx-a100 --network fat_tree:4:1
+  predict.py --topology zero:1 --workers 8 --model gpt2-124m --machine mine.json --straggle 3:2 --delay '*:exponential:20' --json
+
+Memory and bytes are the program's own (`starring train --dry-run`), and so is what a step does and in which order. The network is simulated
+with SimGrid, flow by flow; computing is what the machine file says of each unit. docs/predicting.md describes machine files, and what
+is simulated and what is not. The words behind "--" go to `starring train` as they stand.
+Needs Debian's Python with simgrid, numpy and scipy (`make deps`; /usr/bin/python3).
+Exit status: 0 done; 2 the command line is wrong, or this cannot be predicted; 130 Ctrl-C.
+"""
+import os
+import sys
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import cli
+
+
+def main(argv=None):
+    from prediction import command
+    options = command.parser(__doc__).parse_args(argv)
+    cli.needs("simgrid", "numpy")
+    return command.run(options)
+
+
+if __name__ == "__main__":
+    cli.run(main)

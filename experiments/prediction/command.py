@@ -1,0 +1,142 @@
+"""predict.py's command line, and a prediction of one row of it.
+
+`parse(words)` gives options; `predict(options, topology)` the document of one prediction (result.py), and prints nothing. Both refuse with a
+CannotPredict, or, a wrong command line, as argparse does.
+"""
+import argparse
+import json
+import sys
+
+from program import built
+
+from . import CannotPredict, dryrun, machine   # what needs packages is imported where it is used: --help needs none
+
+# Options that are the program's own: --batch of `train` and so on. The program checks them.
+PASSED = (("--model", "M", "as of `starring train`: a preset, a config.json, a directory"), ("--batch", "B", "sequences per micro-batch and worker"),
+          ("--seq", "T", "tokens per sequence"), ("--dtype", "D", "fp32, bf16 or fp16"), ("--device", "D", "default: the machine's kind"),
+          ("--straggle", "RANK:FACTOR[:P]", "slow ranks, as `starring help trouble` describes them (* is each rank)"),
+          ("--delay", "RANK:DISTRIBUTION:MS", "a rank computes longer in each step"))
+
+
+def count(words):
+    """Of argparse: a whole number above 0."""
+    if not words.isdigit() or int(words) < 1:
+        raise argparse.ArgumentTypeError(f"{words!r}: expected a whole number above 0")
+    return int(words)
+
+
+def parser(about):
+    ap = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    ap.add_argument("--topology", metavar="T", action="append", help="zero:0-3, gossip, local, ps:sync ..; repeat it for a row each")
+    ap.add_argument("--workers", metavar="N", type=count, default=2, help="ranks that compute (default %(default)s)")
+    ap.add_argument("--servers", metavar="S", type=count, help="a star's servers")
+    for flag, metavar, words in PASSED:
+        ap.add_argument(flag, metavar=metavar, help=words)
+    ap.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="any configuration key of the program; repeatable")
+    ap.add_argument("-c", "--config", metavar="FILE", help="configuration, as of `starring train`")
+    ap.add_argument("--machine", metavar="NAME|FILE", help=f"a machine file, or one of {', '.join(machine.names()) or '(none is described)'}")
+    ap.add_argument("--bandwidth", metavar="RATE", help="of a node's network, each way, in place of the machine's: 10Gbit, 1.6Tbit, 50GB/s")
+    ap.add_argument("--latency", metavar="TIME", help="one way below one switch: 5us")
+    ap.add_argument("--network", metavar="KIND", help="switch, fat_tree[:DOWN:UP], dragonfly, torus; fat_tree:4:1 has a quarter of the links up")
+    ap.add_argument("--per-node", metavar="N", type=count, help="devices of a node that are used")
+    ap.add_argument("--steps", metavar="N", type=count, default=200, help="steps that are simulated where they differ (default %(default)s)")
+    ap.add_argument("--seed", metavar="N", type=int, default=1, help="of what is drawn (default %(default)s)")
+    ap.add_argument("--json", action="store_true", help="print the documents of all rows as one JSON array")
+    ap.add_argument("--program", metavar="FILE", default=built())
+    ap.add_argument("more", nargs="*", metavar="-- OPTIONS", help="of `starring train`, for all rows")
+    return ap
+
+
+def words_of(options, topology, described):
+    """The words of `starring train` of one row."""
+    words = ["--topology", topology, "--workers", str(1 if topology == "local" else options.workers)]
+    if options.config:
+        words += ["-c", options.config]
+    if topology.startswith("ps:") and options.servers:
+        words += ["--servers", str(options.servers)]
+    device = (described.device or {}).get("kind", "cpu")
+    given = vars(options)
+    for flag, _, _ in PASSED:
+        value = given[flag[2:]]
+        if value is None and flag == "--device":
+            value = {"gpu": "cuda"}.get(device, device)
+        if value is not None:
+            words += [flag, value]
+    # On several machines nothing is shared memory; a GPU's ring has NCCL, whatever the medium.
+    apart = options.workers > described.per_node
+    if apart and (topology.startswith("ps:") or device == "cpu") and "--medium" not in options.more:
+        words += ["--medium", "tcp"]
+    for item in options.set:
+        words += ["--set", item]
+    return words + options.more
+
+
+def straggler_of(options):
+    found = [f"{flag} {value}" for flag, value in (("--straggle", options.straggle), ("--delay", options.delay)) if value]
+    return " ".join(found) or None
+
+
+def described_machine(options):
+    if not options.machine:
+        raise CannotPredict("--machine is missing: a machine file, or one of " + (", ".join(machine.names()) or "(none is described)"))
+    return machine.changed(machine.load(options.machine), options.bandwidth, options.latency, options.network, options.per_node)
+
+
+def executor_of(topology):
+    if topology.startswith("ps:"):
+        from . import star
+        return star.execute
+    from . import ring
+    return ring.execute
+
+
+def judged(document):
+    """The judged error of predictions like this one; None: nothing like it was judged."""
+    try:
+        from . import judge
+    except ImportError:
+        return None
+    return judge.error_of(document)
+
+
+def predict(options, topology):
+    """The document of one row."""
+    from . import result
+    described = described_machine(options)
+    asked = dryrun.ask(options.program, words_of(options, topology, described))
+    outcome = executor_of(asked.topology)(asked, described, options.straggle, options.delay, options.steps, options.seed)
+    document = result.document(asked, described, straggler_of(options), outcome)
+    document["error"] = judged(document)
+    return document
+
+
+def crossing(documents):
+    """A sentence on which row's step is the shortest, by how much."""
+    if len(documents) < 2:
+        return None
+    by_time = sorted(documents, key=lambda d: d["step_seconds"]["mean"])
+    best, next_best = by_time[:2]
+    ratio = next_best["step_seconds"]["mean"] / best["step_seconds"]["mean"]
+    if ratio < 1.005:
+        return f"{best['configuration']['topology']} and {next_best['configuration']['topology']} take the same time."
+    return f"{best['configuration']['topology']} is the fastest, by {100 * (ratio - 1):.1f}% before {next_best['configuration']['topology']}."
+
+
+def run(options):
+    from . import result
+    documents = []
+    try:
+        described_machine(options)
+        for topology in options.topology or ["zero:1"]:
+            documents.append(predict(options, topology))
+    except CannotPredict as e:
+        print(f"predict.py: error: {e}", file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps(documents, indent=1))
+        return 0
+    print(result.table(documents))
+    sentence = crossing(documents)
+    if sentence:
+        print(sentence)
+    return 0

@@ -1,0 +1,215 @@
+"""A machine, as a JSON file describes it: devices, nodes, network, and times that were measured there.
+
+    name, date, sources   what it is; where each figure is from (a URL, or the command that measured it)
+    device                kind gpu|cpu, memory_bytes, memory_bytes_per_second, flops_per_second {bf16, fp16, fp32}: peaks;
+                          efficiency {product, memory}: the share of the peaks that is reached; host_link_bytes_per_second,
+                          disk_bytes_per_second: of offloaded state
+    units                 measured seconds, which count before the device's peaks: model, dtype, micro_batch_size, seq_len, threads,
+                          seconds {unit or its kind: {forward, backward}}, update_seconds_per_element, spread (of a step's computing:
+                          standard deviation / mean, 0 if left out)
+    cores                 count; ranks_share: "node" (or true): the ranks of a node share its cores; "job": all ranks share them, as in a lab
+    node                  devices, bytes_per_second (each way, of a device to others of its node), latency_seconds
+    network               kind switch|fat_tree|dragonfly|torus, bytes_per_second (of a node, each way), links_per_node, latency_seconds (one
+                          way below one switch), oversubscription, efficiency (payload / rate), per_message_seconds
+    server                what a star's server does with bytes: sum_bytes_per_second, update_elements_per_second, threads, reply_seconds
+
+Seconds, bytes and flops are plain numbers. `load` finds a file or a name of machines/; `changed` applies --bandwidth, --latency, --network
+and --per-node; each refuses with a CannotPredict that names the file and the key.
+"""
+import copy
+import json
+import os
+import re
+from dataclasses import dataclass
+
+import regular
+from netlab import rate
+
+from . import CannotPredict
+
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "machines")
+KINDS = ("switch", "fat_tree", "dragonfly", "torus")
+BYTES_PER_SECOND = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
+SECONDS = {"s": 1, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+# What a section may hold. A number is at least `least`; ("number", least, default), ("words", possible or None), ("map",).
+POSITIVE = 1e-300
+SECTIONS = {
+    "device": {"kind": ("words", ("gpu", "cpu")), "memory_bytes": ("number", 0, None), "memory_bytes_per_second": ("number", POSITIVE, None),
+               "flops_per_second": ("map",), "efficiency": ("map",), "host_link_bytes_per_second": ("number", POSITIVE, None),
+               "disk_bytes_per_second": ("number", POSITIVE, None)},
+    "units": {"model": ("words", None), "dtype": ("words", None), "micro_batch_size": ("number", 1, None), "seq_len": ("number", 1, None),
+              "threads": ("number", 1, 1), "seconds": ("map",), "update_seconds_per_element": ("number", 0, None), "spread": ("number", 0, 0)},
+    "cores": {"count": ("number", 1, None), "ranks_share": ("any",)},
+    "node": {"devices": ("number", 1, 1), "bytes_per_second": ("number", POSITIVE, None), "latency_seconds": ("number", 0, 0)},
+    "network": {"kind": ("words", KINDS), "bytes_per_second": ("number", POSITIVE, None), "links_per_node": ("number", 1, 1),
+                "latency_seconds": ("number", 0, 0), "oversubscription": ("number", 1, 1), "efficiency": ("number", POSITIVE, 1),
+                "per_message_seconds": ("number", 0, 0)},
+    "server": {"sum_bytes_per_second": ("number", POSITIVE, None), "update_elements_per_second": ("number", POSITIVE, None),
+               "threads": ("number", 1, 1), "reply_seconds": ("number", 0, 0)},
+}
+REQUIRED = {"node": ("bytes_per_second",), "network": ("kind", "bytes_per_second"), "cores": ("count",),
+            "units": ("model", "dtype", "micro_batch_size", "seq_len", "seconds")}
+OTHERS = ("name", "date", "sources", "notes")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """told: the file's JSON, checked, with the numbers that may be left out filled in; a section that may be null is None."""
+    told: dict
+    path: str
+
+    def __getattr__(self, name):
+        if name in SECTIONS:
+            return self.told.get(name)
+        raise AttributeError(name)
+
+    @property
+    def name(self):
+        return self.told["name"]
+
+    @property
+    def per_node(self):
+        return int(self.node["devices"])
+
+    @property
+    def rate(self):
+        """Payload bytes per second of a node's network, each way."""
+        return self.network["bytes_per_second"] * self.network["efficiency"]
+
+    @property
+    def threads(self):
+        """Threads that a rank's computing was measured with."""
+        return self.units["threads"] if self.units else 1
+
+    def cores_of(self, node):
+        """The number of the set of cores that this node's ranks share; None: each rank has what it needs."""
+        share = self.cores and self.cores.get("ranks_share")
+        return None if not share else 0 if share == "job" else node
+
+
+def is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value and abs(value) != float("inf")
+
+
+def check_value(where, rule, value):
+    if rule[0] == "number" and not (is_number(value) and value >= rule[1]):
+        raise CannotPredict(f"{where}: {json.dumps(value)}: expected a number{' above 0' if rule[1] == POSITIVE else f', at least {rule[1]:g}'}")
+    if rule[0] == "words" and not isinstance(value, str):
+        raise CannotPredict(f"{where}: {json.dumps(value)}: expected a text")
+    if rule[0] == "words" and rule[1] and value not in rule[1]:
+        raise CannotPredict(f"{where}: \"{value}\": possible are {', '.join(rule[1])}")
+    if rule[0] == "map":
+        if not isinstance(value, dict) or not value:
+            raise CannotPredict(f"{where}: expected an object of numbers")
+        for key, number in value.items():
+            if isinstance(number, dict):
+                check_value(f"{where}.{key}", rule, number)
+            else:
+                check_value(f"{where}.{key}", ("number", 0), number)
+
+
+def checked(told, path):
+    """The Machine of a file's JSON."""
+    if not isinstance(told, dict):
+        raise CannotPredict(f"{path}: expected an object: docs/predicting.md describes a machine file")
+    told = copy.deepcopy(told)
+    told.setdefault("name", os.path.splitext(os.path.basename(path))[0])
+    for key in told:
+        if key not in SECTIONS and key not in OTHERS:
+            raise CannotPredict(f"{path}: {key}: unknown; a machine has {', '.join((*OTHERS, *SECTIONS))}")
+    for section, rules in SECTIONS.items():
+        value = told.get(section)
+        if value is None:
+            if section in ("node", "network"):
+                raise CannotPredict(f"{path}: {section} is missing")
+            told[section] = None
+            continue
+        if not isinstance(value, dict):
+            raise CannotPredict(f"{path}: {section}: expected an object")
+        for key, given in value.items():
+            if key not in rules:
+                raise CannotPredict(f"{path}: {section}.{key}: unknown; possible are {', '.join(rules)}")
+            if given is not None:
+                check_value(f"{path}: {section}.{key}", rules[key], given)
+        for key in REQUIRED.get(section, ()):
+            if value.get(key) is None:
+                raise CannotPredict(f"{path}: {section}.{key} is missing")
+        for key, rule in rules.items():
+            if rule[0] == "number" and value.get(key) is None:
+                value[key] = rule[2]
+    if told["units"] is None and told["device"] is None:
+        raise CannotPredict(f"{path}: neither units (measured times) nor device (peaks): computing takes an unknown time")
+    share = told["cores"] and told["cores"].get("ranks_share")
+    if share not in (None, True, False, "node", "job"):
+        raise CannotPredict(f"{path}: cores.ranks_share: {json.dumps(share)}: possible are true, false, \"node\", \"job\"")
+    return Machine(told, path)
+
+
+def names():
+    return sorted(name[:-5] for name in os.listdir(FOLDER) if name.endswith(".json")) if os.path.isdir(FOLDER) else []
+
+
+def load(name):
+    """The Machine of a file's path, or of a name of machines/."""
+    path = name
+    if not os.path.exists(path):
+        path = os.path.join(FOLDER, name + ".json")
+        if os.sep in name or name not in names():
+            raise CannotPredict(f"machine \"{name}\" is neither a file nor one of {', '.join(names()) or 'the described ones (there are none)'}; "
+                                "--calibrate FILE writes this machine's")
+    try:
+        with regular.open_file(path, limit=1 << 20, encoding="utf-8") as f:
+            told = json.load(f)
+    except OSError as e:
+        raise CannotPredict(f"{path}: {e.strerror}") from None
+    except ValueError as e:
+        raise CannotPredict(f"{path}: no JSON: {e}") from None
+    return checked(told, path)
+
+
+def bytes_per_second(words):
+    """Of "10gbit", "1.6Tbit/s" (bits) or "900GB/s" (bytes, with /s)."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]b)/s\s*", words, re.I)
+    if match and match.group(2)[1] == "B":
+        number = float(match.group(1)) * BYTES_PER_SECOND[match.group(2).lower()]
+        if number <= 0:
+            raise CannotPredict(f"--bandwidth {words!r}: expected more than 0")
+        return number
+    try:
+        return rate.parse(words, most=1e15) / 8
+    except ValueError:
+        raise CannotPredict(f"--bandwidth {words!r}: expected a bandwidth from 1Mbit to 1000Tbit, as 10Gbit, 1.6Tbit or, in bytes, 50GB/s") from None
+
+
+def seconds(words):
+    """Of "5us", "0.5ms"."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|ms|us|µs|ns)\s*", words)
+    if not match:
+        raise CannotPredict(f"--latency {words!r}: expected a time with its unit, as 5us, 0.5ms or 800ns")
+    return float(match.group(1)) * SECONDS[match.group(2)]
+
+
+def changed(machine, bandwidth=None, latency=None, network=None, per_node=None):
+    """The machine with the words of the command line in place of its own: --bandwidth (of a node, each way; its efficiency stays),
+    --latency, --network KIND[:DOWN:UP] (fat_tree:4:1: four times as many links down as up), --per-node (devices)."""
+    told = copy.deepcopy(machine.told)
+    if bandwidth is not None:
+        told["network"]["bytes_per_second"] = bytes_per_second(bandwidth)
+    if latency is not None:
+        told["network"]["latency_seconds"] = seconds(latency)
+    if network is not None:
+        kind, *ratio = network.split(":")
+        if kind not in KINDS:
+            raise CannotPredict(f"--network {network}: possible are {', '.join(KINDS)}; fat_tree:4:1 is a fat tree with four times as many links "
+                                "down as up")
+        if ratio and (kind != "fat_tree" or len(ratio) > 2 or not all(re.fullmatch(r"\d+", part) and int(part) > 0 for part in ratio)):
+            raise CannotPredict(f"--network {network}: only fat_tree has a ratio, as fat_tree:4:1")
+        told["network"]["kind"] = kind
+        parts = [int(part) for part in ratio] or [1]
+        told["network"]["oversubscription"] = max(parts) / (min(parts) if len(parts) > 1 else 1)
+    if per_node is not None:
+        if per_node < 1:
+            raise CannotPredict("--per-node: at least 1 device")
+        told["node"]["devices"] = per_node
+    return checked(told, machine.path)

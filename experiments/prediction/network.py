@@ -1,0 +1,289 @@
+"""A machine's network on SimGrid, flow by flow, and what its ranks compute meanwhile.
+
+`in_child(function, ..)` runs function(..) in a child process, because SimGrid has one engine per process. Inside it, `Simulation` is a clock
+with three verbs, each with a function that is called when it is over:
+
+    flow(src, dst, bytes, then)        bytes from one endpoint to another; flows share links by max-min fairness
+    compute(endpoint, seconds, then)   the endpoint computes; where a machine's ranks share cores, they share them by max-min fairness too
+    after(seconds, then)               nothing but time
+
+`run()` returns when nothing is under way. One actor waits for all flows at once: an actor per rank would be a thread per rank here.
+
+An endpoint is a process with its device: a rank or a server. nodes[i] is the node that endpoint i is on.
+
+    endpoint --- device link --- node --- network link --- switch, fat tree, dragonfly or torus of all nodes
+
+The factors of SimGrid's network model are set as follows, because a machine file has what an application reaches (its `efficiency`), measured
+or published, and SimGrid's defaults (LV08: 0.97 of the bandwidth, 13 times the latency) were fitted to one cluster's TCP over Gigabit Ethernet:
+    network/model CM02, bandwidth-factor 1, latency-factor 1   rates and latencies are those of the file
+    network/TCP-gamma 0      no window: a long fat link is filled, as by RDMA, or by several connections
+    network/crosstraffic 0   acknowledgements take nothing from the other direction, beyond what `efficiency` has
+    network/weight-S 0       flows share a link by their number
+
+Cores are a link too: a set of C cores has capacity C, and a rank that computes with T threads is a flow of rate at most T on it.
+"""
+import heapq
+import itertools
+import math
+import multiprocessing
+import os
+import random
+import signal
+
+from . import CannotPredict
+
+SETTINGS = ("network/model:CM02", "network/TCP-gamma:0", "network/crosstraffic:0", "network/weight-S:0", "network/bandwidth-factor:1",
+            "network/latency-factor:1", "contexts/stack-size:256")
+WORK = 1e9             # of a core in a second, in bytes of its link
+LEAF = 32              # nodes below a switch of the fat tree
+WHOLE_FLOWS = 20000    # of an all-to-all that is simulated whole; of a larger one, a sample of its shifts
+SHIFTS = 12
+PROBE = 1 << 20        # bytes of a flow, where a pattern's rate is looked for
+
+
+def simgrid():
+    try:
+        import simgrid as found
+    except ImportError:
+        raise CannotPredict("this Python lacks simgrid: run `make deps`, or apt install python3-simgrid, and use /usr/bin/python3") from None
+    if not hasattr(found.Comm, "wait_any_for"):
+        raise CannotPredict(f"SimGrid {'.'.join(map(str, getattr(found, 'simgrid_version', ('?',))))} is another than this script knows (3.32 to 3.35)")
+    return found
+
+
+# ---------------------------------------------------------------- a child process
+def work(pipe, function, args):
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        pipe.send((True, function(*args)))
+    except CannotPredict as e:
+        pipe.send((False, e))
+    pipe.close()
+    os._exit(0)   # not through SimGrid's end, which waits for actors
+
+
+def in_child(function, *args):
+    """function(*args) in a forked process; its result, or its CannotPredict."""
+    simgrid()   # its absence is said here
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=work, args=(theirs, function, args), daemon=True)
+    child.start()
+    theirs.close()
+    try:
+        good, result = ours.recv()
+    except EOFError:
+        child.join()
+        raise CannotPredict(f"the simulation ended with status {child.exitcode}; its words are above") from None
+    finally:
+        if child.is_alive():
+            child.join(1)
+        ours.close()
+    if not good:
+        raise result
+    return result
+
+
+# ---------------------------------------------------------------- the platform
+def factors(count, dimensions):
+    """The smallest near-cubic sizes with at least `count` places."""
+    sizes = []
+    for left in range(dimensions, 0, -1):
+        sizes.append(max(1, math.ceil(round(count ** (1 / left), 9))))
+        count = math.ceil(count / sizes[-1])
+    return sizes
+
+
+def fat_tree_shape(nodes, oversubscription):
+    """(levels, down, up, parallel) of a tree with at least so many leaves: up to LEAF nodes below a switch, and from each switch one link to
+    each of LEAF / oversubscription others."""
+    below = min(LEAF, nodes)
+    pods = math.ceil(nodes / below)
+    if pods == 1:
+        return 1, [below], [1], [1]
+    return 2, [below, pods], [1, max(1, round(below / oversubscription))], [1, 1]
+
+
+class Platform:
+    """Builds the platform of the endpoints on `nodes`. threads: of each endpoint's computing; None: the machine's. scale_latency 0: without
+    latencies."""
+
+    def __init__(self, machine, nodes, threads=None, scale_latency=1):
+        self.sg, self.machine, self.nodes, self.scale = simgrid(), machine, list(nodes), scale_latency
+        sg = self.sg
+        self.engine = sg.Engine(["predict", *("--cfg=" + setting for setting in SETTINGS), "--log=root.thres:critical", "--log=no_loc"])
+        self.root = self._zone(sg.NetZone.create_star_zone, "all")
+        self.endpoints = [None] * len(self.nodes)
+        self.by_node = {}
+        for endpoint, node in enumerate(self.nodes):
+            self.by_node.setdefault(node, []).append(endpoint)
+        self.order = sorted(self.by_node)
+        self._network()
+        self.cores = self._cores(threads)
+        self.root.seal()
+
+    @staticmethod
+    def _zone(create, name, parent=None):
+        zone = create(name)
+        if parent is not None:
+            zone.set_parent(parent)
+        return zone
+
+    def _link(self, zone, name, rate, latency):
+        link = zone.create_split_duplex_link(name, rate)
+        link.set_latency(latency * self.scale)
+        link.seal()
+        return link
+
+    def _node(self, parent, node):
+        """A node's zone, or its host where it has one endpoint only: (what a route leads to, the way in or None)."""
+        sg, inside = self.sg, self.by_node[node]
+        if len(inside) == 1:
+            host = parent.create_host(f"e{inside[0]}", WORK)
+            self.endpoints[inside[0]] = host
+            return host.netpoint, None
+        zone = self._zone(sg.NetZone.create_star_zone, f"node{node}", parent)
+        way = zone.create_router(f"node{node}.way")
+        for endpoint in inside:
+            host = self.endpoints[endpoint] = zone.create_host(f"e{endpoint}", WORK)
+            link = self._link(zone, f"device{endpoint}", self.machine.node["bytes_per_second"], self.machine.node["latency_seconds"] / 2)
+            zone.add_route(host.netpoint, None, None, None, [sg.LinkInRoute(link, sg.LinkInRoute.UP)], True)
+        zone.seal()
+        return zone.netpoint, way
+
+    def _network(self):
+        sg, network, rate = self.sg, self.machine.network, self.machine.rate
+        latency, count, kind = network["latency_seconds"] / 2, len(self.order), network["kind"]   # a way below one switch has two links
+        if kind == "switch" or count == 1:
+            zone = self._zone(sg.NetZone.create_star_zone, "network", self.root)
+            for node in self.order:
+                point, way = self._node(zone, node)
+                link = self._link(zone, f"network{node}", rate, latency)
+                zone.add_route(point, None, way, None, [sg.LinkInRoute(link, sg.LinkInRoute.UP)], True)
+            zone.seal()
+            return
+
+        def leaf(zone, _, number):   # a place that no node of ours has is an idle host
+            if number < count:
+                return self._node(zone, self.order[number])
+            return zone.create_host(f"idle{number}", WORK).netpoint, None
+        # SimGrid counts the leaves of a zone by the ids that it gives them, which need not begin with 0.
+        numbers = itertools.count()
+        callbacks = sg.ClusterCallbacks(lambda zone, where, _: leaf(zone, where, next(numbers)), None, None)
+        create = sg.NetZone
+        shared = sg.Link.SharingPolicy.SPLITDUPLEX
+        if kind == "fat_tree":
+            make = getattr(create, "create_fatTree_zone", None) or create.create_fat_tree_zone
+            shape = sg.FatTreeParams(*fat_tree_shape(count, network["oversubscription"]))
+        elif kind == "torus":
+            make, shape = create.create_torus_zone, factors(count, 3)
+        else:
+            # Groups of 4 chassis with 4 routers, each with 2 nodes, as a small Cray XC; more groups for more nodes.
+            make, shape = create.create_dragonfly_zone, sg.DragonflyParams((max(1, math.ceil(count / 32)), 4), (4, 4), (4, 1), 2)
+        make("network", self.root, shape, callbacks, rate, latency * self.scale, shared).seal()
+
+    def _cores(self, threads):
+        """(start, end, threads) of each endpoint's computing: a way over its own link, which each computation has for itself, and its set of
+        cores, which all share; None where nothing is shared."""
+        sg, zone, shared = self.sg, None, {}
+        found = [None] * len(self.nodes)
+        for endpoint, node in enumerate(self.nodes):
+            number = self.machine.cores_of(node)
+            if number is None:
+                continue
+            zone = zone or self._zone(sg.NetZone.create_star_zone, "cores", self.root)
+            if number not in shared:
+                shared[number] = self._way(zone, f"cores{number}", self.machine.cores["count"])
+            used = min(threads[endpoint] if threads else self.machine.threads, self.machine.cores["count"])
+            start = self._way(zone, f"threads{endpoint}", used, sg.Link.SharingPolicy.FATPIPE)
+            found[endpoint] = start, shared[number], used
+        if zone is not None:
+            zone.seal()
+        return found
+
+    def _way(self, zone, name, cores, policy=None):
+        """A host behind a link of so many cores."""
+        host, link = zone.create_host(name, WORK), zone.create_link(name + ".link", cores * WORK)
+        link.set_latency(0)
+        if policy is not None:
+            link.set_sharing_policy(policy, None)
+        link.seal()
+        zone.add_route(host.netpoint, None, None, None, [self.sg.LinkInRoute(link)], True)
+        return host
+
+
+# ---------------------------------------------------------------- the clock
+class Simulation:
+    """See the head of this file. `begin(simulation)` starts what there is to do; `run` returns when nothing is under way."""
+
+    def __init__(self, machine, nodes, threads=None, scale_latency=1):
+        self.machine, self.platform = machine, Platform(machine, nodes, threads, scale_latency)
+        self.sg, self.engine = self.platform.sg, self.platform.engine
+        self.flows, self.thens = [], []
+        self.timers, self.numbers = [], itertools.count()
+        self.now = 0.0
+        self.flow_count = 0
+
+    def flow(self, src, dst, size, then, *args):
+        if size < 1 or src == dst:
+            self.after(0, then, *args)
+            return
+        ends = self.platform.endpoints
+        self.flows.append(self.sg.Comm.sendto_async(ends[src], ends[dst], int(size)))
+        self.thens.append((then, args))
+        self.flow_count += 1
+
+    def compute(self, endpoint, seconds, then, *args):
+        core = self.platform.cores[endpoint]
+        if core is None or seconds <= 0:
+            self.after(seconds, then, *args)
+            return
+        start, end, threads = core
+        self.flows.append(self.sg.Comm.sendto_async(start, end, max(1, int(seconds * threads * WORK))))
+        self.thens.append((then, args))
+
+    def after(self, seconds, then, *args):
+        heapq.heappush(self.timers, (self.now + max(0, seconds), next(self.numbers), then, args))
+
+    def run(self, begin, *args):
+        actor = self.sg.Actor.create("clock", self._any_host(), self._turn, begin, args)
+        del actor
+        self.engine.run()
+        return self.now
+
+    def _any_host(self):
+        return next(host for host in self.platform.endpoints if host is not None)
+
+    def _turn(self, begin, args):
+        begin(*args)
+        while self.flows or self.timers:
+            self._ring()
+            if self.flows:
+                self._wait()
+            elif self.timers:
+                self.sg.this_actor.sleep_until(self.timers[0][0])
+                self.now = max(self.engine.clock, self.timers[0][0])
+        self.now = max(self.now, self.engine.clock)
+
+    def _ring(self):
+        """Calls what is due; that may bring more that is due at once."""
+        while self.timers and self.timers[0][0] <= self.now + 1e-12:
+            _, _, then, args = heapq.heappop(self.timers)
+            then(*args)
+
+    def _wait(self):
+        comm = self.sg.Comm
+        if self.timers:
+            if comm.wait_any_for(self.flows, max(self.timers[0][0] - self.now, 1e-9)) < 0:
+                self.now = max(self.engine.clock, self.timers[0][0])
+                return
+        else:
+            comm.wait_any(self.flows)
+        self.now = self.engine.clock
+        done = [i for i, flow in enumerate(self.flows) if flow.remaining <= 0]
+        over = set(done)
+        thens = [self.thens[i] for i in done]
+        self.flows = [flow for i, flow in enumerate(self.flows) if i not in over]
+        self.thens = [then for i, then in enumerate(self.thens) if i not in over]
+        for then, args in thens:
+            then(*args)

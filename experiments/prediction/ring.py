@@ -1,0 +1,575 @@
+"""The step of rings, gossip and local ranks, over all ranks and many steps.
+
+Two executors of one graph of tasks:
+
+    flows      every flow of every transfer, and all computing, in one simulation (network.Simulation): transfers of different streams share
+               links, ranks of one machine share its cores. A rank sends a piece as soon as it and the piece's receiver are ready
+    patterns   for many ranks: SimGrid says once how long a byte of each kind of transfer takes (all flows of it at once; of an all-to-all
+               of thousands of ranks a sample of its shifts); then all ranks' tasks are computed as arrays. A transfer begins when its last
+               rank is ready, and two at a time share the link
+
+A step is split as docs/measuring.md says: forward, backward, optimizer: the compute stream is busy. While it is idle, the transfer that it waits
+for decides: until its last rank is ready the time is waiting, after that exposed.
+"""
+import collections
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import CannotPredict, network
+from .compute import Compute, Trouble
+from .result import WARM_UP, Outcome
+
+FLOWS_MOST = 400_000   # that are simulated one by one: some seconds
+FLOW_RANKS = 64
+PART_OF = {"forward": "forward", "backward": "backward"}   # all other computing is the optimizer's
+
+
+# ---------------------------------------------------------------- the graph
+@dataclass(frozen=True)
+class Kind:
+    """What the time of a byte depends on."""
+    pattern: str
+    team: str
+    size: int
+    distance: int = 0
+
+    def members(self, rank, ranks):
+        if self.team == "within":
+            first = rank // self.size * self.size
+            return range(first, first + self.size)
+        if self.team == "across":
+            step = ranks // self.size
+            return range(rank % step, ranks, step)
+        return range(ranks)
+
+    def pairs(self, ranks):
+        """[(from, to)] of all its flows."""
+        if self.pattern == "neighbours":
+            return [(r, (r + self.distance) % ranks) for r in range(ranks)]
+        if self.pattern == "ring":
+            return [(r, self.next_of(r, ranks)) for r in range(ranks)]
+        return [(r, p) for r in range(ranks) for p in self.members(r, ranks) if p != r]
+
+    def next_of(self, rank, ranks):
+        members = self.members(rank, ranks)
+        return members[(members.index(rank) + 1) % len(members)]
+
+    @property
+    def flows_of_rank(self):
+        return 1 if self.pattern in ("neighbours", "ring") else self.size - 1
+
+
+class Plan:
+    """The tasks of a step with what each needs, streams included, and their seconds on this machine."""
+
+    def __init__(self, document, machine):
+        self.document, self.machine, self.tasks = document, machine, document.tasks
+        self.ranks = document.workers
+        self.compute = Compute(document, machine)
+        self.count = len(self.tasks)
+        self._order_streams()
+        self.order = self._topological()
+        self.seconds = np.array([self._seconds(task) for task in self.tasks])
+        self.distances = document.step.get("distances") or [[1]]
+        self.nodes = [r // machine.per_node for r in range(self.ranks)]
+
+    def _order_streams(self):
+        """needs, previous: with the task before on the same stream; its last one of the previous step for the first."""
+        self.needs, self.previous, last = [], [], {}
+        for i, task in enumerate(self.tasks):
+            before = last.get(task.stream)
+            self.needs.append(sorted({*task.needs, *([] if before is None else [before])}))
+            last[task.stream] = i
+        seen = set()
+        for task in self.tasks:
+            first = task.stream not in seen
+            seen.add(task.stream)
+            self.previous.append(sorted({*task.needs_previous, *([last[task.stream]] if first else [])}))
+
+    def _topological(self):
+        after, left = [[] for _ in self.tasks], [len(needs) for needs in self.needs]
+        for i, needs in enumerate(self.needs):
+            for need in needs:
+                after[need].append(i)
+        order, ready = [], collections.deque(i for i, n in enumerate(left) if not n)
+        while ready:
+            order.append(ready.popleft())
+            for i in after[order[-1]]:
+                left[i] -= 1
+                if not left[i]:
+                    ready.append(i)
+        if len(order) < self.count:
+            raise CannotPredict("the dry run's tasks wait for each other in a circle")
+        return order
+
+    def _seconds(self, task):
+        if task.computes:
+            return self.compute.seconds(task)
+        return self.compute.host_copy_seconds(task) if task.pattern == "host" else 0.0
+
+    def moves(self, k):
+        """Whether task k moves bytes between ranks."""
+        task = self.tasks[k]
+        if task.pattern in ("servers", "scheduler"):
+            raise CannotPredict(f"task {k} ({task.task}) of {self.document.topology} is between servers and workers, which no ring has")
+        return bool(task.pattern) and task.pattern != "host" and self.ranks > 1
+
+    def kind(self, k, step):
+        task = self.tasks[k]
+        if task.pattern == "neighbours":
+            row = self.distances[step % len(self.distances)]
+            return Kind("neighbours", "all", self.ranks, row[task.neighbour])
+        return Kind(task.pattern, task.team, task.team_size or self.ranks)
+
+    def sent(self, k):
+        """Bytes that a rank sends; control counts as its pieces."""
+        task = self.tasks[k]
+        if not task.control:
+            return task.sent
+        return task.bytes * (2 if task.task == "all_reduce" else 1) * (self.ranks - 1) / self.ranks
+
+    def overhead(self, k):
+        """Seconds of transfer k that no bandwidth makes shorter, beside one way's latency: its messages, and the other steps of a ring."""
+        task, told = self.tasks[k], self.machine.network
+        size = task.team_size or self.ranks
+        messages = task.messages or (1 if task.pattern == "neighbours" else size - 1)
+        latency = told["latency_seconds"] if size > self.machine.per_node or task.team == "across" else self.machine.node["latency_seconds"]
+        rounds = (size - 2) if task.pattern == "ring" else 1 if task.control and task.task == "all_reduce" else 0
+        return messages * told["per_message_seconds"] + rounds * latency
+
+    def latency(self, kind):
+        """One way's latency of a transfer, outside of the simulation."""
+        told = self.machine.network["latency_seconds"], self.machine.node["latency_seconds"]
+        return told[1] if self.inside(kind) else told[0]
+
+    def inside(self, kind):
+        """Whether all its flows stay inside nodes."""
+        per = self.machine.per_node
+        return self.ranks <= per or (kind.team == "within" and kind.size <= per and per % kind.size == 0)
+
+    def skipped(self, k, step):
+        """Whether step has no task k: it belongs to the end of a round."""
+        return self.tasks[k].round and (step + 1) % self.document.every != 0
+
+    def cycle(self):
+        """Steps after which the graph repeats."""
+        return math.lcm(self.document.every, len(self.distances))
+
+
+@dataclass
+class Times:
+    """start, end: (steps, ranks, tasks) seconds. A skipped task has start = end."""
+    start: np.ndarray
+    end: np.ndarray
+    factors: list     # per step (micro_batches, ranks), for who asks
+    how: str
+
+
+def computing_seconds(plan, k, factors, extra, first):
+    """(ranks) seconds of computing task k: stragglers lengthen each unit's forward and backward; a delay comes before the first unit."""
+    task = plan.tasks[k]
+    seconds = np.full(plan.ranks, plan.seconds[k])
+    if task.task in PART_OF:
+        seconds = seconds * factors[min(task.micro or 0, len(factors) - 1)]
+    return seconds + extra if k == first else seconds
+
+
+def first_of(plan):
+    return next((k for k, task in enumerate(plan.tasks) if task.task == "forward"), -1)
+
+
+# ---------------------------------------------------------------- every flow
+class Flows:
+    """Runs inside a child process."""
+
+    def __init__(self, plan, trouble, steps):
+        self.plan, self.steps = plan, steps
+        self.sim = network.Simulation(plan.machine, plan.nodes)
+        self.drawn = [trouble.step(plan.document.micro_batches) for _ in range(steps)]
+        first = first_of(plan)
+        self.seconds = [[computing_seconds(plan, k, *self.drawn[t], first) if task.computes else None for k, task in enumerate(plan.tasks)]
+                        for t in range(steps)]
+        shape = (steps, plan.ranks, plan.count)
+        self.start, self.end = np.zeros(shape), np.zeros(shape)
+        self.after = [[] for _ in plan.tasks]
+        self.after_step = [[] for _ in plan.tasks]
+        for k in range(plan.count):
+            for need in plan.needs[k]:
+                self.after[need].append(k)
+            for need in plan.previous[k]:
+                self.after_step[need].append(k)
+        here = [len(needs) for needs in plan.needs]
+        both = [n + len(plan.previous[k]) for k, n in enumerate(here)]
+        self.left = [[list(here if t == 0 else both) for _ in range(plan.ranks)] for t in range(steps)]
+        self.joined, self.open = {}, {}
+        self.due, self.busy = collections.deque(), False
+
+    def begin(self):
+        for rank in range(self.plan.ranks):
+            for k in range(self.plan.count):
+                if not self.left[0][rank][k]:
+                    self.due.append((0, rank, k))
+        self._go()
+
+    def _go(self):
+        """Begins what is ready; a task that takes no time makes others ready at once."""
+        if self.busy:
+            return
+        self.busy = True
+        while self.due:
+            self._start(*self.due.popleft())
+        self.busy = False
+
+    def _start(self, t, rank, k):
+        self.start[t, rank, k] = self.sim.now
+        plan = self.plan
+        if plan.skipped(k, t):
+            self._done(t, rank, k)
+        elif plan.moves(k):
+            overhead = plan.overhead(k)
+            if overhead > 0:
+                self.sim.after(overhead, self._join, t, rank, k)
+            else:
+                self._join(t, rank, k)
+        elif plan.tasks[k].computes:
+            seconds = self.seconds[t][k][rank]
+            if seconds > 0:
+                self.sim.compute(rank, seconds, self._done, t, rank, k)
+            else:
+                self._done(t, rank, k)
+        else:
+            self.sim.after(plan.seconds[k], self._done, t, rank, k)
+
+    def _done(self, t, rank, k):
+        self.end[t, rank, k] = self.sim.now
+        for at, others in ((t, self.after[k]), (t + 1, self.after_step[k])):
+            if at == self.steps:
+                break
+            left = self.left[at][rank]
+            for other in others:
+                left[other] -= 1
+                if not left[other]:
+                    self.due.append((at, rank, other))
+        self._go()
+
+    def _join(self, t, rank, k):
+        """The rank's part of transfer k may begin: a flow to and from each peer that is ready."""
+        plan, kind = self.plan, self.plan.kind(k, t)
+        ready = self.joined.setdefault((t, k), set())
+        ready.add(rank)
+        size = plan.sent(k) / kind.flows_of_rank
+        if kind.pattern == "neighbours":
+            to, back = (rank + kind.distance) % plan.ranks, (rank - kind.distance) % plan.ranks
+            pairs = [(rank, to)] * (to in ready) + [(back, rank)] * (back in ready and back != rank)
+        elif kind.pattern == "ring":   # each step of it needs all
+            members = kind.members(rank, plan.ranks)
+            pairs = [(m, kind.next_of(m, plan.ranks)) for m in members] if all(m in ready for m in members) else []
+        else:
+            pairs = [pair for p in kind.members(rank, plan.ranks) if p != rank and p in ready for pair in ((rank, p), (p, rank))]
+        self.open.setdefault((t, rank, k), 2 * kind.flows_of_rank)
+        for src, dst in pairs:
+            self.sim.flow(src, dst, size, self._arrived, t, src, dst, k)
+
+    def _arrived(self, t, src, dst, k):
+        for rank in (src, dst):
+            at = (t, rank, k)
+            self.open[at] -= 1
+            if not self.open[at]:
+                del self.open[at]
+                self._done(t, rank, k)
+
+    def times(self):
+        self.sim.run(self.begin)
+        if self.open or any(n for left in self.left[-1] for n in left):
+            raise CannotPredict("the simulated step did not end: the dry run's tasks wait for what nobody does")
+        return Times(self.start, self.end, [d[0] for d in self.drawn],
+                     f"{self.sim.flow_count} flows of {self.steps} steps, each simulated")
+
+
+def run_flows(plan, trouble, steps):
+    return Flows(plan, trouble, steps).times()
+
+
+# ---------------------------------------------------------------- patterns
+def slopes(machine, nodes, kinds):
+    """{kind: seconds per byte that each rank sends}, from SimGrid, without latencies. Inside a child process."""
+    ranks, found = len(nodes), {}
+    sim = network.Simulation(machine, nodes, scale_latency=0)
+    waiting = list(kinds)
+    random = np.random.default_rng(1)
+
+    def batches(kind):
+        """Flows at once, and how many bytes of each rank they stand for."""
+        flows = ranks * kind.flows_of_rank
+        if flows <= network.WHOLE_FLOWS:
+            return [kind.pairs(ranks)], kind.flows_of_rank
+        # A sample of the shifts, each of which is a piece to the member that many places on: evenly spread, at random places.
+        count = min(network.SHIFTS, kind.size - 1)
+        edges = np.linspace(1, kind.size, count + 1)
+        shifts = [min(kind.size - 1, int(random.uniform(a, b))) for a, b in zip(edges, edges[1:])]
+        places = [kind.members(r, ranks) for r in range(ranks)]
+        where = [members.index(r) for r, members in enumerate(places)]
+        return [[(r, places[r][(where[r] + shift) % kind.size]) for r in range(ranks)] for shift in shifts], count
+
+    def next_kind():
+        if waiting:
+            kind = waiting.pop(0)
+            todo, pieces = batches(kind)
+            run_batch(kind, todo, pieces, sim.now)
+
+    def run_batch(kind, todo, pieces, began):
+        if not todo:
+            found[kind] = (sim.now - began) / (pieces * network.PROBE)
+            next_kind()
+            return
+        pairs, left = todo[0], [len(todo[0])]
+
+        def arrived():
+            left[0] -= 1
+            if not left[0]:
+                run_batch(kind, todo[1:], pieces, began)
+        for src, dst in pairs:
+            sim.flow(src, dst, network.PROBE, arrived)
+    sim.run(next_kind)
+    return found
+
+
+class Patterns:
+    """A transfer of all ranks is one event, unless teams or neighbours have their own times; then they are arrays, and each
+    rank's link takes one transfer after the other."""
+
+    def __init__(self, plan, trouble, steps):
+        self.plan, self.trouble, self.steps = plan, trouble, steps
+        kinds = {plan.kind(k, t) for k in range(plan.count) if plan.moves(k) for t in range(plan.cycle())}
+        self.slopes = network.in_child(slopes, plan.machine, plan.nodes, sorted(kinds, key=repr)) if kinds else {}
+        self.crowd = self._crowd()
+        self.first = first_of(plan)
+        self.factors = []
+
+    def _crowd(self):
+        """By how much computing takes longer where ranks share cores and all compute."""
+        machine, sets = self.plan.machine, {}
+        for node in self.plan.nodes:
+            sets[machine.cores_of(node)] = sets.get(machine.cores_of(node), 0) + 1
+        sets.pop(None, None)
+        return max((1.0, *(n * machine.threads / machine.cores["count"] for n in sets.values())))
+
+    def fixed(self, k, t):
+        return self.plan.overhead(k) + self.plan.latency(self.plan.kind(k, t))
+
+    def work(self, k, t):
+        return self.plan.sent(k) * self.slopes[self.plan.kind(k, t)]
+
+    def times(self):
+        plan = self.plan
+        self.drawn = [self.trouble.step(plan.document.micro_batches) for _ in range(self.steps)]
+        same = all(self._all(k, t) for k in range(plan.count) if plan.moves(k) for t in range(plan.cycle()))
+        alike = same or not self.trouble.any
+        shape = (self.steps, plan.ranks if self.trouble.any else 1, plan.count)
+        self.start, self.end = np.zeros(shape), np.zeros(shape)
+        if alike:
+            self._events()
+        else:
+            self._arrays()
+        words = "the flows of each kind of transfer simulated once, all ranks' tasks as arrays"
+        return Times(self.start, self.end, [d[0] for d in self.drawn], words)
+
+    def _all(self, k, t):
+        kind = self.plan.kind(k, t)
+        return kind.pattern != "neighbours" and (kind.team == "all" or kind.size == self.plan.ranks)
+
+    def _ready(self, t, k):
+        """(ranks) when all that task k needs is over."""
+        ready = np.zeros(self.start.shape[1])
+        for need in self.plan.needs[k]:
+            np.maximum(ready, self.end[t, :, need], out=ready)
+        for need in self.plan.previous[k] if t else ():
+            np.maximum(ready, self.end[t - 1, :, need], out=ready)
+        return ready
+
+    def _local(self, t, k):
+        """A task that needs no other rank."""
+        self.start[t, :, k] = ready = self._ready(t, k)
+        if self.plan.skipped(k, t):
+            self.end[t, :, k] = ready
+        elif self.plan.tasks[k].computes:
+            seconds = computing_seconds(self.plan, k, *self.drawn[t], self.first) * self.crowd
+            self.end[t, :, k] = ready + seconds[:self.start.shape[1]]
+        else:
+            self.end[t, :, k] = ready + self.plan.seconds[k]
+
+    def _events(self):
+        """Transfers in the order of time; those under way at once share the links of their kind (a node's, or the network's)."""
+        plan = self.plan
+        left = [[len(plan.needs[k]) + (len(plan.previous[k]) if t else 0) for k in range(plan.count)] for t in range(self.steps)]
+        after, after_step = [[] for _ in plan.tasks], [[] for _ in plan.tasks]
+        for k in range(plan.count):
+            for need in plan.needs[k]:
+                after[need].append(k)
+            for need in plan.previous[k]:
+                after_step[need].append(k)
+        waiting, active, now = [], [], 0.0   # [start, t, k], [work left, t, k, place]
+        due = collections.deque((0, k) for k in range(plan.count) if not left[0][k])
+
+        def over(t, k):
+            for at, others in ((t, after[k]), (t + 1, after_step[k])):
+                for other in others if at < self.steps else ():
+                    left[at][other] -= 1
+                    if not left[at][other]:
+                        due.append((at, other))
+
+        def settle():
+            while due:
+                t, k = due.popleft()
+                if plan.moves(k) and not plan.skipped(k, t):
+                    self.start[t, :, k] = self._ready(t, k)
+                    waiting.append([float(self.start[t, :, k].max()) + self.fixed(k, t), t, k])
+                else:
+                    self._local(t, k)
+                    over(t, k)
+        settle()
+        while waiting or active:
+            sharing = collections.Counter(place for *_, place in active)
+            ends = min((now + w * sharing[place] for w, _, _, place in active), default=math.inf)
+            begins = min((w[0] for w in waiting), default=math.inf)
+            until = max(now, min(ends, begins))
+            for entry in active:
+                entry[0] -= (until - now) / sharing[entry[3]]
+            now = until
+            for entry in [w for w in waiting if w[0] <= now]:
+                waiting.remove(entry)
+                _, t, k = entry
+                active.append([self.work(k, t), t, k, "node" if plan.inside(plan.kind(k, t)) else "network"])
+            done = [a for a in active if a[0] <= 1e-12 + 1e-9 * now]
+            active = [a for a in active if a[0] > 1e-12 + 1e-9 * now]
+            for _, t, k, _ in done:
+                self.end[t, :, k] = now
+                over(t, k)
+            settle()
+
+    def _arrays(self):
+        plan, free = self.plan, {}
+        for t in range(self.steps):
+            for k in plan.order:
+                if not plan.moves(k) or plan.skipped(k, t):
+                    self._local(t, k)
+                    continue
+                kind = plan.kind(k, t)
+                self.start[t, :, k] = ready = self._ready(t, k)
+                link = free.setdefault(plan.inside(kind), np.zeros(plan.ranks))
+                begins = self._together(kind, np.maximum(ready + self.fixed(k, t), link))
+                free[plan.inside(kind)] = self.end[t, :, k] = begins + self.work(k, t)
+
+    def _together(self, kind, ready):
+        """(ranks) when a transfer begins at each rank: with the last of those that it is with."""
+        if kind.pattern == "neighbours":
+            return np.maximum(ready, np.maximum(np.roll(ready, kind.distance), np.roll(ready, -kind.distance)))
+        if kind.team == "within":
+            return np.repeat(ready.reshape(-1, kind.size).max(axis=1), kind.size)
+        if kind.team == "across":
+            return np.tile(ready.reshape(kind.size, -1).max(axis=0), kind.size)
+        return np.full(len(ready), ready.max())
+
+
+# ---------------------------------------------------------------- the split
+def peers_ready(plan, kind, own):
+    """(ranks) when the last rank that a transfer needs is ready."""
+    if len(own) == 1 and plan.ranks > 1:
+        return own
+    if kind.pattern == "neighbours":
+        return np.maximum(own, np.roll(own, kind.distance))
+    out = np.empty(len(own))
+    for rank in range(len(own)):
+        members = kind.members(rank, plan.ranks)
+        if members[0] == rank:
+            out[list(members)] = own[list(members)].max()
+    return out
+
+
+def own_ready(plan, times, t, k):
+    """(ranks) when a rank's own part could move if the link were free: the streams' order does not count."""
+    own = np.zeros(times.end.shape[1])
+    for need in plan.tasks[k].needs:
+        np.maximum(own, times.end[t, :, need], out=own)
+    for need in plan.tasks[k].needs_previous if t else ():
+        np.maximum(own, times.end[t - 1, :, need], out=own)
+    return own
+
+
+def split(plan, times, first_step):
+    """(step seconds (steps, ranks), {part: mean seconds}) of the steps from first_step on."""
+    computing = [k for k in plan.order if plan.tasks[k].stream == "compute"]
+    if not computing:
+        raise CannotPredict("the dry run has no task that computes")
+    steps, ranks, _ = times.end.shape
+    totals = collections.Counter()
+    begins = times.end[first_step - 1, :, computing[-1]] if first_step else np.zeros(ranks)
+    boundaries = [begins]
+    for t in range(first_step, steps):
+        before = boundaries[-1].copy()
+        for k in computing:
+            start, end = times.start[t, :, k], times.end[t, :, k]
+            gap = np.maximum(start - before, 0)
+            waited, exposed = idle(plan, times, t, k, before, gap)
+            totals["wait"] += waited.mean()
+            totals["exposed"] += exposed.mean()
+            totals["host"] += (gap - waited - exposed).mean()
+            totals[PART_OF.get(plan.tasks[k].task, "optimizer")] += (end - start).mean()
+            before = end
+        boundaries.append(before)
+    return np.diff(np.array(boundaries), axis=0), {part: total / (steps - first_step) for part, total in totals.items()}
+
+
+def idle(plan, times, t, k, before, gap):
+    """(waiting, exposed) of the gap before compute task k: by the transfer that ends last of those that it needs."""
+    zero = np.zeros(len(gap))
+    if not gap.any():
+        return zero, zero
+    causes = [(t, need) for need in plan.tasks[k].needs] + [(t - 1, need) for need in plan.tasks[k].needs_previous if t]
+    causes = [(at, need) for at, need in causes if plan.tasks[need].pattern]
+    if not causes:
+        return zero, zero
+    ends = np.array([times.end[at, :, need] for at, need in causes])
+    last = ends.argmax(axis=0)
+    waited = np.zeros(len(gap))
+    for i, (at, need) in enumerate(causes):
+        if plan.moves(need) and not plan.skipped(need, at):
+            ready = peers_ready(plan, plan.kind(need, at), own_ready(plan, times, at, need))
+            waited = np.where(last == i, np.clip(ready - before, 0, gap), waited)
+    return waited, gap - waited
+
+
+# ---------------------------------------------------------------- together
+def limit_of(plan, parts):
+    """What the largest part of a step asks for."""
+    computing = parts.get("forward", 0) + parts.get("backward", 0) + parts.get("optimizer", 0)
+    exposed, wait = parts.get("exposed", 0), parts.get("wait", 0)
+    if computing >= max(exposed, wait):
+        return "compute"
+    if wait > exposed:
+        return "straggler"
+    moving = [k for k in range(plan.count) if plan.moves(k)]
+    fixed = sum(plan.overhead(k) + plan.latency(plan.kind(k, 0)) for k in moving)
+    bandwidth = sum(plan.sent(k) / (plan.machine.node["bytes_per_second"] if plan.inside(plan.kind(k, 0)) else plan.machine.rate) for k in moving)
+    return "latency" if fixed > bandwidth else "worker's link"
+
+
+def execute(document, machine, straggle=None, delay=None, steps=200, seed=1, executor=None):
+    """The Outcome of a topology without servers. steps: counted ones, where they differ from each other. executor: "flows" or "patterns"; None:
+    flows where there are few enough."""
+    plan = Plan(document, machine)
+    trouble = Trouble(straggle, delay, plan.ranks, seed, plan.compute.spread)
+    cycle = plan.cycle()
+    warm = -(-WARM_UP // cycle) * cycle
+    counted = -(-(steps if trouble.drawn else 2) // cycle) * cycle
+    flows = sum(plan.ranks * plan.kind(k, 0).flows_of_rank for k in range(plan.count) if plan.moves(k)) * (warm + counted)
+    if executor is None:
+        executor = "flows" if plan.ranks <= FLOW_RANKS and flows <= FLOWS_MOST else "patterns"
+    if executor == "flows":
+        times = network.in_child(run_flows, plan, trouble, warm + counted)
+    else:
+        times = Patterns(plan, trouble, warm + counted).times()
+    seconds, parts = split(plan, times, warm)
+    return Outcome(steps=seconds.ravel().tolist(), parts=parts, limit=limit_of(plan, parts), how=times.how, notes=list(plan.compute.notes))

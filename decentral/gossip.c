@@ -38,6 +38,7 @@
 #include "shared/core/arena.h"
 #include "shared/core/error.h"
 #include "shared/launch/local.h"
+#include "shared/model/step_tasks.h"
 #include "shared/state/checkpoint_read.h"
 #include "shared/state/part_file.h"
 #include "shared/time/timeline.h"
@@ -492,6 +493,59 @@ static void carve(const struct config *c, const struct layout *l, const struct c
     g->scalars = scalars;
 }
 
+// The exchange of a step: it needs the masters after the last update, and the update needs its end.
+struct gossip_tasks {
+    const struct config *c;
+    const struct layout *l;
+};
+
+static void begin_tasks(void *ctx, struct step_tasks *t, int first_unit, enum pass pass) {
+    const struct gossip_tasks *x = ctx;
+    if (first_unit > 0 || pass != PASS_FORWARD || t->micro > 0) return;
+    for (int u = 0; u < x->l->count; u++)
+        for (int k = 0; k < neighbours_of(x->c); k++) {
+            struct step_task *s = step_tasks_add(t, TASK_EXCHANGE, ON_GATHER);
+            step_task_unit(s, u);
+            step_task_after_previous(s, TASK_MIX, -1);
+            s->pattern = PATTERN_NEIGHBOURS;
+            s->neighbour = k;
+            s->bytes = (uint64_t)x->l->units[u].n_pad * sizeof(float);
+            s->moves = (struct task_moves){.sent = s->bytes, .received = s->bytes, .messages = 1};
+        }
+}
+
+static void end_tasks(void *ctx, struct step_tasks *t) {
+    const struct gossip_tasks *x = ctx;
+    step_tasks_wait(t, t->last[ON_GATHER]);
+    step_tasks_update_whole(t, x->l);
+    for (int u = 0; u < x->l->count && neighbours_of(x->c); u++) {
+        struct step_task *s = step_tasks_add(t, TASK_MIX, ON_COMPUTE);
+        step_task_unit(s, u);
+        s->elements = x->l->units[u].n_pad;
+    }
+}
+
+static int step_tasks(const struct config *c, const struct layout *l, int rank, struct step_tasks *t) {
+    struct gossip_tasks x = {c, l};
+    const struct step_hooks hooks = {.acquire = begin_tasks, .end = end_tasks};
+    (void)rank;
+    step_tasks_walk(t, l, &hooks, &x);
+    return 0;
+}
+
+// The distances to which a rank sends, step by step until they repeat.
+static int step_facts(const struct config *c, const struct layout *l, struct cJSON *step) {
+    cJSON *list = cJSON_AddArrayToObject(step, "distances");
+    int64_t steps = c->gossip_graph == GOSSIP_EXPONENTIAL && c->workers > 1 ? log2_up(c->workers) : 1;
+    (void)l;
+    for (int64_t i = 0; i < steps; i++) {
+        int distance[NEIGHBOURS_MAX];
+        cJSON_AddItemToArray(
+            list, cJSON_CreateIntArray(distance, distances_of(c->gossip_graph, i, c->workers, distance)));
+    }
+    return 0;
+}
+
 static int predict(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out) {
     struct local_options o = local_options_of(c, l);
@@ -505,9 +559,10 @@ static int predict(const struct config *c, const struct layout *l, const char *r
     carve(c, l, &source, &a, NULL);
     for (int k = 0; k < MEM_CLASSES; k++) out->memory.predicted_bytes[k] += a.bytes[k];
     if (neighbours) out->memory.formula_bytes += sizeof(float) * (size_t)l->params;
-    out->wire.sent_per_step = out->wire.received_per_step =
-        (uint64_t)neighbours * (uint64_t)l->padded * sizeof(float);
-    out->wire.messages_per_step = (uint64_t)neighbours * (uint64_t)l->count;
+    struct step_tasks t = {.micro_batches = 1};
+    if (step_tasks(c, l, rank, &t)) return -1;
+    out->wire = step_tasks_wire(&t);
+    step_tasks_free(&t);
     out->state_bytes = (size_t)l->padded * state + (size_t)(l->padded / c->workers) * state;
     return 0;
 }
@@ -647,6 +702,8 @@ const struct topology_row topology_gossip = {
     .check_rank = ranks_check_rank,
     .check_machine = ranks_check_machine,
     .predict = predict,
+    .step_tasks = step_tasks,
+    .step_facts = step_facts,
     .formula = formula,
     .shared_memory_bytes = ranks_segment_bytes,
     .meet = ranks_rendezvous_options,

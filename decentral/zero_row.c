@@ -130,6 +130,15 @@ static int predict(const struct config *c, const struct layout *l, const char *r
     return 0;
 }
 
+static int step_tasks(const struct config *c, const struct layout *l, int rank, struct step_tasks *t) {
+    struct collective_source source = ranks_predicted(c, rank);
+    const struct config in = local_steps_inner(c);
+    struct zero_options z = options_of(&in, l);
+    z.device_memory = config_device(c)->gpu;
+    z.source = &source;
+    return zero_step_tasks(&z, t);
+}
+
 static struct topology_formula formula(const struct config *c, const char *role) {
     const struct config in = local_steps_inner(c);
     struct zero_options o = options_of(&in, NULL);
@@ -257,6 +266,7 @@ const struct topology_row topology_zero = {
     .check_rank = ranks_check_rank,
     .check_machine = check_machine,
     .predict = predict,
+    .step_tasks = step_tasks,
     .formula = formula,
     .allowance = allowance,
     .describe = describe,

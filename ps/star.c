@@ -18,6 +18,7 @@
 #include "ps/record/arrivals.h"
 #include "ps/server/policy_list.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/numbers.h"
 #include "shared/fabric/job_key.h"
 #include "shared/launch/local_steps.h"
@@ -112,6 +113,66 @@ static int predict(const struct config *c, const struct layout *l, const char *r
         out->state_bytes = (size_t)l->padded * sizeof(float);
     if (ps_worker_predict(&in, l, rank, &out->memory, &out->wire)) return -1;
     local_steps_predict(c, l, out);
+    return 0;
+}
+
+// ---------------------------------------------------------------- the graph of a step
+// What a worker's own server has of each unit moves in shared memory.
+static void take_local(const struct config *c, const struct shard_map *m, int rank, struct step_tasks *t) {
+    for (struct step_task *s = t->list; s < t->list + t->count; s++) {
+        if (s->kind != TASK_PUSH && s->kind != TASK_PULL) continue;
+        for (int k = m->first[s->unit]; k < m->first[s->unit + 1]; k++) {
+            const struct partition *p = &m->parts[k];
+            if (p->shard / m->threads != rank) continue;
+            if (s->kind == TASK_PUSH)
+                s->moves.sent -= push_bytes(&c->ps.code, c->dtype, p->end - p->begin);
+            else
+                s->moves.received -= (uint64_t)(p->end - p->begin) * dtype_size(c->dtype);
+        }
+    }
+}
+
+static int step_tasks(const struct config *outside, const struct layout *l, int rank, struct step_tasks *t) {
+    const struct config c = local_steps_inner(outside);
+    if (unit_tasks(&c, l, t)) return -1;
+    if (!ps_beside(&c)) return 0;
+    struct shard_map *m = shard_map_of(&c, l);
+    if (m) take_local(&c, m, rank, t);
+    shard_map_destroy(&m);
+    return 0;
+}
+
+static void put_rule(const struct config *c, cJSON *step) {
+    const struct consistency_rule rule = consistency_of(c);
+    cJSON *o = cJSON_AddObjectToObject(step, "consistency");
+    cJSON_AddStringToObject(o, "name", rule.row->name);
+    json_put(o, "bound", rule.row->argument ? rule.argument : NAN);
+    cJSON_AddStringToObject(o, "commit", commit_round(c) && !rule.row->on_arrival ? "step" : "key");
+    json_put(o, "needs", rule.needs);
+    json_put(o, "lag", rule.lag);
+    json_put(o, "pushes_per_update", rule.per_update);
+    json_put(o, "max_lead", c->ps.max_lead ? (double)c->ps.max_lead : NAN);
+    json_put(o, "grace_ms", rule.row->graces ? (double)c->ps.grace_ms : NAN);
+    cJSON_AddStringToObject(o, "read", rule.oldest ? "oldest" : "newest");
+}
+
+static int step_facts(const struct config *outside, const struct layout *l, struct cJSON *step) {
+    const struct config c = local_steps_inner(outside);
+    struct shard_map *m = shard_map_of(&c, l);
+    if (!m) return -1;
+    put_rule(&c, step);
+    cJSON *keys = cJSON_AddArrayToObject(step, "keys");
+    for (const struct partition *p = m->parts; p < m->parts + m->count; p++) {
+        cJSON *key = cJSON_CreateObject();
+        cJSON_AddItemToArray(keys, key);
+        json_put(key, "unit", p->unit);
+        json_put(key, "bytes", (double)push_bytes(&c.ps.code, c.dtype, p->end - p->begin));
+        json_put(key, "pull_bytes", (double)(p->end - p->begin) * (double)dtype_size(c.dtype));
+        json_put(key, "elements", (double)(p->end - p->begin));
+        json_put(key, "server", p->shard / m->threads);
+        json_put(key, "shard", p->shard % m->threads);
+    }
+    shard_map_destroy(&m);
     return 0;
 }
 
@@ -272,6 +333,8 @@ const struct topology_row topology_star = {
     .check_rank = check_rank,
     .check_machine = check_key,
     .predict = predict,
+    .step_tasks = step_tasks,
+    .step_facts = step_facts,
     .formula = formula,
     .allowance = allowance,
     .describe = describe,

@@ -235,6 +235,7 @@ struct collective_kind {
     size_t (*staging_bytes)(int size, size_t max_count, enum dtype dt);       // of channels that reduce
     size_t (*host_staging_bytes)(int size, size_t max_count, enum dtype dt);  // of every channel
     bool ordered_16bit_only;  // REDUCE_NATIVE is refused for bf16 and fp16
+    bool moves_by_library;    // all-gathers of all ranks are its library's
 };
 
 // A rank's source of communicators, of any kind.

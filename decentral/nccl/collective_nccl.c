@@ -338,4 +338,4 @@ static size_t staging_bytes(int size, size_t max_count, enum dtype dt) {
 }
 
 const struct collective_kind collective_nccl_kind = {
-    .name = "nccl", .create = create, .staging_bytes = staging_bytes};
+    .name = "nccl", .create = create, .staging_bytes = staging_bytes, .moves_by_library = true};

@@ -10,13 +10,17 @@
 //     zero_disk        weights in a file
 //     zero_onebit      1-bit Adam
 //     zero_time        transfers in the timeline
+//     zero_tasks       a step as a graph of tasks, for predictions
 #ifndef STARRING_DECENTRAL_ZERO_ZERO_H
 #define STARRING_DECENTRAL_ZERO_ZERO_H
 
 #include "decentral/zero/zero_policy.h"
+#include "shared/model/step_tasks.h"
 
 struct topology *zero_create(const struct zero_options *o);  // NULL after logging why
 // Predicts memory and traffic; allocates no buffer. The source needs no connected ranks. 0, or -1 after logging.
 int zero_predict(const struct zero_options *o, struct topology_memory *mem, struct wire_prediction *wire);
+// Adds the tasks of a step; t: micro-batches, and the steps of a round, are set. 0, or -1 after logging.
+int zero_step_tasks(const struct zero_options *o, struct step_tasks *t);
 
 #endif

@@ -165,18 +165,32 @@ static int check_options(const struct zero_options *o) {
     return 0;
 }
 
-int zero_predict(const struct zero_options *o, struct topology_memory *mem, struct wire_prediction *wire) {
+// Measures all buffers, without ranks. The caller closes the tables. Returns 0, or -1 after logging.
+static int measure(struct zero *z, const struct zero_options *o) {
     if (check_options(o) != 0) return -1;
-    struct zero z = {.opt = *o, .source = *o->source, .policy = zero_policy_for(o)};
-    arena_init(&z.arena, NULL);
-    open_tables(&z);
-    carve(&z);
+    *z = (struct zero){.opt = *o, .source = *o->source, .policy = zero_policy_for(o)};
+    arena_init(&z->arena, NULL);
+    open_tables(z);
+    carve(z);
+    return 0;
+}
+
+int zero_predict(const struct zero_options *o, struct topology_memory *mem, struct wire_prediction *wire) {
+    struct zero z;
+    if (measure(&z, o)) return -1;
     for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = z.arena.bytes[c];
     struct textbook t = zero_textbook(z.policy, o);
     mem->formula_bytes = textbook_bytes(t, o->layout->params, o->source->size);
-    *wire = zero_wire(z.policy, o);
-    wire->offload = zero_offload_traffic(&z);
+    *wire = zero_wire(&z);
     if (zero_onebit_on(&z)) zero_onebit_wire(o, wire);
+    close_tables(&z);
+    return 0;
+}
+
+int zero_step_tasks(const struct zero_options *o, struct step_tasks *t) {
+    struct zero z;
+    if (measure(&z, o)) return -1;
+    zero_tasks(&z, t);
     close_tables(&z);
     return 0;
 }

@@ -61,11 +61,8 @@ void zero_disk_carve(struct zero *z) {
     }
 }
 
-void zero_disk_traffic(const struct zero *z, int u, int64_t gathers, struct offload_traffic *t) {
-    size_t bytes = range_of(z, u).bytes;
-    t->read += (uint64_t)gathers * bytes;
-    if (!of_masters(z)) t->written += bytes;
-}
+size_t zero_disk_bytes(const struct zero *z, int u) { return range_of(z, u).bytes; }
+bool zero_disk_writes_weights(const struct zero *z) { return zero_disk_on(z) && !of_masters(z); }
 
 // ---------------------------------------------------------------- open and close
 static struct event **event_at(struct zero_disk *d, int i) {

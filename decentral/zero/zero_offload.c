@@ -102,24 +102,60 @@ static size_t unit_bytes(const struct zero *z, int u) {
     return (size_t)unit_shard(z->opt.layout, u) * dtype_size(z->opt.dtype);
 }
 
-struct offload_traffic zero_offload_traffic(const struct zero *z) {
-    struct offload_traffic t = {0};
-    int64_t *gathers = xcalloc((unsigned long)z->opt.layout->count, sizeof *gathers);
-    zero_gathers(z->policy, &z->opt, gathers);
-    for (int u = 0; u < z->opt.layout->count; u++) {
-        if (z->units[u].offloaded) t.down += unit_bytes(z, u);
-        if (zero_offload_on_disk(z, u)) {
-            t.read += region_bytes(z, u);
-            t.written += region_bytes(z, u);
-        }
-        if (zero_disk_on(z)) zero_disk_traffic(z, u, gathers[u], &t);
-        if (z->opt.offload.params)
-            t.up += (uint64_t)gathers[u] * unit_bytes(z, u);
-        else if (z->units[u].offloaded)
-            t.up += unit_bytes(z, u);
-    }
-    free(gathers);
-    return t;
+// Returns the staging buffer of u: offloaded units alternate; units that are not offloaded do not count.
+static int staging_of(const struct zero *z, int u) {
+    int before = 0;
+    for (int i = 0; i < u; i++) before += z->units[i].offloaded;
+    return before % ZERO_STAGED;
+}
+
+// ---------------------------------------------------------------- tasks
+static int add_copy(struct step_tasks *t, enum task_kind kind, enum task_stream stream, int u, size_t bytes) {
+    struct step_task *s = step_tasks_add(t, kind, stream);
+    step_task_unit(s, u);
+    s->bytes = bytes;
+    s->pattern = PATTERN_HOST;
+    return t->count - 1;
+}
+
+// The last task on the stream that used the staging buffer before u; -1: none in this step.
+static int staged_before(const struct zero *z, const struct step_tasks *t, enum task_stream stream, int u) {
+    for (int i = t->last[stream]; i >= 0 && t->list[i].micro < 0; i--)
+        if (t->list[i].stream == stream && t->list[i].unit < u &&
+            staging_of(z, t->list[i].unit) == staging_of(z, u))
+            return i;
+    return -1;
+}
+
+static void need(struct step_tasks *t, int of, int task) { step_tasks_need(t, &t->list[of], task); }
+
+void zero_offload_tasks_update(const struct zero *z, struct step_tasks *t, int u) {
+    const bool disk = zero_offload_on_disk(z, u);
+    const int down = add_copy(t, TASK_DOWN, ON_DOWN, u, unit_bytes(z, u));
+    need(t, down, t->last[ON_REDUCE]);
+    need(t, down, staged_before(z, t, ON_HOST, u));
+    const int read = disk ? add_copy(t, TASK_READ, ON_READ, u, region_bytes(z, u)) : -1;
+    if (disk) need(t, read, staged_before(z, t, ON_WRITE, u));
+    step_tasks_add(t, TASK_UPDATE, ON_HOST);
+    const int update = t->count - 1;
+    step_task_unit(&t->list[update], u);
+    t->list[update].elements = unit_shard(z->opt.layout, u);
+    need(t, update, t->last[ON_COMPUTE]);  // the decision
+    need(t, update, down);
+    need(t, update, read);
+    need(t, update, staged_before(z, t, z->opt.offload.params ? ON_WRITE : ON_UP, u));
+    int over = update;
+    if (!z->opt.offload.params) over = add_copy(t, TASK_UP, ON_UP, u, unit_bytes(z, u));
+    if (over != update) need(t, over, update);
+    if (zero_disk_writes_weights(z)) add_copy(t, TASK_WRITE, ON_WRITE, u, zero_disk_bytes(z, u));
+    if (zero_disk_writes_weights(z)) need(t, t->count - 1, update);
+    if (disk) add_copy(t, TASK_WRITE, ON_WRITE, u, region_bytes(z, u));
+    if (disk) need(t, t->count - 1, over);
+}
+
+void zero_offload_tasks_fetch(const struct zero *z, struct step_tasks *t, int u) {
+    int read = zero_disk_on(z) ? add_copy(t, TASK_READ, ON_READ, u, zero_disk_bytes(z, u)) : -1;
+    need(t, add_copy(t, TASK_UP, ON_GATHER, u, unit_bytes(z, u)), read);
 }
 
 // ---------------------------------------------------------------- open and close
@@ -235,13 +271,6 @@ const void *zero_offload_get(void *ctx, const struct state_range *s) {
     struct disk_range r = {z->units[s->unit].region + (size_t)s->kind * kind_bytes(z, s->unit),
                            kind_bytes(z, s->unit), z->opt.layout->units[s->unit].name};
     return disk_store_load(z->offload.store, z->offload.reading, r) ? NULL : z->offload.reading;
-}
-
-// Returns the staging buffer of u: offloaded units alternate; units that are not offloaded do not count.
-static int staging_of(const struct zero *z, int u) {
-    int before = 0;
-    for (int i = 0; i < u; i++) before += z->units[i].offloaded;
-    return before % ZERO_STAGED;
 }
 
 void zero_offload_update(struct zero *z, int u, const struct update_step *step) {

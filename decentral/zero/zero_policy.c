@@ -3,9 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "decentral/collective/collective_plan.h"
 #include "shared/core/error.h"
-#include "shared/core/numbers.h"
 
 static const struct zero_policy policies[ZERO_STAGES] = {
     {.name = "zero:0",
@@ -124,108 +122,7 @@ void zero_bundles_gathered(struct zero_bundles *b, const struct zero_policy *p,
         zero_bundles_open(b, o->layout, p->gather_weights ? o->buckets.gather : 0, ZERO_ASCENDING);
 }
 
-// ---------------------------------------------------------------- the bytes of a step
-// Bytes that a rank sends and receives; messages that it sends. across: those that leave, or enter, its group.
-struct totals {
-    int64_t sent, received, across_sent, across_received, messages, messages_across;
-};
-
-static void add(int64_t *total, int64_t times, uint64_t of_one) {
-    *total = size_plus(*total, size_times(times, (int64_t)of_one));
-}
-
-// The ranks that a primitive reaches: all ranks, in groups of `group` ranks if it is set; or only a team's ranks.
-struct reach {
-    int group;
-    struct collective_team team;
-    const struct zero_bundles *bundles;  // which units share a call
-};
-
-// Adds the bytes of a primitive that runs times[u] times over the shards of each unit u. Units of a bundle have equal
-// times and share a call.
-static void add_traffic(struct totals *all, const struct zero_options *o, enum collective_primitive what,
-                        const int64_t *times, struct reach reach) {
-    const struct zero_bundles *b = reach.bundles;
-    int world = o->layout->world;
-    uint64_t peers = (uint64_t)world - 1;
-    int64_t blocks = reach.team.count ? world / reach.team.count : 1;
-    // collective_traffic loops over the ranks. It runs once per run of equal sizes: 65,536 ranks would take minutes.
-    for (int i = 0, k; i < b->count; i = k) {
-        int64_t n = 0, shard = b->list[i].shard;
-        for (k = i; k < b->count && b->list[k].shard == shard; k++) n = size_plus(n, times[b->list[k].first]);
-        struct collective_call c = {
-            .primitive = what, .count = (size_t)(blocks * shard), .dt = o->dtype, .team = reach.team};
-        struct collective_traffic t = collective_traffic(&c, o->source->rank, world, reach.group);
-        if (!collective_is_grouped(reach.group, world) && !reach.team.count && zero_counted_group(o) &&
-            peers) {
-            t.messages_across = (uint64_t)(world - zero_counted_group(o));
-            t.across.sent = t.all.sent / peers * t.messages_across;
-            t.across.received = t.all.received / peers * t.messages_across;
-        }
-        add(&all->sent, n, t.all.sent);
-        add(&all->received, n, t.all.received);
-        add(&all->across_sent, n, t.across.sent);
-        add(&all->across_received, n, t.across.received);
-        add(&all->messages, n, t.messages);
-        add(&all->messages_across, n, t.messages_across);
-    }
-}
-
-// Counts the gathers from all ranks, or those within the group that shares a secondary copy.
-static void gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out, bool within) {
-    struct unit_gathers *g = xcalloc((unsigned long)o->layout->count, sizeof *g);
-    int64_t micro = o->accumulation > 0 ? o->accumulation : 1;
-    if (p->weights == RESIDENT_SHARD) unit_schedule_step(o->layout, &o->prefetch, micro, g);
-    for (int u = 0; u < o->layout->count; u++) {
-        int64_t all = p->gather_grads + p->gather_weights + g[u].forward + g[u].backward;
-        int64_t near = zero_hpz(o) ? g[u].repeated : 0;
-        out[u] = within ? near : all - near;
-    }
-    free(g);
-}
-
-void zero_gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out) {
-    gathers(p, o, out, false);
-}
-
-struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o) {
-    int64_t micro = o->accumulation > 0 ? o->accumulation : 1;
-    int64_t *times = xcalloc((unsigned long)o->layout->count, sizeof *times);
-    struct zero_bundles reduced, gathered;
-    zero_bundles_reduced(&reduced, o);
-    zero_bundles_gathered(&gathered, p, o);
-    struct totals t = {0}, flat = {0};
-    int hpz = zero_hpz(o), all = hpz ? hpz : o->group;
-    for (int u = 0; u < o->layout->count; u++) times[u] = p->grads == RESIDENT_FULL ? 1 : micro;
-    add_traffic(&t, o, COLLECTIVE_REDUCE_SCATTER, times,
-                (struct reach){.group = o->group, .bundles = &reduced});
-    gathers(p, o, times, false);
-    add_traffic(&t, o, COLLECTIVE_ALL_GATHER, times, (struct reach){.group = all, .bundles = &gathered});
-    gathers(p, o, times, true);
-    flat = t;  // what would move without groups of either kind
-    if (hpz) {
-        add_traffic(&flat, o, COLLECTIVE_ALL_GATHER, times,
-                    (struct reach){.group = all, .bundles = &gathered});
-        add_traffic(&t, o, COLLECTIVE_ALL_GATHER, times,
-                    (struct reach){.team = collective_within(o->source->rank, hpz), .bundles = &gathered});
-    }
-    zero_bundles_close(&reduced);
-    zero_bundles_close(&gathered);
-    free(times);
-    struct wire_prediction w = {.sent_per_step = (uint64_t)t.sent,
-                                .received_per_step = (uint64_t)t.received,
-                                .group = zero_counted_group(o),
-                                .across_sent_per_step = (uint64_t)t.across_sent,
-                                .across_received_per_step = (uint64_t)t.across_received,
-                                .messages_per_step = (uint64_t)t.messages,
-                                .messages_across_per_step = (uint64_t)t.messages_across};
-    // Without groups every peer receives the same number of bytes.
-    uint64_t peers = (uint64_t)o->layout->world - 1;
-    if (w.group && peers)
-        w.flat_across_sent_per_step = (uint64_t)flat.sent / peers * (uint64_t)(o->layout->world - w.group);
-    return w;
-}
-
+// ---------------------------------------------------------------- the textbook's bytes
 void zero_wire_text(char *text, size_t size, const struct zero_policy *p, int64_t accumulation) {
     // The textbook's counts of U: once per step, and per micro-batch.
     int o = (p->grads == RESIDENT_FULL) + p->gather_grads + p->gather_weights;

@@ -137,11 +137,6 @@ void zero_bundles_gathered(struct zero_bundles *b, const struct zero_policy *p, 
 int zero_hpz(const struct zero_options *o);
 // Returns the ranks per group if traffic that leaves a group is counted; 0: it is not.
 int zero_counted_group(const struct zero_options *o);
-// out (units) receives how often each unit's shards are gathered from all ranks in a step.
-void zero_gathers(const struct zero_policy *p, const struct zero_options *o, int64_t *out);
-// Returns the exact payload of a step. Groups of g ranks move the same bytes, but only (N/g-1)/N of them leave the
-// group, instead of (N-g)/N.
-struct wire_prediction zero_wire(const struct zero_policy *p, const struct zero_options *o);
 // Writes the textbook's payload to text: "2U, U = (N-1)/N x padded bytes"; "up to 3U, .." if slots may save gathers.
 void zero_wire_text(char *text, size_t size, const struct zero_policy *p, int64_t accumulation);
 

@@ -18,6 +18,7 @@
 #include "decentral/zero/zero_policy.h"
 #include "shared/core/arena.h"
 #include "shared/model/grad_buffers.h"
+#include "shared/model/step_tasks.h"
 #include "shared/offload/disk_store.h"
 #include "shared/time/timeline.h"
 
@@ -208,6 +209,10 @@ static inline void zero_sum_micro(struct zero *z, struct stream *s, int u, void 
                                        .dt = z->opt.dtype});
 }
 
+// ---- zero_tasks.c. z is measured or carved; t: micro-batches, and steps of a round, are set.
+void zero_tasks(const struct zero *z, struct step_tasks *t);
+struct wire_prediction zero_wire(const struct zero *z);  // sums of payload over a step
+
 // ---- zero_pack.c
 void zero_pack_carve(struct zero *z);
 int64_t zero_pack_largest(const struct zero *z);  // elements of the largest block of a collective
@@ -223,9 +228,11 @@ bool zero_offloads(const struct zero *z, int64_t elements);
 // Takes the memory of an offloaded unit's master and states; then that of the staging.
 void zero_offload_carve_unit(struct zero *z, int u);
 void zero_offload_carve(struct zero *z);
-struct offload_traffic zero_offload_traffic(const struct zero *z);  // per step; z is carved or measured
-int zero_offload_open(struct zero *z);                              // 0, or -1 after logging
-void zero_offload_close(struct zero *z);                            // also after a failed open
+// Add tasks: what moves and runs for the update of u; and before a gather of u from the host.
+void zero_offload_tasks_update(const struct zero *z, struct step_tasks *t, int u);
+void zero_offload_tasks_fetch(const struct zero *z, struct step_tasks *t, int u);
+int zero_offload_open(struct zero *z);    // 0, or -1 after logging
+void zero_offload_close(struct zero *z);  // also after a failed open
 // Enqueues the update of u after `reduced` and `stats`. The caller goes through the units in order. At
 // units[u].updated the weights of u are new.
 void zero_offload_update(struct zero *z, int u, const struct update_step *step);
@@ -245,8 +252,9 @@ bool zero_disk_on(const struct zero *z);
 // Creates a file of this rank; o has directory, key and bytes. Returns 0, or -1 after logging.
 int zero_disk_store(struct zero *z, struct disk_store **out, const struct disk_store_options *o);
 void zero_disk_carve_unit(struct zero *z, int u);
-void zero_disk_carve(struct zero *z);  // after the units
-void zero_disk_traffic(const struct zero *z, int u, int64_t gathers, struct offload_traffic *t);
+void zero_disk_carve(struct zero *z);                 // after the units
+size_t zero_disk_bytes(const struct zero *z, int u);  // of this rank's shard in its file
+bool zero_disk_writes_weights(const struct zero *z);  // else they are the masters, which the update writes
 int zero_disk_open(struct zero *z);
 void zero_disk_close(struct zero *z);
 int zero_disk_sync(struct zero *z);

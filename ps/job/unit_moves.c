@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "ps/job/consistency.h"
+#include "ps/job/push_code.h"
 #include "shared/core/error.h"
 #include "shared/predict/memory_limits.h"
 
@@ -21,13 +22,105 @@ int64_t credit_of(const struct config *c, int64_t pushed) {
     return pushed < most ? pushed : most;
 }
 
-void unit_pulls(const struct config *c, const struct layout *l, int64_t *out) {
-    const struct unit_prefetch residence = unit_residence(c);
-    struct unit_gathers *g = xcalloc((unsigned long)l->count, sizeof *g);
-    unit_schedule_step(l, &residence, c->accumulation, g);
-    // A push asks for the next weights of a unit that has a slot of its own.
-    for (int u = 0; u < l->count; u++) out[u] = residence.all + g[u].forward + g[u].backward;
-    free(g);
+// ---------------------------------------------------------------- the tasks of a step
+struct unit_tasks {
+    const struct config *c;
+    const struct layout *l;
+    size_t *push_bytes;  // (units)
+    bool alone;          // each push is an update of its own
+};
+
+static void add_move(struct unit_tasks *x, struct step_tasks *t, enum task_kind kind, int u, int after) {
+    struct step_task *s = step_tasks_add(t, kind, kind == TASK_PUSH ? ON_PUSH : ON_PULL);
+    bool push = kind == TASK_PUSH;
+    step_task_unit(s, u);
+    s->pattern = PATTERN_SERVERS;
+    s->bytes = push ? x->push_bytes[u] : (uint64_t)x->l->units[u].n_pad * dtype_size(x->c->dtype);
+    *(push ? &s->moves.sent : &s->moves.received) = s->bytes;
+    step_tasks_need(t, s, after);
+}
+
+// A unit with a slot of its own. Its last push asked for these weights; its buffer is free when the servers have it.
+static void acquire(void *ctx, struct step_tasks *t, int u, enum pass pass) {
+    const struct unit_tasks *x = ctx;
+    bool all_first = x->c->no_overlap && u == 0;  // nothing is computed before all weights are there
+    if (pass == PASS_FORWARD)
+        step_tasks_wait_previous(t, TASK_PULL, all_first ? -1 : u);
+    else if (!consistency_of(x->c).lead)
+        step_tasks_wait_previous(t, TASK_PUSH, u);
+}
+
+// The request is enqueued behind compute, which no longer uses the slot then.
+static void start_pull(void *ctx, struct step_tasks *t, int u, int idle, bool again) {
+    (void)idle;
+    add_move(ctx, t, TASK_PULL, u, t->last[ON_COMPUTE]);
+    if (!again) step_task_after_previous(&t->list[t->count - 1], TASK_PUSH, u);
+}
+
+static int grad_ready(void *ctx, struct step_tasks *t, int u, bool last) {
+    struct unit_tasks *x = ctx;
+    bool later = x->c->no_overlap || (x->alone && commit_round(x->c));  // at the end of the step
+    if (later || !(last || ps_by_units(x->c))) return -1;
+    add_move(x, t, TASK_PUSH, u, t->last[ON_COMPUTE]);
+    return t->count - 1;
+}
+
+// Loss and norm of all workers to the scheduler, and its decision. A worker that pushes alone decides alone.
+static void add_decision(struct unit_tasks *x, struct step_tasks *t) {
+    const struct consistency_rule rule = consistency_of(x->c);
+    struct step_task *s = step_tasks_add(t, TASK_DECIDE, x->alone || rule.lag == 0 ? ON_COMPUTE : ON_DECIDE);
+    s->pattern = x->alone ? PATTERN_NONE : PATTERN_SCHEDULER;
+    s->control = !x->alone;
+    step_tasks_need(t, s, t->last[ON_COMPUTE]);
+    if (!x->alone && commit_round(x->c)) step_tasks_need(t, s, t->last[ON_PUSH]);
+}
+
+static void end_step(void *ctx, struct step_tasks *t) {
+    struct unit_tasks *x = ctx;
+    const int n = x->l->count, backward = t->last[ON_COMPUTE];
+    const bool commits = commit_round(x->c);
+    if (x->alone && commits) {
+        add_decision(x, t);
+        for (int u = 0; u < n; u++) add_move(x, t, TASK_PUSH, u, t->last[ON_COMPUTE]);
+    } else if (x->c->no_overlap) {
+        for (int u = n - 1; u >= 0; u--) add_move(x, t, TASK_PUSH, u, backward);
+    }
+    if (!x->alone) add_decision(x, t);
+    // The answers to pushes. A key that waits for no decision is answered when its last push has come.
+    for (int i = 0; i < n && !ps_by_units(x->c); i++) {
+        int u = commits ? i : n - 1 - i, push = t->last[ON_PUSH];
+        while (t->list[push].kind != TASK_PUSH || t->list[push].unit != u) push--;
+        add_move(x, t, TASK_PULL, u, push);
+        int decided = t->last[ON_DECIDE] >= 0 ? t->last[ON_DECIDE] : t->last[ON_COMPUTE];
+        if (commits && !x->alone) step_tasks_need(t, &t->list[t->count - 1], decided);
+    }
+}
+
+int unit_tasks(const struct config *c, const struct layout *l, struct step_tasks *t) {
+    struct unit_tasks x = {.c = c,
+                           .l = l,
+                           .push_bytes = xcalloc((unsigned long)l->count, sizeof *x.push_bytes),
+                           .alone = consistency_of(c).row->on_arrival};
+    const struct unit_prefetch slots = unit_residence(c);
+    const struct step_hooks hooks = {.slots = ps_by_units(c) ? &slots : NULL,
+                                     .ahead = true,
+                                     .fetch = start_pull,
+                                     .acquire = acquire,
+                                     .grad_ready = grad_ready,
+                                     .shared_grads = ps_by_units(c),
+                                     .end = end_step};
+    int rc = push_bytes_of_units(c, l, x.push_bytes);
+    if (!rc) step_tasks_walk(t, l, &hooks, &x);
+    free(x.push_bytes);
+    return rc;
+}
+
+int unit_pulls(const struct config *c, const struct layout *l, int64_t *out) {
+    struct step_tasks t = {.micro_batches = c->accumulation};
+    int rc = unit_tasks(c, l, &t);
+    step_tasks_count(&t, TASK_PULL, out);
+    step_tasks_free(&t);
+    return rc;
 }
 
 void unit_moves_local(struct wire_prediction *w, uint64_t own_sent, uint64_t own_received) {

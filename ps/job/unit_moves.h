@@ -7,7 +7,7 @@
 #include "shared/config/config.h"
 #include "shared/core/topology.h"
 #include "shared/core/unit.h"
-#include "shared/model/unit_schedule.h"
+#include "shared/model/step_tasks.h"
 
 // The slots of a worker's weights (parameter_server.resident): one for each unit, or those of two units at a time.
 struct unit_prefetch unit_residence(const struct config *c);
@@ -17,7 +17,10 @@ int64_t unit_pushes(const struct config *c);
 // most a quarter of the free memory, and each at least CREDIT_LEAST.
 #define CREDIT_LEAST ((int64_t)64 << 20)
 int64_t credit_of(const struct config *c, int64_t pushed);
-void unit_pulls(const struct config *c, const struct layout *l, int64_t *out);  // (units)
+// out: (units). Returns 0, or -1 after logging.
+int unit_pulls(const struct config *c, const struct layout *l, int64_t *out);
+// Adds the tasks of a worker's step, of which all bytes count as sent and received. Returns 0, or -1 after logging.
+int unit_tasks(const struct config *c, const struct layout *l, struct step_tasks *t);
 // Counts `own` of the bytes to and from a role's peers as local, on no wire: those of the process next to it.
 void unit_moves_local(struct wire_prediction *w, uint64_t own_sent, uint64_t own_received);
 

@@ -70,12 +70,12 @@ static int64_t pulled_by_units(const struct config *c, const struct layout *l, i
     struct shard_map *m = shard_map_of(c, l);
     if (!m) return -1;
     int64_t *pulls = xcalloc((unsigned long)l->count, sizeof *pulls), n = 0;
-    unit_pulls(c, l, pulls);
+    int rc = unit_pulls(c, l, pulls);
     for (const struct partition *p = m->parts; p < m->parts + m->count; p++)
         if (p->shard / m->threads == rank) n += pulls[p->unit] * (p->end - p->begin);
     free(pulls);
     shard_map_destroy(&m);
-    return n;
+    return rc ? -1 : n;
 }
 
 int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,

@@ -184,17 +184,10 @@ int ps_worker_predict(const struct config *c, const struct layout *l, int rank, 
     if (shard_cut_of(c, l, &cut)) return -1;
     measure(&a, c, l, ps_weights_in_place(c, cut.pages, cut.keys));
     put(&a, c, l, mem);
-    size_t *of = xcalloc((unsigned long)l->count, sizeof *of), pushed = 0, pulled = 0;
-    int64_t *pulls = xcalloc((unsigned long)l->count, sizeof *pulls);
-    int rc = push_bytes_of_units(c, l, of);
-    unit_pulls(c, l, pulls);
-    for (int u = 0; u < l->count && rc == 0; u++) {
-        pushed += of[u] * (size_t)unit_pushes(c);
-        pulled += (size_t)(pulls[u] * l->units[u].n_pad) * dtype_size(c->dtype);
-    }
-    free(of);
-    free(pulls);
-    *wire = (struct wire_prediction){.sent_per_step = pushed, .received_per_step = pulled};
+    struct step_tasks t = {.micro_batches = c->accumulation};
+    if (unit_tasks(c, l, &t)) return -1;
+    *wire = step_tasks_wire(&t);
+    step_tasks_free(&t);
     return ps_beside(c) ? predict_local(c, l, rank, wire) : 0;
 }
 

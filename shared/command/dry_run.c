@@ -8,6 +8,8 @@
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 #include "shared/core/text.h"
+#include "shared/model/recompute.h"
+#include "shared/model/step_tasks.h"
 #include "shared/predict/forecast.h"
 #include "shared/predict/memory_check.h"
 #include "shared/report/figures.h"
@@ -45,14 +47,68 @@ static int put_textbook(cJSON *doc, const struct job *j, const struct topology_r
     return 0;
 }
 
-static int build(cJSON *doc, const struct job *j) {
+// ---------------------------------------------------------------- the step
+#define TASKS_MAX (1 << 20)  // of a document; a step of a million micro-batches has none
+
+// A unit's flops of one micro-batch. In training the head computes in its backward pass only.
+static void put_unit(cJSON *list, const struct job *j, int u) {
+    const struct config *c = j->config;
+    const struct unit *unit = &j->layout->units[u];
+    const bool head = u == j->layout->count - 1;
+    double tokens = (double)(c->micro_batch * c->seq), seq = (double)c->seq, elements = 0;
+    struct unit_flops once = model_unit_flops(&j->spec, u, seq),
+                      again = recompute_unit_flops(&c->recompute, &j->spec, u, seq);
+    double forward = tokens * (once.products + once.attention);
+    cJSON *o = cJSON_CreateObject();
+    for (int i = 0; i < unit->count; i++) elements += (double)unit->tensors[i].numel;
+    cJSON_AddStringToObject(o, "name", unit->name);
+    json_put(o, "elements", elements);
+    json_put(o, "padded", (double)unit->n_pad);
+    json_put(o, "forward_flops", head ? 0 : forward);
+    json_put(o, "backward_flops", (head ? 3 : 2) * forward + tokens * (again.products + again.attention));
+    cJSON_AddItemToArray(list, o);
+}
+
+// The worker that moves most.
+static int busiest_worker(const struct forecast *f) {
+    const struct forecast_ranks *most = NULL;
+    for (const struct forecast_ranks *r = f->ranks; r < f->ranks + f->count; r++) {
+        double bytes = rank_predicted_sent(&r->report) + rank_predicted_received(&r->report);
+        bool worker = !strcmp(r->report.role, "worker");
+        if (worker &&
+            (!most || bytes > rank_predicted_sent(&most->report) + rank_predicted_received(&most->report)))
+            most = r;
+    }
+    return most ? most->report.rank : 0;
+}
+
+static int put_step(cJSON *doc, const struct job *j, int rank, struct step_tasks *t) {
+    const struct config *c = j->config;
+    cJSON *step = cJSON_AddObjectToObject(doc, "step"), *units;
+    json_put(step, "micro_batches", (double)c->accumulation);
+    json_put(step, "every", c->local_steps.steps ? (double)c->local_steps.steps : 1);
+    units = cJSON_AddArrayToObject(step, "units");
+    for (int u = 0; u < j->layout->count; u++) put_unit(units, j, u);
+    if (c->row->step_facts && c->row->step_facts(c, j->layout, step)) return -1;
+    json_put(cJSON_AddObjectToObject(step, "workers"), "rank", rank);
+    *t = (struct step_tasks){
+        .micro_batches = c->accumulation, .every = c->local_steps.steps, .expanded = true};
+    if (c->accumulation > TASKS_MAX / (4 * j->layout->count)) return 0;
+    return c->row->step_tasks(c, j->layout, rank, t);
+}
+
+// ---------------------------------------------------------------- the document
+// step: the tasks of a worker; NULL: the document needs no step.
+static int build(cJSON *doc, const struct job *j, struct step_tasks *step) {
     const struct config *c = j->config;
     struct forecast f;
     if (forecast_of(j, &f)) return -1;
     figures_put_predicted(doc, summary_figures(), c);
     figures_put_predicted(doc, run_figures(), &(struct run_facts){.params = j->layout->params});
     for (int i = 0; i < f.count; i++) put_ranks(doc, c, &f.ranks[i]);
+    int worker = busiest_worker(&f);
     forecast_free(&f);
+    if (step && put_step(doc, j, worker, step)) return -1;
     // The textbook: every variant with a formula of its own, the last topology of the table first.
     cJSON_AddArrayToObject(doc, "textbook");
     const struct topology_table *t = c->topologies;
@@ -161,15 +217,43 @@ static void print_each(FILE *f, const cJSON *rows, const cJSON *ranks) {
     fputs("]", f);
 }
 
+// Prints an object: a member per line, of a list an element per line, and the tasks in its member "workers".
+static void print_step(FILE *f, const cJSON *step, const struct step_tasks *t) {
+    const cJSON *m, *e;
+    fputs("{", f);
+    cJSON_ArrayForEach(m, step) {
+        fprintf(f, "%s\n\t\t\"%s\": ", m == step->child ? "" : ",", m->string);
+        if (!cJSON_IsArray(m)) {
+            char *text = cJSON_PrintUnformatted(m);
+            bool workers = !strcmp(m->string, "workers");
+            fprintf(f, "%.*s", (int)strlen(text) - workers, text);
+            if (workers) fputs(", \"tasks\": ", f);
+            if (workers && t->count) step_tasks_print(t, f);
+            if (workers) fputs(t->count ? "}" : "null}", f);
+            free(text);
+            continue;
+        }
+        fputs("[", f);
+        cJSON_ArrayForEach(e, m) {
+            char *text = cJSON_PrintUnformatted(e);
+            fprintf(f, "%s\n\t\t\t%s", e == m->child ? "" : ",", text);
+            free(text);
+        }
+        fputs("]", f);
+    }
+    fputs("\n\t}", f);
+}
+
 // The table has one row for equal ranks; the JSON has one entry per rank. Entries are created while printing, because
 // a job may have 65,536.
-static void print_json(FILE *f, cJSON *doc) {
+static void print_json(FILE *f, cJSON *doc, const struct step_tasks *step) {
     static const char *const names[] = {"memory", "wire"};
     cJSON *rows[2];
     for (int i = 0; i < 2; i++) {
         rows[i] = cJSON_DetachItemFromObject(doc, names[i]);
         cJSON_AddArrayToObject(doc, names[i]);
     }
+    cJSON *of_step = cJSON_DetachItemFromObject(doc, "step");
     char *text = cJSON_Print(doc), *at = text;
     for (int i = 0; i < 2; i++) {
         char *mark = xasprintf("\"%s\":\t[", names[i]), *found = strstr(at, mark);
@@ -179,20 +263,25 @@ static void print_json(FILE *f, cJSON *doc) {
         at = after + 1;
         free(mark);
     }
-    fprintf(f, "%s\n", at);
+    fprintf(f, "%.*s,\n\t\"step\": ", (int)strlen(at) - 2, at);  // without the last line
+    print_step(f, of_step, step);
+    fputs("\n}\n", f);
     free(text);
+    cJSON_Delete(of_step);
     cJSON_Delete(rows[0]);
     cJSON_Delete(rows[1]);
 }
 
 int dry_run(const struct job *j, const struct memory_ranks *part, FILE *f, bool as_json) {
     cJSON *doc = cJSON_CreateObject();
-    int rc = build(doc, j);
+    struct step_tasks step = {0};
+    int rc = build(doc, j, as_json ? &step : NULL);
     if (!rc) rc = memory_check_put(doc, j, part);
     if (!rc && as_json)
-        print_json(f, doc);
+        print_json(f, doc, &step);
     else if (!rc)
         print(f, doc, j->config);
+    step_tasks_free(&step);
     cJSON_Delete(doc);
     return rc;
 }

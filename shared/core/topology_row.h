@@ -15,6 +15,7 @@ struct config;
 struct rank_env;
 struct rendezvous_options;
 struct run;
+struct step_tasks;
 
 struct topology_variant {
     char name[24];      // "zero:2", "ps:ssp:S": the letter stands for a number
@@ -142,6 +143,12 @@ struct topology_row {
     // (shared/predict/memory_need.h). The layout is padded for c->workers.
     int (*predict)(const struct config *c, const struct layout *l, const char *role, int rank,
                    struct prediction *out);
+    // Adds the tasks of a worker's step (shared/model/step_tasks.h); t's micro-batches and steps of a round are set. 0,
+    // or -1 after logging.
+    int (*step_tasks)(const struct config *c, const struct layout *l, int rank, struct step_tasks *t);
+    // Adds to the document of a step what its tasks do not say: servers and their rule, a graph of neighbours. 0, or -1
+    // after logging. May be NULL.
+    int (*step_facts)(const struct config *c, const struct layout *l, struct cJSON *step);
     struct topology_formula (*formula)(const struct config *c, const char *role);
     int textbook;  // the first so many variants have formulas of their own
     // NULL: nothing.

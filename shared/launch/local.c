@@ -8,6 +8,7 @@
 #include "shared/core/error.h"
 #include "shared/launch/run.h"
 #include "shared/model/grad_buffers.h"
+#include "shared/model/step_tasks.h"
 #include "shared/state/checkpoint_read.h"
 
 struct buffers {
@@ -338,6 +339,14 @@ static int predict(const struct config *c, const struct layout *l, const char *r
     return local_predict(&o, &out->memory);
 }
 
+static int step_tasks(const struct config *c, const struct layout *l, int rank, struct step_tasks *t) {
+    const struct step_hooks none = {0};
+    (void)c, (void)rank;
+    step_tasks_walk(t, l, &none, NULL);
+    step_tasks_update_whole(t, l);
+    return 0;
+}
+
 static struct topology *create(void *ctx, struct device *dev, struct stream *compute) {
     const struct job *j = ctx;
     struct local_options o = local_options_of(j->config, j->layout);
@@ -393,6 +402,7 @@ const struct topology_row topology_local = {
     .check = check,
     .check_rank = check_rank,
     .predict = predict,
+    .step_tasks = step_tasks,
     .formula = formula,
     .run = run,
 };

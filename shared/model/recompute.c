@@ -10,17 +10,22 @@ int recompute_blocks(const struct recompute_options *o, const struct model_spec 
     return o->blocks > 0 && o->blocks < s->layers ? (int)o->blocks : s->layers;
 }
 
-// A product takes 2 flops per parameter in the forward. w_down is not recomputed, because the backward does not
-// need its result.
+// w_down is not recomputed, because the backward does not need its result.
+struct unit_flops recompute_unit_flops(const struct recompute_options *o, const struct model_spec *s,
+                                       int unit, double seq) {
+    if (unit < 1 || unit >= recompute_blocks(o, s)) return (struct unit_flops){0};
+    struct unit_flops of = model_unit_flops(s, unit, seq);
+    of.products -= 2.0 * (double)s->channels * s->ffn;
+    return of;
+}
+
 struct token_flops recompute_flops_per_token(const struct recompute_options *o, const struct model_spec *s,
                                              double seq) {
     int kept = recompute_blocks(o, s);
-    double again = kept ? (double)(kept - 1) : 0, c = s->channels, hd = (double)s->heads * s->head_size;
-    double products =
-        (hd + 2.0 * (double)s->kv_heads * s->head_size) * c + hd * c + c * (double)model_up_width(s);
-    double attention = 4.0 * seq * hd;
-    return (struct token_flops){.full = again * (2.0 * products + attention),
-                                .causal = again * (2.0 * products + 0.5 * attention)};
+    double again = kept ? (double)(kept - 1) : 0;
+    struct unit_flops one = recompute_unit_flops(o, s, 1, seq);
+    return (struct token_flops){.full = again * (one.products + one.attention),
+                                .causal = again * (one.products + 0.5 * one.attention)};
 }
 
 // Per block: two norms, C read and C written each, and the activation function, U read and F written.

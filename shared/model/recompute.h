@@ -38,6 +38,10 @@ struct recompute_options {
 struct token_flops recompute_flops_per_token(const struct recompute_options *o, const struct model_spec *s,
                                              double seq);
 
+// The same of one unit: the first k-1 blocks of k that keep only their input.
+struct unit_flops recompute_unit_flops(const struct recompute_options *o, const struct model_spec *s,
+                                       int unit, double seq);
+
 // Elements per token, of the run's type, that recomputed norms and activation functions read and write.
 double recompute_elements_per_token(const struct recompute_options *o, const struct model_spec *s);
 

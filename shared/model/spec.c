@@ -54,13 +54,19 @@ int model_spec_check(const struct model_spec *s) {
     return s->traits.positions == POSITIONS_ROTARY ? check_rope(s) : 0;
 }
 
-struct token_flops model_flops_per_token(const struct model_spec *s, double seq) {
+struct unit_flops model_unit_flops(const struct model_spec *s, int unit, double seq) {
     double c = s->channels, hd = (double)s->heads * s->head_size, kvd = (double)s->kv_heads * s->head_size;
+    if (unit == 0) return (struct unit_flops){0};  // a lookup is no product
+    if (unit > s->layers) return (struct unit_flops){.products = 2.0 * (double)s->vocab * c};
     double block = (hd + 2.0 * kvd) * c + hd * c + c * (double)(model_up_width(s) + s->ffn);
-    double in_matmuls = s->layers * block + (double)s->vocab * c;  // the head's product; a lookup is none
-    double attention = 12.0 * s->layers * seq * hd;
-    return (struct token_flops){.full = 6.0 * in_matmuls + attention,
-                                .causal = 6.0 * in_matmuls + 0.5 * attention};
+    return (struct unit_flops){.products = 2.0 * block, .attention = 4.0 * seq * hd};
+}
+
+struct token_flops model_flops_per_token(const struct model_spec *s, double seq) {
+    struct unit_flops block = model_unit_flops(s, 1, seq), head = model_unit_flops(s, s->layers + 1, seq);
+    double products = 3.0 * (s->layers * block.products + head.products);
+    double attention = 3.0 * s->layers * block.attention;
+    return (struct token_flops){.full = products + attention, .causal = products + 0.5 * attention};
 }
 
 int64_t model_longest_seq(const struct model_spec *s) {

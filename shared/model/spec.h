@@ -68,6 +68,12 @@ struct token_flops {
 // seq: T. For sequences of several lengths, the mean of T over their tokens: a token of a longer sequence costs
 // more.
 struct token_flops model_flops_per_token(const struct model_spec *s, double seq);
+// Flops per token of the forward pass of a unit (0 the embedding, 1 .. layers the blocks, then the head): of its products,
+// and of attention in full. The backward pass has twice as many.
+struct unit_flops {
+    double products, attention;
+};
+struct unit_flops model_unit_flops(const struct model_spec *s, int unit, double seq);
 // The two countings as text, for tables and documents.
 #define FLOPS_FULL   "6 x parameters in matrix products + 12 L T H D"
 #define FLOPS_CAUSAL "6 x parameters in matrix products + 6 L T H D"

@@ -69,13 +69,4 @@ void unit_schedule_invalidate(struct unit_schedule *s);
 // Returns the k-th unit (0, 1, ..) to gather if the pass uses `next` next, or -1 if it is too far ahead.
 int unit_schedule_ahead(const struct unit_schedule *s, int next, enum pass pass, int k);
 
-// Gathers of each unit in a step of `micro` micro-batches.
-struct unit_gathers {
-    int64_t forward, backward;
-    int64_t repeated;  // of both, the repeated ones
-};
-// out: (units)
-void unit_schedule_step(const struct layout *l, const struct unit_prefetch *p, int64_t micro,
-                        struct unit_gathers *out);
-
 #endif

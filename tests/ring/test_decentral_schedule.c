@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "shared/model/unit_schedule.h"
+#include "shared/model/step_tasks.h"
 
 #define UNITS 6
 
@@ -54,14 +54,35 @@ static void test_slots_of_a_budget(void **state) {
     unit_schedule_close(&s);
 }
 
+// The gathers of a step, and the repeated ones among them.
+struct gathers {
+    int64_t all[UNITS], again[UNITS];
+};
+
+static void count_gather(void *ctx, struct step_tasks *t, int u, int idle, bool again) {
+    struct gathers *g = ctx;
+    (void)idle;
+    step_tasks_add(t, TASK_ALL_GATHER, ON_GATHER);
+    g->all[u] += t->times;
+    g->again[u] += again ? t->times : 0;
+}
+
+static struct gathers gathers_of(const struct layout *l, struct unit_prefetch p, int64_t micro) {
+    struct gathers g = {0};
+    struct step_tasks t = {.micro_batches = micro};
+    const struct step_hooks hooks = {.slots = &p, .ahead = true, .fetch = count_gather};
+    step_tasks_walk(&t, l, &hooks, &g);
+    step_tasks_free(&t);
+    return g;
+}
+
 static void expect(const struct layout *l, struct unit_prefetch p, int64_t micro, const int64_t *forward,
                    const int64_t *backward) {
-    struct unit_gathers g[UNITS];
-    unit_schedule_step(l, &p, micro, g);
+    const struct gathers g = gathers_of(l, p, micro);
     for (int u = 0; u < UNITS; u++)
-        if (g[u].forward != forward[u] || g[u].backward != backward[u])
-            fail_msg("%lld micro-batches, unit %d: %lld forward, %lld backward", (long long)micro, u,
-                     (long long)g[u].forward, (long long)g[u].backward);
+        if (g.all[u] != forward[u] + backward[u])
+            fail_msg("%lld micro-batches, unit %d: %lld gathers, not %lld + %lld", (long long)micro, u,
+                     (long long)g.all[u], (long long)forward[u], (long long)backward[u]);
 }
 #define LIST(...) \
     (const int64_t[]) { __VA_ARGS__ }
@@ -80,12 +101,11 @@ static void test_what_a_turn_leaves_is_not_gathered_again(void **state) {
 // The gathers that hpZ keeps within a group: all gathers of a unit but its first after an update.
 static void test_which_gathers_are_not_the_first(void **state) {
     (void)state;
-    struct unit_gathers g[UNITS];
     const struct unit_prefetch one = {0};
     for (int tie = 0; tie < 2; tie++)
         for (int64_t micro = 1; micro < 4; micro++) {
-            unit_schedule_step(tie ? &tied : &plain, &one, micro, g);
-            for (int u = 0; u < UNITS; u++) assert_int_equal(g[u].repeated, g[u].forward + g[u].backward - 1);
+            const struct gathers g = gathers_of(tie ? &tied : &plain, one, micro);
+            for (int u = 0; u < UNITS; u++) assert_int_equal(g.again[u], g.all[u] - 1);
         }
     struct unit_schedule s;
     unit_schedule_open(&s, &plain, &one);

@@ -1,0 +1,252 @@
+#include "shared/model/step_tasks.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "shared/core/error.h"
+#include "shared/core/numbers.h"
+#include "shared/model/grad_buffers.h"
+
+// ---------------------------------------------------------------- tasks
+struct step_task *step_tasks_add(struct step_tasks *t, enum task_kind kind, enum task_stream stream) {
+    if (t->count == t->room) {
+        t->room = t->room ? 2 * t->room : 256;
+        t->list = xrealloc(t->list, (size_t)t->room * sizeof *t->list);
+    }
+    struct step_task *s = &t->list[t->count];
+    *s = (struct step_task){
+        .kind = kind, .stream = stream, .micro = t->micro, .times = t->times, .round = t->round};
+    for (int i = 0; i < t->wait_count && stream == ON_COMPUTE; i++) step_tasks_need(t, s, t->waits[i]);
+    if (stream == ON_COMPUTE) {
+        s->previous = t->wait_previous;
+        t->wait_previous.any = false;
+        t->wait_count = 0;
+    }
+    t->last[stream] = t->count++;
+    return s;
+}
+
+static void note(int *list, int *count, int task) {
+    for (int i = 0; i < *count; i++)
+        if (list[i] == task) return;
+    assert(*count < TASK_NEEDS && "a task needs few others");
+    list[(*count)++] = task;
+}
+
+// The order of a stream needs no words.
+void step_tasks_need(struct step_tasks *t, struct step_task *of, int task) {
+    if (task >= 0 && t->list[task].stream != of->stream) note(of->needs, &of->need_count, task);
+}
+
+// Of the tasks of one stream the last one is enough.
+void step_tasks_wait(struct step_tasks *t, int task) {
+    if (task < 0) return;
+    for (int i = 0; i < t->wait_count; i++)
+        if (t->list[t->waits[i]].stream == t->list[task].stream) {
+            if (task > t->waits[i]) t->waits[i] = task;
+            return;
+        }
+    note(t->waits, &t->wait_count, task);
+}
+
+void step_tasks_free(struct step_tasks *t) {
+    free(t->list);
+    t->list = NULL;
+    t->count = t->room = 0;
+}
+
+// ---------------------------------------------------------------- the walk
+struct walk {
+    struct step_tasks *t;
+    const struct layout *l;
+    const struct step_hooks *h;
+    void *ctx;
+    struct unit_schedule schedule;
+    int *idle;              // (slots) the last use of a slot of weights; -1: none
+    int *ready;             // (units) the last fetch of the unit
+    int freed[GRAD_SLOTS];  // after which task the slot of gradients is free; -1: it is
+};
+
+static void fetch(struct walk *w, int u, enum pass pass) {
+    w->h->fetch(w->ctx, w->t, u, w->idle[unit_schedule_slot(&w->schedule, u)],
+                unit_schedule_is_repeat(&w->schedule, u, pass));
+    w->ready[u] = w->t->count - 1;
+    unit_schedule_gathered(&w->schedule, u, pass);
+}
+
+static void acquire(struct walk *w, int u, enum pass pass) {
+    if (!w->h->slots) {
+        if (w->h->acquire) w->h->acquire(w->ctx, w->t, u, pass);
+        return;
+    }
+    if (!unit_schedule_holds(&w->schedule, u, pass)) fetch(w, u, pass);
+    step_tasks_wait(w->t, w->ready[u]);
+}
+
+static void prefetch(struct walk *w, int u, enum pass pass) {
+    if (!w->h->slots || !w->h->ahead) return;
+    for (int k = 0, v; (v = unit_schedule_ahead(&w->schedule, u, pass, k)) >= 0; k++)
+        if (!unit_schedule_holds(&w->schedule, v, pass)) fetch(w, v, pass);
+}
+
+static int compute(struct walk *w, enum task_kind kind, int u) {
+    step_task_unit(step_tasks_add(w->t, kind, ON_COMPUTE), u);
+    int at = w->t->count - 1;
+    if (w->h->slots) w->idle[unit_schedule_slot(&w->schedule, u)] = at;
+    return at;
+}
+
+static void grad_ready(struct walk *w, int u, bool last) {
+    w->freed[grad_slot(w->l, u)] = w->h->grad_ready ? w->h->grad_ready(w->ctx, w->t, u, last) : -1;
+}
+
+static void micro_batch(struct walk *w, bool first, bool last) {
+    bool local = w->t->every > 0;  // the topology takes part only in rounds
+    for (int u = 0; u < w->l->count; u++) {
+        if (!local || first) acquire(w, u, PASS_FORWARD);
+        if (!local && u < w->l->count - 1) prefetch(w, u + 1, PASS_FORWARD);
+        compute(w, TASK_FORWARD, u);
+    }
+    for (int u = w->l->count - 1; u >= 0; u--) {
+        bool tied = w->l->tied && u == w->l->count - 1;
+        if (!local) acquire(w, u, PASS_BACKWARD);
+        if (!local && w->h->shared_grads) step_tasks_wait(w->t, w->freed[grad_slot(w->l, u)]);
+        if (!local && tied) acquire(w, 0, PASS_BACKWARD);
+        if (!local && tied && w->h->shared_grads) step_tasks_wait(w->t, w->freed[grad_slot(w->l, 0)]);
+        if (!local && u > 0) prefetch(w, u - 1, PASS_BACKWARD);
+        compute(w, TASK_BACKWARD, u);
+        if (!local) grad_ready(w, u, last);
+    }
+}
+
+// The end of a round of local steps: the topology's step.
+static void end_round(struct walk *w) {
+    step_tasks_update_whole(w->t, w->l);
+    w->t->round = true;
+    for (int u = w->l->count - 1; u >= 0; u--) {
+        acquire(w, u, PASS_BACKWARD);
+        compute(w, TASK_DELTA, u);
+        w->t->list[w->t->count - 1].elements = w->l->units[u].n_pad;
+        grad_ready(w, u, true);
+    }
+}
+
+void step_tasks_walk(struct step_tasks *t, const struct layout *l, const struct step_hooks *h, void *ctx) {
+    struct walk w = {.t = t, .l = l, .h = h, .ctx = ctx};
+    int64_t all = t->micro_batches > 0 ? t->micro_batches : 1, listed = t->expanded || all < 3 ? all : 3;
+    int slots = 0;
+    if (h->slots) {
+        unit_schedule_open(&w.schedule, l, h->slots);
+        slots = unit_schedule_count(&w.schedule);
+    }
+    w.idle = xcalloc((size_t)slots + 1, sizeof *w.idle);
+    w.ready = xcalloc((size_t)l->count, sizeof *w.ready);
+    for (int i = 0; i < slots; i++) w.idle[i] = -1;
+    for (int i = 0; i < GRAD_SLOTS; i++) w.freed[i] = -1;
+    for (int i = 0; i < TASK_STREAMS; i++) t->last[i] = -1;
+    for (int u = 0; u < l->count; u++) w.ready[u] = -1;
+    for (t->micro = 0; t->micro < listed; t->micro++) {
+        t->times = t->micro == 1 && listed < all ? all - 2 : 1;
+        micro_batch(&w, t->micro == 0, t->micro == listed - 1);
+    }
+    t->micro = -1;
+    t->times = 1;
+    if (t->every > 0) end_round(&w);
+    if (h->end) h->end(ctx, t);
+    if (h->slots) unit_schedule_close(&w.schedule);
+    free(w.idle);
+    free(w.ready);
+}
+
+void step_tasks_update_whole(struct step_tasks *t, const struct layout *l) {
+    step_tasks_add(t, TASK_NORM, ON_COMPUTE)->elements = l->padded;
+    step_tasks_add(t, TASK_DECIDE, ON_COMPUTE);
+    for (int u = 0; u < l->count; u++) {
+        struct step_task *s = step_tasks_add(t, TASK_UPDATE, ON_COMPUTE);
+        step_task_unit(s, u);
+        s->elements = l->units[u].n_pad;
+    }
+}
+
+// ---------------------------------------------------------------- sums
+static void add(uint64_t *total, int64_t times, uint64_t of_one) {
+    *total = (uint64_t)size_plus((int64_t)*total, size_times(times, (int64_t)of_one));
+}
+
+struct wire_prediction step_tasks_wire(const struct step_tasks *t) {
+    struct wire_prediction w = {0};
+    for (const struct step_task *s = t->list; s < t->list + t->count; s++) {
+        add(&w.sent_per_step, s->times, s->moves.sent);
+        add(&w.received_per_step, s->times, s->moves.received);
+        add(&w.across_sent_per_step, s->times, s->moves.across_sent);
+        add(&w.across_received_per_step, s->times, s->moves.across_received);
+        add(&w.messages_per_step, s->times, s->moves.messages);
+        add(&w.messages_across_per_step, s->times, s->moves.messages_across);
+        if (s->kind == TASK_DOWN) add(&w.offload.down, s->times, s->bytes);
+        if (s->kind == TASK_UP) add(&w.offload.up, s->times, s->bytes);
+        if (s->kind == TASK_READ) add(&w.offload.read, s->times, s->bytes);
+        if (s->kind == TASK_WRITE) add(&w.offload.written, s->times, s->bytes);
+    }
+    return w;
+}
+
+void step_tasks_count(const struct step_tasks *t, enum task_kind kind, int64_t *out) {
+    for (const struct step_task *s = t->list; s < t->list + t->count; s++)
+        for (int u = s->unit; s->kind == kind && u < s->unit + s->units; u++) out[u] += s->times;
+}
+
+// ---------------------------------------------------------------- as JSON
+static const char *const kinds[TASK_KINDS] = {
+    "forward",    "backward", "delta", "norm",     "decide", "update", "mix",  "all_gather", "reduce_scatter",
+    "all_reduce", "push",     "pull",  "exchange", "down",   "up",     "read", "write"};
+static const char *const streams[TASK_STREAMS] = {"compute", "gather", "reduce", "push", "pull", "decide",
+                                                  "down",    "host",   "up",     "read", "write"};
+static const char *const teams[] = {NULL, "all", "within", "across"};
+static const char *const patterns[] = {NULL,      "all_to_all", "ring", "neighbours",
+                                       "servers", "scheduler",  "host"};
+
+// The index of the task that s needs of the previous step; -1: there is none.
+static int previous_of(const struct step_tasks *t, const struct step_task *s) {
+    for (int i = t->count - 1; s->previous.any && i >= 0; i--) {
+        const struct step_task *p = &t->list[i];
+        int u = s->previous.unit;
+        if (p->kind == s->previous.kind && (u < 0 || (u >= p->unit && u < p->unit + p->units))) return i;
+    }
+    return -1;
+}
+
+static void print_moves(const struct step_task *s, FILE *f) {
+    const struct task_moves *m = &s->moves;
+    if (s->pattern == PATTERN_NONE) return;
+    fprintf(f,
+            ", \"bytes\": %" PRIu64 ", \"sent\": %" PRIu64 ", \"received\": %" PRIu64 ", \"pattern\": \"%s\"",
+            s->bytes, m->sent, m->received, patterns[s->pattern]);
+    if (s->control) fputs(", \"control\": true", f);
+    if (s->team) fprintf(f, ", \"team\": \"%s\", \"team_size\": %d", teams[s->team], s->team_size);
+    if (s->pattern == PATTERN_NEIGHBOURS) fprintf(f, ", \"neighbour\": %d", s->neighbour);
+    if (m->messages) fprintf(f, ", \"messages\": %" PRIu64, m->messages);
+    if (m->across_sent) fprintf(f, ", \"across_sent\": %" PRIu64, m->across_sent);
+}
+
+void step_tasks_print(const struct step_tasks *t, FILE *f) {
+    fputs("[", f);
+    for (const struct step_task *s = t->list; s < t->list + t->count; s++) {
+        fprintf(f, "%s\n\t\t\t{\"task\": \"%s\", \"stream\": \"%s\"", s == t->list ? "" : ",", kinds[s->kind],
+                streams[s->stream]);
+        if (s->units == 1) fprintf(f, ", \"unit\": %d", s->unit);
+        for (int i = 0; s->units > 1 && i < s->units; i++)
+            fprintf(f, "%s%d", i ? ", " : ", \"units\": [", s->unit + i);
+        if (s->units > 1) fputs("]", f);
+        if (s->micro >= 0) fprintf(f, ", \"micro\": %" PRId64, s->micro);
+        if (s->round) fputs(", \"round\": true", f);
+        if (s->elements) fprintf(f, ", \"elements\": %" PRId64, s->elements);
+        print_moves(s, f);
+        fputs(", \"needs\": [", f);
+        for (int i = 0; i < s->need_count; i++) fprintf(f, "%s%d", i ? ", " : "", s->needs[i]);
+        int previous = previous_of(t, s);
+        fprintf(f, "], \"needs_previous\": [");
+        if (previous >= 0) fprintf(f, "%d", previous);
+        fputs("]}", f);
+    }
+    fputs("]", f);
+}

@@ -1,0 +1,159 @@
+// The step of a worker as a graph of tasks: what it computes and moves, in which order, and what each task waits for.
+// Pure, without ranks and streams. Predictions of bytes are sums over it, and `train --dry-run --json` prints it for
+// programs that predict time.
+//
+// Order       Tasks of one stream run one after the other, in the list's order; a task also waits for those that it
+//             needs. So tasks on different streams overlap.
+// Walk        The training loop's (shared/train/train.c): the hooks below are called where the loop calls those of
+//             struct topology.
+// Micro-batches   A step may have 10^9 of them, and all between the first and the last are equal. A list of sums has
+//             three, of which the second counts for many (times).
+//
+//     compute  | forward u0 | forward u1 | .. | backward u1 | backward u0 |     | norm |        | decide | update u0 ..
+//     reduce                                                | u1    | u0  |            | all ranks' norm |
+#ifndef STARRING_SHARED_MODEL_STEP_TASKS_H
+#define STARRING_SHARED_MODEL_STEP_TASKS_H
+
+#include <stdio.h>
+
+#include "shared/core/topology.h"
+#include "shared/model/unit_schedule.h"
+
+enum task_kind {
+    TASK_FORWARD,
+    TASK_BACKWARD,
+    TASK_DELTA,   // local steps: the change of the weights in a round, which the topology takes as a gradient
+    TASK_NORM,    // this rank's part of the gradient's norm
+    TASK_DECIDE,  // clip factor, skipped step
+    TASK_UPDATE,
+    TASK_MIX,  // gossip: adds what the neighbours' weights change
+    TASK_ALL_GATHER,
+    TASK_REDUCE_SCATTER,
+    TASK_ALL_REDUCE,
+    TASK_PUSH,
+    TASK_PULL,
+    TASK_EXCHANGE,  // with a neighbour
+    TASK_DOWN,      // device to host
+    TASK_UP,        // host to device
+    TASK_READ,      // disk to host
+    TASK_WRITE,     // host to disk
+    TASK_KINDS
+};
+
+enum task_stream {
+    ON_COMPUTE,
+    ON_GATHER,
+    ON_REDUCE,
+    ON_PUSH,
+    ON_PULL,
+    ON_DECIDE,  // a decision that compute does not wait for
+    ON_DOWN,    // offloaded state: the copies down, the host's updates, the copies up, and a disk
+    ON_HOST,
+    ON_UP,
+    ON_READ,
+    ON_WRITE,
+    TASK_STREAMS
+};
+
+// Which ranks a transfer is between.
+enum task_team { TEAM_NONE, TEAM_ALL, TEAM_WITHIN, TEAM_ACROSS };
+enum task_pattern {
+    PATTERN_NONE,
+    PATTERN_ALL_TO_ALL,  // a piece to each member of the team, and one from each
+    PATTERN_RING,        // by a library, which is free to choose: its ring moves as many bytes
+    PATTERN_NEIGHBOURS,
+    PATTERN_SERVERS,
+    PATTERN_SCHEDULER,
+    PATTERN_HOST
+};
+
+// What a rank sends and receives in a task, in bytes; messages that it sends. across: to and from other groups.
+struct task_moves {
+    uint64_t sent, received, across_sent, across_received, messages, messages_across;
+};
+
+// A task of the previous step: the last one of this kind and unit (-1: of any unit).
+struct task_previous {
+    bool any;
+    enum task_kind kind;
+    int unit;
+};
+
+#define TASK_NEEDS 4
+
+struct step_task {
+    enum task_kind kind;
+    enum task_stream stream;
+    int unit, units;   // unit .. unit + units - 1; units 0: of none
+    int64_t micro;     // micro-batch; -1: after them
+    int64_t times;     // micro-batches that it stands for
+    bool round;        // local steps: only at the end of a round
+    int64_t elements;  // update, norm, mix, delta: that this rank computes
+    uint64_t bytes;    // of the whole buffer that moves
+    bool control;      // its bytes are control, not payload: `moves` is 0
+    enum task_team team;
+    int team_size, neighbour;  // neighbour: the index of the distance, in a step of gossip
+    enum task_pattern pattern;
+    struct task_moves moves;
+    int needs[TASK_NEEDS], need_count;
+    struct task_previous previous;
+};
+
+struct step_tasks {
+    // Set before the walk.
+    int64_t micro_batches;  // A; 0: one
+    int64_t every;          // H, local steps; 0: none
+    bool expanded;          // one task for each of the micro-batches, however many there are
+    // The result.
+    struct step_task *list;
+    int count, room;
+    // During the walk.
+    int64_t micro, times;
+    bool round;
+    int last[TASK_STREAMS];             // index of the last task; -1: none
+    int waits[TASK_NEEDS], wait_count;  // of the next task on ON_COMPUTE
+    struct task_previous wait_previous;
+};
+
+// What a topology adds to the walk.
+struct step_hooks {
+    // Weights lie in the slots of a schedule, and `fetch` adds the transfer that brings u's to its slot, whose last use
+    // was the task `idle` (-1: none in this step). again: a repeated one (unit_schedule_is_repeat). NULL: each unit's
+    // weights stay, and `acquire` says what the first pass over u waits for.
+    const struct unit_prefetch *slots;
+    bool ahead;  // transfers start before the unit is in use
+    void (*fetch)(void *ctx, struct step_tasks *t, int u, int idle, bool again);
+    void (*acquire)(void *ctx, struct step_tasks *t, int u, enum pass pass);
+    // u's gradient is complete. Returns the task after which its buffer is free; -1: none. Counts only if units share
+    // buffers (grad_slot).
+    int (*grad_ready)(void *ctx, struct step_tasks *t, int u, bool last);
+    bool shared_grads;
+    void (*end)(void *ctx, struct step_tasks *t);
+};
+
+void step_tasks_walk(struct step_tasks *t, const struct layout *l, const struct step_hooks *h, void *ctx);
+void step_tasks_free(struct step_tasks *t);
+
+// For hooks. Adds a task, which is valid until the next call. A task on ON_COMPUTE needs all that step_tasks_wait has
+// named since the last one.
+struct step_task *step_tasks_add(struct step_tasks *t, enum task_kind kind, enum task_stream stream);
+void step_tasks_wait(struct step_tasks *t, int task);
+void step_tasks_need(struct step_tasks *t, struct step_task *of, int task);  // task -1: nothing
+static inline void step_task_unit(struct step_task *s, int unit) { s->unit = unit, s->units = 1; }
+static inline void step_task_after_previous(struct step_task *s, enum task_kind kind, int unit) {
+    s->previous = (struct task_previous){true, kind, unit};
+}
+static inline void step_tasks_wait_previous(struct step_tasks *t, enum task_kind kind, int unit) {
+    if (t->micro <= 0 || t->round) t->wait_previous = (struct task_previous){true, kind, unit};
+}
+// Adds decision and updates of a rank that holds whole units and updates them alone.
+void step_tasks_update_whole(struct step_tasks *t, const struct layout *l);
+
+// The sums over all tasks. Only counts of payload are set.
+struct wire_prediction step_tasks_wire(const struct step_tasks *t);
+// Times that tasks of this kind move each unit: out (units).
+void step_tasks_count(const struct step_tasks *t, enum task_kind kind, int64_t *out);
+// Prints a JSON array, a task per line.
+void step_tasks_print(const struct step_tasks *t, FILE *f);
+
+#endif

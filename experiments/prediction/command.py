@@ -63,7 +63,7 @@ def words_of(options, topology, described):
         if value is not None:
             words += [flag, value]
     # On several machines nothing is shared memory; a GPU's ring has NCCL, whatever the medium.
-    apart = options.workers > described.per_node
+    apart = topology != "local" and options.workers > described.per_node
     if apart and (topology.startswith("ps:") or device == "cpu") and "--medium" not in options.more:
         words += ["--medium", "tcp"]
     for item in options.set:

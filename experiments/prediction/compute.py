@@ -23,26 +23,33 @@ class Compute:
 
     def __init__(self, document, machine):
         self.document, self.machine, self.notes = document, machine, []
-        self.measured = self._matching()
-        if self.measured is None and machine.device is None:
-            units = machine.units
-            raise CannotPredict(
-                f"{machine.path} has times of {units['model']}, {units['dtype']}, {units['seq_len']} tokens, and no device to compute others from: "
-                f"run --calibrate with --model {document.model} --dtype {document.dtype} --seq {document.seq_len}")
+        self.measured, self.scale = self._matching()
         if self.measured is None:
             self._check_device()
 
     def _matching(self):
-        """The machine's units, where they are of this model, dtype and length; another micro-batch counts in proportion."""
-        units, document = self.machine.units, self.document
-        if not units or (units["model"], units["dtype"], units["seq_len"]) != (document.model, document.dtype, document.seq_len):
-            return None
-        missing = {kind_of(unit.name) for unit in document.units} - set(units["seconds"]) - {unit.name for unit in document.units if unit.name in units["seconds"]}
-        if missing:
-            raise CannotPredict(f"{self.machine.path}: units.seconds lacks {', '.join(sorted(missing))}")
-        if units["micro_batch_size"] != document.micro_batch_size:
-            self.notes.append(f"computing was measured with {units['micro_batch_size']:g} sequences a micro-batch, and taken in proportion")
-        return units
+        """(the machine's units of this model, dtype and length, 1); of another batch, and where there is no device those of another model, with
+        the factor that they take longer here by; (None, 1): there are none."""
+        document, units = self.document, self.machine.units or []
+        words = (document.model, document.dtype, document.seq_len)
+        alike = [one for one in units if (one["model"], one["dtype"], one["seq_len"]) == words]
+        for one in alike:
+            if one["micro_batch_size"] == document.micro_batch_size:
+                return self._complete(one), 1
+        if alike:
+            self.notes.append(f"Computing was measured with {alike[0]['micro_batch_size']:g} sequences a micro-batch, and is taken in proportion.")
+            return self._complete(alike[0]), document.micro_batch_size / alike[0]["micro_batch_size"]
+        if self.machine.device is None:
+            raise CannotPredict(
+                f"{self.machine.path} has times of {', '.join(sorted({one['model'] + ' ' + one['dtype'] for one in units}))}, and no device to compute others "
+                f"from: run --calibrate with --model {document.model} --batch {document.micro_batch_size} --seq {document.seq_len} --dtype {document.dtype}")
+        return None, 1
+
+    def _complete(self, one):
+        lacks = {kind_of(unit.name) for unit in self.document.units if unit.name not in one["seconds"]} - set(one["seconds"])
+        if lacks:
+            raise CannotPredict(f"{self.machine.path}: units.seconds of {one['model']} lacks {', '.join(sorted(lacks))}")
+        return one
 
     def _check_device(self):
         device = self.machine.device
@@ -70,14 +77,15 @@ class Compute:
             of_unit = seconds.get(unit.name) or seconds[kind_of(unit.name)]
             if task not in of_unit:
                 raise CannotPredict(f"{self.machine.path}: units.seconds of {unit.name} lacks {task}")
-            return of_unit[task] * self.document.micro_batch_size / self.measured["micro_batch_size"]
+            return of_unit[task] * self.scale
         weights = unit.elements * BYTES[self.document.dtype]
         return self._roofline(unit.forward_flops if task == "forward" else unit.backward_flops, weights if task == "forward" else 2 * weights)
 
     def update_seconds(self, elements, moved=UPDATE_BYTES):
         """Of an update of so many elements; of another pass over them, with the bytes that it moves of each."""
-        per_element = self.machine.units and self.machine.units.get("update_seconds_per_element")
-        if per_element:
+        known = self.measured or (self.machine.units or [{}])[0]
+        per_element = known.get("update_seconds_per_element")
+        if per_element is not None:
             return elements * per_element * moved / UPDATE_BYTES
         if self.machine.device is None or not self.machine.device.get("memory_bytes_per_second"):
             raise CannotPredict(f"{self.machine.path}: neither units.update_seconds_per_element nor device.memory_bytes_per_second")
@@ -111,7 +119,12 @@ class Compute:
 
     @property
     def spread(self):
-        return self.machine.units.get("spread") or 0 if self.measured else 0
+        return self.measured["spread"] if self.measured else 0
+
+    @property
+    def begin_seconds(self):
+        """Of the host, at each step's begin."""
+        return self.measured["begin_seconds"] if self.measured else 0
 
 
 # ---------------------------------------------------------------- trouble

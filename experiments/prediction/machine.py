@@ -4,13 +4,15 @@
     device                kind gpu|cpu, memory_bytes, memory_bytes_per_second, flops_per_second {bf16, fp16, fp32}: peaks;
                           efficiency {product, memory}: the share of the peaks that is reached; host_link_bytes_per_second,
                           disk_bytes_per_second: of offloaded state
-    units                 measured seconds, which count before the device's peaks: model, dtype, micro_batch_size, seq_len, threads,
-                          seconds {unit or its kind: {forward, backward}}, update_seconds_per_element, spread (of a step's computing:
-                          standard deviation / mean, 0 if left out)
-    cores                 count; ranks_share: "node" (or true): the ranks of a node share its cores; "job": all ranks share them, as in a lab
+    units                 measured times, which count before the device's peaks, of one model or a list of them: model, dtype, micro_batch_size,
+                          seq_len, threads, seconds {unit or its kind: {forward, backward}}, update_seconds_per_element, begin_seconds (of the
+                          host, at a step's begin), spread (of a step's computing: standard deviation / mean, 0 if left out)
+    cores                 count; ranks_share: "node" (or true): the ranks of a node share its cores; "job": all ranks and servers share them, as in
+                          a lab; transport_seconds_per_byte and _per_message: of a core, for both ends of a message
     node                  devices, bytes_per_second (each way, of a device to others of its node), latency_seconds
     network               kind switch|fat_tree|dragonfly|torus, bytes_per_second (of a node, each way), links_per_node, latency_seconds (one
-                          way below one switch), oversubscription, efficiency (payload / rate), per_message_seconds
+                          way below one switch), oversubscription, efficiency (payload / rate), per_message_seconds, burst_seconds (a shaped link's
+                          token bucket: so many seconds of its rate pass at once after it was idle)
     server                what a star's server does with bytes: sum_bytes_per_second, update_elements_per_second, threads, reply_seconds
 
 Seconds, bytes and flops are plain numbers. `load` finds a file or a name of machines/; `changed` applies --bandwidth, --latency, --network
@@ -30,7 +32,7 @@ from . import CannotPredict
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "machines")
 KINDS = ("switch", "fat_tree", "dragonfly", "torus")
 BYTES_PER_SECOND = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
-SECONDS = {"s": 1, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+OF_A_SECOND = {"s": 1, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9}
 
 # What a section may hold. A number is at least `least`; ("number", least, default), ("words", possible or None), ("map",).
 POSITIVE = 1e-300
@@ -39,12 +41,14 @@ SECTIONS = {
                "flops_per_second": ("map",), "efficiency": ("map",), "host_link_bytes_per_second": ("number", POSITIVE, None),
                "disk_bytes_per_second": ("number", POSITIVE, None)},
     "units": {"model": ("words", None), "dtype": ("words", None), "micro_batch_size": ("number", 1, None), "seq_len": ("number", 1, None),
-              "threads": ("number", 1, 1), "seconds": ("map",), "update_seconds_per_element": ("number", 0, None), "spread": ("number", 0, 0)},
-    "cores": {"count": ("number", 1, None), "ranks_share": ("any",)},
+              "threads": ("number", 1, 1), "seconds": ("map",), "update_seconds_per_element": ("number", 0, None), "begin_seconds": ("number", 0, 0),
+              "spread": ("number", 0, 0)},
+    "cores": {"count": ("number", 1, None), "ranks_share": ("any",), "transport_seconds_per_byte": ("number", 0, 0),
+              "transport_seconds_per_message": ("number", 0, 0)},
     "node": {"devices": ("number", 1, 1), "bytes_per_second": ("number", POSITIVE, None), "latency_seconds": ("number", 0, 0)},
     "network": {"kind": ("words", KINDS), "bytes_per_second": ("number", POSITIVE, None), "links_per_node": ("number", 1, 1),
                 "latency_seconds": ("number", 0, 0), "oversubscription": ("number", 1, 1), "efficiency": ("number", POSITIVE, 1),
-                "per_message_seconds": ("number", 0, 0)},
+                "per_message_seconds": ("number", 0, 0), "burst_seconds": ("number", 0, 0)},
     "server": {"sum_bytes_per_second": ("number", POSITIVE, None), "update_elements_per_second": ("number", POSITIVE, None),
                "threads": ("number", 1, 1), "reply_seconds": ("number", 0, 0)},
 }
@@ -55,7 +59,7 @@ OTHERS = ("name", "date", "sources", "notes")
 
 @dataclass(frozen=True)
 class Machine:
-    """told: the file's JSON, checked, with the numbers that may be left out filled in; a section that may be null is None."""
+    """told: the file's JSON, checked, with the numbers that may be left out filled in; a section that may be null is None; units is a list."""
     told: dict
     path: str
 
@@ -80,7 +84,7 @@ class Machine:
     @property
     def threads(self):
         """Threads that a rank's computing was measured with."""
-        return self.units["threads"] if self.units else 1
+        return self.units[0]["threads"] if self.units else 1
 
     def cores_of(self, node):
         """The number of the set of cores that this node's ranks share; None: each rank has what it needs."""
@@ -109,6 +113,24 @@ def check_value(where, rule, value):
                 check_value(f"{where}.{key}", ("number", 0), number)
 
 
+def check_section(where, section, value):
+    """Checks a section, and fills in the numbers that it leaves out."""
+    rules = SECTIONS[section]
+    if not isinstance(value, dict):
+        raise CannotPredict(f"{where}: expected an object")
+    for key, given in value.items():
+        if key not in rules:
+            raise CannotPredict(f"{where}.{key}: unknown; possible are {', '.join(rules)}")
+        if given is not None:
+            check_value(f"{where}.{key}", rules[key], given)
+    for key in REQUIRED.get(section, ()):
+        if value.get(key) is None:
+            raise CannotPredict(f"{where}.{key} is missing")
+    for key, rule in rules.items():
+        if rule[0] == "number" and value.get(key) is None:
+            value[key] = rule[2]
+
+
 def checked(told, path):
     """The Machine of a file's JSON."""
     if not isinstance(told, dict):
@@ -118,26 +140,21 @@ def checked(told, path):
     for key in told:
         if key not in SECTIONS and key not in OTHERS:
             raise CannotPredict(f"{path}: {key}: unknown; a machine has {', '.join((*OTHERS, *SECTIONS))}")
-    for section, rules in SECTIONS.items():
+    for section in SECTIONS:
         value = told.get(section)
         if value is None:
             if section in ("node", "network"):
                 raise CannotPredict(f"{path}: {section} is missing")
             told[section] = None
             continue
-        if not isinstance(value, dict):
-            raise CannotPredict(f"{path}: {section}: expected an object")
-        for key, given in value.items():
-            if key not in rules:
-                raise CannotPredict(f"{path}: {section}.{key}: unknown; possible are {', '.join(rules)}")
-            if given is not None:
-                check_value(f"{path}: {section}.{key}", rules[key], given)
-        for key in REQUIRED.get(section, ()):
-            if value.get(key) is None:
-                raise CannotPredict(f"{path}: {section}.{key} is missing")
-        for key, rule in rules.items():
-            if rule[0] == "number" and value.get(key) is None:
-                value[key] = rule[2]
+        if section == "units":
+            told[section] = value = value if isinstance(value, list) else [value]
+            if not value:
+                raise CannotPredict(f"{path}: units: the list is empty")
+            for i, one in enumerate(value):
+                check_section(f"{path}: units[{i}]" if len(value) > 1 else f"{path}: units", section, one)
+        else:
+            check_section(f"{path}: {section}", section, value)
     if told["units"] is None and told["device"] is None:
         raise CannotPredict(f"{path}: neither units (measured times) nor device (peaks): computing takes an unknown time")
     share = told["cores"] and told["cores"].get("ranks_share")
@@ -187,7 +204,7 @@ def seconds(words):
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|ms|us|µs|ns)\s*", words)
     if not match:
         raise CannotPredict(f"--latency {words!r}: expected a time with its unit, as 5us, 0.5ms or 800ns")
-    return float(match.group(1)) * SECONDS[match.group(2)]
+    return float(match.group(1)) / OF_A_SECOND[match.group(2)]
 
 
 def changed(machine, bandwidth=None, latency=None, network=None, per_node=None):

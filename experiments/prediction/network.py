@@ -20,15 +20,21 @@ or published, and SimGrid's defaults (LV08: 0.97 of the bandwidth, 13 times the 
     network/crosstraffic 0   acknowledgements take nothing from the other direction, beyond what `efficiency` has
     network/weight-S 0       flows share a link by their number
 
-Cores are a link too: a set of C cores has capacity C, and a rank that computes with T threads is a flow of rate at most T on it.
+A shaped link (burst_seconds) has a token bucket at each end: after it was idle so many seconds of its rate pass at once.
+
+Cores are a link too: a set of C cores has capacity C, and a rank that computes with T threads is a flow of rate at most T on it. Where a machine file says what its cores spend on a byte
+(transport_seconds_per_byte), a flow is over when both ends have computed for it as well.
 """
+import functools
 import heapq
+import importlib
 import itertools
 import math
 import multiprocessing
 import os
-import random
 import signal
+import sys
+import traceback
 
 from . import CannotPredict
 
@@ -41,13 +47,22 @@ SHIFTS = 12
 PROBE = 1 << 20        # bytes of a flow, where a pattern's rate is looked for
 
 
+@functools.lru_cache(maxsize=None)
 def simgrid():
+    """The module. It says that it uses threads on stderr when it is loaded, which is nobody's business."""
+    sys.stderr.flush()
+    stderr, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
     try:
-        import simgrid as found
+        found = importlib.import_module("simgrid")
     except ImportError:
         raise CannotPredict("this Python lacks simgrid: run `make deps`, or apt install python3-simgrid, and use /usr/bin/python3") from None
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nothing)
     if not hasattr(found.Comm, "wait_any_for"):
-        raise CannotPredict(f"SimGrid {'.'.join(map(str, getattr(found, 'simgrid_version', ('?',))))} is another than this script knows (3.32 to 3.35)")
+        raise CannotPredict(f"this SimGrid ({found.__file__}) is newer than this script knows: 3.32 to 3.35 have what it calls")
     return found
 
 
@@ -58,6 +73,9 @@ def work(pipe, function, args):
         pipe.send((True, function(*args)))
     except CannotPredict as e:
         pipe.send((False, e))
+    except BaseException:   # a mistake of ours: its trace, and no word through the pipe
+        traceback.print_exc()
+        os._exit(1)
     pipe.close()
     os._exit(0)   # not through SimGrid's end, which waits for actors
 
@@ -74,7 +92,7 @@ def in_child(function, *args):
         good, result = ours.recv()
     except EOFError:
         child.join()
-        raise CannotPredict(f"the simulation ended with status {child.exitcode}; its words are above") from None
+        raise CannotPredict(f"the simulation ended with status {child.exitcode}; what it said is above") from None
     finally:
         if child.is_alive():
             child.join(1)
@@ -223,23 +241,74 @@ class Simulation:
         self.timers, self.numbers = [], itertools.count()
         self.now = 0.0
         self.flow_count = 0
+        cores = machine.cores or {}
+        spends = cores.get("transport_seconds_per_byte", 0), cores.get("transport_seconds_per_message", 0)
+        self.transport = spends if any(spends) and any(self.platform.cores) else None
+        self.burst = machine.network["burst_seconds"] * machine.rate * scale_latency   # bytes
+        self.buckets = {}
 
     def flow(self, src, dst, size, then, *args):
         if size < 1 or src == dst:
             self.after(0, then, *args)
             return
+        nodes = self.platform.nodes[src], self.platform.nodes[dst]
+        apart = nodes[0] != nodes[1]
+        if self.transport and apart:
+            then, args = self._parts(3, then, args), ()
+            for end in (src, dst):
+                self._compute(end, self.transport[0] * size / 2 + self.transport[1] / 2, 1, then)
+        if self.burst and apart:
+            size = self._after_burst(nodes, size)
+            links = ((nodes[0], "out"), (nodes[1], "in"))
+            for link in links:
+                self.buckets[link][2] += 1
+            then, args = functools.partial(self._left, links, then, args), ()
         ends = self.platform.endpoints
-        self.flows.append(self.sg.Comm.sendto_async(ends[src], ends[dst], int(size)))
+        self.flows.append(self.sg.Comm.sendto_async(ends[src], ends[dst], max(1, int(size))))
         self.thens.append((then, args))
         self.flow_count += 1
 
+    @staticmethod
+    def _parts(count, then, args):
+        """A function to be called `count` times, whose last call is then(*args)."""
+        left = [count]
+
+        def one():
+            left[0] -= 1
+            if not left[0]:
+                then(*args)
+        return one
+
+    def _after_burst(self, nodes, size):
+        """What of a flow's bytes has to wait for the rate: what both links' buckets do not let through at once. A bucket fills while its link
+        is idle."""
+        free = size
+        for link in ((nodes[0], "out"), (nodes[1], "in")):
+            bucket = self.buckets.setdefault(link, [self.burst, 0.0, 0])   # tokens, since when, flows under way
+            if not bucket[2]:
+                bucket[0] = min(self.burst, bucket[0] + (self.now - bucket[1]) * self.machine.rate)
+            bucket[1] = self.now
+            free = min(free, bucket[0])
+        for link in ((nodes[0], "out"), (nodes[1], "in")):
+            self.buckets[link][0] -= free
+        return size - free
+
+    def _left(self, links, then, args):
+        for link in links:
+            self.buckets[link][1] = self.now
+            self.buckets[link][2] -= 1
+        then(*args)
+
     def compute(self, endpoint, seconds, then, *args):
+        core = self.platform.cores[endpoint]
+        self._compute(endpoint, seconds, core[2] if core else 1, then, *args)
+
+    def _compute(self, endpoint, seconds, threads, then, *args):
         core = self.platform.cores[endpoint]
         if core is None or seconds <= 0:
             self.after(seconds, then, *args)
             return
-        start, end, threads = core
-        self.flows.append(self.sg.Comm.sendto_async(start, end, max(1, int(seconds * threads * WORK))))
+        self.flows.append(self.sg.Comm.sendto_async(core[0], core[1], max(1, int(seconds * threads * WORK))))
         self.thens.append((then, args))
 
     def after(self, seconds, then, *args):

@@ -19,11 +19,12 @@ import numpy as np
 
 from . import CannotPredict, network
 from .compute import Compute, Trouble
+from .dryrun import Task
 from .result import WARM_UP, Outcome
 
 FLOWS_MOST = 400_000   # that are simulated one by one: some seconds
 FLOW_RANKS = 64
-PART_OF = {"forward": "forward", "backward": "backward"}   # all other computing is the optimizer's
+PART_OF = {"forward": "forward", "backward": "backward", "begin": "host"}   # all other computing is the optimizer's
 
 
 # ---------------------------------------------------------------- the graph
@@ -65,10 +66,14 @@ class Plan:
     """The tasks of a step with what each needs, streams included, and their seconds on this machine."""
 
     def __init__(self, document, machine):
-        self.document, self.machine, self.tasks = document, machine, document.tasks
-        self.ranks = document.workers
+        self.document, self.machine, self.ranks = document, machine, document.workers
         self.compute = Compute(document, machine)
+        # The host's part of a step comes first, and is last in the list, so that the others keep their positions.
+        self.begin = len(document.tasks)
+        self.tasks = (*document.tasks, Task("begin", "compute"))
         self.count = len(self.tasks)
+        if not any(task.stream == "compute" for task in document.tasks):
+            raise CannotPredict("the dry run has no task that computes")
         self._order_streams()
         self.order = self._topological()
         self.seconds = np.array([self._seconds(task) for task in self.tasks])
@@ -76,16 +81,17 @@ class Plan:
         self.nodes = [r // machine.per_node for r in range(self.ranks)]
 
     def _order_streams(self):
-        """needs, previous: with the task before on the same stream; its last one of the previous step for the first."""
-        self.needs, self.previous, last = [], [], {}
+        """before: the task before on the same stream, None for the first. needs, previous: with it; with the stream's last one of the previous
+        step for the first."""
+        self.before, self.needs, self.previous, last = [], [], [], {}
         for i, task in enumerate(self.tasks):
-            before = last.get(task.stream)
+            before = None if i == self.begin else last.get(task.stream, self.begin if task.stream == "compute" else None)
+            self.before.append(before)
             self.needs.append(sorted({*task.needs, *([] if before is None else [before])}))
-            last[task.stream] = i
-        seen = set()
-        for task in self.tasks:
-            first = task.stream not in seen
-            seen.add(task.stream)
+            if i != self.begin:
+                last[task.stream] = i
+        for i, task in enumerate(self.tasks):
+            first = self.before[i] is None
             self.previous.append(sorted({*task.needs_previous, *([last[task.stream]] if first else [])}))
 
     def _topological(self):
@@ -105,6 +111,8 @@ class Plan:
         return order
 
     def _seconds(self, task):
+        if task.task == "begin":
+            return self.compute.begin_seconds
         if task.computes:
             return self.compute.seconds(task)
         return self.compute.host_copy_seconds(task) if task.pattern == "host" else 0.0
@@ -131,18 +139,22 @@ class Plan:
         return task.bytes * (2 if task.task == "all_reduce" else 1) * (self.ranks - 1) / self.ranks
 
     def overhead(self, k):
-        """Seconds of transfer k that no bandwidth makes shorter, beside one way's latency: its messages, and the other steps of a ring."""
-        task, told = self.tasks[k], self.machine.network
+        """Seconds of transfer k that no bandwidth makes shorter, beside one way's latency: its messages, and the other ways of a ring."""
+        task = self.tasks[k]
         size = task.team_size or self.ranks
         messages = task.messages or (1 if task.pattern == "neighbours" else size - 1)
-        latency = told["latency_seconds"] if size > self.machine.per_node or task.team == "across" else self.machine.node["latency_seconds"]
-        rounds = (size - 2) if task.pattern == "ring" else 1 if task.control and task.task == "all_reduce" else 0
-        return messages * told["per_message_seconds"] + rounds * latency
+        more = 0.0
+        if task.pattern == "ring":   # a piece goes from rank to rank; the first way is `latency`'s
+            across = 0 if self.inside(self.kind(k, 0)) else size if task.team == "across" else -(-size // self.machine.per_node)
+            far, near = self.machine.network["latency_seconds"], self.machine.node["latency_seconds"]
+            more = (across * far + (size - across) * near) * (size - 2) / size
+        elif task.control and task.task == "all_reduce":   # pieces, then their sums
+            more = self.latency(self.kind(k, 0))
+        return messages * self.machine.network["per_message_seconds"] + more
 
     def latency(self, kind):
         """One way's latency of a transfer, outside of the simulation."""
-        told = self.machine.network["latency_seconds"], self.machine.node["latency_seconds"]
-        return told[1] if self.inside(kind) else told[0]
+        return self.machine.node["latency_seconds"] if self.inside(kind) else self.machine.network["latency_seconds"]
 
     def inside(self, kind):
         """Whether all its flows stay inside nodes."""
@@ -171,7 +183,7 @@ def computing_seconds(plan, k, factors, extra, first):
     """(ranks) seconds of computing task k: stragglers lengthen each unit's forward and backward; a delay comes before the first unit."""
     task = plan.tasks[k]
     seconds = np.full(plan.ranks, plan.seconds[k])
-    if task.task in PART_OF:
+    if task.task in ("forward", "backward"):
         seconds = seconds * factors[min(task.micro or 0, len(factors) - 1)]
     return seconds + extra if k == first else seconds
 
@@ -411,6 +423,7 @@ class Patterns:
             for need in plan.previous[k]:
                 after_step[need].append(k)
         waiting, active, now = [], [], 0.0   # [start, t, k], [work left, t, k, place]
+        tokens, idle_since = plan.machine.network["burst_seconds"], 0.0   # of the network's links, as in network.Simulation
         due = collections.deque((0, k) for k in range(plan.count) if not left[0][k])
 
         def over(t, k):
@@ -441,9 +454,17 @@ class Patterns:
             for entry in [w for w in waiting if w[0] <= now]:
                 waiting.remove(entry)
                 _, t, k = entry
-                active.append([self.work(k, t), t, k, "node" if plan.inside(plan.kind(k, t)) else "network"])
+                place, work = "node" if plan.inside(plan.kind(k, t)) else "network", self.work(k, t)
+                if place == "network":
+                    if not any(a[3] == place for a in active):
+                        tokens = min(plan.machine.network["burst_seconds"], tokens + now - idle_since)
+                    at_once = min(tokens, work)
+                    work, tokens = work - at_once, tokens - at_once
+                active.append([work, t, k, place])
             done = [a for a in active if a[0] <= 1e-12 + 1e-9 * now]
             active = [a for a in active if a[0] > 1e-12 + 1e-9 * now]
+            if any(a[3] == "network" for a in done):
+                idle_since = now
             for _, t, k, _ in done:
                 self.end[t, :, k] = now
                 over(t, k)
@@ -489,20 +510,21 @@ def peers_ready(plan, kind, own):
 
 
 def own_ready(plan, times, t, k):
-    """(ranks) when a rank's own part could move if the link were free: the streams' order does not count."""
+    """(ranks) when a rank's own part could move if the link were free: the streams' order does not count. A transfer that needs nothing of its
+    own, as the second half of an all-reduce, is ready with the one before it."""
+    task = plan.tasks[k]
+    needs = [(t, need) for need in task.needs] + [(t - 1, need) for need in task.needs_previous if t]
+    if not needs and plan.before[k] is not None:
+        return own_ready(plan, times, t, plan.before[k])
     own = np.zeros(times.end.shape[1])
-    for need in plan.tasks[k].needs:
-        np.maximum(own, times.end[t, :, need], out=own)
-    for need in plan.tasks[k].needs_previous if t else ():
-        np.maximum(own, times.end[t - 1, :, need], out=own)
+    for at, need in needs:
+        np.maximum(own, times.end[at, :, need], out=own)
     return own
 
 
 def split(plan, times, first_step):
     """(step seconds (steps, ranks), {part: mean seconds}) of the steps from first_step on."""
     computing = [k for k in plan.order if plan.tasks[k].stream == "compute"]
-    if not computing:
-        raise CannotPredict("the dry run has no task that computes")
     steps, ranks, _ = times.end.shape
     totals = collections.Counter()
     begins = times.end[first_step - 1, :, computing[-1]] if first_step else np.zeros(ranks)
@@ -550,10 +572,15 @@ def limit_of(plan, parts):
         return "compute"
     if wait > exposed:
         return "straggler"
-    moving = [k for k in range(plan.count) if plan.moves(k)]
-    fixed = sum(plan.overhead(k) + plan.latency(plan.kind(k, 0)) for k in moving)
-    bandwidth = sum(plan.sent(k) / (plan.machine.node["bytes_per_second"] if plan.inside(plan.kind(k, 0)) else plan.machine.rate) for k in moving)
-    return "latency" if fixed > bandwidth else "worker's link"
+    # By link: what its latencies and messages take, and what its bytes take at the least.
+    fixed, moved = 0.0, 0.0
+    for k in range(plan.count):
+        if plan.moves(k):
+            inside = plan.inside(plan.kind(k, 0))
+            rate = plan.machine.node["bytes_per_second"] if inside else plan.machine.rate / min(plan.machine.per_node, plan.ranks)
+            fixed += plan.overhead(k) + plan.latency(plan.kind(k, 0))
+            moved += plan.sent(k) / rate
+    return "latency" if fixed > moved else "worker's link"
 
 
 def execute(document, machine, straggle=None, delay=None, steps=200, seed=1, executor=None):

@@ -250,7 +250,7 @@ static void add_deltas(struct gossip *g) {
         optimizer_add_scaled(g->base.compute, g->scalars, own, 1, g->delta[u], n);
         if (g->base.dtype == DT_F32 || g->local->ops->weights(g->local, u, &w)) continue;
         op_cast(g->base.compute,
-                &(struct cast_args){(void *)(uintptr_t)w.data, own, n, DT_F32, g->base.dtype});
+                &(struct cast_args){(void *)(uintptr_t)w.data, own, n, DT_F32, g->base.dtype, 1});
     }
     stream_phase(g->base.compute, PHASE_OTHER);
 }
@@ -313,7 +313,7 @@ static int gossip_acquire(struct topology *t, int u, enum pass p, struct unit_vi
     collective_all_reduce(g->control, t->compute, master_of(g, u), g->mean, (size_t)n, DT_F32);
     divide(g, MEAN_LAST, u, g->mean, master_of(g, u), n);
     if (t->dtype != DT_F32)
-        op_cast(t->compute, &(struct cast_args){g->mean_weights, g->mean, n, DT_F32, t->dtype});
+        op_cast(t->compute, &(struct cast_args){g->mean_weights, g->mean, n, DT_F32, t->dtype, 1});
     *v = (struct unit_view){.weights = g->mean_weights};
     return stream_sync(t->compute) ? exchange_failed(g) : 0;
 }
@@ -339,7 +339,7 @@ static int gossip_weights(struct topology *t, int i, struct state_range *out) {
         mean_shard(g, MEAN_SNAPSHOT, u, STATE_MASTER, g->snapshot_mean[u]);
         if (t->dtype != DT_F32)
             op_cast(t->compute,
-                    &(struct cast_args){g->snapshot_weights[u], g->snapshot_mean[u], n, DT_F32, t->dtype});
+                    &(struct cast_args){g->snapshot_weights[u], g->snapshot_mean[u], n, DT_F32, t->dtype, 1});
     }
     return -1;
 }

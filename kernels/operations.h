@@ -171,10 +171,10 @@ struct norm_fwd_args {
 };
 
 // dx(R,C) = gradient through the norm + dresidual (NULL: nothing added; may alias dx)
-// dweight(C), dbias(C): = or +=, summed over rows in fp32 in a fixed order.
+// dweight(C), dbias(C): = or +=, summed over rows in fp32 in a fixed order. dweight NULL: only dx, as for a frozen norm.
 struct norm_bwd_args {
     void *dx;               // (R,C)
-    void *dweight;          // (C)
+    void *dweight;          // (C) or NULL
     void *dbias;            // (C) or NULL
     const void *dy;         // (R,C)
     const void *dresidual;  // (R,C) or NULL
@@ -394,12 +394,14 @@ struct reduce_args {
     enum reduction how;
 };
 
-// out(n) of type to = in(n) of type from, one rounding. from/to: fp32, bf16, fp16.
+// out(n) of type to = in(n) of type from, one rounding. from/to: fp32, bf16, fp16. factor: out = in * factor in fp32,
+// and out may be in; 0: none.
 struct cast_args {
     void *out;
     const void *in;
     int64_t n;
     enum dtype from, to;
+    float factor;
 };
 
 struct fill_zero_args {

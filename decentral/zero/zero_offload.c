@@ -226,7 +226,7 @@ static bool stages_weights(const struct zero *z) {
 // Rounds the master again for a skipped step: the weights stay as they were.
 static int round_master(const struct zero *z, const struct update_range *r) {
     const char *why = "";
-    struct cast_args a = {r->weight, r->master, r->end - r->begin, DT_F32, z->opt.dtype};
+    struct cast_args a = {r->weight, r->master, r->end - r->begin, DT_F32, z->opt.dtype, 1};
     if (z->opt.dtype == DT_F32)
         memcpy(r->weight, r->master, (size_t)a.n * sizeof(float));
     else if (cpu_ops[OP_CAST](z->opt.offload.threads, &a, &why))

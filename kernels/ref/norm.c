@@ -56,7 +56,7 @@ static void norm_bwd_row(const struct norm_bwd_args *a, int64_t row) {
 }
 
 void ref_norm_bwd(const struct norm_bwd_args *a) {
-    for (int64_t c = 0; c < a->channels; c++) {
+    for (int64_t c = 0; c < a->channels && a->dweight; c++) {
         double dw = a->accumulate ? (double)dtype_load(a->dt, a->dweight, c) : 0.0;
         double db = a->accumulate && a->dbias ? (double)dtype_load(a->dt, a->dbias, c) : 0.0;
         for (int64_t r = 0; r < a->rows; r++) {

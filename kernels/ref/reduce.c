@@ -55,11 +55,15 @@ void ref_reduce(const struct reduce_args *a) {
 }
 
 void ref_cast(const struct cast_args *a) {
-    if (a->from == a->to) {  // a copy keeps NaN payloads
+    float factor = a->factor != 0 ? a->factor : 1.0f;
+    if (a->from == a->to && factor == 1.0f) {  // a copy keeps NaN payloads
         memcpy(a->out, a->in, (size_t)a->n * dtype_size(a->to));
         return;
     }
-    for (int64_t i = 0; i < a->n; i++) dtype_store(a->to, a->out, i, dtype_load(a->from, a->in, i));
+    for (int64_t i = 0; i < a->n; i++) {
+        float x = dtype_load(a->from, a->in, i);
+        dtype_store(a->to, a->out, i, factor == 1.0f ? x : x * factor);
+    }
 }
 
 void ref_fill_zero(const struct fill_zero_args *a) { memset(a->out, 0, (size_t)a->bytes); }

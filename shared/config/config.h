@@ -132,6 +132,13 @@ struct local_steps_config {
     struct optimizer_config optimizer;  // made of the outer row and these
 };
 
+// LoRA (docs/lora.md): which linear layers have adapters, which alone are trained.
+struct lora_config {
+    int r;  // rank of an adapter; 0: all weights are trained
+    float alpha;
+    char *targets;  // peft's names of modules, joined by commas; NULL: peft's default for the model
+};
+
 struct ps_config {
     int servers, threads;  // S; shard threads per server
     // "hosts", "workers", or a list of machines that get servers in turn (ps/launch_star.h).
@@ -278,6 +285,7 @@ struct config {
     struct recovery_config recovery;
     struct security_config security;
     struct local_steps_config local_steps;
+    struct lora_config lora;
     // A topology inside of local steps: the run's configuration, whose rounds are this one's steps. NULL: none.
     const struct config *outer_run;
 };

@@ -180,6 +180,22 @@ static const struct known known[] = {
         "layer_reduction.enabled",
         NULL, NULL),
     REFUSE("weight_quantization", NULL, NULL),
+    // Of peft's LoraConfig.
+    REFUSE("lora.lora_dropout", "0", "adapters read what their layer reads"),
+    REFUSE("lora.bias", "\"none\"", "biases are frozen, as all that is no adapter"),
+    REFUSE("lora.use_rslora", "false", "the factor is alpha / r: for alpha / sqrt(r) give alpha times sqrt(r)"),
+    REFUSE("lora.use_dora", "false", NULL),
+    REFUSE("lora.modules_to_save", "null", "only adapters are trained"),
+    REFUSE("lora.rank_pattern", "{}", "all adapters have rank lora.r"),
+    REFUSE("lora.alpha_pattern", "{}", "all adapters have lora.alpha"),
+    REFUSE("lora.layers_to_transform", "null", "every block has the same adapters"),
+    REFUSE("lora.exclude_modules", "null", "lora.targets names those that have adapters"),
+    REFUSE("lora.init_lora_weights", "true", "A is uniform and B zero, peft's default"),
+    HINT("lora.fan_in_fan_out", ALWAYS),
+    HINT("lora.task_type", NEVER),
+    HINT("lora.peft_type", NEVER),
+    HINT("lora.inference_mode", NEVER),
+    HINT("lora.base_model_name_or_path", NEVER),
     GONE(
         "parameter_server.replicate", NULL,
         "servers keep no copies of each other any more: leave it out; a killed server costs the steps since the last checkpoint, "

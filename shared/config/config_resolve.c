@@ -607,6 +607,8 @@ static int settle_offload(struct reading *r) {
         {"local_steps.outer.momentum", c->local_steps.steps > 0},
         {"local_steps.outer.age_decay", c->local_steps.steps > 0 && outer_rows[c->local_steps.outer].by_age},
         {"local_steps.outer.age_cutoff", c->local_steps.steps > 0 && outer_rows[c->local_steps.outer].by_age},
+        {"lora.alpha", c->lora.r > 0},
+        {"lora.targets", c->lora.r > 0},
         {"tensorboard.output_path", c->tensorboard.enabled},
         {"csv_monitor.output_path", c->csv_monitor.enabled},
         {"parameter_server.compression_share", c->ps.code.kind == CODE_TOPK}};
@@ -799,7 +801,15 @@ static void say_idle(struct reading *r) {
     }
 }
 
+#define LORA_R 8
+// A section without r asks for peft's default.
+static void resolve_lora(struct reading *r) {
+    bool asked = config_state(r, "lora.alpha") == KEY_GIVEN || config_state(r, "lora.targets") == KEY_GIVEN;
+    if (asked && config_state(r, "lora.r") == KEY_ABSENT) r->d->c.lora.r = LORA_R;
+}
+
 int config_resolve(struct reading *r) {
+    resolve_lora(r);
     if (resolve_dtype(r) || config_resolve_topology(r) || settle_offload(r) || resolve_batch(r)) return -1;
     free(r->d->c.optimizer_type);
     r->d->c.optimizer_type = xstrdup(r->d->c.optimizer.row->name);

@@ -27,6 +27,10 @@ uint64_t rng_below(uint64_t key, uint64_t counter_low, uint64_t counter_high, ui
     return (uint64_t)(((unsigned __int128)x * n) >> 64);
 }
 
+float rng_uniform(uint64_t key, uint64_t index) {
+    return (float)((int32_t)(philox(key, index, 0x756e69666f726dULL).v[0] >> 8) - (1 << 23)) / (float)(1 << 23);
+}
+
 float rng_normal(uint64_t key, uint64_t index) {
     struct philox_out r = philox(key, index / 2, 0x6e6f726d616cULL);
     // 24 bits each. u1 is in (0, 1], so that the logarithm is finite.

@@ -58,5 +58,6 @@ struct philox_out philox(uint64_t key, uint64_t counter_low, uint64_t counter_hi
 uint64_t rng_below(uint64_t key, uint64_t counter_low, uint64_t counter_high, uint64_t n);
 // Standard normal (Box & Muller 1958), element `index` of the stream `key`.
 float rng_normal(uint64_t key, uint64_t index);
+float rng_uniform(uint64_t key, uint64_t index);  // in [-1, 1), 24 bits
 
 #endif

@@ -70,6 +70,8 @@ enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_EVAL };
 
 struct unit_view {
     const void *weights;  // (n_pad) of the run's dtype
+    // The loop and the model: the frozen elements of the model's unit (unit.h); NULL: they follow the trained ones.
+    const void *frozen;
     void *grad;           // (n_pad) of the run's dtype in PASS_BACKWARD, else NULL
     bool accumulate;      // backward: add to grad instead of overwriting it (later micro-batches)
 };

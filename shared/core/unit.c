@@ -26,7 +26,7 @@ void layout_finish(struct layout *l, int world) {
             logical = size_plus(logical, t->numel);
         }
         unit->n = at;
-        unit->n_pad = round_up(at, (int64_t)SUMSQ_BLOCK * world);
+        unit->n_pad = unit->trained = round_up(at, (int64_t)SUMSQ_BLOCK * world);
         l->padded = size_plus(l->padded, unit->n_pad);
     }
     l->params = logical;
@@ -34,6 +34,7 @@ void layout_finish(struct layout *l, int world) {
 
 void layout_destroy(struct layout **l) {
     if (!*l) return;
+    layout_destroy(&(*l)->model);
     free((*l)->units);
     free(*l);
     *l = NULL;

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shared/core/error.h"
+
 #define FIELD(name) offsetof(struct model_spec, name)
 #define LENGTH(a)   ((int)(sizeof(a) / sizeof *(a)))
 
@@ -119,9 +121,10 @@ static const struct hf_tensor gpt2_tensors[] = {
 #define GPT2_TRAITS                                                                                          \
     .norm = NORM_LAYER, .positions = POSITIONS_LEARNED, .mlp = MLP_GELU, .qkv_bias = true, .out_bias = true, \
     .mlp_bias = true
-#define LLAMA_FORM .keys = llama_keys, .prefix = "model.", .layers = "layers", .tensors = llama_tensors
+#define LLAMA_FORM \
+    .keys = llama_keys, .prefix = "model.", .layers = "layers", .tensors = llama_tensors, .lora = "q_proj,v_proj"
 #define GPT2_FORM \
-    .keys = gpt2_keys, .prefix = "transformer.", .layers = "h", .tensors = gpt2_tensors, .conv1d = true
+    .keys = gpt2_keys, .prefix = "transformer.", .layers = "h", .tensors = gpt2_tensors, .conv1d = true, .lora = "c_attn"
 
 // clang-format off
 static const struct hf_family families[] = {
@@ -193,6 +196,57 @@ const struct hf_family *hf_family_of(const struct model_spec *s) {
     for (int i = 0; i < LENGTH(families); i++)
         if (same_traits(&families[i].traits, &s->traits)) return &families[i];
     return NULL;
+}
+
+// ---------------------------------------------------------------- targets of LoRA (peft 0.20, tuners_utils.py)
+// Returns the row of the tensor of a linear layer of the block.
+static const struct hf_tensor *linear_of(const struct model_spec *s, enum lora_linear l) {
+    const struct hf_tensor *row = hf_family_of(s)->tensors;
+    while (strcmp(row->ours, lora_tensor(s, l))) row++;
+    return row;
+}
+
+// Whether a module has the target's name, or ends with it after a dot. module: "attn.c_proj.weight".
+static bool is_target(const char *module, const char *target, size_t length) {
+    size_t n = strlen(module) - strlen(".weight");
+    return length && length <= n && !strncmp(module + n - length, target, length) &&
+           (length == n || module[n - length - 1] == '.');
+}
+
+// Writes the names of all linear layers: "self_attn.q_proj, self_attn.k_proj, ".
+static void list_targets(const struct model_spec *s, char *out, size_t bytes) {
+    for (int l = 0, at = 0; l < LORA_LINEARS; l++)
+        for (int p = 0; p < HF_MAX_PARTS && linear_of(s, l)->theirs[p] && at < (int)bytes; p++) {
+            const char *module = linear_of(s, l)->theirs[p];
+            at += snprintf(out + at, bytes - (size_t)at, "%.*s, ", (int)(strlen(module) - strlen(".weight")), module);
+        }
+}
+
+int hf_lora_targets(const struct model_spec *s, const char *targets, struct lora_spec *out) {
+    bool all = targets && !strcmp(targets, "all-linear");
+    if (!targets) targets = hf_family_of(s)->lora;
+    for (int l = 0; l < LORA_LINEARS; l++) {
+        out->parts[l] = out->mask[l] = 0;
+        while (out->parts[l] < HF_MAX_PARTS && linear_of(s, l)->theirs[out->parts[l]]) out->parts[l]++;
+        if (all) out->mask[l] = (uint8_t)((1u << out->parts[l]) - 1);
+    }
+    for (const char *t = targets, *next; !all && *t; t = next) {
+        size_t length = strcspn(t, ",");
+        bool found = false;
+        next = t[length] ? t + length + 1 : t + length;
+        for (int l = 0; l < LORA_LINEARS; l++)
+            for (int p = 0; p < out->parts[l]; p++)
+                if (is_target(linear_of(s, l)->theirs[p], t, length)) {
+                    out->mask[l] |= (uint8_t)(1u << p);
+                    found = true;
+                }
+        if (found) continue;
+        char possible[256];
+        list_targets(s, possible, sizeof possible);
+        return fail("lora.targets: %s has no linear layer \"%.*s\" in its blocks; possible are %sor what follows the dot, and \"all-linear\"",
+                    s->name, (int)length, t, possible);
+    }
+    return 0;
 }
 
 void hf_types_text(char *out, size_t bytes) {

@@ -58,6 +58,7 @@ struct hf_family {
     const char *layers;          // name of the list of blocks: "<prefix><layers>.3.<theirs>"
     const struct hf_tensor *tensors;
     bool conv1d;  // matrices of the blocks are stored as (in, out); ours are the transposes
+    const char *lora;  // peft's targets if none are named, joined by commas
 };
 
 const struct hf_family *hf_family_at(int i);  // row i; NULL after the last
@@ -69,6 +70,10 @@ const struct hf_family *hf_family_named(const char *type, const char *architectu
 const struct hf_family *hf_family_of(const struct model_spec *s);
 // Returns the missing feature that a model without a row needs, named in the same way. NULL: unknown.
 const char *hf_needs(const char *type, const char *architecture);
+// Sets the linear layers that get an adapter, by names as peft's target_modules: "q_proj,v_proj" is every module of a block
+// with such a name, or whose name ends with such a one after a dot (GPT-2's "c_proj" is "attn.c_proj" and "mlp.c_proj");
+// "all-linear"; NULL: peft's default for the family. Returns 0, or -1 after fail() with the possible names.
+int hf_lora_targets(const struct model_spec *s, const char *targets, struct lora_spec *out);
 // Writes "llama, mistral, qwen2 and gpt2".
 void hf_types_text(char *out, size_t bytes);
 

@@ -35,18 +35,28 @@ int hf_parts(const struct model_spec *s, const struct layout *l, int u, int t,
     static const struct hf_tensor lm_head = {"lm_head", {"lm_head.weight"}};
     const struct tensor *tensor = &l->units[u].tensors[t];
     const char *ours = strrchr(tensor->name, '.') + 1;
-    bool block = u > 0 && u < l->count - 1, is_head = strcmp(ours, lm_head.ours) == 0;
+    size_t length = strlen(ours) - (tensor->adapter ? strlen("0_A") : 0);
+    int layer_of = l->model ? u : u - 1;
+    bool block = l->model || (u > 0 && u < l->count - 1), is_head = strcmp(ours, lm_head.ours) == 0;
     const struct hf_family *family = hf_family_of(s);
     const struct hf_tensor *row = is_head ? &lm_head : family->tensors;
-    while (row->ours && strcmp(row->ours, ours)) row++;
+    while (row->ours && (strncmp(row->ours, ours, length) || row->ours[length])) row++;
     assert(row->ours);
 
     int count = 0;
     while (count < HF_MAX_PARTS && row->theirs[count]) count++;
+    if (tensor->adapter) {
+        const char *module = row->theirs[tensor->part];
+        *parts = (struct hf_part){.dims = 2, .rows = tensor->shape[0]};
+        memcpy(parts->shape, tensor->shape, sizeof parts->shape);
+        snprintf(parts->name, sizeof parts->name, "%s%s.%d.%.*s.lora_%c.weight", family->prefix, family->layers,
+                 layer_of, (int)(strlen(module) - strlen(".weight")), module, tensor->adapter);
+        return 1;
+    }
     for (int i = 0; i < count; i++) {
         struct hf_part *p = &parts[i];
         char layer[32] = "";
-        if (block) snprintf(layer, sizeof layer, "%s.%d.", family->layers, u - 1);
+        if (block) snprintf(layer, sizeof layer, "%s.%d.", family->layers, layer_of);
         snprintf(p->name, sizeof p->name, "%s%s%s", is_head ? "" : family->prefix, layer, row->theirs[i]);
         // All of our tensor's rows, half of them, or those of q, k or v.
         p->rows = count < HF_MAX_PARTS ? tensor->shape[0] / count
@@ -419,7 +429,8 @@ static int check_all(struct hf_reader *r) {
     if (head) head->used = true;  // equal to the embedding (hf_settle), or stored instead of it
     for (int u = 0; u < r->layout->count; u++)
         for (int t = 0; t < r->layout->units[u].count; t++) {
-            int n = hf_parts(&r->spec, r->layout, u, t, parts);
+            bool adapter = r->layout->units[u].tensors[t].adapter;  // in files of its own
+            int n = adapter ? 0 : hf_parts(&r->spec, r->layout, u, t, parts);
             for (int i = 0; i < n; i++)
                 if (check_part(r, &parts[i])) return -1;
         }
@@ -445,7 +456,7 @@ static struct hf_reader *open_files(const char *dir, const struct model_spec *s)
 
 struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const struct layout *l) {
     struct hf_reader *r = open_files(dir, s);
-    if (r) r->layout = l;
+    if (r) r->layout = layout_of_model(l);
     if (r && check_all(r)) hf_close(&r);
     return r;
 }
@@ -518,7 +529,7 @@ int hf_read_unit(struct hf_reader *r, int u, float *out) {
     struct hf_part parts[HF_MAX_PARTS];
     for (int t = 0; t < unit->count; t++) {
         float *at = out + unit->tensors[t].offset;
-        int n = hf_parts(&r->spec, r->layout, u, t, parts);
+        int n = unit->tensors[t].adapter ? 0 : hf_parts(&r->spec, r->layout, u, t, parts);
         for (int i = 0; i < n; i++) {
             const struct found *f = lookup(r, parts[i].name);
             const struct st_tensor *in = f->tensor;

@@ -23,7 +23,7 @@ bool hf_has_weights(const char *dir);
 int hf_settle(const char *dir, struct model_spec *s);
 // Returns the type of the embedding's tensor in the file; fp32 for fp64.
 enum dtype hf_dtype(const struct hf_reader *r);
-// Reads unit u as fp32 (n_pad), with zeros in gaps. Returns 0, or -1 after logging a tensor that has NaN or an
+// Reads unit u of the model's own layout as fp32 (n_pad), with zeros in gaps and in adapters. Returns 0, or -1 after logging a tensor that has NaN or an
 // infinity.
 int hf_read_unit(struct hf_reader *r, int u, float *out);
 void hf_close(struct hf_reader **r);
@@ -43,7 +43,8 @@ void hf_writer_discard(struct hf_writer **w);
 //     w_gate_up (2F, C)   =  rows of  gate_proj (F, C) | up_proj (F, C)
 //     GPT-2's matrices are Conv1D: stored as (in, out), ours is the transpose. All other tensors correspond one to one.
 //
-// The names are in the model's row of families.c.
+// The names are in the model's row of families.c. An adapter of LoRA is one part, as peft names it without its prefix
+// "base_model.model.": "model.layers.3.self_attn.q_proj.lora_A.weight"; it is never transposed.
 #define HF_NAME_MAX 96
 
 struct hf_part {

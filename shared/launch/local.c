@@ -95,9 +95,9 @@ static int local_acquire(struct topology *base, int u, enum pass pass, struct un
     struct local *t = (struct local *)base;
     int64_t least = t->steps - t->delay, from = least > t->drained ? least : t->drained;
     bool newest = pass == PASS_EVAL || from == t->steps;
-    *view = (struct unit_view){newest ? t->units[u].update.weight : old_of(t, u, from),
-                               pass == PASS_BACKWARD ? t->units[u].grad : NULL,
-                               t->micro > 0 && !grad_sums_used(&t->sums)};
+    *view = (struct unit_view){.weights = newest ? t->units[u].update.weight : old_of(t, u, from),
+                               .grad = pass == PASS_BACKWARD ? t->units[u].grad : NULL,
+                               .accumulate = t->micro > 0 && !grad_sums_used(&t->sums)};
     return 0;
 }
 
@@ -184,7 +184,7 @@ static int local_load_unit(struct topology *base, int u, const float *values) {
     int64_t n = base->layout->units[u].n_pad;
     dev_copy(base->compute, r->master, values, (size_t)n * sizeof(float));
     if (base->dtype != DT_F32)
-        op_cast(base->compute, &(struct cast_args){r->weight, r->master, n, DT_F32, base->dtype});
+        op_cast(base->compute, &(struct cast_args){r->weight, r->master, n, DT_F32, base->dtype, 1});
     return stream_sync(base->compute)
                ? fail("loading unit %s: %s", base->layout->units[u].name, dev_error(base->dev))
                : 0;

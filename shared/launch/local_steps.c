@@ -92,7 +92,7 @@ static void cast(struct local_steps *d, void *to, enum dtype to_dt, const void *
     if (to_dt == from_dt)
         dev_copy(d->base.compute, to, from, (size_t)n * dtype_size(to_dt));
     else
-        op_cast(d->base.compute, &(struct cast_args){to, from, n, from_dt, to_dt});
+        op_cast(d->base.compute, &(struct cast_args){to, from, n, from_dt, to_dt, 1});
 }
 
 // Sets the schedule's position if ranks are independent (plan.independent). A batch of the budget is one rank's

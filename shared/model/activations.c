@@ -9,6 +9,13 @@ static void *take(struct model *m, enum mem_class c, int64_t rows, int64_t colum
     return arena_take(&m->arena, c, size_bytes(rows, columns, bytes_each));
 }
 
+// What the adapters of a linear layer keep.
+static void carve_adapters(struct model *m, struct linear *l) {
+    for (int part = 0; part < LORA_PARTS; part++)
+        if (l->adapters[part].a >= 0)
+            l->adapters[part].h = take(m, MEM_ACTIVATION, m->R, m->spec.lora.r, dtype_size(m->dt));
+}
+
 static void carve_norm(struct model *m, struct norm *n) {
     n->y = take(m, MEM_ACTIVATION, m->R, m->C, dtype_size(m->dt));
     if (m->spec.traits.norm == NORM_LAYER) n->mean = take(m, MEM_ACTIVATION, m->R, 1, 4);
@@ -35,6 +42,8 @@ static void carve_block(struct model *m, int i) {
     b->norm2.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
     b->up = take(m, MEM_ACTIVATION, m->R, m->U, e);
     b->lse = take(m, MEM_ACTIVATION, m->R, m->spec.heads, 4);
+    struct linear *linears[LORA_LINEARS] = {&b->wqkv, &b->wo, &b->w_up, &b->w_down};
+    for (int k = 0; k < LORA_LINEARS; k++) carve_adapters(m, linears[k]);
     if (!shares_cheap) {
         carve_norm(m, &b->norm1);
         carve_norm(m, &b->norm2);
@@ -64,10 +73,11 @@ static void carve_gradients(struct model *m) {
     m->d_c = take(m, MEM_ACTIVATION, m->R, m->C, e);
     m->d_qkv = take(m, MEM_ACTIVATION, m->R, m->QKV, e);
     m->d_att = take(m, MEM_ACTIVATION, m->R, m->A, e);
+    if (m->spec.lora.r) m->d_h = take(m, MEM_ACTIVATION, m->R, m->spec.lora.r, e);
     // d_mlp is first used by the blocks' backward, so before that the head's backward may sum its chunks in it.
-    int64_t of_mlp = size_times(m->R, m->F), of_head = m->separate ? size_times(m->VP, m->C) : 0;
+    int64_t of_mlp = size_times(m->R, m->F), of_head = m->separate && !m->spec.lora.r ? size_times(m->VP, m->C) : 0;
     m->d_mlp = take(m, MEM_ACTIVATION, of_mlp > of_head ? of_mlp : of_head, 1, e);
-    if (m->separate) m->head_sum = m->d_mlp;
+    if (of_head) m->head_sum = m->d_mlp;
     if (!m->watches) return;
     m->watch = take(m, MEM_WORKSPACE, layout_tensors(m->layout), 1, sizeof *m->watch);
     m->watch_rest = take(m, MEM_WORKSPACE, layout_tensors(m->layout), SUMSQ_BLOCK, e);

@@ -28,9 +28,17 @@ struct norm {
     float *mean, *rstd;  // (R); mean: LayerNorm
 };
 
+// An adapter of LoRA on `rows` rows of a linear layer, from row `first` on: those rows of y += scale B (A x). a (r,in) and
+// b (rows,r) are offsets.
+struct adapter {
+    int64_t a, b, first, rows;
+    void *h;  // (R,r): scale A x, for the backward; NULL: the rows have no adapter
+};
+
 // y(R,out) = x(R,in) w(out,in)^T + b; w and b are offsets.
 struct linear {
     int64_t weight, bias, in, out;
+    struct adapter adapters[LORA_PARTS];
 };
 
 struct block {
@@ -58,6 +66,9 @@ struct model {
     int64_t B, T, R, C, QKV, A, F, U, V;
     int64_t most_seq;  // the largest T, for which memory was taken
     struct arena arena;
+    // Elements of a block from which on it is frozen (unit.h). The other units have no gradient then. All are trained:
+    // INT64_MAX.
+    int64_t frozen_from;
     int64_t wte, wpe, projection;  // offsets in unit 0; projection: of the head's matrix in its unit
     struct block *blocks;          // (L)
     struct norm final;             // x[L] -> nf
@@ -79,6 +90,7 @@ struct model {
     void *pass;         // (R,C): proj or mlp, until the next norm adds it
     void *carry, *d_c;  // (R,C): gradient of the residual stream, and of a norm's output
     void *d_qkv, *d_att;
+    void *d_h;         // (R,r): of an adapter's h
     void *d_mlp;       // (R,F): gradient of act (SwiGLU; that of up is stored in up) or of up (GELU)
     void *scratch;     // for operations
     float grad_scale;  // factor of the summed loss's gradient
@@ -89,10 +101,15 @@ struct model {
 
 // Address of a tensor in a view; NULL if there is no tensor (offset -1).
 static inline const void *weight_at(const struct model *m, const struct unit_view *v, int64_t offset) {
-    return offset < 0 ? NULL : (const char *)v->weights + (size_t)offset * dtype_size(m->dt);
+    if (offset < 0) return NULL;
+    bool apart = v->frozen && offset >= m->frozen_from;
+    const char *base = apart ? v->frozen : v->weights;
+    return base + (size_t)(offset - (apart ? m->frozen_from : 0)) * dtype_size(m->dt);
 }
+// Also NULL if the tensor is frozen.
 static inline void *grad_at(const struct model *m, const struct unit_view *v, int64_t offset) {
-    return offset < 0 ? NULL : (char *)v->grad + (size_t)offset * dtype_size(m->dt);
+    if (offset < 0 || offset >= m->frozen_from || !v->grad) return NULL;
+    return (char *)v->grad + (size_t)offset * dtype_size(m->dt);
 }
 
 // ---------------------------------------------------------------- layers (layers.c)

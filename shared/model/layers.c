@@ -45,7 +45,116 @@ static void norm_backward(struct model *m, const struct norm *n, const struct un
                                               .dt = m->dt});
 }
 
-// y(R,out) = x(R,in) w^T + b. If pre_gelu is not NULL, it receives that value (R,out), and y its GELU.
+// dx(R,in) = dy w (NULL: nobody needs it); gradient of w (+)= dy^T x; gradient of b (+)= column sums of dy, unless
+// no_bias. If gelu_of is not NULL, x is gelu(gelu_of(R,in)), and dx receives the gradient of gelu_of. Frozen tensors
+// get no gradient.
+struct linear_grad {
+    void *dx;
+    const void *dy, *x;
+    void *gelu_of;
+    bool no_bias;
+};
+// ---- adapters of LoRA. The product with the frozen matrix comes first, and an adapter adds to its rows of it.
+static bool adapted(const struct linear *l) {
+    for (int part = 0; part < LORA_PARTS; part++)
+        if (l->adapters[part].h) return true;
+    return false;
+}
+
+// Returns the address of the adapter's columns in y or dy, (R,out).
+static void *columns_at(const struct model *m, const struct adapter *a, const void *y) {
+    return (char *)y + (size_t)a->first * dtype_size(m->dt);
+}
+
+static void scale_by_alpha(struct model *m, void *h) {
+    float scale = m->spec.lora.alpha / (float)m->spec.lora.r;
+    if (scale != 1.0f)
+        op_cast(m->s, &(struct cast_args){.out = h,
+                                          .in = h,
+                                          .n = m->R * m->spec.lora.r,
+                                          .from = m->dt,
+                                          .to = m->dt,
+                                          .factor = scale});
+}
+
+// h(R,r) = scale x A^T; the adapter's columns of y += h B^T. y NULL: only h.
+static void adapter_forward(struct model *m, const struct linear *l, const struct adapter *a,
+                            const struct unit_view *v, void *y, const void *x) {
+    int64_t r = m->spec.lora.r;
+    op_matmul(m->s, &(struct matmul_args){.c = a->h,
+                                          .a = x,
+                                          .b = weight_at(m, v, a->a),
+                                          .m = m->R,
+                                          .n = r,
+                                          .k = l->in,
+                                          .trans_b = true,
+                                          .dt = m->dt});
+    scale_by_alpha(m, a->h);
+    if (y)
+        op_matmul(m->s, &(struct matmul_args){.c = columns_at(m, a, y),
+                                              .a = a->h,
+                                              .b = weight_at(m, v, a->b),
+                                              .m = m->R,
+                                              .n = a->rows,
+                                              .k = r,
+                                              .ldc = l->out,
+                                              .trans_b = true,
+                                              .accumulate = true,
+                                              .dt = m->dt});
+}
+
+static void adapters_forward(struct model *m, const struct linear *l, const struct unit_view *v, void *y,
+                             const void *x) {
+    for (const struct adapter *a = l->adapters; a < l->adapters + LORA_PARTS; a++)
+        if (a->h) adapter_forward(m, l, a, v, y, x);
+}
+
+// Gradient of B (+)= dy^T h; d_h(R,r) = scale dy B; gradient of A (+)= d_h^T x; dx += d_h A. dy: the adapter's columns.
+static void adapter_backward(struct model *m, const struct linear *l, const struct adapter *a,
+                             const struct unit_view *v, const struct linear_grad *g) {
+    int64_t r = m->spec.lora.r;
+    const void *dy = columns_at(m, a, g->dy);
+    op_matmul(m->s, &(struct matmul_args){.c = grad_at(m, v, a->b),
+                                          .a = dy,
+                                          .b = a->h,
+                                          .m = a->rows,
+                                          .n = r,
+                                          .k = m->R,
+                                          .lda = l->out,
+                                          .trans_a = true,
+                                          .accumulate = v->accumulate,
+                                          .dt = m->dt});
+    op_matmul(m->s, &(struct matmul_args){.c = m->d_h,
+                                          .a = dy,
+                                          .b = weight_at(m, v, a->b),
+                                          .m = m->R,
+                                          .n = r,
+                                          .k = a->rows,
+                                          .lda = l->out,
+                                          .dt = m->dt});
+    scale_by_alpha(m, m->d_h);
+    op_matmul(m->s, &(struct matmul_args){.c = grad_at(m, v, a->a),
+                                          .a = m->d_h,
+                                          .b = g->x,
+                                          .m = r,
+                                          .n = l->in,
+                                          .k = m->R,
+                                          .trans_a = true,
+                                          .accumulate = v->accumulate,
+                                          .dt = m->dt});
+    if (g->dx)
+        op_matmul(m->s, &(struct matmul_args){.c = g->dx,
+                                              .a = m->d_h,
+                                              .b = weight_at(m, v, a->a),
+                                              .m = m->R,
+                                              .n = l->in,
+                                              .k = r,
+                                              .accumulate = true,
+                                              .dt = m->dt});
+}
+
+// y(R,out) = x(R,in) w^T + b, and the adapters' share. If pre_gelu is not NULL, it receives that value (R,out), and y its
+// GELU.
 struct linear_io {
     void *y;
     const void *x;
@@ -53,50 +162,56 @@ struct linear_io {
 };
 static void linear_forward(struct model *m, const struct linear *l, const struct unit_view *v,
                            const struct linear_io *io) {
-    op_matmul(m->s, &(struct matmul_args){.c = io->y,
+    bool gelu_apart = io->pre_gelu && adapted(l);
+    void *y = gelu_apart ? io->pre_gelu : io->y, *aux = gelu_apart ? NULL : io->pre_gelu;
+    op_matmul(m->s, &(struct matmul_args){.c = y,
                                           .a = io->x,
                                           .b = weight_at(m, v, l->weight),
                                           .bias = weight_at(m, v, l->bias),
-                                          .aux = io->pre_gelu,
+                                          .aux = aux,
                                           .m = m->R,
                                           .n = l->out,
                                           .k = l->in,
                                           .trans_b = true,
-                                          .epilogue = io->pre_gelu ? EPILOGUE_GELU : EPILOGUE_NONE,
+                                          .epilogue = aux ? EPILOGUE_GELU : EPILOGUE_NONE,
                                           .dt = m->dt});
+    adapters_forward(m, l, v, y, io->x);
+    if (gelu_apart)
+        op_gelu_fwd(m->s, &(struct gelu_args){.y = io->y, .x = y, .n = m->R * l->out, .dt = m->dt});
 }
 
-// dx(R,in) = dy w; gradient of w (+)= dy^T x; gradient of b (+)= column sums of dy, unless no_bias. If gelu_of
-// is not NULL, x is gelu(gelu_of(R,in)), and dx receives the gradient of gelu_of.
-struct linear_grad {
-    void *dx;
-    const void *dy, *x;
-    void *gelu_of;
-    bool no_bias;
-};
 static void linear_backward(struct model *m, const struct linear *l, const struct unit_view *v,
                             const struct linear_grad *g) {
-    void *db = g->no_bias ? NULL : grad_at(m, v, l->bias);
-    op_matmul(m->s, &(struct matmul_args){.c = g->dx,
-                                          .a = g->dy,
-                                          .b = weight_at(m, v, l->weight),
-                                          .aux = g->gelu_of,
-                                          .m = m->R,
-                                          .n = l->in,
-                                          .k = l->out,
-                                          .epilogue = g->gelu_of ? EPILOGUE_GELU_GRAD : EPILOGUE_NONE,
-                                          .dt = m->dt});
-    op_matmul(m->s, &(struct matmul_args){.c = grad_at(m, v, l->weight),
-                                          .a = g->dy,
-                                          .b = g->x,
-                                          .bias_grad = db,
-                                          .m = l->out,
-                                          .n = l->in,
-                                          .k = m->R,
-                                          .trans_a = true,
-                                          .accumulate = v->accumulate,
-                                          .epilogue = db ? EPILOGUE_BIAS_GRAD : EPILOGUE_NONE,
-                                          .dt = m->dt});
+    void *dw = grad_at(m, v, l->weight), *db = g->no_bias ? NULL : grad_at(m, v, l->bias);
+    bool gelu_apart = g->gelu_of && adapted(l);
+    void *aux = gelu_apart ? NULL : g->gelu_of;
+    if (g->dx)
+        op_matmul(m->s, &(struct matmul_args){.c = g->dx,
+                                              .a = g->dy,
+                                              .b = weight_at(m, v, l->weight),
+                                              .aux = aux,
+                                              .m = m->R,
+                                              .n = l->in,
+                                              .k = l->out,
+                                              .epilogue = aux ? EPILOGUE_GELU_GRAD : EPILOGUE_NONE,
+                                              .dt = m->dt});
+    if (dw)
+        op_matmul(m->s, &(struct matmul_args){.c = dw,
+                                              .a = g->dy,
+                                              .b = g->x,
+                                              .bias_grad = db,
+                                              .m = l->out,
+                                              .n = l->in,
+                                              .k = m->R,
+                                              .trans_a = true,
+                                              .accumulate = v->accumulate,
+                                              .epilogue = db ? EPILOGUE_BIAS_GRAD : EPILOGUE_NONE,
+                                              .dt = m->dt});
+    for (const struct adapter *a = l->adapters; a < l->adapters + LORA_PARTS; a++)
+        if (a->h) adapter_backward(m, l, a, v, g);
+    if (gelu_apart)
+        op_gelu_bwd(m->s, &(struct gelu_args){
+                              .y = g->dx, .x = g->gelu_of, .dy = g->dx, .n = m->R * l->in, .dt = m->dt});
 }
 
 // ---------------------------------------------------------------- a block
@@ -190,6 +305,7 @@ static void compute_again(struct model *m, int i, const struct unit_view *v) {
         norm_forward(m, &b->norm1, v, NULL);
         attend(m, b, v);
         widen(m, b, v);
+        adapters_forward(m, &b->w_down, v, NULL, b->act);
     }
 }
 
@@ -197,6 +313,7 @@ void block_backward(struct model *m, int i, const struct unit_view *v) {
     const struct block *b = &m->blocks[i];
     bool gelu = m->spec.traits.mlp == MLP_GELU;
     void *d_up = gelu ? m->d_mlp : b->up;
+    bool lowest = i == 0 && m->spec.lora.r;  // what is below it is frozen, and needs no gradient
     compute_again(m, i, v);
     // 1. Down projection, from carry (R,C): gradient of act (R,F), or, with GELU as part of the product, of up.
     linear_backward(
@@ -232,9 +349,10 @@ void block_backward(struct model *m, int i, const struct unit_view *v) {
     // 8. Projection of queries, keys and values: gradient of n1 (R,C).
     linear_backward(
         m, &b->wqkv, v,
-        &(struct linear_grad){.dx = m->d_c, .dy = m->d_qkv, .x = b->norm1.y, .no_bias = m->rope != NULL});
+        &(struct linear_grad){
+            .dx = lowest ? NULL : m->d_c, .dy = m->d_qkv, .x = b->norm1.y, .no_bias = m->rope != NULL});
     // 9. Norm: carry (R,C) = gradient of x: through the norm, plus the residual carry.
-    norm_backward(m, &b->norm1, v, m->carry);
+    if (!lowest) norm_backward(m, &b->norm1, v, m->carry);
     kept_input_done(m, i);
 }
 
@@ -249,9 +367,9 @@ struct projection {
 
 static struct projection projection_of(const struct model *m, const struct unit_view *v,
                                        const struct unit_view *tied) {
-    const struct unit_view *owner = m->layout->tied ? tied : v;
-    return (struct projection){weight_at(m, owner, m->projection),
-                               owner->grad ? grad_at(m, owner, m->projection) : NULL, owner->accumulate};
+    const struct unit_view *owner = m->spec.tied ? tied : v;
+    return (struct projection){weight_at(m, owner, m->projection), grad_at(m, owner, m->projection),
+                               owner->accumulate};
 }
 
 static void *row_at(const struct model *m, void *base, int64_t row, int64_t width) {
@@ -304,7 +422,7 @@ void head_forward(struct model *m, const struct unit_view *v, const struct unit_
 }
 
 // From the gradient of a chunk's logits, computes the gradient of its rows of nf and its contribution to dw,
-// which is added to dw (accumulate) or replaces it.
+// which is added to dw (accumulate) or replaces it. dw NULL: the projection is frozen.
 static void chunk_backward(struct model *m, const struct projection *p, int64_t row, int64_t rows, void *dw,
                            bool accumulate) {
     op_matmul(m->s, &(struct matmul_args){.c = row_at(m, m->d_c, row, m->C),
@@ -315,16 +433,17 @@ static void chunk_backward(struct model *m, const struct projection *p, int64_t 
                                           .k = m->VP,
                                           .lda = m->VS,
                                           .dt = m->dt});
-    op_matmul(m->s, &(struct matmul_args){.c = dw,
-                                          .a = m->logits,
-                                          .b = row_at(m, m->final.y, row, m->C),
-                                          .m = m->VP,
-                                          .n = m->C,
-                                          .k = rows,
-                                          .lda = m->VS,
-                                          .trans_a = true,
-                                          .accumulate = accumulate,
-                                          .dt = m->dt});
+    if (dw)
+        op_matmul(m->s, &(struct matmul_args){.c = dw,
+                                              .a = m->logits,
+                                              .b = row_at(m, m->final.y, row, m->C),
+                                              .m = m->VP,
+                                              .n = m->C,
+                                              .k = rows,
+                                              .lda = m->VS,
+                                              .trans_a = true,
+                                              .accumulate = accumulate,
+                                              .dt = m->dt});
 }
 
 // The logits are computed here, not in the forward, but their time counts as backward: on a GPU, measuring it

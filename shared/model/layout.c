@@ -82,6 +82,65 @@ static void add_block(struct unit *u, const struct model_spec *s, float residual
     add_bias(u, "b_down", c, t->mlp_bias);
 }
 
+// ---------------------------------------------------------------- LoRA
+static void add_adapter(struct unit *u, const char *of, int part, char which, int64_t rows, int64_t columns) {
+    char name[24];
+    snprintf(name, sizeof name, "%s%d_%c", of, part, which);
+    add_matrix(u, name, rows, columns, 0);
+    struct tensor *t = &u->tensors[u->count - 1];
+    t->adapter = which;
+    t->part = (int8_t)part;
+    t->init = which == 'A' ? INIT_UNIFORM : INIT_ZEROS;
+    if (which == 'A') t->init_std = (float)(1.0 / sqrt((double)columns));
+}
+
+// The adapters of a block.
+static void add_adapters(struct unit *u, const struct model_spec *s) {
+    for (int k = 0; k < LORA_LINEARS; k++)
+        for (int part = 0; part < LORA_PARTS; part++) {
+            if (!(s->lora.mask[k] >> part & 1)) continue;
+            struct lora_rows of = lora_rows_of(s, k, part);
+            add_adapter(u, lora_tensor(s, k), part, 'A', s->lora.r, of.columns);
+            add_adapter(u, lora_tensor(s, k), part, 'B', of.rows, s->lora.r);
+        }
+}
+
+// Makes `all`, the layout of all tensors without adapters, the model of a layout of the adapters, which it returns. The
+// frozen tensors of a block move behind its adapters, and keep their place in logical order.
+static struct layout *freeze(struct layout *all, const struct model_spec *s, int world) {
+    struct layout *l = xcalloc(1, sizeof *l);
+    l->count = s->layers;
+    l->units = xcalloc((unsigned long)l->count, sizeof *l->units);
+    for (int i = 0; i < l->count; i++) {
+        memcpy(l->units[i].name, all->units[1 + i].name, sizeof l->units[i].name);
+        add_adapters(&l->units[i], s);
+    }
+    layout_finish(l, world);
+    l->model = all;
+    l->frozen = all->params;
+    for (int u = 0; u < all->count; u++) {
+        int at = layout_trained(l, u);
+        struct unit whole = all->units[u];
+        whole.trained = 0;
+        if (at >= 0) {
+            const struct unit *trained = &l->units[at];
+            whole = *trained;
+            whole.n = trained->n_pad + all->units[u].n;
+            whole.n_pad = trained->n_pad + all->units[u].n_pad;
+            for (int i = 0; i < whole.count; i++) whole.tensors[i].logical_start += l->frozen;
+            for (int i = 0; i < all->units[u].count; i++) {
+                assert(whole.count < UNIT_MAX_TENSORS);
+                whole.tensors[whole.count] = all->units[u].tensors[i];
+                whole.tensors[whole.count++].offset += trained->n_pad;
+            }
+        }
+        all->units[u] = whole;
+    }
+    all->params += l->params;
+    all->padded += l->padded;
+    return l;
+}
+
 struct layout *model_layout_create(const struct model_spec *s, int world) {
     struct layout *l = xcalloc(1, sizeof *l);
     l->count = s->layers + 2;
@@ -111,7 +170,8 @@ struct layout *model_layout_create(const struct model_spec *s, int world) {
     }
 
     layout_finish(l, world);
-    if (l->padded > ELEMENTS_MAX) {
+    if (s->lora.r) l = freeze(l, s, world);
+    if (layout_of_model(l)->padded > ELEMENTS_MAX) {
         fail(
             "model %s: has more than 2^53 parameters (9e15), which is more than can be counted: make it smaller",
             s->name);
@@ -135,16 +195,27 @@ static void init_normal(void *arg, int index, int count) {
     for (int64_t i = begin; i < end; i++) n->out[i] = std * rng_normal(n->key, first + (uint64_t)i);
 }
 
+static void init_tensor(const struct tensor *t, uint64_t seed, float *to) {
+    long threads = t->numel > 65536 ? processors_given() : 1;
+    if (t->init == INIT_ONES)
+        for (int64_t k = 0; k < t->numel; k++) to[k] = 1.0f;
+    else if (t->init == INIT_UNIFORM)
+        for (int64_t k = 0; k < t->numel; k++)
+            to[k] = t->init_std * rng_uniform(seed ^ INIT_KEY, (uint64_t)(t->logical_start + k));
+    else if (t->init == INIT_NORMAL)
+        team_run((int)threads, init_normal, &(struct normal){t, seed ^ INIT_KEY, to});
+    else
+        memset(to, 0, (size_t)t->numel * sizeof *to);
+}
+
 void model_init_unit(const struct layout *l, int u, uint64_t seed, float *out) {
-    const struct unit *unit = &l->units[u];
+    const struct unit *unit = &layout_of_model(l)->units[u];
     memset(out, 0, (size_t)unit->n_pad * sizeof *out);
-    for (int i = 0; i < unit->count; i++) {
-        const struct tensor *t = &unit->tensors[i];
-        float *to = out + t->offset;
-        long threads = t->numel > 65536 ? processors_given() : 1;
-        if (t->init == INIT_ONES)
-            for (int64_t k = 0; k < t->numel; k++) to[k] = 1.0f;
-        else if (t->init == INIT_NORMAL)
-            team_run((int)threads, init_normal, &(struct normal){t, seed ^ INIT_KEY, to});
-    }
+    for (int i = 0; i < unit->count; i++) init_tensor(&unit->tensors[i], seed, out + unit->tensors[i].offset);
+}
+
+void model_init_adapters(const struct layout *l, int u, uint64_t seed, float *out) {
+    const struct unit *unit = &layout_of_model(l)->units[u];
+    for (int i = 0; i < unit->count; i++)
+        if (unit->tensors[i].adapter) init_tensor(&unit->tensors[i], seed, out + unit->tensors[i].offset);
 }

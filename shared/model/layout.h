@@ -10,6 +10,9 @@
 //
 // Full names are "<unit>.<tensor>": "block.3.wqkv". Matrices are (out, in), as torch.nn.Linear stores them.
 //
+// With LoRA a block's trained tensors come first, the adapters: <tensor><part>_A (r, in) and <tensor><part>_B (out, r), as
+// in "block.3.wqkv2_B" (unit.h has the two layouts). Weight decay applies to both, as PyTorch's AdamW does.
+//
 // After the tensor that the head multiplies with (wte if tied, else lm_head), zeros are reserved for the rows
 // up to a multiple of HEAD_CLASSES_ALIGN. With 50257 rows none of the head's three products has the alignment
 // that a GPU's tensor cores need (m, n and k multiples of 8 in 16 bits: NVIDIA's Matrix Multiplication
@@ -26,11 +29,14 @@ static inline int64_t model_classes_padded(int64_t vocab) {
     return (vocab + HEAD_CLASSES_ALIGN - 1) / HEAD_CLASSES_ALIGN * HEAD_CLASSES_ALIGN;
 }
 
-// Padded for `world` ranks. Returns NULL after logging if there are more parameters than can be counted.
+// The trained units of the model (unit.h), padded for `world` ranks. Returns NULL after logging if there are more parameters than can be counted.
 struct layout *model_layout_create(const struct model_spec *s, int world);
 
-// Counter-based initial fp32 values of unit u (n_pad, zeros in gaps), keyed by (seed, logical index): they are
-// the same for every world size.
+// Counter-based initial fp32 values of unit u of the model's own layout (n_pad, zeros in gaps), keyed by (seed, logical
+// index): they are the same for every world size, and those of frozen tensors the same as without LoRA. Adapters begin as
+// in peft: A is uniform, torch's kaiming_uniform_ with a = sqrt(5), B is 0.
 void model_init_unit(const struct layout *l, int u, uint64_t seed, float *out);
+// Only those of the adapters; all other elements of out stay.
+void model_init_adapters(const struct layout *l, int u, uint64_t seed, float *out);
 
 #endif

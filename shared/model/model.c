@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,9 +27,19 @@ static struct norm norm_of(const struct unit *u, const char *weight, const char 
     return (struct norm){.weight = offset_of(u, weight), .bias = offset_of(u, bias)};
 }
 
-static struct linear linear_of(const struct unit *u, const char *weight, const char *bias) {
-    const struct tensor *t = tensor_of(u, weight);
-    return (struct linear){t->offset, offset_of(u, bias), .in = t->shape[1], .out = t->shape[0]};
+static struct linear linear_of(const struct unit *u, const struct model_spec *s, enum lora_linear l,
+                               const char *bias) {
+    const struct tensor *t = tensor_of(u, lora_tensor(s, l));
+    struct linear out = {t->offset, offset_of(u, bias), .in = t->shape[1], .out = t->shape[0]};
+    for (int part = 0; part < LORA_PARTS; part++) {
+        char name[TENSOR_NAME_MAX];
+        struct lora_rows of = lora_rows_of(s, l, part);
+        snprintf(name, sizeof name, "%s%d_A", lora_tensor(s, l), part);
+        out.adapters[part] = (struct adapter){.a = offset_of(u, name), .first = of.first, .rows = of.rows};
+        snprintf(name, sizeof name, "%s%d_B", lora_tensor(s, l), part);
+        out.adapters[part].b = offset_of(u, name);
+    }
+    return out;
 }
 
 static bool on_gpu(const struct model_options *o) { return o->dev ? !dev_host_memory(o->dev) : o->gpu; }
@@ -70,21 +81,22 @@ static struct model *model_shell(const struct model_options *o) {
     m->chunk = o->forward_only ? 1 : p.rows;
     m->separate = p.separate;
     // Offsets of the tensors. Every block has the same tensors at the same offsets.
-    const struct unit *first = &m->layout->units[0], *block = &m->layout->units[1];
-    const struct unit *head = &m->layout->units[m->layout->count - 1];
+    const struct layout *l = layout_of_model(m->layout);
+    const struct unit *first = &l->units[0], *block = &l->units[1], *head = &l->units[l->count - 1];
+    m->frozen_from = l == m->layout ? INT64_MAX : block->trained;
     bool gated = s->traits.mlp == MLP_SWIGLU;
     struct block b = {.norm1 = norm_of(block, "norm1", "norm1_b"),
                       .norm2 = norm_of(block, "norm2", "norm2_b"),
-                      .wqkv = linear_of(block, "wqkv", "bqkv"),
-                      .wo = linear_of(block, "wo", "bo"),
-                      .w_up = linear_of(block, gated ? "w_gate_up" : "w_up", gated ? "b_gate_up" : "b_up"),
-                      .w_down = linear_of(block, "w_down", "b_down")};
+                      .wqkv = linear_of(block, s, LORA_QKV, "bqkv"),
+                      .wo = linear_of(block, s, LORA_OUT, "bo"),
+                      .w_up = linear_of(block, s, LORA_UP, gated ? "b_gate_up" : "b_up"),
+                      .w_down = linear_of(block, s, LORA_DOWN, "b_down")};
     m->blocks = xcalloc((size_t)s->layers, sizeof *m->blocks);
     for (int i = 0; i < s->layers; i++) m->blocks[i] = b;
     m->final = norm_of(head, "norm", "norm_b");
     m->wte = offset_of(first, "wte");
     m->wpe = offset_of(first, "wpe");
-    m->projection = m->layout->tied ? m->wte : offset_of(head, "lm_head");
+    m->projection = s->tied ? m->wte : offset_of(head, "lm_head");
     return m;
 }
 
@@ -202,7 +214,7 @@ static void embedding_backward(struct model *m, const struct unit_view *v) {
                                                 .channels = m->C,
                                                 .vocab = m->V,
                                                 .positions = m->spec.max_positions,
-                                                .zero_dwte = !m->layout->tied && !v->accumulate,
+                                                .zero_dwte = !m->spec.tied && !v->accumulate,
                                                 .accumulate_dwpe = v->accumulate,
                                                 .dt = m->dt});
 }

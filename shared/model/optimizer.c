@@ -9,7 +9,7 @@
 #include "kernels/exact_math.h"
 #include "shared/core/error.h"
 
-static_assert(UNIT_MAX_TENSORS <= UPDATE_GROUPS_MAX, "a unit's tensors may all be groups of their own");
+static_assert(UNIT_MAX_TRAINED <= UPDATE_GROUPS_MAX, "a unit's tensors may all be groups of their own");
 
 // Whether the element at `at` decays. *end receives the position where this may change: the start of the next
 // tensor of the other group. A gap belongs to the tensor before it.

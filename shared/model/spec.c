@@ -54,6 +54,21 @@ int model_spec_check(const struct model_spec *s) {
     return s->traits.positions == POSITIONS_ROTARY ? check_rope(s) : 0;
 }
 
+const char *lora_tensor(const struct model_spec *s, enum lora_linear l) {
+    const char *const names[] = {"wqkv", "wo", s->traits.mlp == MLP_SWIGLU ? "w_gate_up" : "w_up", "w_down"};
+    return names[l];
+}
+
+struct lora_rows lora_rows_of(const struct model_spec *s, enum lora_linear l, int part) {
+    int64_t c = s->channels, hd = (int64_t)s->heads * s->head_size, kvd = (int64_t)s->kv_heads * s->head_size;
+    const int64_t rows[LORA_LINEARS] = {hd + 2 * kvd, c, model_up_width(s), c}, columns[] = {c, hd, c, s->ffn};
+    int parts = s->lora.parts[l] ? s->lora.parts[l] : 1;
+    struct lora_rows all = {0, rows[l], columns[l]};
+    if (parts == 1) return all;
+    if (parts == 2) return (struct lora_rows){part * rows[l] / 2, rows[l] / 2, columns[l]};
+    return (struct lora_rows){part ? hd + (part - 1) * kvd : 0, part ? kvd : hd, columns[l]};  // q, k, v
+}
+
 struct unit_flops model_unit_flops(const struct model_spec *s, int unit, double seq) {
     double c = s->channels, hd = (double)s->heads * s->head_size, kvd = (double)s->kv_heads * s->head_size;
     if (unit == 0) return (struct unit_flops){0};  // a lookup is no product

@@ -23,6 +23,18 @@ struct model_traits {
     bool mlp_bias;  // on the products of the feed-forward
 };
 
+// LoRA (Hu et al. 2021): y = W x + (alpha / r) B (A x), with A (r, in) and B (out, r). W is frozen. A linear layer of the
+// block may be stored by Hugging Face in parts, each some of its rows: q, k and v; gate and up. Each part has an adapter
+// of its own.
+enum lora_linear { LORA_QKV, LORA_OUT, LORA_UP, LORA_DOWN, LORA_LINEARS };
+#define LORA_PARTS 3
+struct lora_spec {
+    int32_t r;  // 0: no adapters, all tensors are trained
+    float alpha;
+    uint8_t parts[LORA_LINEARS];  // that Hugging Face stores
+    uint8_t mask[LORA_LINEARS];   // bit p: part p has an adapter
+};
+
 struct model_spec {
     char name[64];
     char hf_type[32];  // Hugging Face's model_type: its row of shared/hf/families.c
@@ -44,6 +56,7 @@ struct model_spec {
     int32_t rope_original_positions;
     float init_std;                // residual projections get init_std / sqrt(2L)
     int32_t bos_token, eos_token;  // -1: none; kept for the written config.json
+    struct lora_spec lora;
 };
 
 int model_spec_check(const struct model_spec *s);  // 0, or -1 after naming what is impossible
@@ -51,6 +64,14 @@ int model_spec_check(const struct model_spec *s);  // 0, or -1 after naming what
 int64_t model_longest_seq(const struct model_spec *s);
 // Whether the model supports sequences of seq tokens. Returns 0, or -1 after fail() with --seq and the longest.
 int model_spec_check_seq(const struct model_spec *s, int64_t seq);
+// The rows of a linear layer of the block, and its columns (in).
+struct lora_rows {
+    int64_t first, rows, columns;
+};
+// Those of one of its `parts` parts. parts 1: all rows.
+struct lora_rows lora_rows_of(const struct model_spec *s, enum lora_linear l, int part);
+const char *lora_tensor(const struct model_spec *s, enum lora_linear l);  // its name within a unit: "wqkv"
+
 // U, rows of the product before the activation: gate and up (2F) for SwiGLU, up (F) for GELU.
 static inline int64_t model_up_width(const struct model_spec *s) {
     return s->traits.mlp == MLP_SWIGLU ? 2 * (int64_t)s->ffn : s->ffn;

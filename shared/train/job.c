@@ -128,9 +128,15 @@ static int open_files(struct job *j, bool known) {
     return j->data && known ? 0 : -1;
 }
 
+int job_spec(const struct config *c, struct model_spec *s) {
+    if (model_spec_load(c->model, s) || model_spec_check(s)) return -1;
+    s->lora = (struct lora_spec){.r = c->lora.r, .alpha = c->lora.alpha};
+    return s->lora.r ? hf_lora_targets(s, c->lora.targets, &s->lora) : 0;
+}
+
 int job_open(struct job *j, const struct config *c, bool predict_only) {
     j->config = c;
-    bool known = !model_spec_load(c->model, &j->spec) && !model_spec_check(&j->spec) &&
+    bool known = !job_spec(c, &j->spec) &&
                  !model_spec_check_seq(&j->spec, c->seq);
     if (known) j->layout = model_layout_create(&j->spec, c->workers);
     if (predict_only || (known && !j->layout)) return j->layout ? 0 : -1;

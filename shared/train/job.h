@@ -39,6 +39,8 @@ struct job {
     const _Atomic int *stop;
 };
 
+// Loads the model's description, with the adapters that the configuration asks for. Returns 0, or -1 after fail().
+int job_spec(const struct config *c, struct model_spec *s);
 // Loads model, layout and (unless predict_only) data. Returns 0, or -1 after logging. Call job_close in both cases.
 int job_open(struct job *j, const struct config *c, bool predict_only);
 // Returns whether the configuration's model and data exist and fit each other. Logs nothing; on failure

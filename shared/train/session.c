@@ -62,8 +62,9 @@ static int warm_up(struct model *m, const struct model_options *o, bool accumula
     enum { WEIGHTS, GRAD, TIED_WEIGHTS, TIED_GRAD, PARTS };
     enum { OVERWRITE, ADD, EVALUATE, PASSES };
     const struct backend *b = dev_backend(o->dev);
-    const struct layout *l = o->layout;
+    const struct layout *l = layout_of_model(o->layout);
     int last = l->count - 1, rc = 0;
+    bool lora = l != o->layout, tied_head = o->spec->tied;
     // 1. Zeros as long as the largest unit (and as a tied embedding), not counted in the ledger. They are freed
     // before the topology allocates, which needs more than that unless the model is nearly all embedding.
     size_t bytes[PARTS] = {0}, e = dtype_size(o->dtype);
@@ -71,7 +72,7 @@ static int warm_up(struct model *m, const struct model_options *o, bool accumula
     for (int u = 0; u <= last; u++)
         if ((size_t)l->units[u].n_pad * e > bytes[GRAD])
             bytes[WEIGHTS] = bytes[GRAD] = (size_t)l->units[u].n_pad * e;
-    if (l->tied) bytes[TIED_WEIGHTS] = bytes[TIED_GRAD] = (size_t)l->units[0].n_pad * e;
+    if (tied_head) bytes[TIED_WEIGHTS] = bytes[TIED_GRAD] = (size_t)l->units[0].n_pad * e;
     for (int i = 0; i < PARTS && !rc; i++)
         if (bytes[i] && !(zeros[i] = b->alloc(o->dev, bytes[i])))
             rc = fail("out of device memory: no %zu MiB for a first pass of the model",
@@ -88,11 +89,15 @@ static int warm_up(struct model *m, const struct model_options *o, bool accumula
             struct unit_view view = {.weights = zeros[WEIGHTS]}, tied = {.weights = zeros[TIED_WEIGHTS]};
             model_set_batch(m, tokens, tokens, eval ? 0.0f : 1.0f / (float)rows, !add);
             for (int u = 0; u <= last; u++)
-                model_forward(m, u, &view, u == last && l->tied && eval ? &tied : NULL, eval);
-            view = (struct unit_view){zeros[WEIGHTS], zeros[GRAD], add};
-            tied = (struct unit_view){zeros[TIED_WEIGHTS], zeros[TIED_GRAD], add};
-            for (int u = last; u >= 0 && !eval; u--)
-                model_backward(m, u, &view, u == last && l->tied ? &tied : NULL);
+                model_forward(m, u, &view, u == last && tied_head && eval ? &tied : NULL, eval);
+            tied = (struct unit_view){
+                .weights = zeros[TIED_WEIGHTS], .grad = lora ? NULL : zeros[TIED_GRAD], .accumulate = add};
+            for (int u = last; u >= lora && !eval; u--) {
+                bool trained = l->units[u].trained > 0;
+                view = (struct unit_view){
+                    .weights = zeros[WEIGHTS], .grad = trained ? zeros[GRAD] : NULL, .accumulate = add};
+                model_backward(m, u, &view, u == last && tied_head ? &tied : NULL);
+            }
         }
     }
     if (!rc && stream_sync(o->compute)) rc = fail("a first pass of the model: %s", dev_error(o->dev));

@@ -18,6 +18,7 @@
 #include "shared/time/gate.h"
 #include "shared/time/timeline.h"
 #include "shared/train/batch_feed.h"
+#include "shared/train/frozen.h"
 #include "shared/train/pace.h"
 #include "shared/train/saver.h"
 #include "shared/train/slowdown.h"
@@ -41,7 +42,8 @@ struct train {
     const struct train_options *o;
     const struct config *c;
     struct topology *t;
-    const struct layout *l;
+    const struct layout *l;  // of what is trained
+    struct frozen *frozen;   // NULL: all weights are trained
     struct model *model;
     struct train_result *r;
     struct scaler scaler;
@@ -113,62 +115,84 @@ struct model_options train_model_options(const struct config *c, const struct mo
     return o;
 }
 
-// Loads the weights from the checkpoint (all state, or weights only), from a file, or from the seed.
+// Loads the weights from the checkpoint (all state, or weights only), from a file, or from the seed. Frozen ones are in no
+// checkpoint.
 static int load_initial_weights(struct train *x) {
+    const struct layout *model = layout_of_model(x->l);
     struct hf_reader *reader = NULL;
     int64_t most = 0;
-    bool weights_only = x->c->recovery.resume_weights_only;
-    if (x->t->joined_running_job) return 0;
-    if (x->o->checkpoint && !weights_only) return topology_load(x->t, x->o->checkpoint);
-    for (int u = 0; u < x->l->count; u++) most = x->l->units[u].n_pad > most ? x->l->units[u].n_pad : most;
-    bool file = x->o->weights_in && !x->o->checkpoint;
+    bool whole = x->o->checkpoint && !x->c->recovery.resume_weights_only;
+    bool loads = !x->t->joined_running_job && !whole;  // unit by unit
+    if (!x->frozen && x->t->joined_running_job) return 0;
+    if (!x->frozen && whole) return topology_load(x->t, x->o->checkpoint);
+    for (int u = 0; u < model->count; u++) most = model->units[u].n_pad > most ? model->units[u].n_pad : most;
+    bool file = x->o->weights_in && (x->frozen || !x->o->checkpoint);
     if (file && !(reader = hf_open(x->o->weights_in, x->o->spec, x->l))) return -1;
     float *values = xcalloc((size_t)most, sizeof *values);
     int rc = 0;
-    for (int u = 0; u < x->l->count && !rc; u++) {
+    for (int u = 0; u < model->count && !rc; u++) {
+        int trained = layout_trained(x->l, u);
         if (reader)
             rc = hf_read_unit(reader, u, values);
-        else if (x->o->checkpoint)
-            rc = checkpoint_read(x->o->checkpoint, x->l, u, STATE_MASTER, 0, x->l->units[u].n_pad, values);
         else
             model_init_unit(x->l, u, x->c->seed, values);
-        if (!rc) rc = topology_load_unit(x->t, u, values);
+        if (reader) model_init_adapters(x->l, u, x->c->seed, values);
+        if (x->frozen && !rc) rc = frozen_load(x->frozen, x->t->compute, u, values + model->units[u].trained);
+        if (!loads || trained < 0) continue;
+        if (x->o->checkpoint && !rc)
+            rc = checkpoint_read(x->o->checkpoint, x->l, trained, STATE_MASTER, 0, x->l->units[trained].n_pad, values);
+        if (!rc) rc = topology_load_unit(x->t, trained, values);
     }
     free(values);
     if (reader) hf_close(&reader);
-    return rc;
+    return rc || loads || x->t->joined_running_job ? rc : topology_load(x->t, x->o->checkpoint);
 }
 
 // ---------------------------------------------------------------- one attempt at an update
+// Of the model's unit u: the topology has what is trained of it, this rank what is frozen.
+static int acquire(struct train *x, int u, enum pass pass, struct unit_view *view) {
+    int trained = layout_trained(x->l, u);
+    *view = (struct unit_view){.weights = frozen_unit(x->frozen, u)};
+    if (trained < 0) return 0;
+    if (topology_acquire(x->t, trained, pass, view)) return -1;
+    view->frozen = frozen_unit(x->frozen, u);
+    return 0;
+}
+
+static void prefetch(struct train *x, int u, enum pass pass) {
+    int trained = u >= 0 && u < layout_of_model(x->l)->count ? layout_trained(x->l, u) : -1;
+    if (trained >= 0) topology_prefetch(x->t, trained, pass);
+}
+
 static int forward(struct train *x) {
-    struct topology *t = x->t;
-    int last = x->l->count - 1;
-    for (int u = 0; u <= last; u++) {
+    for (int u = 0; u < layout_of_model(x->l)->count; u++) {
         struct unit_view view;
-        if (topology_acquire(t, u, PASS_FORWARD, &view)) return -1;
-        if (u < last) topology_prefetch(t, u + 1, PASS_FORWARD);
+        int trained = layout_trained(x->l, u);
+        if (acquire(x, u, PASS_FORWARD, &view)) return -1;
+        prefetch(x, u + 1, PASS_FORWARD);
         slowdown_before(x->slowdown);
         model_forward(x->model, u, &view, NULL, false);
         slowdown_after(x->slowdown);
-        if (topology_release(t, u, PASS_FORWARD)) return -1;
+        if (trained >= 0 && topology_release(x->t, trained, PASS_FORWARD)) return -1;
     }
     return 0;
 }
 
 static int backward(struct train *x, int micro, bool watched) {
-    struct topology *t = x->t;
-    int last = x->l->count - 1;
-    for (int u = last; u >= 0; u--) {
+    int last = layout_of_model(x->l)->count - 1, lowest = x->frozen ? 1 : 0;  // below it nothing is trained
+    for (int u = last; u >= lowest; u--) {
         struct unit_view view, tied;
-        bool needs_tied = u == last && x->l->tied;
-        if (topology_acquire(t, u, PASS_BACKWARD, &view)) return -1;
-        if (needs_tied && topology_acquire(t, 0, PASS_BACKWARD, &tied)) return -1;
-        if (u > 0) topology_prefetch(t, u - 1, PASS_BACKWARD);
+        int trained = layout_trained(x->l, u);
+        bool needs_tied = u == last && x->o->spec->tied;
+        if (acquire(x, u, PASS_BACKWARD, &view)) return -1;
+        if (needs_tied && acquire(x, 0, PASS_BACKWARD, &tied)) return -1;
+        if (u > lowest) prefetch(x, u - 1, PASS_BACKWARD);
         slowdown_before(x->slowdown);
         model_backward(x->model, u, &view, needs_tied ? &tied : NULL);
         slowdown_after(x->slowdown);
-        if (watched) grad_watch_unit(x->model, u, view.grad, micro);
-        if (topology_grad_ready(t, u)) return -1;
+        if (trained < 0) continue;
+        if (watched) grad_watch_unit(x->model, trained, view.grad, micro);
+        if (topology_grad_ready(x->t, trained)) return -1;
     }
     return 0;
 }
@@ -559,7 +583,7 @@ static int write_final_weights(struct train *x) {
     const struct layout *l = x->l;
     bool first = t->rank == 0;
     struct hf_writer *writer = NULL;
-    if (first && o->weights_out && !(writer = hf_writer_create(o->weights_out, o->spec, l, t->dtype)))
+    if (first && o->weights_out && !x->frozen && !(writer = hf_writer_create(o->weights_out, o->spec, l, t->dtype)))
         return -1;
     struct weights_hash *hash = weights_hash_create();
     int rc = 0;
@@ -625,6 +649,7 @@ size_t train_predict(const struct config *c, const struct model_spec *s, const s
     size_t model_bytes[MEM_CLASSES], of_snapshots = 0;
     struct model_options m = train_model_options(c, s, l);
     model_predict(&m, model_bytes);
+    frozen_predict(l, c->dtype, model_bytes);
     batch_feed_predict(c, gpu, model_bytes);
     slowdown_predict(c, model_bytes);
     struct saver_bytes kept = saver_predict(c, l, rank, state_bytes, gpu);
@@ -689,6 +714,9 @@ static int run(struct train *x) {
     t->plan.lag = t->lag;
     if (open_gate(x)) return -1;
     x->slots = xcalloc(1 + (unsigned long)t->lag, sizeof *x->slots);
+    bool failed;
+    x->frozen = frozen_create(t->dev, x->l, c->dtype, &failed);
+    if (failed) return fail("out of device memory for the frozen weights: %s", dev_error(t->dev));
     if (!x->feed || !x->model || load_initial_weights(x)) return -1;
     x->r->steps = x->outcomes_known = x->outcomes_applied = from->step;
     // In an asynchronous job's checkpoint, this worker may have done no step yet while others had.
@@ -727,6 +755,7 @@ int train_run(const struct train_options *o, struct train_result *result) {
     if (rc) saver_abandon(x.o->saver);
     if (rc) stream_sync(x.t->compute);  // enqueued work still uses the model's buffers
     fill_report(&x);
+    frozen_destroy(&x.frozen);
     free(x.slots);
     result->model = x.model;
     result->feed = x.feed;

@@ -214,6 +214,6 @@ const char *cpu_norm_bwd(int threads, const struct norm_bwd_args *a) {
     assert(a->kind == NORM_RMS || a->mean);
     if (a->rows * a->channels < RANGE_ELEMENTS) threads = 1;
     for_ranges(threads, NORM_PARTS, 1, norm_bwd_parts, a);
-    for_ranges(threads, a->channels, NORM_COLUMNS, norm_bwd_columns, a);
+    if (a->dweight) for_ranges(threads, a->channels, NORM_COLUMNS, norm_bwd_columns, a);
     return NULL;
 }

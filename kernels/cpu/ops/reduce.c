@@ -82,8 +82,9 @@ const char *cpu_reduce(int threads, const struct reduce_args *a) {
 
 static void cast_range(const void *args, int64_t begin, int64_t end) {
     const struct cast_args *a = args;
+    bool scaled = a->factor != 0 && a->factor != 1.0f;
     float x[CHUNK];
-    if (a->from == a->to) {
+    if (a->from == a->to && !scaled) {
         memcpy(dtype_at_mut(a->to, a->out, begin), dtype_at(a->from, a->in, begin),
                (size_t)(end - begin) * dtype_size(a->to));
         return;
@@ -91,6 +92,7 @@ static void cast_range(const void *args, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i += CHUNK) {
         int64_t n = chunk_min(CHUNK, end - i);
         load_f32(a->from, x, a->in, i, n);
+        for (int64_t k = 0; scaled && k < n; k++) x[k] *= a->factor;
         store_f32(a->to, a->out, i, x, n);
     }
 }

@@ -368,6 +368,6 @@ int cuda_op_norm_bwd(struct cuda_ctx *ctx, const struct norm_bwd_args *a) {
         struct combine_buffers<T> c = {
             (T *)a->dweight, layer ? (T *)a->dbias : NULL, p.parts, a->channels, width, parts, a->accumulate
         };
-        return rc == 0 ? combine_launch(ctx, c) : -1;
+        return rc == 0 && a->dweight ? combine_launch(ctx, c) : rc;
     });
 }

@@ -165,6 +165,7 @@ struct cast_buffers {
     To *out;
     const From *in;
     int64_t n;
+    float factor;
 };
 
 // The conversions of kernels/dtype.h with the same bits, NaN payloads included; CUDA's own give a single NaN.
@@ -186,13 +187,16 @@ __device__ static inline void exact_from_f32(float x, f16 *out) {
     if (is_nan(x)) out->bits = (uint16_t)((u >> 16 & 0x8000u) | 0x7e00u | (u >> 13 & 0x3ffu));
 }
 
+// A product would change a NaN's payload.
+__device__ static inline float scaled(float x, float factor) { return factor == 1.0f ? x : __fmul_rn(x, factor); }
+
 // A thread converts V elements: 16 bytes of the narrower type.
 template <typename To, typename From, int V>
 __global__ void __launch_bounds__(REDUCE_THREADS) cast_kernel(struct cast_buffers<To, From> p) {
     constexpr int IN = lesser(V, lanes<From>::count), OUT = lesser(V, lanes<To>::count);
     int64_t i = ((int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x) * V;
     if (i + V > p.n) {
-        for (; i < p.n; i++) exact_from_f32(exact_to_f32(p.in[i]), &p.out[i]);
+        for (; i < p.n; i++) exact_from_f32(scaled(exact_to_f32(p.in[i]), p.factor), &p.out[i]);
         return;
     }
     vec<From, IN> in[V / IN];
@@ -200,7 +204,8 @@ __global__ void __launch_bounds__(REDUCE_THREADS) cast_kernel(struct cast_buffer
 #pragma unroll
     for (int k = 0; k < V / IN; k++) in[k] = load_vec<From, IN>(p.in + i + k * IN);
 #pragma unroll
-    for (int j = 0; j < V; j++) exact_from_f32(exact_to_f32(in[j / IN].v[j % IN]), &out[j / OUT].v[j % OUT]);
+    for (int j = 0; j < V; j++)
+        exact_from_f32(scaled(exact_to_f32(in[j / IN].v[j % IN]), p.factor), &out[j / OUT].v[j % OUT]);
 #pragma unroll
     for (int k = 0; k < V / OUT; k++) store_vec<To, OUT>(p.out + i + k * OUT, out[k]);
 }
@@ -209,7 +214,7 @@ template <typename To, typename From>
 static int cast_launch(struct cuda_ctx *ctx, const struct cast_args *a) {
     constexpr int widest = greater(lanes<To>::count, lanes<From>::count);
     struct cast_buffers<To, From> p = {
-        (To *)a->out, (const From *)a->in, a->n
+        (To *)a->out, (const From *)a->in, a->n, a->factor != 0 ? a->factor : 1.0f
     };
     bool wide = aligned16(a->out) && aligned16(a->in);
     int64_t threads = divide_up(a->n, (int64_t)(wide ? widest : 1));
@@ -219,7 +224,7 @@ static int cast_launch(struct cuda_ctx *ctx, const struct cast_args *a) {
 
 int cuda_op_cast(struct cuda_ctx *ctx, const struct cast_args *a) {
     if (a->n == 0) return 0;
-    if (a->from == a->to)
+    if (a->from == a->to && (a->factor == 0 || a->factor == 1.0f))
         return cuda_checked(ctx, cudaMemcpyAsync(a->out, a->in, (size_t)a->n * dtype_size(a->to),
                                                  cudaMemcpyDeviceToDevice, ctx->stream));
     return with_type(ctx, a->to, [&](auto to) {

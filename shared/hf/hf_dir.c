@@ -544,6 +544,13 @@ int hf_read_unit(struct hf_reader *r, int u, float *out) {
     return 0;
 }
 
+int hf_initial_unit(struct hf_reader *r, const struct layout *l, int u, uint64_t seed, float *out) {
+    if (!r) model_init_unit(l, u, seed, out);
+    if (r && hf_read_unit(r, u, out)) return -1;
+    if (r) model_init_adapters(l, u, seed, out);
+    return 0;
+}
+
 void hf_close(struct hf_reader **r) {
     if (!*r) return;
     for (int i = 0; i < (*r)->file_count; i++) st_close(&(*r)->files[i]);

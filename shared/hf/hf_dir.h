@@ -26,6 +26,9 @@ enum dtype hf_dtype(const struct hf_reader *r);
 // Reads unit u of the model's own layout as fp32 (n_pad), with zeros in gaps and in adapters. Returns 0, or -1 after logging a tensor that has NaN or an
 // infinity.
 int hf_read_unit(struct hf_reader *r, int u, float *out);
+// The initial weights of unit u of the model's own layout: those of the files, or without files (r NULL) drawn from the
+// seed. Adapters are drawn in any case.
+int hf_initial_unit(struct hf_reader *r, const struct layout *l, int u, uint64_t seed, float *out);
 void hf_close(struct hf_reader **r);
 
 struct hf_writer;

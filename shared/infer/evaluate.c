@@ -12,6 +12,7 @@
 #include "shared/core/system.h"
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"
+#include "shared/hf/hf_dir.h"
 #include "shared/model/model.h"
 #include "shared/report/evals.h"
 #include "shared/report/run_state.h"
@@ -23,7 +24,8 @@
 struct evaluation {
     const struct evaluate_options *o;
     const struct config *c;
-    struct layout *layout;  // of one rank
+    struct layout *layout;  // of what is trained, for one rank
+    const struct layout *model;
     struct device *dev;
     struct stream *compute;
     struct arena arena;
@@ -71,6 +73,25 @@ static int64_t batches_between(const struct config *c) {
     return c->eval_every_seconds > 0 ? (c->steps + 9) / 10 : c->steps;
 }
 
+// Frozen weights are in no snapshot. most: elements of the largest unit.
+static int load_frozen(struct evaluation *x, int64_t most) {
+    struct hf_reader *reader = NULL;
+    if (!x->layout->model) return 0;
+    if (hf_has_weights(x->c->model) && !(reader = hf_open(x->c->model, x->o->spec, x->layout))) return -1;
+    float *values = xcalloc((unsigned long)most, sizeof *values);
+    int rc = 0;
+    for (int u = 0; u < x->model->count && !rc; u++) {
+        int64_t n = x->model->units[u].n_pad;
+        if ((rc = hf_initial_unit(reader, x->layout, u, x->c->seed, values))) break;
+        for (int64_t i = 0; i < n; i++) dtype_store(x->c->dtype, x->host, (size_t)i, values[i]);
+        dev_copy(x->compute, (void *)x->units[u].weights, x->host, (size_t)n * dtype_size(x->c->dtype));
+        if (stream_sync(x->compute)) rc = fail("evaluation: %s", dev_error(x->dev));
+    }
+    free(values);
+    hf_close(&reader);
+    return rc;
+}
+
 static int prepare(struct evaluation *x) {
     const struct config *c = x->c;
     // 1. The windows: all, or those of the requested global batches; EVALUATE_TOKENS at once.
@@ -95,9 +116,10 @@ static int prepare(struct evaluation *x) {
     // 3. Memory for weights, models and batches.
     int64_t most = 0;
     arena_init(&x->arena, x->dev);
-    x->units = xcalloc((unsigned long)x->layout->count, sizeof *x->units);
-    for (int u = 0; u < x->layout->count; u++) {
-        int64_t n = x->layout->units[u].n_pad;
+    x->model = layout_of_model(x->layout);
+    x->units = xcalloc((unsigned long)x->model->count, sizeof *x->units);
+    for (int u = 0; u < x->model->count; u++) {
+        int64_t n = x->model->units[u].n_pad;
         x->units[u].weights = arena_take(&x->arena, MEM_PARAMETER, (size_t)n * dtype_size(c->dtype));
         if (n > most) most = n;
     }
@@ -106,7 +128,7 @@ static int prepare(struct evaluation *x) {
     x->host = xcalloc((unsigned long)most, dtype_size(c->dtype));
     x->tokens = xcalloc((unsigned long)(x->batch * c->seq), sizeof *x->tokens);
     x->targets = xcalloc((unsigned long)(x->batch * c->seq), sizeof *x->targets);
-    return 0;
+    return load_frozen(x, most);
 }
 
 static void release(struct evaluation *x) {
@@ -128,9 +150,11 @@ static int load(struct evaluation *x, struct checkpoint *c) {
     if (strcmp(checkpoint_dtype(c), dtype_name(x->c->dtype)) != 0)
         return fail("%s: has weights of %s, the run is of %s", checkpoint_path(c), checkpoint_dtype(c),
                     dtype_name(x->c->dtype));
-    for (int u = 0; u < x->layout->count; u++) {
-        size_t bytes = (size_t)x->layout->units[u].n_pad * dtype_size(x->c->dtype);
-        if (checkpoint_weights(c, x->layout, u, x->host)) return -1;
+    for (int u = 0; u < x->model->count; u++) {
+        int trained = layout_trained(x->layout, u);
+        if (trained < 0) continue;
+        size_t bytes = (size_t)x->layout->units[trained].n_pad * dtype_size(x->c->dtype);
+        if (checkpoint_weights(c, x->layout, trained, x->host)) return -1;
         dev_copy(x->compute, (void *)x->units[u].weights, x->host, bytes);
         if (stream_sync(x->compute)) return -1;
     }
@@ -159,14 +183,14 @@ static void print_progress(struct evaluation *x) {
 // Runs windows [first, end) through m, `batch` at a time. Returns their summed loss; NAN when the device has failed or
 // the evaluation was stopped.
 static double sum_of(struct evaluation *x, struct model *m, int64_t first, int64_t end, int64_t batch) {
-    int last = x->layout->count - 1;
+    int last = x->model->count - 1;
     for (int64_t w = first; w < end; w += batch) {
         struct data_slice slice = {.first = w, .count = batch, .seq = x->c->seq};
         if (x->o->stop && *x->o->stop) return NAN;
         data_val_batch(x->o->data, &slice, x->tokens, x->targets);
         model_set_batch(m, x->tokens, x->targets, 0.0f, w == first);
         for (int u = 0; u <= last; u++)
-            model_forward(m, u, &x->units[u], u == last && x->layout->tied ? &x->units[0] : NULL, true);
+            model_forward(m, u, &x->units[u], u == last && x->o->spec->tied ? &x->units[0] : NULL, true);
         if (stream_sync(x->compute)) return NAN;  // afterwards the tokens may be overwritten
         x->done += batch;
         print_progress(x);

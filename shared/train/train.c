@@ -132,11 +132,7 @@ static int load_initial_weights(struct train *x) {
     int rc = 0;
     for (int u = 0; u < model->count && !rc; u++) {
         int trained = layout_trained(x->l, u);
-        if (reader)
-            rc = hf_read_unit(reader, u, values);
-        else
-            model_init_unit(x->l, u, x->c->seed, values);
-        if (reader) model_init_adapters(x->l, u, x->c->seed, values);
+        rc = hf_initial_unit(reader, x->l, u, x->c->seed, values);
         if (x->frozen && !rc) rc = frozen_load(x->frozen, x->t->compute, u, values + model->units[u].trained);
         if (!loads || trained < 0) continue;
         if (x->o->checkpoint && !rc)

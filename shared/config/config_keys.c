@@ -363,7 +363,8 @@ static const struct config_key keys[] = {
     NUMBER("local_steps.outer.age_decay", T, KEY_F32, c.local_steps.age_decay, 0, FLOAT_MAX, DEFAULT("0")),
     NUMBER("local_steps.outer.age_cutoff", T, KEY_F32, c.local_steps.age_cutoff, 0, FLOAT_MAX, DEFAULT("0")),
     // Defaults as in peft's LoraConfig.
-    NUMBER("lora.r", T, KEY_INT, c.lora.r, 0, 65536), NUMBER("lora.alpha", T, KEY_F32, c.lora.alpha, 0, FLOAT_MAX, DEFAULT("8")),
+    NUMBER("lora.r", T, KEY_INT, c.lora.r, 0, 65536),
+    NUMBER("lora.alpha", T, KEY_F32, c.lora.alpha, 0, FLOAT_MAX, DEFAULT("8")),
     LIST("lora.targets", T, c.lora.targets),
     NUMBER("parameter_server.servers", R | ORDER, KEY_INT, c.ps.servers, 1, 4096, DEFAULT("1"),
            FLAG("servers", "S", "number of parameter servers of a star (1)"), OFTEN(RANKS)),

@@ -183,7 +183,8 @@ static const struct known known[] = {
     // Of peft's LoraConfig.
     REFUSE("lora.lora_dropout", "0", "adapters read what their layer reads"),
     REFUSE("lora.bias", "\"none\"", "biases are frozen, as all that is no adapter"),
-    REFUSE("lora.use_rslora", "false", "the factor is alpha / r: for alpha / sqrt(r) give alpha times sqrt(r)"),
+    REFUSE("lora.use_rslora", "false",
+           "the factor is alpha / r: for alpha / sqrt(r) give alpha times sqrt(r)"),
     REFUSE("lora.use_dora", "false", NULL),
     REFUSE("lora.modules_to_save", "null", "only adapters are trained"),
     REFUSE("lora.rank_pattern", "{}", "all adapters have rank lora.r"),

@@ -28,7 +28,8 @@ uint64_t rng_below(uint64_t key, uint64_t counter_low, uint64_t counter_high, ui
 }
 
 float rng_uniform(uint64_t key, uint64_t index) {
-    return (float)((int32_t)(philox(key, index, 0x756e69666f726dULL).v[0] >> 8) - (1 << 23)) / (float)(1 << 23);
+    return (float)((int32_t)(philox(key, index, 0x756e69666f726dULL).v[0] >> 8) - (1 << 23)) /
+           (float)(1 << 23);
 }
 
 float rng_normal(uint64_t key, uint64_t index) {

@@ -58,10 +58,10 @@ struct unit {
 struct layout {
     int count;  // units: 0 embedding, 1..L blocks, L+1 head
     struct unit *units;
-    int world;       // ranks (ring) or workers (star) that it is padded for
-    bool tied;       // the head computes with unit 0's first tensor: unit 0 is used twice per pass
-    int64_t params;  // P: elements of all tensors, without gaps and padding
-    int64_t padded;  // sum of n_pad
+    int world;             // ranks (ring) or workers (star) that it is padded for
+    bool tied;             // the head computes with unit 0's first tensor: unit 0 is used twice per pass
+    int64_t params;        // P: elements of all tensors, without gaps and padding
+    int64_t padded;        // sum of n_pad
     struct layout *model;  // the model's own layout, which this one owns; NULL: it is this one
     int64_t frozen;        // elements of the tensors that are only in `model`
 };

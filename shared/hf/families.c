@@ -121,10 +121,12 @@ static const struct hf_tensor gpt2_tensors[] = {
 #define GPT2_TRAITS                                                                                          \
     .norm = NORM_LAYER, .positions = POSITIONS_LEARNED, .mlp = MLP_GELU, .qkv_bias = true, .out_bias = true, \
     .mlp_bias = true
-#define LLAMA_FORM \
-    .keys = llama_keys, .prefix = "model.", .layers = "layers", .tensors = llama_tensors, .lora = "q_proj,v_proj"
-#define GPT2_FORM \
-    .keys = gpt2_keys, .prefix = "transformer.", .layers = "h", .tensors = gpt2_tensors, .conv1d = true, .lora = "c_attn"
+#define LLAMA_FORM                                                                        \
+    .keys = llama_keys, .prefix = "model.", .layers = "layers", .tensors = llama_tensors, \
+    .lora = "q_proj,v_proj"
+#define GPT2_FORM                                                                                        \
+    .keys = gpt2_keys, .prefix = "transformer.", .layers = "h", .tensors = gpt2_tensors, .conv1d = true, \
+    .lora = "c_attn"
 
 // clang-format off
 static const struct hf_family families[] = {
@@ -218,7 +220,8 @@ static void list_targets(const struct model_spec *s, char *out, size_t bytes) {
     for (int l = 0, at = 0; l < LORA_LINEARS; l++)
         for (int p = 0; p < HF_MAX_PARTS && linear_of(s, l)->theirs[p] && at < (int)bytes; p++) {
             const char *module = linear_of(s, l)->theirs[p];
-            at += snprintf(out + at, bytes - (size_t)at, "%.*s, ", (int)(strlen(module) - strlen(".weight")), module);
+            at += snprintf(out + at, bytes - (size_t)at, "%.*s, ", (int)(strlen(module) - strlen(".weight")),
+                           module);
         }
 }
 
@@ -243,8 +246,9 @@ int hf_lora_targets(const struct model_spec *s, const char *targets, struct lora
         if (found) continue;
         char possible[256];
         list_targets(s, possible, sizeof possible);
-        return fail("lora.targets: %s has no linear layer \"%.*s\" in its blocks; possible are %sor what follows the dot, and \"all-linear\"",
-                    s->name, (int)length, t, possible);
+        return fail(
+            "lora.targets: %s has no linear layer \"%.*s\" in its blocks; possible are %sor what follows the dot, and \"all-linear\"",
+            s->name, (int)length, t, possible);
     }
     return 0;
 }

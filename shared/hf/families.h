@@ -57,7 +57,7 @@ struct hf_family {
     const char *prefix;          // of all names except the head's; missing in files saved without the head
     const char *layers;          // name of the list of blocks: "<prefix><layers>.3.<theirs>"
     const struct hf_tensor *tensors;
-    bool conv1d;  // matrices of the blocks are stored as (in, out); ours are the transposes
+    bool conv1d;       // matrices of the blocks are stored as (in, out); ours are the transposes
     const char *lora;  // peft's targets if none are named, joined by commas
 };
 

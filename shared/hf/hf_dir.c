@@ -49,8 +49,9 @@ int hf_parts(const struct model_spec *s, const struct layout *l, int u, int t,
         const char *module = row->theirs[tensor->part];
         *parts = (struct hf_part){.dims = 2, .rows = tensor->shape[0]};
         memcpy(parts->shape, tensor->shape, sizeof parts->shape);
-        snprintf(parts->name, sizeof parts->name, "%s%s.%d.%.*s.lora_%c.weight", family->prefix, family->layers,
-                 layer_of, (int)(strlen(module) - strlen(".weight")), module, tensor->adapter);
+        snprintf(parts->name, sizeof parts->name, "%s%s.%d.%.*s.lora_%c.weight", family->prefix,
+                 family->layers, layer_of, (int)(strlen(module) - strlen(".weight")), module,
+                 tensor->adapter);
         return 1;
     }
     for (int i = 0; i < count; i++) {

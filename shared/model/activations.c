@@ -75,7 +75,8 @@ static void carve_gradients(struct model *m) {
     m->d_att = take(m, MEM_ACTIVATION, m->R, m->A, e);
     if (m->spec.lora.r) m->d_h = take(m, MEM_ACTIVATION, m->R, m->spec.lora.r, e);
     // d_mlp is first used by the blocks' backward, so before that the head's backward may sum its chunks in it.
-    int64_t of_mlp = size_times(m->R, m->F), of_head = m->separate && !m->spec.lora.r ? size_times(m->VP, m->C) : 0;
+    int64_t of_mlp = size_times(m->R, m->F),
+            of_head = m->separate && !m->spec.lora.r ? size_times(m->VP, m->C) : 0;
     m->d_mlp = take(m, MEM_ACTIVATION, of_mlp > of_head ? of_mlp : of_head, 1, e);
     if (of_head) m->head_sum = m->d_mlp;
     if (!m->watches) return;

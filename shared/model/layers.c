@@ -69,12 +69,10 @@ static void *columns_at(const struct model *m, const struct adapter *a, const vo
 static void scale_by_alpha(struct model *m, void *h) {
     float scale = m->spec.lora.alpha / (float)m->spec.lora.r;
     if (scale != 1.0f)
-        op_cast(m->s, &(struct cast_args){.out = h,
-                                          .in = h,
-                                          .n = m->R * m->spec.lora.r,
-                                          .from = m->dt,
-                                          .to = m->dt,
-                                          .factor = scale});
+        op_cast(
+            m->s,
+            &(struct cast_args){
+                .out = h, .in = h, .n = m->R * m->spec.lora.r, .from = m->dt, .to = m->dt, .factor = scale});
 }
 
 // h(R,r) = scale x A^T; the adapter's columns of y += h B^T. y NULL: only h.

@@ -61,7 +61,8 @@ const char *lora_tensor(const struct model_spec *s, enum lora_linear l) {
 
 struct lora_rows lora_rows_of(const struct model_spec *s, enum lora_linear l, int part) {
     int64_t c = s->channels, hd = (int64_t)s->heads * s->head_size, kvd = (int64_t)s->kv_heads * s->head_size;
-    const int64_t rows[LORA_LINEARS] = {hd + 2 * kvd, c, model_up_width(s), c}, columns[] = {c, hd, c, s->ffn};
+    const int64_t rows[LORA_LINEARS] = {hd + 2 * kvd, c, model_up_width(s), c},
+                  columns[] = {c, hd, c, s->ffn};
     int parts = s->lora.parts[l] ? s->lora.parts[l] : 1;
     struct lora_rows all = {0, rows[l], columns[l]};
     if (parts == 1) return all;

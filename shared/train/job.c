@@ -136,8 +136,7 @@ int job_spec(const struct config *c, struct model_spec *s) {
 
 int job_open(struct job *j, const struct config *c, bool predict_only) {
     j->config = c;
-    bool known = !job_spec(c, &j->spec) &&
-                 !model_spec_check_seq(&j->spec, c->seq);
+    bool known = !job_spec(c, &j->spec) && !model_spec_check_seq(&j->spec, c->seq);
     if (known) j->layout = model_layout_create(&j->spec, c->workers);
     if (predict_only || (known && !j->layout)) return j->layout ? 0 : -1;
     return open_files(j, known);

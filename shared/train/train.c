@@ -136,7 +136,8 @@ static int load_initial_weights(struct train *x) {
         if (x->frozen && !rc) rc = frozen_load(x->frozen, x->t->compute, u, values + model->units[u].trained);
         if (!loads || trained < 0) continue;
         if (x->o->checkpoint && !rc)
-            rc = checkpoint_read(x->o->checkpoint, x->l, trained, STATE_MASTER, 0, x->l->units[trained].n_pad, values);
+            rc = checkpoint_read(x->o->checkpoint, x->l, trained, STATE_MASTER, 0, x->l->units[trained].n_pad,
+                                 values);
         if (!rc) rc = topology_load_unit(x->t, trained, values);
     }
     free(values);
@@ -579,7 +580,8 @@ static int write_final_weights(struct train *x) {
     const struct layout *l = x->l;
     bool first = t->rank == 0;
     struct hf_writer *writer = NULL;
-    if (first && o->weights_out && !x->frozen && !(writer = hf_writer_create(o->weights_out, o->spec, l, t->dtype)))
+    if (first && o->weights_out && !x->frozen &&
+        !(writer = hf_writer_create(o->weights_out, o->spec, l, t->dtype)))
         return -1;
     struct weights_hash *hash = weights_hash_create();
     int rc = 0;

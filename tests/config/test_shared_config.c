@@ -392,7 +392,7 @@ static void test_unknown_keys(void **state) {
     // Names that share a few letters, or stand in another section, are not near.
     static const char *const far[][2] = {
         {"{\"fp16\": {\"opt_level\": 1}}", "key fp16.opt_level is ignored\n"},
-        {"{\"lora\": {\"r\": 8}}", "key lora is ignored\n"},
+        {"{\"prompt_tuning\": {\"tokens\": 8}}", "key prompt_tuning is ignored\n"},
         {"{\"training\": {\"a\": 8}}", "key training is ignored\n"},
         {"{\"optimizer\": {\"name\": 8}}", "name is type\n"},
         {"{\"fp16\": {\"type\": 8}}", "key fp16.type is ignored\n"},

@@ -188,7 +188,9 @@ __device__ static inline void exact_from_f32(float x, f16 *out) {
 }
 
 // A product would change a NaN's payload.
-__device__ static inline float scaled(float x, float factor) { return factor == 1.0f ? x : __fmul_rn(x, factor); }
+__device__ static inline float scaled(float x, float factor) {
+    return factor == 1.0f ? x : __fmul_rn(x, factor);
+}
 
 // A thread converts V elements: 16 bytes of the narrower type.
 template <typename To, typename From, int V>

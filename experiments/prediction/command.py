@@ -20,14 +20,14 @@ PASSED = (("--model", "M", "as of `starring train`: a preset, a config.json, a d
 
 
 def count(words):
-    """Of argparse: a whole number above 0."""
+    """A type of argparse: a whole number above 0."""
     if not words.isdigit() or int(words) < 1:
         raise argparse.ArgumentTypeError(f"{words!r}: expected a whole number above 0")
     return int(words)
 
 
 def counts(words):
-    """Of argparse: a number, or a list of them with commas, a row each."""
+    """A type of argparse: a number, or a list of them with commas, a row each."""
     found = [count(word) for word in words.split(",")]
     return found[0] if len(found) == 1 else found
 

@@ -30,7 +30,7 @@ PART_OF = {"forward": "forward", "backward": "backward", "begin": "host"}   # al
 # ---------------------------------------------------------------- the graph
 @dataclass(frozen=True)
 class Kind:
-    """What the time of a byte depends on."""
+    """A kind of transfer: bytes of one kind take the same time."""
     pattern: str
     team: str
     size: int
@@ -578,7 +578,7 @@ class Split:
 
 # ---------------------------------------------------------------- together
 def limit_of(plan, parts):
-    """What the largest part of a step asks for."""
+    """The name of the largest part of a step."""
     computing = parts.get("forward", 0) + parts.get("backward", 0) + parts.get("optimizer", 0)
     exposed, wait = parts.get("exposed", 0), parts.get("wait", 0)
     if computing >= max(exposed, wait):

@@ -74,7 +74,7 @@ esac
 
     @needs_simgrid
     def test_where_the_fastest_changes(self):
-        """Of made documents: the sentence names each place where another row becomes the fastest."""
+        """The sentence names each place where another row becomes the fastest."""
         from prediction import result
 
         def made_row(topology, workers, tokens, rate=1.25e8):

@@ -13,12 +13,15 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fixture import PROGRAM, TOP, Runs
 import consistency
+import largest
 from comparison import options
 from netlab import formula
 from study import plan
 
 PAGES = os.path.join(TOP, "docs", "experiments")
 RECIPES, STUDIES = "experiments/recipes", "experiments/studies"
+
+SCRIPTS = tuple(f"experiments/{name}.py" for name in ("largest", "netlab", "placement", "superlinear", "underflow"))
 
 MIB = 1 << 20
 
@@ -134,12 +137,12 @@ class Recipes(unittest.TestCase):
                     self.assertEqual(status, 0, err)
         elif program == "experiments/consistency.py":  # what the program makes of its rows: test_consistency.py
             self.assertTrue(plan.read(os.path.join(TOP, consistency.parse(list(words)).study)).rows)
-        elif program in ("experiments/netlab.py", "experiments/underflow.py"):
+        elif program in SCRIPTS:
             p = subprocess.run([sys.executable, os.path.join(TOP, program), *words, "--help"], capture_output=True, check=False)
             self.assertEqual(p.returncode, 0)
         else:
             self.assertEqual(program, "build/starring")
-            dry = ["--dry-run"] if "--dry-run" not in words else []
+            dry = ["--dry-run"] if "--dry-run" not in words and words[0] != "plan" else []
             status, _, err = run(*words, *dry)
             self.assertEqual(status, 0, err)
 
@@ -203,6 +206,53 @@ class Figures(Runs):
         for e in said["example"]:
             self.assertEqual([shown[f"{e['gradient']:.0e}"][k] for k in ("in fp16", "times 1024, in fp16", "divided again")],
                              [f"{e[k]:.4g}" for k in ("fp16", "scaled", "back")])
+
+    def test_largest_models_of_the_offload_page(self):
+        """Page and script: every way of the table at its number of blocks."""
+        with open(os.path.join(TOP, RECIPES, "models", "deep.json"), encoding="utf-8") as f:
+            model = json.load(f)
+        shown = re.findall(r"^\| (\d) \| (\S+ \S+) \| (\S+) \| (\d+) \| ([0-9,]+) \| ([0-9.]+) \| (\d+) \|", text_of("offload"), re.MULTILINE)
+        self.assertEqual(len(shown), 4)
+        last = None
+        for (workers, state, topology, blocks, params, times, predicted), (n, how, flags) in zip(shown, largest.ways(self.folder)):
+            self.assertEqual((int(workers), state == "on disk"), (n, how != "none"))
+            path = self.write(json.dumps({**model, "n_layer": int(blocks)}), f"{blocks}.json")
+            said = document("train", "-c", f"{RECIPES}/offload.json", *flags, "--model", path, "--dry-run", "--json")
+            self.assertEqual((said["topology"], said["params"], said["here"]["limits"][0]["predicted_bytes"]),
+                             (topology, int(params.replace(",", "")), int(predicted)))
+            self.assertEqual(times, f"{said['params'] / last:.1f}" if how != "none" else "1")
+            last = said["params"]
+
+    def test_largest_batches_of_the_superlinear_page(self):
+        shown = {n: (row["micro-batch"], row["predicted (bytes)"]) for n, row in rows("superlinear", "predicted (bytes)").items()}
+        argv = next(c for c in commands("superlinear") if c[0].endswith("superlinear.py"))
+        p = subprocess.run([sys.executable, *argv, "--dry-run", "--json"], cwd=TOP, capture_output=True, text=True, check=False,
+                           env={**os.environ, "STARRING": PROGRAM})
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual(shown, {str(r["workers"]): (str(r["batch"]), str(r["predicted_bytes"])) for r in json.loads(p.stdout)["rows"]})
+
+    def test_three_dimensions(self):
+        """Drawings and tables of the page are those of its commands."""
+        page, made = text_of("three-d"), []
+        for command in commands("three-d"):
+            p = subprocess.run([sys.executable, *command], cwd=TOP, capture_output=True, text=True, check=False, env={**os.environ, "STARRING": PROGRAM})
+            self.assertEqual(p.returncode, 0, p.stderr)
+            made.append(p.stdout)
+            self.assertIn(re.search(r"begins a node\n\n(.*?)\n\n", p.stdout, re.S).group(1), page)
+        for text, column in zip(made, ("BLOOM", "MT-NLG, D = 8")):
+            for axis, cells in rows("three-d", column).items():
+                self.assertRegex(text, rf"\n{axis} +{re.escape(cells[column])}\n")
+            for order, cells in rows("three-d", "MT-NLG: sum").items():
+                figures = [cells[c] for c in ("BLOOM: tensor", "data", "pipe", "sum")] if column == "BLOOM" else [cells["MT-NLG: sum"]]
+                self.assertRegex(text, order.replace(", ", " ") + r".*" + " +".join(re.escape(f.strip("*")) for f in figures) + "\n")
+        bloom, nlg = made[:2]
+        here = {label: cells["here"] for label, cells in rows("three-d", "published").items()}
+        for text, said, wanted in ((bloom, "{} parameters;", "parameters"), (bloom, "16-bit weights {} GiB", "16-bit weights (GiB)"),
+                                   (bloom, "moments {} TiB", "weights, masters and moments (TiB)"), (bloom, ": {} s a step at", "seconds of a step at 150 Tflop/s of a GPU"),
+                                   (nlg, "state {} TB", "state of all, 20 bytes a parameter (TB)"), (nlg, "whole batch {} TB", "inputs of all blocks, batch 1920 (TB)"),
+                                   (nlg, "one sequence {} GB", "the same of one sequence (GB)"), (nlg, ": {} Tflop/s", "Tflop/s of a GPU at 60.1 s a step, 280 nodes")):
+            figure = here[wanted] if wanted != "parameters" else "176,276,602,880"
+            self.assertIn(said.format(figure), text)
 
     def test_bytes_of_the_overlap_page(self):
         shown = rows("overlap", "sent per step and worker (MiB)")

@@ -17,7 +17,7 @@ def parse(words, most=1e12):
 
 def text(bits):
     """The bandwidth in words: 1 Gbit/s."""
-    for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
+    for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6)):
         if bits >= size:
             return f"{bits / size:g} {unit}"
     return f"{bits / 1e3:g} kbit/s"

@@ -1,4 +1,4 @@
-"""Predicts the time of a step on a machine that is described, not at hand. What moves comes from the program's dry run."""
+"""Predicts the time of a step on a machine that is described, not at hand. The program's dry run says what moves."""
 
 
 class CannotPredict(ValueError):

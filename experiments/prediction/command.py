@@ -4,6 +4,7 @@
 CannotPredict, or, a wrong command line, as argparse does.
 """
 import argparse
+import itertools
 import json
 import sys
 
@@ -19,23 +20,30 @@ PASSED = (("--model", "M", "as of `starring train`: a preset, a config.json, a d
 
 
 def count(words):
-    """Of argparse: a whole number above 0."""
+    """A type of argparse: a whole number above 0."""
     if not words.isdigit() or int(words) < 1:
         raise argparse.ArgumentTypeError(f"{words!r}: expected a whole number above 0")
     return int(words)
 
 
+def counts(words):
+    """A type of argparse: a number, or a list of them with commas, a row each."""
+    found = [count(word) for word in words.split(",")]
+    return found[0] if len(found) == 1 else found
+
+
 def parser(about):
     ap = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     ap.add_argument("--topology", metavar="T", action="append", help="zero:0-3, gossip, local, ps:sync ..; repeat it for a row each")
-    ap.add_argument("--workers", metavar="N", type=count, default=2, help="ranks that compute (default %(default)s)")
-    ap.add_argument("--servers", metavar="S", type=count, help="a star's servers")
+    ap.add_argument("--workers", metavar="N[,N..]", type=counts, default=2, help="ranks that compute (default %(default)s); several: rows for each")
+    ap.add_argument("--servers", metavar="S[,S..]", type=counts, help="a star's servers; several: rows for each")
     for flag, metavar, words in PASSED:
         ap.add_argument(flag, metavar=metavar, help=words)
     ap.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="any configuration key of the program; repeatable")
     ap.add_argument("-c", "--config", metavar="FILE", help="configuration, as of `starring train`")
     ap.add_argument("--machine", metavar="NAME|FILE", help=f"a machine file, or one of {', '.join(machine.names()) or '(none is described)'}")
-    ap.add_argument("--bandwidth", metavar="RATE", help="of a node's network, each way, in place of the machine's: 10Gbit, 1.6Tbit, 50GB/s")
+    ap.add_argument("--bandwidth", metavar="RATE[,RATE..]",
+                    help="of a node's network, each way, in place of the machine's: 10Gbit, 1.6Tbit, 50GB/s; several: rows for each")
     ap.add_argument("--latency", metavar="TIME", help="one way below one switch: 5us")
     ap.add_argument("--network", metavar="KIND", help="switch, fat_tree[:DOWN:UP], dragonfly, torus; fat_tree:4:1 has a quarter of the links up")
     ap.add_argument("--per-node", metavar="N", type=count, help="devices of a node that are used")
@@ -110,33 +118,28 @@ def predict(options, topology):
     return document
 
 
-def crossing(documents):
-    """A sentence on which row's step is the shortest, by how much."""
-    if len(documents) < 2:
-        return None
-    by_time = sorted(documents, key=lambda d: d["step_seconds"]["mean"])
-    best, next_best = by_time[:2]
-    ratio = next_best["step_seconds"]["mean"] / best["step_seconds"]["mean"]
-    if ratio < 1.005:
-        return f"{best['configuration']['topology']} and {next_best['configuration']['topology']} take the same time."
-    return f"{best['configuration']['topology']} is the fastest, by {100 * (ratio - 1):.1f}% before {next_best['configuration']['topology']}."
+def rows(options):
+    """[(options, topology)] of all rows: each topology with each number of workers and, a star, of servers, over each bandwidth."""
+    def each(value):
+        return value if isinstance(value, list) else [value]
+    out = []
+    bandwidths = options.bandwidth.split(",") if options.bandwidth else [None]
+    for bandwidth, workers, topology in itertools.product(bandwidths, each(options.workers), options.topology or ["zero:1"]):
+        for servers in each(options.servers) if topology.startswith("ps:") else [None]:
+            out.append((argparse.Namespace(**{**vars(options), "bandwidth": bandwidth, "workers": workers, "servers": servers}), topology))
+    return out
 
 
 def run(options):
     from . import result
-    documents = []
     try:
-        described_machine(options)
-        for topology in options.topology or ["zero:1"]:
-            documents.append(predict(options, topology))
+        documents = [predict(of_row, topology) for of_row, topology in rows(options)]
     except CannotPredict as e:
         print(f"predict.py: error: {e}", file=sys.stderr)
         return 2
     if options.json:
         print(json.dumps(documents, indent=1))
-        return 0
-    print(result.table(documents))
-    sentence = crossing(documents)
-    if sentence:
-        print(sentence)
+    else:
+        print(result.table(documents))
+        print("".join(sentence + "\n" for sentence in result.crossings(documents)), end="")
     return 0

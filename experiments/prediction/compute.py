@@ -70,7 +70,7 @@ class Compute:
         return max(product, moved / (device["memory_bytes_per_second"] * self._efficiency("memory")))
 
     def unit_seconds(self, number, task):
-        """Of one unit's forward or backward, of one micro-batch."""
+        """Seconds of one unit's forward or backward, of one micro-batch."""
         unit = self.document.units[number]
         if self.measured:
             seconds = self.measured["seconds"]
@@ -82,7 +82,7 @@ class Compute:
         return self._roofline(unit.forward_flops if task == "forward" else unit.backward_flops, weights if task == "forward" else 2 * weights)
 
     def update_seconds(self, elements, moved=UPDATE_BYTES):
-        """Of an update of so many elements; of another pass over them, with the bytes that it moves of each."""
+        """Seconds of an update of so many elements; of another pass over them, with the bytes that it moves of each."""
         known = self.measured or (self.machine.units or [{}])[0]
         per_element = known.get("update_seconds_per_element")
         if per_element is not None:
@@ -92,14 +92,14 @@ class Compute:
         return elements * moved / (self.machine.device["memory_bytes_per_second"] * self._efficiency("memory"))
 
     def host_update_seconds(self, elements):
-        """Of an update of offloaded state, by the host's cores."""
+        """Seconds of an update of offloaded state, by the host's cores."""
         server = self.machine.server
         if not server or not server.get("update_elements_per_second"):
             raise CannotPredict(f"{self.machine.path}: server.update_elements_per_second is missing: how fast the host updates offloaded state")
         return elements / server["update_elements_per_second"]
 
     def seconds(self, task):
-        """Of a task that computes, in one micro-batch."""
+        """Seconds of a task that computes, in one micro-batch."""
         if task.task in ("forward", "backward"):
             return sum(self.unit_seconds(u, task.task) for u in task.units)
         if task.stream == "host":
@@ -109,7 +109,7 @@ class Compute:
         return self.update_seconds(task.elements, moved) if task.elements and moved else 0.0
 
     def host_copy_seconds(self, task):
-        """Of a transfer between device, host and disk."""
+        """Seconds of a transfer between device, host and disk."""
         device = self.machine.device or {}
         key = "disk_bytes_per_second" if task.task in ("read", "write") else "host_link_bytes_per_second"
         rate = device.get(key) or (device.get("kind") == "cpu" and key[0] == "h" and device.get("memory_bytes_per_second"))
@@ -123,13 +123,13 @@ class Compute:
 
     @property
     def begin_seconds(self):
-        """Of the host, at each step's begin."""
+        """Seconds of the host, at each step's begin."""
         return self.measured["begin_seconds"] if self.measured else 0
 
 
 # ---------------------------------------------------------------- trouble
 def draw(random, distribution, mean, shape):
-    """Of mean M: constant M; exponential; pareto (M/2)/sqrt(u), shape 2; lognormal M exp(z - 1/2)."""
+    """A draw of mean M: constant M; exponential; pareto (M/2)/sqrt(u), shape 2; lognormal M exp(z - 1/2)."""
     if distribution == "exponential":
         return random.exponential(mean, shape)
     if distribution == "pareto":
@@ -150,7 +150,7 @@ def items(words):
 
 
 class Trouble:
-    """What --straggle and --delay do to `ranks` ranks, and how the machine's own computing spreads. The program checks the lists."""
+    """The slowness that --straggle and --delay give `ranks` ranks, and how the machine's own computing spreads. The program checks the lists."""
 
     def __init__(self, straggle, delay, ranks, seed, spread=0.0):
         self.straggle, self.delay, self.ranks, self.spread = items(straggle), items(delay), ranks, spread

@@ -1,4 +1,4 @@
-"""What a step of a configuration does, as the program's own `train --dry-run --json` says it: tasks, units, keys, memory, bytes.
+"""A step of a configuration, as the program's own `train --dry-run --json` says it: tasks, units, keys, memory, bytes.
 
 Nothing here computes a byte. `ask` starts the program and keeps its answer by its words; `Document` is that answer, read.
 """

@@ -34,7 +34,7 @@ KINDS = ("switch", "fat_tree", "dragonfly", "torus")
 BYTES_PER_SECOND = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
 OF_A_SECOND = {"s": 1, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9}
 
-# What a section may hold. A number is at least `least`; ("number", least, default), ("words", possible or None), ("map",).
+# The keys of each section. A number is at least `least`; ("number", least, default), ("words", possible or None), ("map",).
 POSITIVE = 1e-300
 SECTIONS = {
     "device": {"kind": ("words", ("gpu", "cpu")), "memory_bytes": ("number", 0, None), "memory_bytes_per_second": ("number", POSITIVE, None),

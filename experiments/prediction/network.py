@@ -280,7 +280,7 @@ class Simulation:
         return one
 
     def _after_burst(self, nodes, size):
-        """What of a flow's bytes has to wait for the rate: what both links' buckets do not let through at once. A bucket fills while its link
+        """A flow's bytes that have to wait for the rate: those that both links' buckets do not let through at once. A bucket fills while its link
         is idle."""
         free = size
         for link in ((nodes[0], "out"), (nodes[1], "in")):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import tables
+from netlab import rate as rates
 
 LIMITS = ("compute", "worker's link", "server's link", "server's update", "latency", "straggler")
 PARTS = ("forward", "backward", "optimizer", "exposed", "wait", "host")
@@ -119,7 +120,7 @@ def row(document):
     configuration, seconds, parts = document["configuration"], document["step_seconds"], document["parts"]
     sent = max((w["sent"] for w in document["wire"]), default=0)
     computing = parts["forward"] + parts["backward"] + parts["optimizer"]
-    return [configuration["topology"], configuration["workers"], configuration["servers"] or "-", memory_cell(document), bytes_text(sent),
+    return [configuration["topology"], rates.text(8 * configuration["network"]["bytes_per_second"]), configuration["workers"], configuration["servers"] or "-", memory_cell(document), bytes_text(sent),
             seconds_text(seconds["median"]), f"{seconds_text(seconds['p5'])} .. {seconds_text(seconds['p95'])}", seconds_text(seconds["p99"]),
             *(seconds_text(x) if x > 0 else "-" for x in (computing, parts["exposed"], parts["wait"], parts["host"])),
             f"{document['tokens_per_second']:,.0f}", document["limit"],
@@ -127,7 +128,7 @@ def row(document):
             f"{100 * document['error']['mean']:.1f}%, worst {100 * document['error']['worst']:.1f}%" if document["error"] else "-"]
 
 
-HEAD = ["topology", "N", "S", "memory", "sent", "step", "5% .. 95%", "99%", "computing", "exposed", "waiting", "host", "tokens/s", "limit",
+HEAD = ["topology", "link", "N", "S", "memory", "sent", "step", "5% .. 95%", "99%", "computing", "exposed", "waiting", "host", "tokens/s", "limit",
         "staleness", "judged error"]
 
 
@@ -135,9 +136,46 @@ def table(documents):
     """The table of several predictions; columns that nobody uses are left out."""
     rows = [row(d) for d in documents]
     used = [i for i, name in enumerate(HEAD) if name not in ("staleness", "judged error", "host", "S") or any(r[i] != "-" for r in rows)]
+    if len({r[1] for r in rows}) == 1:
+        used.remove(1)
     lines = [tables.text([[r[i] for i in used] for r in [HEAD, *rows]])]
     lines.append("\nmemory, sent: of the busiest rank, from the program's dry run (memory: a worker's). step: median; the parts are means over ranks and steps.")
     if any(d["fits"] is False for d in documents):
         lines.append("(!) more than the device of this machine has: the run would be refused there.")
     lines += sorted({note for d in documents for note in d["notes"]})
     return "\n".join(lines)
+
+
+def named(document):
+    configuration = document["configuration"]
+    return configuration["topology"] + (f" with {configuration['servers']} server{'s' * (configuration['servers'] > 1)}" if configuration["servers"] else "")
+
+
+def winner(rows):
+    """(name of the fastest row, words on its lead)"""
+    best, second = sorted(rows, key=lambda d: d["tokens_per_second"], reverse=True)[:2]
+    ahead = best["tokens_per_second"] / second["tokens_per_second"] - 1
+    if ahead < 0.005:
+        return f"{named(best)} and {named(second)}", "equally fast"
+    return named(best), f"{100 * ahead:.1f}% before {named(second)}"
+
+
+def crossings(documents):
+    """Sentences on which row is the fastest at each bandwidth and N, and where that changes."""
+    groups = {}
+    for document in documents:
+        configuration = document["configuration"]
+        groups.setdefault((configuration["network"]["bytes_per_second"], configuration["workers"]), []).append(document)
+    several_n = len({workers for _, workers in groups}) > 1
+    lines = {}   # the places along one axis: N where that varies, else the bandwidth
+    for (speed, workers), rows in sorted(groups.items()):
+        if len(rows) > 1:
+            place = f"N = {workers}" if several_n else f"{rates.text(8 * speed)}"
+            lines.setdefault(speed if several_n else None, []).append((place, *winner(rows)))
+    out = []
+    for speed, places in lines.items():
+        changes = [p for i, p in enumerate(places) if not i or p[1] != places[i - 1][1]]
+        words = ", ".join(f"{name}{f' from {place} on' if len(places) > 1 else ''} ({lead})" for place, name, lead in changes)
+        over = f" over {rates.text(8 * speed)}" if speed and len(lines) > 1 else ""
+        out.append(f"The fastest{over}: {words}.")
+    return out

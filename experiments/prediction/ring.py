@@ -30,7 +30,7 @@ PART_OF = {"forward": "forward", "backward": "backward", "begin": "host"}   # al
 # ---------------------------------------------------------------- the graph
 @dataclass(frozen=True)
 class Kind:
-    """What the time of a byte depends on."""
+    """A kind of transfer: bytes of one kind take the same time."""
     pattern: str
     team: str
     size: int
@@ -170,15 +170,6 @@ class Plan:
         return math.lcm(self.document.every, len(self.distances))
 
 
-@dataclass
-class Times:
-    """start, end: (steps, ranks, tasks) seconds. A skipped task has start = end."""
-    start: np.ndarray
-    end: np.ndarray
-    factors: list     # per step (micro_batches, ranks), for who asks
-    how: str
-
-
 def computing_seconds(plan, k, factors, extra, first):
     """(ranks) seconds of computing task k: stragglers lengthen each unit's forward and backward; a delay comes before the first unit."""
     task = plan.tasks[k]
@@ -203,8 +194,8 @@ class Flows:
         first = first_of(plan)
         self.seconds = [[computing_seconds(plan, k, *self.drawn[t], first) if task.computes else None for k, task in enumerate(plan.tasks)]
                         for t in range(steps)]
-        shape = (steps, plan.ranks, plan.count)
-        self.start, self.end = np.zeros(shape), np.zeros(shape)
+        shape = (steps, plan.count, plan.ranks)
+        self.start, self.end = np.zeros(shape), np.zeros(shape)   # seconds; a skipped task begins and ends at once
         self.after = [[] for _ in plan.tasks]
         self.after_step = [[] for _ in plan.tasks]
         for k in range(plan.count):
@@ -235,7 +226,7 @@ class Flows:
         self.busy = False
 
     def _start(self, t, rank, k):
-        self.start[t, rank, k] = self.sim.now
+        self.start[t, k, rank] = self.sim.now
         plan = self.plan
         if plan.skipped(k, t):
             self._done(t, rank, k)
@@ -255,7 +246,7 @@ class Flows:
             self.sim.after(plan.seconds[k], self._done, t, rank, k)
 
     def _done(self, t, rank, k):
-        self.end[t, rank, k] = self.sim.now
+        self.end[t, k, rank] = self.sim.now
         for at, others in ((t, self.after[k]), (t + 1, self.after_step[k])):
             if at == self.steps:
                 break
@@ -292,16 +283,20 @@ class Flows:
                 del self.open[at]
                 self._done(t, rank, k)
 
-    def times(self):
+    def run(self, first):
+        """(Split of the steps from `first` on, words on how)"""
         self.sim.run(self.begin)
         if self.open or any(n for left in self.left[-1] for n in left):
             raise CannotPredict("the simulated step did not end: the dry run's tasks wait for what nobody does")
-        return Times(self.start, self.end, [d[0] for d in self.drawn],
-                     f"{self.sim.flow_count} flows of {self.steps} steps, each simulated")
+        split = Split(self.plan, first)
+        for t in range(self.steps):
+            split.take(t, self.start[t], self.end[t])
+        split.plan = None   # it goes through a pipe
+        return split, f"{self.sim.flow_count} flows of {self.steps} steps, each simulated"
 
 
-def run_flows(plan, trouble, steps):
-    return Flows(plan, trouble, steps).times()
+def run_flows(plan, trouble, steps, first):
+    return Flows(plan, trouble, steps).run(first)
 
 
 # ---------------------------------------------------------------- patterns
@@ -358,7 +353,6 @@ class Patterns:
         self.slopes = network.in_child(slopes, plan.machine, plan.nodes, sorted(kinds, key=repr)) if kinds else {}
         self.crowd = self._crowd()
         self.first = first_of(plan)
-        self.factors = []
 
     def _crowd(self):
         """By how much computing takes longer where ranks share cores and all compute."""
@@ -374,19 +368,33 @@ class Patterns:
     def work(self, k, t):
         return self.plan.sent(k) * self.slopes[self.plan.kind(k, t)]
 
-    def times(self):
+    def run(self, first):
+        """As Flows.run."""
         plan = self.plan
-        self.drawn = [self.trouble.step(plan.document.micro_batches) for _ in range(self.steps)]
         same = all(self._all(k, t) for k in range(plan.count) if plan.moves(k) for t in range(plan.cycle()))
-        alike = same or not self.trouble.any
-        shape = (self.steps, plan.ranks if self.trouble.any else 1, plan.count)
-        self.start, self.end = np.zeros(shape), np.zeros(shape)
-        if alike:
+        self.rows = plan.ranks if self.trouble.any else 1   # without trouble all ranks are alike
+        self.split = Split(plan, first)
+        self.start, self.end, self.drawn, self.left = {}, {}, {}, {}   # of the steps under way: arrays (tasks, ranks); tasks that are not over
+        self._open(0)
+        if same or not self.trouble.any:
             self._events()
         else:
             self._arrays()
-        words = "the flows of each kind of transfer simulated once, all ranks' tasks as arrays"
-        return Times(self.start, self.end, [d[0] for d in self.drawn], words)
+        return self.split, "the flows of each kind of transfer simulated once, all ranks' tasks as arrays"
+
+    def _open(self, t):
+        if t < self.steps and t not in self.start:
+            shape = (self.plan.count, self.rows)
+            self.start[t], self.end[t], self.left[t] = np.zeros(shape), np.zeros(shape), self.plan.count
+            self.drawn[t] = self.trouble.step(self.plan.document.micro_batches)
+
+    def _over(self, t):
+        """One more task of step t is over; the last one's step is split, and the one before it forgotten."""
+        self.left[t] -= 1
+        if not self.left[t]:
+            self.split.take(t, self.start[t], self.end[t])
+            for kept in (self.start, self.end, self.drawn, self.left):
+                kept.pop(t - 1, None)
 
     def _all(self, k, t):
         kind = self.plan.kind(k, t)
@@ -394,28 +402,30 @@ class Patterns:
 
     def _ready(self, t, k):
         """(ranks) when all that task k needs is over."""
-        ready = np.zeros(self.start.shape[1])
+        ready = np.zeros(self.rows)
         for need in self.plan.needs[k]:
-            np.maximum(ready, self.end[t, :, need], out=ready)
+            np.maximum(ready, self.end[t][need], out=ready)
         for need in self.plan.previous[k] if t else ():
-            np.maximum(ready, self.end[t - 1, :, need], out=ready)
+            np.maximum(ready, self.end[t - 1][need], out=ready)
         return ready
 
     def _local(self, t, k):
         """A task that needs no other rank."""
-        self.start[t, :, k] = ready = self._ready(t, k)
+        self.start[t][k] = ready = self._ready(t, k)
         if self.plan.skipped(k, t):
-            self.end[t, :, k] = ready
+            self.end[t][k] = ready
         elif self.plan.tasks[k].computes:
             seconds = computing_seconds(self.plan, k, *self.drawn[t], self.first) * self.crowd
-            self.end[t, :, k] = ready + seconds[:self.start.shape[1]]
+            self.end[t][k] = ready + seconds[:self.rows]
         else:
-            self.end[t, :, k] = ready + self.plan.seconds[k]
+            self.end[t][k] = ready + self.plan.seconds[k]
 
     def _events(self):
         """Transfers in the order of time; those under way at once share the links of their kind (a node's, or the network's)."""
         plan = self.plan
-        left = [[len(plan.needs[k]) + (len(plan.previous[k]) if t else 0) for k in range(plan.count)] for t in range(self.steps)]
+        first = [len(needs) for needs in plan.needs]
+        others = [n + len(plan.previous[k]) for k, n in enumerate(first)]
+        left = {0: first}
         after, after_step = [[] for _ in plan.tasks], [[] for _ in plan.tasks]
         for k in range(plan.count):
             for need in plan.needs[k]:
@@ -427,8 +437,13 @@ class Patterns:
         due = collections.deque((0, k) for k in range(plan.count) if not left[0][k])
 
         def over(t, k):
-            for at, others in ((t, after[k]), (t + 1, after_step[k])):
-                for other in others if at < self.steps else ():
+            if t + 1 < self.steps and t + 1 not in left:
+                left[t + 1] = list(others)
+                left.pop(t - 1, None)
+                self._open(t + 1)
+            self._over(t)
+            for at, those in ((t, after[k]), (t + 1, after_step[k])):
+                for other in those if at < self.steps else ():
                     left[at][other] -= 1
                     if not left[at][other]:
                         due.append((at, other))
@@ -437,8 +452,8 @@ class Patterns:
             while due:
                 t, k = due.popleft()
                 if plan.moves(k) and not plan.skipped(k, t):
-                    self.start[t, :, k] = self._ready(t, k)
-                    waiting.append([float(self.start[t, :, k].max()) + self.fixed(k, t), t, k])
+                    self.start[t][k] = self._ready(t, k)
+                    waiting.append([float(self.start[t][k].max()) + self.fixed(k, t), t, k])
                 else:
                     self._local(t, k)
                     over(t, k)
@@ -466,106 +481,104 @@ class Patterns:
             if any(a[3] == "network" for a in done):
                 idle_since = now
             for _, t, k, _ in done:
-                self.end[t, :, k] = now
+                self.end[t][k] = now
                 over(t, k)
             settle()
 
     def _arrays(self):
         plan, free = self.plan, {}
         for t in range(self.steps):
+            self._open(t)
             for k in plan.order:
                 if not plan.moves(k) or plan.skipped(k, t):
                     self._local(t, k)
+                    self._over(t)
                     continue
                 kind = plan.kind(k, t)
-                self.start[t, :, k] = ready = self._ready(t, k)
+                self.start[t][k] = ready = self._ready(t, k)
                 link = free.setdefault(plan.inside(kind), np.zeros(plan.ranks))
-                begins = self._together(kind, np.maximum(ready + self.fixed(k, t), link))
-                free[plan.inside(kind)] = self.end[t, :, k] = begins + self.work(k, t)
-
-    def _together(self, kind, ready):
-        """(ranks) when a transfer begins at each rank: with the last of those that it is with."""
-        if kind.pattern == "neighbours":
-            return np.maximum(ready, np.maximum(np.roll(ready, kind.distance), np.roll(ready, -kind.distance)))
-        if kind.team == "within":
-            return np.repeat(ready.reshape(-1, kind.size).max(axis=1), kind.size)
-        if kind.team == "across":
-            return np.tile(ready.reshape(kind.size, -1).max(axis=0), kind.size)
-        return np.full(len(ready), ready.max())
+                begins = last_ready(kind, np.maximum(ready + self.fixed(k, t), link), both=True)
+                free[plan.inside(kind)] = self.end[t][k] = begins + self.work(k, t)
+                self._over(t)
 
 
 # ---------------------------------------------------------------- the split
-def peers_ready(plan, kind, own):
-    """(ranks) when the last rank that a transfer needs is ready."""
-    if len(own) == 1 and plan.ranks > 1:
+def last_ready(kind, own, both=False):
+    """(ranks) when the last rank that a transfer needs is ready; both: it needs those that it sends to as well. own: (ranks), or (1): all are
+    alike."""
+    if len(own) == 1:
         return own
     if kind.pattern == "neighbours":
-        return np.maximum(own, np.roll(own, kind.distance))
-    out = np.empty(len(own))
-    for rank in range(len(own)):
-        members = kind.members(rank, plan.ranks)
-        if members[0] == rank:
-            out[list(members)] = own[list(members)].max()
-    return out
+        ready = np.maximum(own, np.roll(own, kind.distance))
+        return np.maximum(ready, np.roll(own, -kind.distance)) if both else ready
+    if kind.team == "within":
+        return np.repeat(own.reshape(-1, kind.size).max(axis=1), kind.size)
+    if kind.team == "across":
+        return np.tile(own.reshape(kind.size, -1).max(axis=0), kind.size)
+    return np.full(len(own), own.max())
 
 
-def own_ready(plan, times, t, k):
-    """(ranks) when a rank's own part could move if the link were free: the streams' order does not count. A transfer that needs nothing of its
-    own, as the second half of an all-reduce, is ready with the one before it."""
-    task = plan.tasks[k]
-    needs = [(t, need) for need in task.needs] + [(t - 1, need) for need in task.needs_previous if t]
-    if not needs and plan.before[k] is not None:
-        return own_ready(plan, times, t, plan.before[k])
-    own = np.zeros(times.end.shape[1])
-    for at, need in needs:
-        np.maximum(own, times.end[at, :, need], out=own)
-    return own
+class Split:
+    """Splits steps, one after the other. seconds: [(ranks) of each step from `first` on]; parts: their sums of means over the ranks."""
 
+    def __init__(self, plan, first):
+        self.plan, self.first = plan, first
+        self.seconds, self.parts = [], collections.Counter()
+        self.computing = [k for k in plan.order if plan.tasks[k].stream == "compute"]
+        self.end, self.previous = None, None   # of this step, and of the one before: (tasks, ranks)
 
-def split(plan, times, first_step):
-    """(step seconds (steps, ranks), {part: mean seconds}) of the steps from first_step on."""
-    computing = [k for k in plan.order if plan.tasks[k].stream == "compute"]
-    steps, ranks, _ = times.end.shape
-    totals = collections.Counter()
-    begins = times.end[first_step - 1, :, computing[-1]] if first_step else np.zeros(ranks)
-    boundaries = [begins]
-    for t in range(first_step, steps):
-        before = boundaries[-1].copy()
-        for k in computing:
-            start, end = times.start[t, :, k], times.end[t, :, k]
-            gap = np.maximum(start - before, 0)
-            waited, exposed = idle(plan, times, t, k, before, gap)
-            totals["wait"] += waited.mean()
-            totals["exposed"] += exposed.mean()
-            totals["host"] += (gap - waited - exposed).mean()
-            totals[PART_OF.get(plan.tasks[k].task, "optimizer")] += (end - start).mean()
-            before = end
-        boundaries.append(before)
-    return np.diff(np.array(boundaries), axis=0), {part: total / (steps - first_step) for part, total in totals.items()}
+    def take(self, t, start, end):
+        self.previous, self.end = self.end, end
+        if t < self.first:
+            return
+        began = before = self.previous[self.computing[-1]] if t else np.zeros(end.shape[1])
+        for k in self.computing:
+            gap = np.maximum(start[k] - before, 0)
+            if gap.any():
+                waited, exposed = self._idle(t, k, before, gap)
+                self.parts["wait"] += waited.mean()
+                self.parts["exposed"] += exposed.mean()
+                self.parts["host"] += (gap - waited - exposed).mean()
+            self.parts[PART_OF.get(self.plan.tasks[k].task, "optimizer")] += (end[k] - start[k]).mean()
+            before = end[k]
+        self.seconds.append(before - began)
 
+    def means(self):
+        return {part: float(total) / len(self.seconds) for part, total in self.parts.items()}
 
-def idle(plan, times, t, k, before, gap):
-    """(waiting, exposed) of the gap before compute task k: by the transfer that ends last of those that it needs."""
-    zero = np.zeros(len(gap))
-    if not gap.any():
-        return zero, zero
-    causes = [(t, need) for need in plan.tasks[k].needs] + [(t - 1, need) for need in plan.tasks[k].needs_previous if t]
-    causes = [(at, need) for at, need in causes if plan.tasks[need].pattern]
-    if not causes:
-        return zero, zero
-    ends = np.array([times.end[at, :, need] for at, need in causes])
-    last = ends.argmax(axis=0)
-    waited = np.zeros(len(gap))
-    for i, (at, need) in enumerate(causes):
-        if plan.moves(need) and not plan.skipped(need, at):
-            ready = peers_ready(plan, plan.kind(need, at), own_ready(plan, times, at, need))
-            waited = np.where(last == i, np.clip(ready - before, 0, gap), waited)
-    return waited, gap - waited
+    def _own_ready(self, k, at, before):
+        """(ranks) when a rank's own part of transfer k could move if the link were free: the streams' order does not count. A transfer that needs
+        nothing of its own, as the second half of an all-reduce, is ready with the one before it. at, before: its step's ends and the step's
+        before (None: there was none)."""
+        task = self.plan.tasks[k]
+        if not task.needs and not (task.needs_previous and before is not None) and self.plan.before[k] is not None:
+            return self._own_ready(self.plan.before[k], at, before)
+        own = np.zeros(at.shape[1])
+        for ends, needs in ((at, task.needs), (before, task.needs_previous if before is not None else ())):
+            for need in needs:
+                np.maximum(own, ends[need], out=own)
+        return own
+
+    def _idle(self, t, k, before, gap):
+        """(waiting, exposed) of the gap before compute task k: by the transfer that ends last of those that it needs."""
+        plan, task = self.plan, self.plan.tasks[k]
+        causes = [(t, need) for need in task.needs] + [(t - 1, need) for need in task.needs_previous if t]
+        causes = [(at, need) for at, need in causes if plan.tasks[need].pattern]
+        waited = np.zeros(len(gap))
+        if not causes:
+            return waited, waited
+        last = np.array([(self.end if at == t else self.previous)[need] for at, need in causes]).argmax(axis=0)
+        for i, (at, need) in enumerate(causes):
+            if plan.moves(need) and not plan.skipped(need, at):
+                ends = (self.end, self.previous) if at == t else (self.previous, None)
+                ready = last_ready(plan.kind(need, at), self._own_ready(need, *ends))
+                waited = np.where(last == i, np.clip(ready - before, 0, gap), waited)
+        return waited, gap - waited
 
 
 # ---------------------------------------------------------------- together
 def limit_of(plan, parts):
-    """What the largest part of a step asks for."""
+    """The name of the largest part of a step."""
     computing = parts.get("forward", 0) + parts.get("backward", 0) + parts.get("optimizer", 0)
     exposed, wait = parts.get("exposed", 0), parts.get("wait", 0)
     if computing >= max(exposed, wait):
@@ -595,8 +608,8 @@ def execute(document, machine, straggle=None, delay=None, steps=200, seed=1, exe
     if executor is None:
         executor = "flows" if plan.ranks <= FLOW_RANKS and flows <= FLOWS_MOST else "patterns"
     if executor == "flows":
-        times = network.in_child(run_flows, plan, trouble, warm + counted)
+        split, how = network.in_child(run_flows, plan, trouble, warm + counted, warm)
     else:
-        times = Patterns(plan, trouble, warm + counted).times()
-    seconds, parts = split(plan, times, warm)
-    return Outcome(steps=seconds.ravel().tolist(), parts=parts, limit=limit_of(plan, parts), how=times.how, notes=list(plan.compute.notes))
+        split, how = Patterns(plan, trouble, warm + counted).run(warm)
+    parts = split.means()
+    return Outcome(steps=np.concatenate(split.seconds).tolist(), parts=parts, limit=limit_of(plan, parts), how=how, notes=list(plan.compute.notes))

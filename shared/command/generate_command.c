@@ -123,7 +123,7 @@ static int open_weights(struct run *r) {
 // Refuses a text prompt: this program has no tokenizer; experiments/generate.py has one.
 static int needs_tokenizer(const struct run *r, const char *text) {
     char *model = shell_word(r->model), *prompt = shell_word(text);
-    if (tokenizer_present(r->source.dir))
+    if (tokenizer_present(r->source.tokenizer))
         fail(
             "--prompt: this model's tokens are not bytes (vocabulary %d): run python3 "
             "experiments/generate.py --model %s --prompt %s, or give --prompt-ids",
@@ -140,7 +140,7 @@ static int needs_tokenizer(const struct run *r, const char *text) {
 
 static int read_prompt(struct run *r) {
     const char *text = cli_get(r->args, "prompt");
-    if (text && !r->source.trained_on_bytes && !tokenizer_is_bytes(r->source.dir, r->spec.vocab))
+    if (text && !r->source.trained_on_bytes && !tokenizer_is_bytes(r->source.tokenizer, r->spec.vocab))
         return needs_tokenizer(r, text);
     if (prompt_read(&r->prompt, text, cli_get(r->args, "prompt-ids"), r->spec.vocab)) return -1;
     r->o.prompt = r->prompt.ids;
@@ -187,8 +187,9 @@ static int open_device(struct run *r) {
 static int check_memory(const struct run *r, const struct generator_options *g) {
     size_t bytes[MEM_CLASSES], largest = 0;
     generator_predict(g, bytes);
-    for (int u = 0; u < r->layout->count; u++) {
-        size_t n = (size_t)r->layout->units[u].n_pad;
+    const struct layout *l = layout_of_model(r->layout);
+    for (int u = 0; u < l->count; u++) {
+        size_t n = (size_t)l->units[u].n_pad;
         if (n > largest) largest = n;
     }
     double device = (double)mem_device_bytes(bytes);

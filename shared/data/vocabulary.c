@@ -15,6 +15,8 @@
 #include "shared/core/json.h"
 #include "shared/core/text.h"
 #include "shared/data/sha256.h"
+#include "shared/hf/hf_adapter.h"
+#include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
 
 #define FILES_MAX      4  // of one tokenizer
@@ -107,7 +109,8 @@ bool tokenizer_file_known(const char *name) {
 char *tokenizer_folder(const char *model) {
     struct stat st;
     if (stat(model, &st) != 0) return NULL;
-    if (S_ISDIR(st.st_mode)) return xstrdup(model);
+    bool of_base = S_ISDIR(st.st_mode) && hf_is_adapter(model) && !tokenizer_present(model);
+    if (S_ISDIR(st.st_mode)) return of_base ? hf_adapter_base(model) : xstrdup(model);
     const char *slash = strrchr(model, '/');
     if (strcmp(slash ? slash + 1 : model, "config.json") != 0) return NULL;
     return slash ? xasprintf("%.*s", slash == model ? 1 : (int)(slash - model), model) : xstrdup(".");

@@ -60,8 +60,8 @@ int sidecar_write_bytes(const struct byte_sidecar *b);
 // ---- the tokenizer of a Hugging Face directory: its files, copying them, and whether its tokens are the bytes of
 // a text. This program runs no other tokenizer; experiments/tokenize.py does.
 
-// Returns the directory of the tokenizer of `model`, as given to model_spec_load: the directory itself, or that of
-// a file named config.json. Returns NULL for a preset, or for a configuration under another name, which has no
+// Returns the directory of the tokenizer of `model`, as given to model_spec_load: the directory itself, that of the base
+// model of an adapter without a tokenizer, or that of a file named config.json. Returns NULL for a preset, or for a configuration under another name, which has no
 // directory. The caller frees it.
 char *tokenizer_folder(const char *model);
 

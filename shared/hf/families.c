@@ -225,7 +225,8 @@ static void list_targets(const struct model_spec *s, char *out, size_t bytes) {
         }
 }
 
-int hf_lora_targets(const struct model_spec *s, const char *targets, struct lora_spec *out) {
+int hf_lora_targets(const struct model_spec *s, const char *targets, const char *where,
+                    struct lora_spec *out) {
     bool all = targets && !strcmp(targets, "all-linear");
     if (!targets) targets = hf_family_of(s)->lora;
     for (int l = 0; l < LORA_LINEARS; l++) {
@@ -247,10 +248,21 @@ int hf_lora_targets(const struct model_spec *s, const char *targets, struct lora
         char possible[256];
         list_targets(s, possible, sizeof possible);
         return fail(
-            "lora.targets: %s has no linear layer \"%.*s\" in its blocks; possible are %sor what follows the dot, and \"all-linear\"",
-            s->name, (int)length, t, possible);
+            "%s: %s has no linear layer \"%.*s\" in its blocks; possible are %sor what follows the dot, and \"all-linear\"",
+            where, s->name, (int)length, t, possible);
     }
     return 0;
+}
+
+bool hf_lora_module(const struct model_spec *s, int i, char name[HF_NAME_MAX]) {
+    for (int l = 0; l < LORA_LINEARS; l++)
+        for (int p = 0; p < LORA_PARTS; p++) {
+            if (!(s->lora.mask[l] >> p & 1) || i--) continue;
+            const char *weight = linear_of(s, l)->theirs[p];
+            snprintf(name, HF_NAME_MAX, "%.*s", (int)(strlen(weight) - strlen(".weight")), weight);
+            return true;
+        }
+    return false;
 }
 
 void hf_types_text(char *out, size_t bytes) {

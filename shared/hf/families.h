@@ -13,6 +13,7 @@
 #include "shared/model/spec.h"
 
 #define HF_MAX_PARTS 3
+#define HF_NAME_MAX  96
 
 enum hf_key_kind {
     HF_SIZE,         // int32, at least 1. The first key that the file has sets the field
@@ -72,8 +73,12 @@ const struct hf_family *hf_family_of(const struct model_spec *s);
 const char *hf_needs(const char *type, const char *architecture);
 // Sets the linear layers that get an adapter, by names as peft's target_modules: "q_proj,v_proj" is every module of a block
 // with such a name, or whose name ends with such a one after a dot (GPT-2's "c_proj" is "attn.c_proj" and "mlp.c_proj");
-// "all-linear"; NULL: peft's default for the family. Returns 0, or -1 after fail() with the possible names.
-int hf_lora_targets(const struct model_spec *s, const char *targets, struct lora_spec *out);
+// "all-linear"; NULL: peft's default for the family. Returns 0, or -1 after fail() with `where`, the key of the file that
+// has the names, and the possible names.
+int hf_lora_targets(const struct model_spec *s, const char *targets, const char *where,
+                    struct lora_spec *out);
+// Writes the name of module i of a block among those with an adapter: "self_attn.q_proj". Returns false after the last.
+bool hf_lora_module(const struct model_spec *s, int i, char name[HF_NAME_MAX]);
 // Writes "llama, mistral, qwen2 and gpt2".
 void hf_types_text(char *out, size_t bytes);
 

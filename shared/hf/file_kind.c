@@ -114,9 +114,11 @@ static const struct file_kind kinds[] = {
      .data = "fetch it again, to its end"},
 
     // ---- models
-    {.names = "adapter_config.json adapter_model.safetensors adapter_model.bin", .what = "a LoRA adapter, a part without its model",
-     .model = "merge it into its model:\n    python3 -c \"import sys; from peft import AutoPeftModelForCausalLM as A; "
-              "A.from_pretrained(sys.argv[1]).merge_and_unload().save_pretrained(sys.argv[2])\" {/} MERGED\nand give --model MERGED"},
+    {.names = "adapter_model.bin", .what = "a LoRA adapter that peft has saved as a pickle",
+     .model = "save it as safetensors:\n    python3 -c \"import sys; from peft import AutoPeftModelForCausalLM as A; "
+              "A.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2])\" {/} ADAPTER\nand give --model ADAPTER"},
+    {.names = "adapter_config.json adapter_model.safetensors", .what = "a part of a LoRA adapter",
+     .model = "give --model the adapter's directory, which has both adapter_config.json and adapter_model.safetensors"},
     {.names = "model_index.json", .what = "a diffusers pipeline, which makes pictures",
      .model = "name a directory of a language model"},
     {.names = "zero_pp_rank_* bf16_zero_pp_rank_* mp_rank_*_model_states.pt global_step* zero_to_fp32.py",

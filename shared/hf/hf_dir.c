@@ -19,6 +19,7 @@
 #include "shared/core/file.h"
 #include "shared/core/json.h"
 #include "shared/core/text.h"
+#include "shared/hf/hf_adapter.h"
 #include "shared/hf/hf_config.h"
 #include "shared/hf/safetensors.h"
 #include "shared/model/layout.h"
@@ -90,8 +91,9 @@ struct hf_reader {
     const struct layout *layout;  // the caller's; outlives the reader
     struct st_file **files;
     int file_count;
-    struct found *all;  // sorted by name
-    char *names;        // the texts of all names
+    const struct st_file *adapter;  // the one of files that is an adapter's; NULL: none
+    struct found *all;              // sorted by name
+    char *names;                    // the texts of all names
     int count;
 };
 
@@ -101,7 +103,8 @@ static bool is_weights(const char *name) {
            strncmp(name, "consolidated", strlen("consolidated")) != 0;
 }
 
-bool hf_has_weights(const char *dir) {
+// Whether dir has weights of a whole model.
+static bool has_model(const char *dir) {
     DIR *d = opendir(dir);
     if (!d) return false;
     bool yes = false;
@@ -111,8 +114,16 @@ bool hf_has_weights(const char *dir) {
     return yes;
 }
 
-static int open_shard(struct hf_reader *r, const char *name) {
-    char *path = xasprintf("%s/%s", r->dir, name);
+bool hf_is_adapter(const char *dir) {
+    return has_file(dir, ADAPTER_CONFIG) && !(has_file(dir, "config.json") && has_model(dir));
+}
+
+bool hf_has_weights(const char *dir) {
+    return has_model(dir) || (has_file(dir, ADAPTER_CONFIG) && has_file(dir, ADAPTER_WEIGHTS));
+}
+
+static int open_shard(struct hf_reader *r, const char *dir, const char *name) {
+    char *path = xasprintf("%s/%s", dir, name);
     struct st_file *f = st_open(path);
     free(path);
     if (!f) return -1;
@@ -194,7 +205,7 @@ static int open_indexed(struct hf_reader *r) {
     }
     for (j = rc ? NULL : map->child; j && rc == 0; j = j->next) {
         if (name_map_get(&shards, j->valuestring) < r->file_count) continue;
-        rc = has_file(r->dir, j->valuestring) ? open_shard(r, j->valuestring)
+        rc = has_file(r->dir, j->valuestring) ? open_shard(r, r->dir, j->valuestring)
                                               : missing_shard(r, &shards, j->valuestring);
     }
     for (j = rc ? NULL : map->child; j && rc == 0; j = j->next)
@@ -244,7 +255,7 @@ static int open_listed(struct hf_reader *r) {
     int rc = n ? check_numbers(r, names, n)
                : fail("%s: has no weights (no model.safetensors, no %s)", r->dir, INDEX_NAME);
     for (int i = 0; i < n; i++) {
-        if (rc == 0) rc = open_shard(r, names[i]->d_name);
+        if (rc == 0) rc = open_shard(r, r->dir, names[i]->d_name);
         free(names[i]);
     }
     free(names);
@@ -324,7 +335,7 @@ static int check_adapters(const struct hf_reader *r) {
                                         ".hada_", ".ia3_",        ".oft_"};
     for (int i = 0; i < r->count; i++)
         for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
-            if (strstr(r->all[i].name, parts[k]))
+            if (r->all[i].file != r->adapter && strstr(r->all[i].name, parts[k]))
                 return fail(
                     "%s: tensor %s: these are weights of PEFT with a LoRA adapter, or another, beside them: merge it in "
                     "(merge_and_unload()) and save the model again",
@@ -405,8 +416,12 @@ static int missing_tensor(const struct hf_reader *r, const char *name) {
         r->dir, name, has_file(r->dir, INDEX_NAME) ? "the index does not name it either" : "no file has it");
 }
 
-static int check_part(struct hf_reader *r, const struct hf_part *p) {
+static int check_part(struct hf_reader *r, const struct hf_part *p, bool adapter) {
     struct found *f = lookup(r, p->name);
+    if (!f && adapter)
+        return fail("%s: tensor " ADAPTER_PREFIX "%s: missing, but target_modules of " ADAPTER_CONFIG
+                    " names its module, and the base model %s has it",
+                    st_path(r->adapter), p->name, r->dir);
     if (!f) return missing_tensor(r, p->name);
     const struct st_tensor *t = f->tensor;
     f->used = true;
@@ -420,6 +435,10 @@ static int check_part(struct hf_reader *r, const struct hf_part *p) {
     char is[256], wanted[64];
     shape_text(is, sizeof is, t->dims, t->shape);
     shape_text(wanted, sizeof wanted, p->dims, p->shape);
+    if (adapter)
+        return fail("%s: tensor %s: shape %s, but r of " ADAPTER_CONFIG
+                    " and the base model %s make it %s: is the adapter one of another model?",
+                    st_path(f->file), t->name, is, r->dir, wanted);
     return fail("%s: tensor %s: shape %s, but config.json makes it %s", st_path(f->file), t->name, is,
                 wanted);
 }
@@ -430,27 +449,37 @@ static int check_all(struct hf_reader *r) {
     if (head) head->used = true;  // equal to the embedding (hf_settle), or stored instead of it
     for (int u = 0; u < r->layout->count; u++)
         for (int t = 0; t < r->layout->units[u].count; t++) {
-            bool adapter = r->layout->units[u].tensors[t].adapter;  // in files of its own
-            int n = adapter ? 0 : hf_parts(&r->spec, r->layout, u, t, parts);
+            bool adapter = r->layout->units[u].tensors[t].adapter;
+            int n = adapter && !r->adapter ? 0 : hf_parts(&r->spec, r->layout, u, t, parts);
             for (int i = 0; i < n; i++)
-                if (check_part(r, &parts[i])) return -1;
+                if (check_part(r, &parts[i], adapter)) return -1;
         }
+    for (int i = 0; i < r->count; i++)
+        if (r->all[i].file == r->adapter && !r->all[i].used)
+            return fail("%s: tensor %s: belongs to no module that target_modules of " ADAPTER_CONFIG
+                        " names and the base model %s has: is the adapter one of another model?",
+                        st_path(r->adapter), r->all[i].tensor->name, r->dir);
     return 0;
 }
 
 // Opens the files and lists their tensors. Returns NULL after fail(). s need not be settled.
 static struct hf_reader *open_files(const char *dir, const struct model_spec *s) {
     struct hf_reader *r = xcalloc(1, sizeof *r);
-    r->dir = without_slashes(dir);
+    bool adapter = hf_is_adapter(dir);
+    r->dir = adapter ? hf_adapter_base(dir) : without_slashes(dir);
     r->spec = *s;
     int rc;
     // transformers searches in this order.
-    if (has_file(dir, "model.safetensors"))
-        rc = open_shard(r, "model.safetensors");
-    else if (has_file(dir, INDEX_NAME))
+    if (!r->dir)
+        rc = -1;
+    else if (has_file(r->dir, "model.safetensors"))
+        rc = open_shard(r, r->dir, "model.safetensors");
+    else if (has_file(r->dir, INDEX_NAME))
         rc = open_indexed(r);
     else
         rc = open_listed(r);
+    if (adapter && !rc && !(rc = open_shard(r, dir, ADAPTER_WEIGHTS)))
+        r->adapter = r->files[r->file_count - 1];
     if (rc || collect(r) || check_adapters(r)) hf_close(&r);
     return r;
 }
@@ -465,6 +494,10 @@ struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const str
 int hf_settle(const char *dir, struct model_spec *s) {
     struct hf_reader *r = open_files(dir, s);
     if (!r) return -1;
+    if (!r->adapter && has_file(dir, ADAPTER_CONFIG))
+        warn("%s: has a whole model, which is used, and an adapter (" ADAPTER_CONFIG
+             ") beside it, which is not",
+             r->dir);
     const struct found *head = lookup_bare(r, HEAD_NAME), *embedding = embedding_of(r);
     if (s->tied && head && embedding) {
         const struct st_tensor *a = head->tensor, *b = embedding->tensor;
@@ -477,7 +510,7 @@ int hf_settle(const char *dir, struct model_spec *s) {
         r->spec.tied = s->tied = same;
     }
     struct layout *l = model_layout_create(s, 1);
-    r->layout = l;
+    if (l) r->layout = layout_of_model(l);
     int rc = !l || check_all(r) ? -1 : 0, unexpected = 0;
     for (int k = 0; k < r->count && !rc; k++) {
         if (r->all[k].used || hf_is_buffer(r->all[k].tensor->name)) continue;
@@ -530,7 +563,8 @@ int hf_read_unit(struct hf_reader *r, int u, float *out) {
     struct hf_part parts[HF_MAX_PARTS];
     for (int t = 0; t < unit->count; t++) {
         float *at = out + unit->tensors[t].offset;
-        int n = unit->tensors[t].adapter ? 0 : hf_parts(&r->spec, r->layout, u, t, parts);
+        bool none = unit->tensors[t].adapter && !r->adapter;
+        int n = none ? 0 : hf_parts(&r->spec, r->layout, u, t, parts);
         for (int i = 0; i < n; i++) {
             const struct found *f = lookup(r, parts[i].name);
             const struct st_tensor *in = f->tensor;
@@ -548,7 +582,7 @@ int hf_read_unit(struct hf_reader *r, int u, float *out) {
 int hf_initial_unit(struct hf_reader *r, const struct layout *l, int u, uint64_t seed, float *out) {
     if (!r) model_init_unit(l, u, seed, out);
     if (r && hf_read_unit(r, u, out)) return -1;
-    if (r) model_init_adapters(l, u, seed, out);
+    if (r && !r->adapter) model_init_adapters(l, u, seed, out);
     return 0;
 }
 
@@ -569,14 +603,24 @@ struct hf_writer {
     struct model_spec spec;
     const struct layout *layout;  // the caller's; outlives the writer
     enum dtype dtype;
-    int next;  // number of the next unit
+    bool adapter;  // writes an adapter's files: the layout is that of the trained units of LoRA
+    char *base;    // of an adapter
+    int next;      // number of the next unit
     struct st_writer *file;
     char *scratch;  // a transposed matrix
 };
 
+#define WRITTEN_NAME_MAX (sizeof ADAPTER_PREFIX + HF_NAME_MAX)
+
+// Lists the parts of a tensor, if this file has it.
+static int written_parts(const struct hf_writer *w, int u, int t, struct hf_part parts[HF_MAX_PARTS]) {
+    bool adapter = w->layout->units[u].tensors[t].adapter;
+    return adapter == w->adapter ? hf_parts(&w->spec, w->layout, u, t, parts) : 0;
+}
+
 // Returns the entries of the file in the order in which units are written. *largest_bytes receives the size of the
 // largest transposed one.
-static struct st_entry *list_entries(const struct hf_writer *w, int *count, char (**names)[HF_NAME_MAX],
+static struct st_entry *list_entries(const struct hf_writer *w, int *count, char (**names)[WRITTEN_NAME_MAX],
                                      size_t *largest_bytes) {
     int room = 0, n = 0;
     for (int u = 0; u < w->layout->count; u++) room += HF_MAX_PARTS * w->layout->units[u].count;
@@ -586,9 +630,11 @@ static struct st_entry *list_entries(const struct hf_writer *w, int *count, char
     struct hf_part parts[HF_MAX_PARTS];
     for (int u = 0; u < w->layout->count; u++)
         for (int t = 0; t < w->layout->units[u].count; t++) {
-            int k = hf_parts(&w->spec, w->layout, u, t, parts);
+            int k = written_parts(w, u, t, parts);
             for (int i = 0; i < k; i++, n++) {
-                memcpy((*names)[n], parts[i].name, sizeof parts[i].name);
+                const char *prefix = w->adapter ? ADAPTER_PREFIX : "";
+                memcpy((*names)[n], prefix, strlen(prefix));
+                memcpy((*names)[n] + strlen(prefix), parts[i].name, sizeof parts[i].name);
                 entries[n] = (struct st_entry){.name = (*names)[n], .dtype = w->dtype, .dims = parts[i].dims};
                 memcpy(entries[n].shape, parts[i].shape, sizeof parts[i].shape);
                 size_t bytes = (size_t)(parts[i].shape[0] * parts[i].shape[1]) * dtype_size(w->dtype);
@@ -605,15 +651,16 @@ struct hf_writer *hf_writer_create(const char *dir, const struct model_spec *s, 
     w->dir = xstrdup(dir);
     w->spec = *s;
     w->layout = l;
+    w->adapter = l->model != NULL;
     w->dtype = dt;
     if (mkdir(dir, 0777) != 0 && errno != EEXIST) {
         fail("%s: cannot create the directory: %s", dir, strerror(errno));
     } else {
         int count;
-        char(*names)[HF_NAME_MAX];
+        char(*names)[WRITTEN_NAME_MAX];
         size_t largest_bytes;
         struct st_entry *entries = list_entries(w, &count, &names, &largest_bytes);
-        char *path = xasprintf("%s/model.safetensors", dir);
+        char *path = xasprintf("%s/%s", dir, w->adapter ? ADAPTER_WEIGHTS : "model.safetensors");
         char *why = NULL;
         w->file = st_writer_begin(path, entries, count, NEW_FILE_ON_DISK, &why);
         if (!w->file) fail("%s", why);
@@ -644,7 +691,7 @@ int hf_write_unit(struct hf_writer *w, int u, const void *weights) {
     struct hf_part parts[HF_MAX_PARTS];
     for (int t = 0; t < unit->count; t++) {
         const char *at = (const char *)weights + (size_t)unit->tensors[t].offset * size;
-        int n = hf_parts(&w->spec, w->layout, u, t, parts);
+        int n = written_parts(w, u, t, parts);
         for (int i = 0; i < n; i++) {
             size_t bytes = (size_t)(parts[i].shape[0] * parts[i].shape[1]) * size;
             const char *from = at;
@@ -659,11 +706,21 @@ int hf_write_unit(struct hf_writer *w, int u, const void *weights) {
     return 0;
 }
 
+void hf_writer_base(struct hf_writer *w, const char *model) {
+    char *base = hf_is_adapter(model) ? hf_adapter_base(model) : xstrdup(model);
+    char *whole = base ? realpath(base, NULL) : NULL;
+    free(w->base);
+    w->base = whole ? whole : base;
+    if (whole) free(base);
+}
+
 int hf_writer_finish(struct hf_writer **w) {
     char *why = NULL;
     int rc = st_writer_end(&(*w)->file, NULL, &why) ? fail("%s", why) : 0;
-    cJSON *config = rc ? NULL : hf_config_json(&(*w)->spec, (*w)->dtype);
-    char *path = xasprintf("%s/config.json", (*w)->dir);
+    cJSON *config = rc              ? NULL
+                    : (*w)->adapter ? hf_adapter_json(&(*w)->spec, (*w)->base)
+                                    : hf_config_json(&(*w)->spec, (*w)->dtype);
+    char *path = xasprintf("%s/%s", (*w)->dir, (*w)->adapter ? ADAPTER_CONFIG : "config.json");
     if (config) rc = json_file_write(path, config);
     cJSON_Delete(config);
     free(path);
@@ -676,6 +733,7 @@ void hf_writer_discard(struct hf_writer **w) {
     if (!*w) return;
     st_writer_discard(&(*w)->file);
     free((*w)->scratch);
+    free((*w)->base);
     free((*w)->dir);
     free(*w);
     *w = NULL;
@@ -704,8 +762,11 @@ static int64_t add_file(XXH64_state_t *h, const char *path) {
     return bytes;
 }
 
-char *hf_files_identity(const char *dir) {
+char *hf_files_identity(const char *given) {
     struct dirent **names = NULL;
+    bool adapter = hf_is_adapter(given);
+    char *dir = adapter ? hf_adapter_base(given) : xstrdup(given);
+    if (!dir) return NULL;
     int n = scandir(dir, &names, NULL, alphasort), files = 0;
     int64_t bytes = 0;
     XXH64_state_t *h = XXH64_createState();
@@ -740,6 +801,13 @@ char *hf_files_identity(const char *dir) {
     name_map_free(&seen);
     cJSON_Delete(root);
     free(path);
+    if (adapter) {
+        path = xasprintf("%s/" ADAPTER_WEIGHTS, given);
+        bytes += add_file(h, path);
+        files++;
+        free(path);
+    }
+    free(dir);
     uint64_t hash = XXH64_digest(h);
     XXH64_freeState(h);
     return files ? xasprintf("%d file%s, %lld bytes, xxh64 %016llx", files, files == 1 ? "" : "s",

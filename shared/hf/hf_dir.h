@@ -1,6 +1,9 @@
 // Hugging Face directories: config.json + model.safetensors (one file, or shards with an index). Reading converts
 // Hugging Face's tensor names and shapes to ours (hf_parts) and transposes GPT-2's Conv1D. Writing does the
 // reverse, so that `transformers` loads what a run wrote. A tied head is not written.
+//
+// A directory of peft has a LoRA adapter alone (hf_adapter.h). It is read as its base model's directory, with the
+// adapter's tensors in addition.
 #ifndef STARRING_SHARED_HF_HF_DIR_H
 #define STARRING_SHARED_HF_HF_DIR_H
 
@@ -15,27 +18,32 @@ struct hf_reader;
 // (torch.compile, DDP, FSDP, PEFT), and may lack the family's prefix. Every tensor of the layout is checked before
 // this returns. A directory without weights is an error, too.
 struct hf_reader *hf_open(const char *dir, const struct model_spec *s, const struct layout *l);
-// Whether dir is a directory with an index, or with *.safetensors other than an adapter's and Mistral's own.
+// Whether dir is a directory with an index, or with *.safetensors other than Mistral's own, or with an adapter.
 bool hf_has_weights(const char *dir);
+// Whether dir has an adapter's adapter_config.json, and not config.json and weights of a whole model.
+bool hf_is_adapter(const char *dir);
 // Corrects the model of a directory's config.json by its weights. If embedding and head are two different matrices
 // in the files, the model is untied, even if config.json ties it, as in transformers. Checks every tensor, as
 // hf_open does, and warns of unused ones. Returns 0, or -1 after logging file and tensor.
 int hf_settle(const char *dir, struct model_spec *s);
 // Returns the type of the embedding's tensor in the file; fp32 for fp64.
 enum dtype hf_dtype(const struct hf_reader *r);
-// Reads unit u of the model's own layout as fp32 (n_pad), with zeros in gaps and in adapters. Returns 0, or -1 after logging a tensor that has NaN or an
-// infinity.
+// Reads unit u of the model's own layout as fp32 (n_pad), with zeros in gaps, and in adapters if the files have none.
+// Returns 0, or -1 after logging a tensor that has NaN or an infinity.
 int hf_read_unit(struct hf_reader *r, int u, float *out);
 // The initial weights of unit u of the model's own layout: those of the files, or without files (r NULL) drawn from the
-// seed. Adapters are drawn in any case.
+// seed. Adapters that the files do not have are drawn in any case.
 int hf_initial_unit(struct hf_reader *r, const struct layout *l, int u, uint64_t seed, float *out);
 void hf_close(struct hf_reader **r);
 
 struct hf_writer;
 // Creates DIR with config.json and a model.safetensors of type dt. Units are written in order 0..count-1. The file
-// is complete (renamed to its name) only after hf_writer_finish.
+// is complete (renamed to its name) only after hf_writer_finish. For the layout of LoRA's trained units these are
+// adapter_config.json and adapter_model.safetensors; a model's own layout is written without its adapters.
 struct hf_writer *hf_writer_create(const char *dir, const struct model_spec *s, const struct layout *l,
                                    enum dtype dt);
+// Names the base model of an adapter: its directory, or an adapter's directory of the same base.
+void hf_writer_base(struct hf_writer *w, const char *model);
 int hf_write_unit(struct hf_writer *w, int u, const void *weights /* (n_pad) of dt, host */);
 int hf_writer_finish(struct hf_writer **w);  // destroys w, also on failure
 void hf_writer_discard(struct hf_writer **w);
@@ -48,8 +56,6 @@ void hf_writer_discard(struct hf_writer **w);
 //
 // The names are in the model's row of families.c. An adapter of LoRA is one part, as peft names it without its prefix
 // "base_model.model.": "model.layers.3.self_attn.q_proj.lora_A.weight"; it is never transposed.
-#define HF_NAME_MAX 96
-
 struct hf_part {
     char name[HF_NAME_MAX];  // "model.layers.3.self_attn.q_proj.weight"
     int dims;

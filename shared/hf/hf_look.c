@@ -97,6 +97,7 @@ static int look_at_dir(const char *dir) {
     char *run = xasprintf("%s/weights/config.json", dir);
     bool is_run = !access(run, F_OK), config = has_file(dir, "config.json");
     free(run);
+    if (hf_is_adapter(dir) && hf_has_weights(dir)) return 0;
     if (hf_has_weights(dir)) {
         // aria2 gives a file its full size at once, and keeps a second file while some of its bytes are missing.
         struct entries e = {0};

@@ -13,6 +13,7 @@
 #include "shared/core/file.h"
 #include "shared/core/text.h"
 #include "shared/hf/families.h"
+#include "shared/hf/hf_adapter.h"
 #include "shared/hf/hf_config.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/hf_look.h"
@@ -104,8 +105,11 @@ int model_spec_load(const char *preset_or_path, struct model_spec *out) {
     if (stat(preset_or_path, &st) != 0) return unknown(preset_or_path);
     if (hf_look(preset_or_path)) return -1;
     if (!S_ISDIR(st.st_mode)) return hf_config_read(preset_or_path, out);
-    char *dir = without_slashes(preset_or_path), *path = xasprintf("%s/config.json", dir);
-    int rc = hf_look(path) || hf_config_read(path, out) ? -1 : 0;
+    bool adapter = hf_is_adapter(preset_or_path);
+    char *dir = adapter ? hf_adapter_base(preset_or_path) : without_slashes(preset_or_path);
+    char *path = xasprintf("%s/config.json", dir ? dir : "");
+    int rc = !dir || hf_look(path) || hf_config_read(path, out) ? -1 : 0;
+    if (!rc && adapter) rc = hf_look(dir) || hf_adapter_read(preset_or_path, out) ? -1 : 0;
     free(path);
     free(dir);
     return rc ? rc : hf_settle(preset_or_path, out);

@@ -76,7 +76,7 @@ struct generator {
 
 static struct model_options model_options_of(const struct generator_options *o) {
     return (struct model_options){.spec = o->spec,
-                                  .layout = o->layout,
+                                  .layout = layout_of_model(o->layout),
                                   .dev = o->dev,
                                   .compute = o->compute,
                                   .dtype = o->dtype,
@@ -98,7 +98,7 @@ void generator_predict(const struct generator_options *o, size_t bytes[MEM_CLASS
     struct arena a;
     model_predict(&m, bytes);
     arena_init(&a, NULL);
-    take_weights(&a, o->layout, o->dtype, NULL);
+    take_weights(&a, layout_of_model(o->layout), o->dtype, NULL);
     for (int c = 0; c < MEM_CLASSES; c++) bytes[c] += a.bytes[c];
 }
 
@@ -129,10 +129,11 @@ struct generator *generator_create(const struct generator_options *o, struct hf_
     struct generator *g = xcalloc(1, sizeof *g);
     struct model_options m = model_options_of(o);
     g->o = *o;
+    g->o.layout = m.layout;
     g->window = xcalloc((size_t)o->window, sizeof *g->window);
-    g->units = xcalloc((size_t)o->layout->count, sizeof *g->units);
+    g->units = xcalloc((size_t)m.layout->count, sizeof *g->units);
     arena_init(&g->arena, o->dev);
-    take_weights(&g->arena, o->layout, o->dtype, g->units);
+    take_weights(&g->arena, m.layout, o->dtype, g->units);
     if (g->arena.failed || load_weights(g, weights) || !(g->model = model_create(&m))) generator_destroy(&g);
     return g;
 }
@@ -157,7 +158,7 @@ int generator_logits(struct generator *g, const int32_t *tokens, int64_t n, floa
     memcpy(g->window, tokens + (n - used), (size_t)used * sizeof *tokens);
     model_set_tokens(g->model, g->window, padded < window ? padded : window);
     for (int u = 0; u <= last; u++) model_forward(g->model, u, &units[u], NULL, false);
-    if (model_row_logits(g->model, &units[last], g->o.layout->tied ? &units[0] : NULL, used - 1, logits))
+    if (model_row_logits(g->model, &units[last], g->o.spec->tied ? &units[0] : NULL, used - 1, logits))
         return fail("token %lld: %s", (long long)n, dev_error(g->o.dev));
     return 0;
 }

@@ -11,6 +11,8 @@
 #include "shared/core/error.h"
 #include "shared/core/file.h"
 #include "shared/core/json.h"
+#include "shared/data/vocabulary.h"
+#include "shared/hf/hf_adapter.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/hf_look.h"
 #include "shared/hf/presets.h"
@@ -74,8 +76,8 @@ static int take_end(struct generate_source *s, const char *path, const cJSON *id
 }
 
 static int read_end(struct generate_source *s, const char *name) {
-    if (!has_file(s->dir, name)) return 0;
-    char *path = xasprintf("%s/%s", s->dir, name);
+    if (!has_file(s->base, name)) return 0;
+    char *path = xasprintf("%s/%s", s->base, name);
     cJSON *root = relaxed_json_load(path);
     const cJSON *ids = cJSON_GetObjectItemCaseSensitive(root, "eos_token_id"), *id;
     int rc = root ? 0 : -1;
@@ -91,7 +93,10 @@ static int read_end(struct generate_source *s, const char *name) {
 
 int source_open(struct generate_source *s, const char *given) {
     *s = (struct generate_source){0};
-    if (find_weights(s, given) || read_end(s, "generation_config.json")) return -1;
+    if (find_weights(s, given)) return -1;
+    s->base = hf_is_adapter(s->dir) ? hf_adapter_base(s->dir) : xstrdup(s->dir);
+    if (!s->base || !(s->tokenizer = tokenizer_folder(s->dir)) || read_end(s, "generation_config.json"))
+        return -1;
     return s->end_count ? 0 : read_end(s, "config.json");
 }
 
@@ -103,6 +108,8 @@ void source_end_by(struct generate_source *s, int32_t token) {
 
 void source_close(struct generate_source *s) {
     free(s->dir);
+    free(s->base);
+    free(s->tokenizer);
     free(s->end);
     *s = (struct generate_source){0};
 }

@@ -7,7 +7,9 @@
 
 // ---------------------------------------------------------------- the weights, and the files next to them
 struct generate_source {
-    char *dir;              // holds config.json and *.safetensors
+    char *dir;              // holds config.json and *.safetensors, or an adapter
+    char *base;             // holds config.json: dir, or the directory of the adapter's base model
+    char *tokenizer;        // holds the tokenizer's files, if there are any
     int64_t train_seq;      // sequence length of the run that trained the weights; 0: not from a run
     bool trained_on_bytes;  // the run used --tokenizer byte, for any vocabulary
     int32_t *

@@ -16,6 +16,7 @@
 #include "shared/core/error.h"
 #include "shared/core/file.h"
 #include "shared/data/vocabulary.h"
+#include "shared/hf/hf_adapter.h"
 #include "shared/report/evals.h"
 #include "shared/report/metrics.h"
 #include "shared/report/run_state.h"
@@ -100,7 +101,7 @@ bool run_dir_is_record(const char *name) {
 
 static bool is_weights_file(const char *name) {
     return !strcmp(name, "config.json") || !strncmp(name, "model.safetensors", 17) ||
-           tokenizer_file_known(name);
+           !strcmp(name, ADAPTER_CONFIG) || !strcmp(name, ADAPTER_WEIGHTS) || tokenizer_file_known(name);
 }
 
 // Unfinished files of a killed writer: NAME.part or NAME.partPID for a NAME that a run writes.
@@ -121,6 +122,7 @@ static void remove_life(const char *dir) {
     remove_files(dir, "", is_unfinished);
     remove_files(dir, "/ranks", is_unfinished);
     remove_files(dir, "/weights", is_unfinished);
+    remove_files(dir, "/weights/base", is_unfinished);
 }
 
 // Removes files of a run. whose: the text that says whose they are. Returns 0, or -1 after logging.
@@ -192,6 +194,7 @@ int run_dir_prepare(const char *dir, bool force) {
     if (!rc) {
         remove_life(dir);
         if (force) remove_files(dir, "/weights", is_weights_file);
+        if (force) remove_files(dir, "/weights/base", is_weights_file);
         for (int kind = force ? CHECKPOINT_ALL : CHECKPOINT_WEIGHTS; kind < CHECKPOINT_KINDS; kind++) {
             checkpoint_drop_later(dir, kind, -1);
             checkpoint_sweep(dir, kind, 0);

@@ -130,8 +130,17 @@ static int open_files(struct job *j, bool known) {
 
 int job_spec(const struct config *c, struct model_spec *s) {
     if (model_spec_load(c->model, s) || model_spec_check(s)) return -1;
-    s->lora = (struct lora_spec){.r = c->lora.r, .alpha = c->lora.alpha};
-    return s->lora.r ? hf_lora_targets(s, c->lora.targets, &s->lora) : 0;
+    if (!c->lora.r) return 0;
+    struct lora_spec asked = {.r = c->lora.r, .alpha = c->lora.alpha}, found = s->lora;
+    if (hf_lora_targets(s, c->lora.targets, "lora.targets", &asked)) return -1;
+    s->lora = asked;
+    if (!found.r || !memcmp(&found, &asked, sizeof asked)) return 0;
+    const char *key = found.r != asked.r           ? "lora.r"
+                      : found.alpha != asked.alpha ? "lora.alpha"
+                                                   : "lora.targets";
+    return fail(
+        "%s: --model %s is an adapter that has another (its r is %d, its alpha %g): leave the section lora out",
+        key, c->model, found.r, (double)found.alpha);
 }
 
 int job_open(struct job *j, const struct config *c, bool predict_only) {

@@ -571,6 +571,33 @@ static int finish(struct train *x) {
     return 0;
 }
 
+// Writes the base model of an adapter next to it, where it was drawn from the seed: nothing else has it. The other ranks
+// wait unit by unit, as below.
+static int write_drawn_base(struct train *x, struct hf_writer *adapter) {
+    const struct layout *model = layout_of_model(x->l);
+    char *dir = xasprintf("%s/base", x->o->weights_out ? x->o->weights_out : "");
+    struct hf_writer *writer = adapter ? hf_writer_create(dir, x->o->spec, model, x->t->dtype) : NULL;
+    int rc = adapter && !writer ? -1 : 0;
+    for (int u = 0; u < model->count && !rc; u++) {
+        int64_t n = model->units[u].n_pad;
+        if (writer) {
+            float *values = xcalloc((size_t)n, sizeof *values);
+            void *rounded = xcalloc((size_t)n, dtype_size(x->t->dtype));
+            model_init_unit(x->l, u, x->c->seed, values);
+            for (int64_t i = 0; i < n; i++) dtype_store(x->t->dtype, rounded, (size_t)i, values[i]);
+            rc = hf_write_unit(writer, u, rounded);
+            free(rounded);
+            free(values);
+        }
+        double nothing = 0;
+        if (!rc) rc = topology_sum(x->t, &nothing, 1);
+    }
+    if (writer && !rc && !(rc = hf_writer_finish(&writer))) hf_writer_base(adapter, dir);
+    if (writer) hf_writer_discard(&writer);
+    free(dir);
+    return rc;
+}
+
 // Hashes the final weights on rank 0, and writes them when asked. Every rank takes part, unit by unit. After each
 // unit the others wait for rank 0's disk, so that no timeout must cover the writing of a whole model.
 static int write_final_weights(struct train *x) {
@@ -580,8 +607,7 @@ static int write_final_weights(struct train *x) {
     const struct layout *l = x->l;
     bool first = t->rank == 0;
     struct hf_writer *writer = NULL;
-    if (first && o->weights_out && !x->frozen &&
-        !(writer = hf_writer_create(o->weights_out, o->spec, l, t->dtype)))
+    if (first && o->weights_out && !(writer = hf_writer_create(o->weights_out, o->spec, l, t->dtype)))
         return -1;
     struct weights_hash *hash = weights_hash_create();
     int rc = 0;
@@ -605,6 +631,10 @@ static int write_final_weights(struct train *x) {
         double nothing = 0;
         if (!rc) rc = topology_sum(t, &nothing, 1);
     }
+    if (x->frozen && !o->weights_in && !rc)
+        rc = write_drawn_base(x, writer);
+    else if (x->frozen && writer)
+        hf_writer_base(writer, o->weights_in);
     r->weights_hash = weights_hash_finish(&hash);
     r->has_hash = first && !rc;
     if (writer && !rc) {

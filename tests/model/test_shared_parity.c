@@ -12,7 +12,6 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/core/json.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
 #include "shared/launch/local.h"
@@ -114,23 +113,6 @@ static float *read_units(const struct rig *r, const char *part) {
     return all;
 }
 
-// The adapters that DIR/adapter_config.json describes.
-static void read_lora(struct rig *r) {
-    char path[128], targets[256] = "";
-    snprintf(path, sizeof path, "%s/adapter_config.json", r->dir);
-    cJSON *root = relaxed_json_load(path);
-    const cJSON *name, *names = cJSON_GetObjectItem(root, "target_modules");
-    assert_non_null(root);
-    r->spec.lora.r = cJSON_GetObjectItem(root, "r")->valueint;
-    r->spec.lora.alpha = (float)cJSON_GetObjectItem(root, "lora_alpha")->valuedouble;
-    cJSON_ArrayForEach(name, names) {
-        size_t at = strlen(targets);
-        snprintf(targets + at, sizeof targets - at, "%s%s", at ? "," : "", name->valuestring);
-    }
-    assert_int_equal(hf_lora_targets(&r->spec, targets, &r->spec.lora), 0);
-    cJSON_Delete(root);
-}
-
 static void load_frozen(struct rig *r, const char *base, enum dtype dt) {
     bool failed;
     r->frozen = frozen_create(r->dev, r->layout, dt, &failed);
@@ -163,8 +145,7 @@ static void rig_open(struct rig *r, const char *backend, const char *name, enum 
     r->lora = strchr(name, '/') != NULL;
     snprintf(r->dir, sizeof r->dir, VECTORS "%s", name);
     snprintf(base, sizeof base, VECTORS "%.*s", (int)strcspn(name, "/"), name);
-    assert_int_equal(model_spec_load(base, &r->spec), 0);
-    if (r->lora) read_lora(r);
+    assert_int_equal(model_spec_load(r->dir, &r->spec), 0);
     r->layout = model_layout_create(&r->spec, 1);
     r->whole = layout_of_model(r->layout);
     read_expected(r, base);

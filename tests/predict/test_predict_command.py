@@ -67,10 +67,25 @@ esac
     def test_rows_and_words(self):
         said = self.predict("--topology", "zero:1", "--topology", "zero:2", "--workers", "2", "--batch", "3", "--straggle", "0:2", "--set", "seed=4", "--", "--lr", "1").stdout
         self.assertRegex(said, r"(?m)^zero:1 +2 .*\n^zero:2 +2 ")
-        self.assertIn("zero:1 and zero:2 take the same time", said)
+        self.assertIn("The fastest: zero:1 and zero:2 (equally fast).", said)
         with open(os.path.join(self.folder, "asked"), encoding="utf-8") as f:
             asked = f.read()
         self.assertIn("train --topology zero:1 --workers 2 --batch 3 --device cuda --straggle 0:2 --set seed=4 --lr 1 --dry-run --json\n", asked)
+
+    @needs_simgrid
+    def test_where_the_fastest_changes(self):
+        """The sentence names each place where another row becomes the fastest."""
+        from prediction import result
+
+        def made_row(topology, workers, tokens, rate=1.25e8):
+            return {"configuration": {"topology": topology, "workers": workers, "servers": 2 if topology[0] == "p" else 0,
+                                      "network": {"bytes_per_second": rate}}, "tokens_per_second": tokens}
+        rows = [made_row("ps:sync", n, 100 * min(n, 4)) for n in (2, 4, 8, 16)] + [made_row("zero:2", n, 60 * n) for n in (2, 4, 8, 16)]
+        self.assertEqual(["The fastest: ps:sync with 2 servers from N = 2 on (66.7% before zero:2), zero:2 from N = 8 on (20.0% before ps:sync with 2 servers)."],
+                         result.crossings(rows))
+        rows = [made_row("zero:1", 2, 5, 1e8), made_row("zero:2", 2, 4, 1e8), made_row("zero:1", 2, 5, 1e10), made_row("zero:2", 2, 6, 1e10)]
+        self.assertEqual(["The fastest: zero:1 from 800 Mbit/s on (25.0% before zero:2), zero:2 from 80 Gbit/s on (20.0% before zero:1)."], result.crossings(rows))
+        self.assertEqual([], result.crossings(rows[:1]))
 
     def test_refusals(self):
         for words, said in (
@@ -82,7 +97,7 @@ esac
                 (("--network", "ring"), "--network ring: possible are switch, fat_tree, dragonfly, torus"),
                 (("--network", "torus:2"), "only fat_tree has a ratio"),
                 (("--network", "fat_tree:4:0"), "only fat_tree has a ratio"),
-                (("--workers", "0"), "--workers"),
+                (("--workers", "0"), "--workers"), (("--workers", "2,"), "--workers"), (("--bandwidth", "10Gbit,"), "--bandwidth ''"),
                 (("--per-node", "x"), "--per-node"),
                 (("--steps", "-1"), "--steps"),
                 (("--nonsense",), "--nonsense")):

@@ -29,7 +29,7 @@ Rule = collections.namedtuple("Rule", "rule file text instead test")
 ARRIVALS, LATE, SET = "test_ps_arrivals", "test_ps_late", "test_ps_step_set"
 LEAD, UNITS, MANY = "test_ps_lead", "test_ps_units", "test_ps_many"
 GOSSIP, LOCAL, REDUCE = "test_decentral_gossip", "test_decentral_local_steps", "test_kernels_reduce"
-DELAY = "star/test_bounded_delay.py"
+DELAY, STEP = "star/test_bounded_delay.py", "job/test_job_step.py"
 ON_ARRIVAL, IN_ORDER, PUSH_SET = "ps/server/push_on_arrival.c", "ps/server/push_in_order.c", "ps/server/push_set.c"
 PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
 RINGLEADER = "ps/server/push_ringleader.c"
@@ -187,6 +187,14 @@ RULES = [Rule(*row) for row in (
     # ---- a wake-up costs what has changed
     ("what is asked of a unit's keys is counted", WORKER, "    if (l->have > 0) return;\n", "", MANY),
     ("keys of a unit that have left are not looked at again", WORKER, "            u->next += u->next == key;\n", "", MANY),
+    # ---- the dry run's graph of a step
+    ("weights are gathered in the order of the next forward", "decentral/zero/zero_tasks.c", "launch_update(x, u);", "launch_update(x, x->z->opt.layout->count - 1 - u);", STEP),
+    ("a gather of the schedule waits for its slot", "decentral/zero/zero_tasks.c", "if (begun) step_tasks_need(t, &t->list[first], idle);", "", STEP),
+    ("a repeated gather of a group's copy stays in it", "decentral/zero/zero_tasks.c", "if (zero_hpz(&z->opt) && again) {", "if (false) {", STEP),
+    ("what a worker's own server holds moves on no wire", "ps/star.c", "if (p->shard / m->threads != rank) continue;", "continue;", STEP),
+    ("with clipping nothing is pulled before the decision", "ps/job/unit_moves.c", "if (commits && !x->alone) step_tasks_need", "if (false) step_tasks_need", STEP),
+    ("the middle micro-batches count", "shared/model/step_tasks.c", "t->micro == 1 && listed < all ? all - 2 : 1", "1", "test_decentral_schedule"),
+
     # ---- gossip
     ("a rank gives its neighbours' weights the same weight as its own", GOSSIP_C, "1.0f / (float)count", "1.0f / 2.0f", GOSSIP),
     ("the exponential graph doubles its distance each step", GOSSIP_C, "1 << step % log2_up(size)", "1", GOSSIP),

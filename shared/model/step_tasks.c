@@ -26,27 +26,22 @@ struct step_task *step_tasks_add(struct step_tasks *t, enum task_kind kind, enum
     return s;
 }
 
-static void note(int *list, int *count, int task) {
-    for (int i = 0; i < *count; i++)
-        if (list[i] == task) return;
-    assert(*count < TASK_NEEDS && "a task needs few others");
-    list[(*count)++] = task;
+// Of the tasks of one stream the last one is enough.
+static void note(const struct step_tasks *t, int *list, int *count, int task) {
+    int i = 0;
+    while (i < *count && t->list[list[i]].stream != t->list[task].stream) i++;
+    assert(i < TASK_NEEDS && "a task needs few streams");
+    if (i == *count) list[(*count)++] = task;
+    if (task > list[i]) list[i] = task;
 }
 
 // The order of a stream needs no words.
-void step_tasks_need(struct step_tasks *t, struct step_task *of, int task) {
-    if (task >= 0 && t->list[task].stream != of->stream) note(of->needs, &of->need_count, task);
+void step_tasks_need(const struct step_tasks *t, struct step_task *of, int task) {
+    if (task >= 0 && t->list[task].stream != of->stream) note(t, of->needs, &of->need_count, task);
 }
 
-// Of the tasks of one stream the last one is enough.
 void step_tasks_wait(struct step_tasks *t, int task) {
-    if (task < 0) return;
-    for (int i = 0; i < t->wait_count; i++)
-        if (t->list[t->waits[i]].stream == t->list[task].stream) {
-            if (task > t->waits[i]) t->waits[i] = task;
-            return;
-        }
-    note(t->waits, &t->wait_count, task);
+    if (task >= 0) note(t, t->waits, &t->wait_count, task);
 }
 
 void step_tasks_free(struct step_tasks *t) {

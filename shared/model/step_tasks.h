@@ -138,7 +138,7 @@ void step_tasks_free(struct step_tasks *t);
 // named since the last one.
 struct step_task *step_tasks_add(struct step_tasks *t, enum task_kind kind, enum task_stream stream);
 void step_tasks_wait(struct step_tasks *t, int task);
-void step_tasks_need(struct step_tasks *t, struct step_task *of, int task);  // task -1: nothing
+void step_tasks_need(const struct step_tasks *t, struct step_task *of, int task);  // task -1: nothing
 static inline void step_task_unit(struct step_task *s, int unit) { s->unit = unit, s->units = 1; }
 static inline void step_task_after_previous(struct step_task *s, enum task_kind kind, int unit) {
     s->previous = (struct task_previous){true, kind, unit};

@@ -32,7 +32,8 @@ RUNS = {
     "async": ["--topology", "ps:async", *STAR, *EVALS, "--delay", "0:constant:20", "--delay", "1:constant:20", "--record-arrivals", "--log-updates"],
     "old": ["--topology", "ps:async", "--workers", "2", "--no-weights", "--set", "eval_batches=0", "--set", "parameter_server.max_staleness=0"],
     "gossip": ["--topology", "gossip", "--workers", "2", "--no-weights", "--set", "eval_batches=0"],
-    "rounds": ["--topology", "zero:0", "--workers", "2", "--no-weights", "--set", "eval_batches=0", "--local-steps", "1"],
+    "rounds": ["--topology", "zero:0", "--workers", "2", "--no-weights", "--set", "eval_batches=0", "--local-steps", "1",
+               "--set", "zero_optimization.reduce_bucket_size=100000"],
     "replay": ["--topology", "ps:async", *STAR, *EVALS, "--replay-arrivals", "async"],
     "zero": ["--topology", "zero:2", "--set", "zero_optimization.offload_optimizer.device=cpu", "--workers", "2", "--reduce-group", "1", "--dtype", "bf16", "--trace", *EVALS,
              "--set", "data.val_path=held.txt", "--checkpoint-every", "2"],
@@ -145,7 +146,7 @@ class Files(Runs):
 
     def print_documents(self):
         """The documents that the program only prints, as files next to the runs."""
-        for name in ("local", "units", "zero"):
+        for name in ("local", "units", "zero", "gossip", "rounds"):
             self.write(self.run_it("train", *SMALL, *RUNS[name], "--dry-run", "--json").stdout, f"{name}.{PRINTED[0]}")
         for name, limit, status in (("fits", "64M", 0), ("nothing", "1", 1)):
             done = self.run_it("plan", "--model", "tiny", "--device-memory", limit, "--host-memory", "8G", "--disk", "8G", "--json", status=status)

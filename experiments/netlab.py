@@ -9,7 +9,8 @@ examples (as root):
 
 A star's roles get --insecure: nobody but the lab's own processes reaches its links. With a STARRING_JOB_KEY they use that.
 The words behind "--" go to `starring train` as they stand. Builds nothing outside of its own namespaces and removes them at
-its end, after Ctrl-C too; after a SIGKILL the next lab does. Needs root, iproute2 and Open MPI. Exit status: 0 done; 1 a
+its end, after Ctrl-C too; after a SIGKILL the next lab does. Needs root, iproute2 and,
+unless rings get `-- --collective tcp`, Open MPI. Exit status: 0 done; 1 a
 run failed; 2 the command line is wrong, or this machine allows no lab; 130 Ctrl-C, 143 SIGTERM.
 """
 import argparse

@@ -21,6 +21,7 @@ import regular
 import tables
 
 from . import rate as rates
+from . import train
 
 LEFT = "netlab.json"
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}   # of a number
@@ -76,8 +77,8 @@ class Measured:
         """[(host, payload sent, payload received, link sent, link received)] of the whole run, in bytes."""
         out = []
         for w in self.summary["wire"]:
-            letter = "s" if w["role"] == "server" else "w" if self.servers else "r"
-            host, steps = f"{letter}{w['rank']}", self.steps_of(w)
+            host = train.server_host(self.config, w["rank"]) if w["role"] == "server" else f"{'w' if self.servers else 'r'}{w['rank']}"
+            steps = self.steps_of(w)
             link = self.lab["links"][host]
             out.append((host, w["sent_per_step"] * steps, w["received_per_step"] * steps, link["sent_bytes"], link["received_bytes"]))
         return out

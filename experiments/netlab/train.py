@@ -25,10 +25,11 @@ def train(argv, log, limit, bandwidth):
     flags = [word for word in argv if word in FLAGS]
     with Lab(bits, hosts_of(config)) as lab:
         path = os.path.join(lab.directory, "config.json")
-        start = start_ring if is_ring(config) else start_star
-        config["launch"] = "mpi" if is_ring(config) else "processes"
-        if is_ring(config):  # mpirun starts its ranks in the hosts' namespaces, and those talk over MPI
-            config["ring"] = {**config.get("ring", {}), "collective": "mpi"}
+        over_mpi = is_ring(config) and config["ring"]["collective"] != "tcp"
+        start = start_over_mpi if over_mpi else start_over_tcp if is_ring(config) else start_star
+        config["launch"] = "mpi" if over_mpi else "auto" if is_ring(config) else "processes"
+        if over_mpi:  # mpirun starts its ranks in the hosts' namespaces, and those talk over MPI
+            config["ring"]["collective"] = "mpi"
         # The program lets no role join without a key or this option. The namespaces' links lead only to each other, and the wire is
         # measured, not the cipher; a key in the environment is used.
         if not is_ring(config) and not os.environ.get("STARRING_JOB_KEY"):
@@ -42,15 +43,20 @@ def train(argv, log, limit, bandwidth):
 
 
 def is_ring(config):
-    return config["topology"].startswith("zero")
+    return not config["topology"].startswith("ps:")
+
+
+def server_host(config, server):
+    """A server's host: its own, or that of the worker beside it."""
+    return f"{'w' if config['parameter_server']['servers_on'] == 'workers' else 's'}{server}"
 
 
 def hosts_of(config):
-    """A host a rank."""
+    """A host a rank; a server on a worker shares the worker's."""
     if is_ring(config):
         return [f"r{i}" for i in range(config["workers"])]
-    servers = config["parameter_server"]["servers"]
-    return ["sch"] + [f"s{i}" for i in range(servers)] + [f"w{i}" for i in range(config["workers"])]
+    servers = [server_host(config, i) for i in range(config["parameter_server"]["servers"])]
+    return list(dict.fromkeys(["sch", *servers, *(f"w{i}" for i in range(config["workers"]))]))
 
 
 def resolve(argv):
@@ -78,17 +84,36 @@ def start_star(lab, program, config, path, flags, log):
     children = [lab.start("sch", [program, "scheduler", "-c", path, "--bind", scheduler], log)]
     joins = ["-c", path, "--scheduler", scheduler]
     for i in range(config["parameter_server"]["servers"]):
-        bind = f"parameter_server.bind=tcp://{lab.address(f's{i}')}:*"
-        children.append(lab.start(f"s{i}", [program, "server", *joins, "--rank", str(i), "--set", bind], log))
+        host = server_host(config, i)
+        bind = f"parameter_server.bind=tcp://{lab.address(host)}:*"
+        children.append(lab.start(host, [program, "server", *joins, "--rank", str(i), "--set", bind], log))
     for i in range(config["workers"]):
         children.append(lab.start(f"w{i}", [program, "worker", *joins, "--rank", str(i), *flags], log))
     return children
 
 
-def start_ring(lab, program, config, path, flags, log):
-    """mpirun in the hub; where it would start its daemons by ssh, a script of ours enters the host's namespace. Daemons need
-    names of their own to be those of several hosts; the ranks get this machine's back, which their reports name, and are told where
-    rank 0 is: its name says nothing then."""
+def start_over_tcp(lab, program, config, path, flags, log):
+    """A ring's ranks, one by one, with torchrun's variables: they find each other at rank 0's address."""
+    command = [os.path.abspath(program), "train", "-c", path, *flags]
+    return [start_one(lab, rank, config["workers"], command, log) for rank in range(config["workers"])]
+
+
+def start_one(lab, rank, ranks, command, log):
+    """A rank on its host; the host has a name of its own, since ranks of one name would take shared memory."""
+    host = lab.hosts[rank]
+    env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", MASTER_ADDR=lab.address(lab.hosts[0]),
+               MASTER_PORT=str(PORT))
+    return lab.start(host, ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host, *command], log, env)
+
+
+def start_over_mpi(lab, program, config, path, flags, log):
+    return [start_ranks(lab, config["workers"], [os.path.abspath(program), "train", "-c", path, *flags], log)]
+
+
+def start_ranks(lab, ranks, command, log):
+    """The command on each of the lab's hosts, joined by MPI: mpirun in the hub; where it would start its daemons by ssh, a script of ours
+    enters the host's namespace. Daemons need names of their own to be those of several hosts; the ranks get this machine's back, which
+    their reports name, and are told where rank 0 is: its name says nothing then."""
     shell = os.path.join(lab.directory, "shell")
     with open(shell, "w", encoding="utf-8") as f:
         f.write("#!/bin/sh\nhost=$1\nshift\n"
@@ -98,11 +123,11 @@ def start_ring(lab, program, config, path, flags, log):
                OMPI_MCA_plm="rsh", OMPI_MCA_plm_rsh_agent=shell, PRTE_MCA_plm_ssh_agent=shell,
                OMPI_MCA_oob_tcp_if_include=SUBNET, OMPI_MCA_btl_tcp_if_include=SUBNET)
     hosts = ",".join(f"{host}:1" for host in lab.hosts)
-    beside = os.path.join(os.path.dirname(os.path.abspath(program)), "mpirun")
-    words = [beside if os.access(beside, os.X_OK) else "mpirun", "-n", str(config["workers"]), "--host", hosts,
+    beside = os.path.join(os.path.dirname(command[0]), "mpirun")
+    words = [beside if os.access(beside, os.X_OK) else "mpirun", "-n", str(ranks), "--host", hosts,
              "--bind-to", "none", "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', os.uname().nodename,
-             "env", f"MASTER_ADDR={lab.address(lab.hosts[0])}", os.path.abspath(program), "train", "-c", path, *flags]
-    return [lab.start(HUB, words, log, env)]
+             "env", f"MASTER_ADDR={lab.address(lab.hosts[0])}", *command]
+    return lab.start(HUB, words, log, env)
 
 
 def wait(children, limit):

@@ -1,0 +1,212 @@
+"""Measures this machine for predictions, and writes its machine file.
+
+    units     `bench step`, a process of one thread on each core at once, for the times of forward, backward and update; `bench kernels --model`
+              for how they divide among embedding, blocks and head
+    cores     how fast all ranks together move bytes over links that are faster than this machine: the processor's time for a byte
+    network   `bench collective` between ranks behind shaped links (netlab), for the share of the rate that payload reaches, the time of
+              a message, and the latency
+    server    `bench kernels` for the sum of a gradient and the update, `bench ps` for the time of an answer
+
+Nothing here trains: what is predicted from it later has not been measured.
+"""
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import tempfile
+
+import tables
+from netlab import lab, rate, train
+
+from . import machine
+from .cases import MODELS
+
+STEPS, ROUNDS = 25, 3
+MATMUL = 256                  # a small product between the steps, whose shares are not used
+SHAPED = (("50Mbit", 4), ("200Mbit", 2), ("200Mbit", 4), ("200Mbit", 8), ("1Gbit", 2))
+SIZE = ("--min-bytes", "1M", "--max-bytes", "1M", "--iterations", "15", "--warmup", "4")   # without what the buckets save at first
+UNSHAPED = "100Gbit"          # more than this machine moves
+EMBEDDING = {"forward": ("embed_fwd",), "backward": ("embed_bwd",)}
+HEAD = {"forward": ("logits", "norm_fwd", "xent", "loss_sum"), "backward": ("logits' grad", "head's grad", "norm_bwd")}
+TIMEOUT_S = 300
+
+
+class CalibrationError(Exception):
+    """A bench failed; the text is its own."""
+
+
+def bench(words, count=1):
+    """The documents of `count` processes of a bench that run at the same time."""
+    children = [subprocess.Popen(words + ["--json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                for _ in range(count)]
+    out = []
+    for child in children:
+        text, error = child.communicate(timeout=TIMEOUT_S)
+        if child.returncode:
+            raise CalibrationError(f"{' '.join(words)}: {error.strip() or f'exit status {child.returncode}'}")
+        out.append(json.loads(text))
+    return out
+
+
+def mean(documents, value):
+    return statistics.fmean(value(d) for d in documents)
+
+
+# ---------------------------------------------------------------- units
+def kernel_seconds(rows, names):
+    """Seconds of the operations with these names, without what a queue costs each of them alone."""
+    alone = next(row["seconds"] for row in rows if row["operation"] == "busy")
+    total = 0
+    for name in names:
+        found = [row["seconds"] for row in rows if row["operation"] == name or (row["operation"] == "matmul" and row["shape"].split(" ", 1)[1] == name)]
+        if not found:
+            raise CalibrationError(f"bench kernels has no operation {name}")
+        total += max(0, found[0] - alone)
+    return total
+
+
+def units_of(program, model, batch, seq, dtype, cores, layers):
+    """The section `units` of one model, and its kernels' rows."""
+    words = ["--model", model, "--batch", str(batch), "--seq", str(seq), "--dtype", dtype, "--threads", "1", "--matmul", str(MATMUL)]
+    # Other programs only add time: the fastest round counts.
+    steps = min((bench([program, "bench", "step", *words, "--steps", str(STEPS)], cores) for _ in range(ROUNDS)),
+                key=lambda documents: mean(documents, lambda d: d["step_seconds"]))
+    rows = bench([program, "bench", "kernels", *words, "--rounds", "7"])[0]["operations"]
+    seconds = {"embedding": {}, "block": {}, "head": {}}
+    for way in ("forward", "backward"):
+        whole = mean(steps, lambda d: d["step_seconds"] * d[way + "_share"])
+        first, last = kernel_seconds(rows, EMBEDDING[way]), kernel_seconds(rows, HEAD[way])
+        seconds["embedding"][way], seconds["head"][way] = first, last
+        seconds["block"][way] = (whole - first - last) / layers
+    params = steps[0]["params"]
+    return {"model": steps[0]["model"], "dtype": dtype, "micro_batch_size": batch, "seq_len": seq, "threads": 1, "seconds": seconds,
+            "update_seconds_per_element": mean(steps, lambda d: d["step_seconds"] * d["optimizer_share"]) / params,
+            "begin_seconds": mean(steps, lambda d: d["idle_seconds"])}, rows
+
+
+def layers_of(program, model, batch, seq, dtype):
+    """Blocks of a model, from the dry run's units."""
+    words = [program, "train", "--model", model, "--batch", str(batch), "--seq", str(seq), "--dtype", dtype, "--topology", "zero:1", "--workers", "2",
+             "--device", "cpu", "--dry-run"]
+    units = bench(words)[0]["step"]["units"]
+    return sum(unit["name"].startswith("block") for unit in units)
+
+
+# ---------------------------------------------------------------- links
+def collective(program, bandwidth, ranks, words):
+    """The rows of `bench collective` with its ranks behind links of a bandwidth. Open MPI's messages go as in a run over tcp
+    (decentral/mpi/mpi_medium.c)."""
+    set_of_run = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_flags": "9"}
+    before = {key: os.environ.get(key) for key in set_of_run}
+    os.environ.update(set_of_run)
+    try:
+        with lab.Lab(rate.parse(bandwidth), [f"r{i}" for i in range(ranks)]) as made, tempfile.TemporaryFile() as log:
+            child = train.start_ranks(made, ranks, [os.path.abspath(program), "bench", "collective", "--dtype", "bf16", "--json", *words], log)
+            status = train.wait([child], TIMEOUT_S)
+            log.seek(0)
+            text = log.read().decode(errors="replace")
+    finally:
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value
+    if status != 0:
+        raise CalibrationError(f"bench collective over {bandwidth}: {status}\n{text[-1000:]}")
+    return json.loads(text[text.index("{"):])["rows"]
+
+
+def sent(row, ranks):
+    """Bytes that a rank sends in a call of all_gather or reduce_scatter."""
+    return row["size"] * (ranks - 1) / ranks
+
+
+def links(program, told):
+    """The sections network and cores, and the rows that a table shows. told: sources, which get theirs."""
+    shown, shares = [], []
+    for bandwidth, ranks in SHAPED:
+        for row in collective(program, bandwidth, ranks, ["--op", "all_gather,reduce_scatter", *SIZE]):
+            seconds = row["out_of_place"]["seconds"]
+            shares.append(sent(row, ranks) / seconds / (rate.parse(bandwidth) / 8))
+            shown.append([f"{row['operation']}, {ranks} ranks", bandwidth, f"{seconds * 1e3:.2f} ms", f"{shares[-1]:.3f}"])
+    few = collective(program, UNSHAPED, 2, ["--op", "all_gather,send_recv", "--min-bytes", "1K", "--max-bytes", "1K", "--iterations", "200"])
+    many = collective(program, UNSHAPED, 8, ["--op", "all_gather", "--min-bytes", "1K", "--max-bytes", "1K", "--iterations", "200"])
+    one = next(r for r in few if r["operation"] == "all_gather")["out_of_place"]["seconds"]
+    message = max(0.0, (many[0]["out_of_place"]["seconds"] - one) / 6)
+    ranks = 4
+    fast = collective(program, UNSHAPED, ranks, ["--op", "all_gather", "--min-bytes", "8M", "--max-bytes", "8M", "--iterations", "10"])[0]
+    cores = os.cpu_count()
+    per_byte = cores * fast["out_of_place"]["seconds"] / (ranks * sent(fast, ranks))
+    shown += [["a message of 1 KiB, 2 ranks", "none", f"{one * 1e6:.0f} us", ""], ["each message more", "none", f"{message * 1e6:.0f} us", ""],
+              [f"all_gather of 8 MiB, {ranks} ranks", "none", f"{fast['out_of_place']['seconds'] * 1e3:.2f} ms", f"{per_byte * 1e9:.2f} CPU s/GB"]]
+    told["network"] = f"starring bench collective between network namespaces (netlab), {', '.join(f'{n} ranks at {b}' for b, n in SHAPED)}"
+    told["cores"] = f"starring bench collective over links of {UNSHAPED}: {cores} cores busy with {ranks} ranks' bytes"
+    network = {"kind": "switch", "bytes_per_second": rate.parse("1Gbit") / 8, "links_per_node": 1, "latency_seconds": one, "oversubscription": 1,
+               "efficiency": round(min(1.0, statistics.median(shares)), 4), "per_message_seconds": message, "burst_seconds": lab.BURST_MS * 1e-3}
+    return network, {"count": cores, "ranks_share": "job", "transport_seconds_per_byte": per_byte}, shown
+
+
+# ---------------------------------------------------------------- servers
+def server(program, rows, told):
+    """The section server. rows: of bench kernels."""
+    alone = next(row["seconds"] for row in rows if row["operation"] == "busy")
+
+    def of(operation):
+        row = next(r for r in rows if r["operation"] == operation)
+        return int(row["shape"].split()[0].removeprefix("n=")), row["seconds"] - alone
+    summed, sum_seconds = of("reduce")       # of 4 gradients
+    updated, update_seconds = of("adamw")
+    answer = bench([program, "bench", "ps", "--min-bytes", "4K", "--max-bytes", "4K", "--medium", "tcp", "--rounds", "3"])[0]
+    reply = answer["rows"][0]["star"]["tcp"]["push_to_acknowledgement"]["median_us"] * 1e-6
+    told["server"] = "starring bench kernels (reduce of 4, adamw), bench ps --max-bytes 4K (push to acknowledgement)"
+    return {"sum_bytes_per_second": 4 * 2 * summed / sum_seconds, "update_elements_per_second": updated / update_seconds, "threads": 1,
+            "reply_seconds": reply}
+
+
+# ---------------------------------------------------------------- the file
+def processor():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            return next(line.split(":", 1)[1].strip() for line in f if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def calibrated(program, models, say):
+    """The machine file's document. models: [(model, batch, seq, dtype)]. say: gets a table for people."""
+    lab.check_possible()
+    cores, told, shown = os.cpu_count(), {}, []
+    units, rows = [], None
+    for model, batch, seq, dtype in models:
+        found, kernels = units_of(program, model, batch, seq, dtype, cores, layers_of(program, model, batch, seq, dtype))
+        units.append(found)
+        rows = rows or kernels
+        for unit, ways in found["seconds"].items():
+            shown.append([f"{found['model']} {dtype}: {unit}", f"{batch} x {seq}", f"{ways['forward'] * 1e3:.2f} ms", f"{ways['backward'] * 1e3:.2f} ms"])
+        shown.append(["    update, begin", "", f"{found['update_seconds_per_element'] * 1e9:.2f} ns/element", f"{found['begin_seconds'] * 1e3:.2f} ms"])
+    told["units"] = f"starring bench step, {cores} processes of one thread at once; shares of a unit by starring bench kernels --model"
+    say(tables.text([["unit", "micro-batch", "forward", "backward"], *shown]))
+    network, shared, shown = links(program, told)
+    say("\n" + tables.text([["link", "rate", "time", "share"], *shown]))
+    served = server(program, rows, told)
+    say(f"\nserver: sums {served['sum_bytes_per_second'] / 1e9:.1f} GB/s, updates {served['update_elements_per_second'] / 1e9:.2f} elements a ns, "
+        f"answers in {served['reply_seconds'] * 1e6:.0f} us")
+    return {"name": "this-machine", "date": datetime.date.today().isoformat(),
+            "notes": f"{processor()}, {cores} cores, {platform.system()} {platform.release()}", "sources": told, "device": None, "units": units,
+            "cores": shared, "node": {"devices": 1, "bytes_per_second": 2e9, "latency_seconds": network["latency_seconds"]}, "network": network,
+            "server": served}
+
+
+def write(path, document):
+    machine.checked(document, path)
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(document, f, indent=1)
+        f.write("\n")
+
+
+def run(program, path, models=None):
+    write(path, calibrated(program, models or list(MODELS.values()), lambda text: print(text, flush=True)))
+    print(f"\nwritten: {path}")
+    return 0

@@ -1,0 +1,112 @@
+"""Judges the predictions: trains over shaped links on this machine, predicts the same runs from a calibration, and compares.
+
+    predict.py --calibrate CAL.json; predict.py --judge FILE --machine CAL.json
+
+measures what FILE does not have yet, and predicts all of it. A measured run is not measured again: with another model of the network the same
+measurements are judged anew. What is compared: where all ranks wait for each other the median step, with local steps the mean step, else the
+tokens per second, while all workers work; and the mean staleness of asynchronous runs.
+"""
+import json
+import os
+import statistics
+import tempfile
+import time
+
+import regular
+import tables
+from netlab import formula, lab, train
+
+from . import CannotPredict, command
+from .cases import CASES, MODELS
+
+RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "judged.json")   # of docs/experiments/prediction.md
+WARM_UP = 2           # steps that do not count
+LIMIT_SECONDS = 90    # a run that takes longer is ended
+PREDICTED_STEPS = 200
+TAIL_LINES = 15
+
+
+class JudgeError(Exception):
+    """A run failed; the text says which, and has the end of its log."""
+
+
+def words_of_run(program, case, directory):
+    return [program, "train", *case.words(), "--steps", str(case.steps), "--threads", "1", "--set", "eval_batches=0", "--quiet", "--no-weights",
+            "--force", "--out", directory]
+
+
+def measured(program, case):
+    """What one run over a lab took: a JSON object."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory, log = os.path.join(folder, "run"), os.path.join(folder, "log")
+        with open(log, "wb") as f:
+            status = train.train(words_of_run(program, case, directory), f, LIMIT_SECONDS, case.bandwidth)
+        if status != 0:
+            with open(log, encoding="utf-8", errors="replace") as f:
+                tail = f.read().replace("\r", "\n").splitlines()[-TAIL_LINES:]
+            raise JudgeError(f"{case.name}: {status}\n" + "\n".join("    | " + line for line in tail))
+        run = formula.Measured(directory)
+        with regular.open_file(os.path.join(directory, "metrics.jsonl"), limit=regular.WHOLE, encoding="utf-8") as f:
+            seconds = [json.loads(line)["seconds"] for line in f]
+    found, steps = run.summary, run.summary["steps"]
+    staleness = found["staleness"] if found.get("staleness") and not waits(case) else None
+    return {"steps": steps, "seconds": [round(s, 6) for s in seconds], "median": statistics.median(seconds[WARM_UP:]),
+            "mean": statistics.fmean(seconds[WARM_UP:]),
+            "tokens_per_second": found["tokens_per_second"], "tokens_per_step": found["tokens_per_step"],
+            "parts": {key: found["time"][key] / steps for key in ("forward", "backward", "optimizer", "comm_exposed", "wait", "host")},
+            "staleness": staleness and {"mean": staleness["mean"], "max": staleness["max"], "histogram": staleness["histogram"]},
+            "cpu_seconds": found["totals"]["cpu_seconds"]}
+
+
+
+# ---------------------------------------------------------------- what is compared
+def waits(case):
+    """Whether every step of the run waits for all workers."""
+    return not case.topology.startswith("ps:") or case.topology == "ps:sync"
+
+
+def compared(case):
+    """The measured figure that is compared, and the predicted one: names in a measurement and in step_seconds; "rate": seconds of a global batch."""
+    return ("mean" if "--local-steps" in case.more else "median") if waits(case) else "rate"
+
+
+def seconds_of(case, found):
+    """Seconds of a step of a measurement."""
+    return found["tokens_per_step"] / found["tokens_per_second"] if compared(case) == "rate" else found[compared(case)]
+
+
+def predicted(program, case, machine):
+    """What is kept of a prediction: seconds of a step, quantiles, parts, limit, staleness."""
+    known, more, words = [], [], case.words()
+    own = ("--topology", "--workers", "--servers", "--set", *(flag for flag, _, _ in command.PASSED))
+    for flag, value in zip(words[::2], words[1::2]):
+        (known if flag in own else more).extend((flag, value))
+    options = command.parser("").parse_args([*known, "--machine", machine, "--bandwidth", case.bandwidth, "--steps", str(PREDICTED_STEPS), "--program", program,
+                                             "--", *more])
+    found = command.predict(options, case.topology)
+    step = found["step_seconds"]
+    seconds = step[compared(case)] if compared(case) != "rate" else MODELS[case.model][1] * MODELS[case.model][2] * case.workers / found["tokens_per_second"]
+    return {"seconds": seconds, "p5": step["p5"], "p95": step["p95"], "parts": found["parts"], "limit": found["limit"],
+            "staleness": found["staleness"] and found["staleness"]["mean"]}
+
+
+# ---------------------------------------------------------------- all of them
+def measure_all(program, cases, done, keep):
+    """Measures the cases that are not in `done` ({name: measurement}); keep() is called after each."""
+    lab.check_possible()
+    for i, case in enumerate(cases):
+        if case.name in done:
+            continue
+        began = time.monotonic()
+        done[case.name] = measured(program, case)
+        print(f"{i + 1}/{len(cases)} {case.name}: {seconds_of(case, done[case.name]):.3f} s a step ({time.monotonic() - began:.0f} s)", flush=True)
+        keep()
+
+
+def error(predicted_value, measured_value):
+    return predicted_value / measured_value - 1
+
+
+def error_of(document):
+    """Of command.predict: the judged error of predictions like this one; None: nothing like it was judged."""
+    return None

@@ -55,6 +55,10 @@ char *hf_adapter_base(const char *given) {
 }
 
 // ---------------------------------------------------------------- reading
+#define RANK_MAX  65536  // that of lora.r
+#define ALPHA_MAX 1e30f
+#define NAMES_MAX 256  // more than the modules of a block
+
 // Only the first error is logged.
 struct parse {
     const char *path;
@@ -88,16 +92,16 @@ static void read_task(struct parse *p, const cJSON *j) {
 }
 
 static void read_rank(struct parse *p, const cJSON *j) {
-    if (!cJSON_IsNumber(j) || !(j->valuedouble >= 1 && j->valuedouble <= INT32_MAX) ||
+    if (!cJSON_IsNumber(j) || !(j->valuedouble >= 1 && j->valuedouble <= RANK_MAX) ||
         j->valuedouble != floor(j->valuedouble))
-        reject(p, j, "must be a whole number, at least 1");
+        reject(p, j, "must be a whole number from 1 to 65536");
     else
         p->spec->lora.r = (int32_t)j->valuedouble;
 }
 
 static void read_alpha(struct parse *p, const cJSON *j) {
-    if (!cJSON_IsNumber(j) || !isfinite((float)j->valuedouble) || !(j->valuedouble > 0))
-        reject(p, j, "must be a number above 0");
+    if (!cJSON_IsNumber(j) || !((float)j->valuedouble > 0 && (float)j->valuedouble <= ALPHA_MAX))
+        reject(p, j, "must be a number above 0, at most 1e30");
     else
         p->spec->lora.alpha = (float)j->valuedouble;
 }
@@ -106,7 +110,7 @@ static void read_targets(struct parse *p, const cJSON *j) {
     const cJSON *name;
     if (is_text(j, "all-linear")) p->targets = xstrdup("all-linear");
     if (p->targets || cJSON_IsNull(j)) return;
-    if (!cJSON_IsArray(j) || !j->child) {
+    if (!cJSON_IsArray(j) || !j->child || cJSON_GetArraySize(j) > NAMES_MAX) {
         reject(p, j,
                "must be a list of the modules' names, or all-linear: write such a list instead of a pattern");
         return;
@@ -222,7 +226,7 @@ int hf_adapter_read(const char *dir, struct model_spec *s) {
     struct parse p = {.path = path, .root = root, .spec = s, .failed = !root};
     const cJSON *j;
     s->lora = (struct lora_spec){.alpha = 8};  // peft's
-    if (root && !cJSON_HasObjectItem(root, "peft_type"))
+    if (root && !json_item(root, "peft_type"))
         p.failed = fail("%s: \"peft_type\" is missing: is it an adapter's?", path);
     cJSON_ArrayForEach(j, root) read_key(&p, j);
     if (!p.failed && !s->lora.r) s->lora.r = 8;

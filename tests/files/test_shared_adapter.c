@@ -141,7 +141,7 @@ static void test_of_peft(void **state) {
     }
 }
 
-// What is written has peft's names and values, and is read back.
+// Written adapters have peft's names and values, and are read back.
 static void test_written(void **state) {
     struct adapter *a = *state;
     for (int i = 0; i < 4; i++) {
@@ -256,11 +256,13 @@ static void test_keys(void **state) {
         {"peft_type", NULL, "is missing"},
         {"task_type", "\"SEQ_CLS\"", "CAUSAL_LM"},
         {"task_type", "null", NULL},
-        {"r", "0", "at least 1"},
+        {"r", "0", "from 1 to"},
+        {"r", "65537", "to 65536"},
         {"r", "2.5", "whole number"},
         {"r", "\"4\"", "whole number"},
         {"lora_alpha", "0", "above 0"},
         {"lora_alpha", "[6]", "above 0"},
+        {"lora_alpha", "1e31", "at most"},
         {"target_modules", "\".*q_proj\"", "instead of a pattern"},
         {"target_modules", "[]", "list"},
         {"target_modules", "[\"q_proj\",7]", "list"},

@@ -92,10 +92,13 @@ class Search:
     def __init__(self, args, folder, group):
         self.args, self.folder, self.group = args, folder, group
         resolved = json.loads(self.start("--topology", "local", "--print-config")[1])
-        with open(resolved["model"]["name"], encoding="utf-8") as f:
+        name = resolved["model"]["name"]
+        if not os.path.isfile(name):
+            raise Failed(f"{args.config}: model.name {name} is no config.json: the number of blocks in it, n_layer, is what this script changes")
+        with open(name, encoding="utf-8") as f:
             self.model = json.load(f)
         if "n_layer" not in self.model:
-            raise Failed(f"{resolved['model']['name']} has no n_layer: the number of blocks is what this script changes")
+            raise Failed(f"{name} has no n_layer: the number of blocks is what this script changes")
 
     def start(self, *words, status=0):
         """(exit status, stdout, stderr) of a run in the group."""

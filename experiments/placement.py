@@ -13,6 +13,7 @@ Exit status: 0 done; 2 the command line is wrong, or the program refuses it."""
 import argparse
 import itertools
 import json
+import os
 import sys
 from dataclasses import dataclass
 
@@ -125,8 +126,15 @@ def ask(options):
     words = ["--model", options.model, "--seq", str(options.seq), "--batch", str(options.micro), "--dtype", "bf16"]
     said = dryrun.ask(options.program, (*words, "--topology", f"zero:{options.zero}", "--workers", str(options.data)) if options.data > 1
                       else (*words, "--topology", "local"))
+    if not os.path.isfile(options.model):
+        raise CannotPredict(f"--model {options.model} is no config.json: its n_embd, n_head and vocab_size are read from there")
     with open(options.model, encoding="utf-8") as f:
         config = json.load(f)
+    for what in ("n_embd", "n_head", "vocab_size"):
+        if what not in config:
+            raise CannotPredict(f"{options.model} has no {what}: a config.json of GPT-2's architecture has")
+        if what != "vocab_size" and config[what] % options.tensor:
+            raise CannotPredict(f"{what} {config[what]} of {options.model} does not divide by --tensor {options.tensor}")
     padded = sum(u.padded for u in said.units)
     predicted = said.memory[0]["predicted"]
     return Model(said.params, said.units, config["n_embd"], config["n_head"], config["vocab_size"],
@@ -256,8 +264,8 @@ def main(argv=None):
     options = parse(argv)
     try:
         said = compute(options)
-    except (CannotPredict, OSError, KeyError) as e:
-        print(f"placement.py: error: {e if not isinstance(e, KeyError) else f'{options.model} has no {e}'}", file=sys.stderr)
+    except CannotPredict as e:
+        print(f"placement.py: error: {e}", file=sys.stderr)
         return 2
     if options.json:
         print(json.dumps(said | {"ranks_at": coordinates(options)}, indent=1))

@@ -20,6 +20,7 @@ import time
 
 import cli
 import tables
+from prediction import CannotPredict
 from program import built
 
 MOST_BATCH = 1 << 16
@@ -29,10 +30,17 @@ class Failed(Exception):
     pass
 
 
+def numbers(text):
+    found = [int(n) if n.isdigit() else 0 for n in text.split(",")]
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers such as 1,2,4,8")
+    return found
+
+
 def parse(argv):
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-c", "--config", required=True, help="a configuration with memory.device_bytes and threads")
-    p.add_argument("--workers", default="1,2,4,8", metavar="N,..", help="(%(default)s)")
+    p.add_argument("--workers", type=numbers, default="1,2,4,8", metavar="N,..", help="(%(default)s)")
     p.add_argument("--rounds", type=int, default=3, help="runs of each, in turn; the median is shown (%(default)s)")
     p.add_argument("--machine", metavar="NAME|FILE", help="predict the step's time there")
     p.add_argument("--dry-run", action="store_true", help="find the batches, train nothing")
@@ -96,10 +104,10 @@ def one_run(args, workers, batch, steps, folder):
 def measure(args, folder):
     config = json.loads(start(args, "--topology", "local", "--print-config")[0])
     limit, steps, threads = config["memory"]["device_bytes"], config["steps"], config["threads"]
-    if not limit:
+    if not isinstance(limit, int):
         raise Failed(f"{args.config} sets no memory.device_bytes: without a limit every batch fits")
     rows = []
-    for workers in map(int, args.workers.split(",")):
+    for workers in args.workers:
         batch, said = largest_batch(args, workers, limit)
         rows.append({"workers": workers, "batch": batch, "tokens": batch * said["seq_len"], "predicted_bytes": said["memory"][0]["predicted_bytes"],
                      "state_bytes": said["memory"][0]["formula_bytes"], "on_machine": on_machine(args, workers, batch), "runs": [],
@@ -127,7 +135,7 @@ def main(argv=None):
     try:
         with tempfile.TemporaryDirectory() as folder:
             said = measure(args, folder)
-    except (Failed, ValueError) as e:
+    except (Failed, CannotPredict) as e:
         print(f"superlinear.py: error: {e}", file=sys.stderr)
         return 1
     if args.json:

@@ -57,10 +57,13 @@ def step(args, words, dtype, scale, out):
     p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, preexec_fn=cli.dies_with_us())
     if p.returncode:
         raise RuntimeError(f"exit status {p.returncode}: {' '.join(argv)}\n{p.stderr.strip()}")
-    found = gradients(out)
-    if not found:
-        raise RuntimeError(f"{out} keeps no gradient: the configuration needs AdamW with beta1 = 0 and recovery.checkpoint_every 1")
-    return found
+    with open(os.path.join(out, "config.json"), encoding="utf-8") as f:
+        resolved = json.load(f)
+    betas = resolved["optimizer"]["params"].get("betas", [None])
+    if betas[0] != 0 or resolved["gradient_clipping"] != 0 or resolved["recovery"]["checkpoint_every"] != 1:
+        raise RuntimeError(f"{args.config}: no state is the gradient itself: set optimizer.params.betas to [0, 0.999], gradient_clipping to 0 and "
+                           "recovery.checkpoint_every to 1")
+    return gradients(out)
 
 
 def kind(name):

@@ -147,6 +147,26 @@ class Recipes(unittest.TestCase):
             self.assertEqual(status, 0, err)
 
 
+class Refusals(Runs):
+    def test_what_scripts_of_pages_refuse(self):
+        bloom = f"{RECIPES}/models/bloom-176b.json"
+        for argv, status, said in (
+                (["placement.py", "--model", bloom, "--batch", "8", "--pipe", "12"], 2, "70 blocks do not divide into --pipe 12 equal stages: --stages units"),
+                (["placement.py", "--model", bloom, "--batch", "8", "--tensor", "5"], 2, "n_embd 14336 of .* does not divide by --tensor 5"),
+                (["placement.py", "--model", bloom, "--batch", "7", "--data", "2"], 2, "--batch 7 is no multiple of --data x --micro = 2"),
+                (["placement.py", "--model", bloom, "--batch", "8", "--order", "tensor,data"], 2, "each of tensor, data, pipe once"),
+                (["placement.py", "--model", "demo", "--batch", "8"], 2, "demo is no config.json"),
+                (["placement.py", "--model", "nothing.json", "--batch", "8"], 2, "nothing.json"),
+                (["largest.py", "-c", f"{RECIPES}/dtypes.json"], 1, "model.name demo is no config.json: the number of blocks"),
+                (["largest.py", "-c", f"{RECIPES}/offload.json", "--limit", "5x"], 2, "'5x' is no size such as 512M"),
+                (["superlinear.py", "-c", f"{RECIPES}/dtypes.json"], 1, "sets no memory.device_bytes"),
+                (["superlinear.py", "-c", f"{RECIPES}/superlinear.json", "--workers", "2,0"], 2, "'2,0' is no list of whole numbers"),
+                (["underflow.py", "-c", f"{RECIPES}/dtypes.json", "--model", "tiny", "--threads", "1", "--batch", "1"], 1, r"set optimizer.params.betas to \[0, 0.999\]")):
+            with self.subTest(command=argv):
+                p = self.run_script(*argv, status=status, cwd=TOP)
+                self.assertRegex(p.stderr, said)
+
+
 class Figures(Runs):
     def test_memory_of_the_paper_s_row(self):
         shown = rows("memory", "predicted here (bytes)")

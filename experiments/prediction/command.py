@@ -12,6 +12,7 @@ from program import built
 
 from . import CannotPredict, dryrun, machine   # what needs packages is imported where it is used: --help needs none
 
+STEPS = 720720   # of the dry run: every number of local steps up to 16 divides it. Nothing that is predicted depends on it
 # Options that are the program's own: --batch of `train` and so on. The program checks them.
 PASSED = (("--model", "M", "as of `starring train`: a preset, a config.json, a directory"), ("--batch", "B", "sequences per micro-batch and worker"),
           ("--seq", "T", "tokens per sequence"), ("--dtype", "D", "fp32, bf16 or fp16"), ("--device", "D", "default: the machine's kind"),
@@ -57,7 +58,7 @@ def parser(about):
 
 def words_of(options, topology, described):
     """The words of `starring train` of one row."""
-    words = ["--topology", topology, "--workers", str(1 if topology == "local" else options.workers)]
+    words = ["--topology", topology, "--workers", str(1 if topology == "local" else options.workers), "--steps", str(STEPS)]
     if options.config:
         words += ["-c", options.config]
     if topology.startswith("ps:") and options.servers:

@@ -3,6 +3,7 @@
 Measured units count first; else the larger of flops / (peak x efficiency) and bytes / (bandwidth x efficiency). A straggler is drawn as
 shared/core/trouble.h describes it, from the same distributions; the draws are others than a run's.
 """
+import os
 import re
 
 import numpy as np
@@ -18,6 +19,11 @@ def kind_of(name):
     return re.sub(r"[ ._-]*\d+$", "", name)
 
 
+def model_of(words):
+    """A model's name: of a file or a directory its own, as the benches print it."""
+    return os.path.basename(words.rstrip("/")).removesuffix(".json")
+
+
 class Compute:
     """seconds(task) on one rank that has the device, or its threads' cores, for itself. `notes`: sentences on what the figures rest on."""
 
@@ -31,8 +37,8 @@ class Compute:
         """(the machine's units of this model, dtype and length, 1); of another batch, and where there is no device those of another model, with
         the factor that they take longer here by; (None, 1): there are none."""
         document, units = self.document, self.machine.units or []
-        words = (document.model, document.dtype, document.seq_len)
-        alike = [one for one in units if (one["model"], one["dtype"], one["seq_len"]) == words]
+        words = (model_of(document.model), document.dtype, document.seq_len)
+        alike = [one for one in units if (model_of(one["model"]), one["dtype"], one["seq_len"]) == words]
         for one in alike:
             if one["micro_batch_size"] == document.micro_batch_size:
                 return self._complete(one), 1

@@ -23,7 +23,8 @@ or published, and SimGrid's defaults (LV08: 0.97 of the bandwidth, 13 times the 
 A shaped link (burst_seconds) has a token bucket at each end: after it was idle so many seconds of its rate pass at once.
 
 Cores are a link too: a set of C cores has capacity C, and a rank that computes with T threads is a flow of rate at most T on it. Where a machine file says what its cores spend on a byte
-(transport_seconds_per_byte), a flow is over when both ends have computed for it as well.
+(transport_seconds_per_byte), a flow is over when both ends have computed for it as well; while a rank waits for a transfer by polling
+(waiting_share), its set of cores is smaller by that share: `waits` and `waited`.
 """
 import functools
 import heapq
@@ -201,7 +202,7 @@ class Platform:
         make("network", self.root, shape, callbacks, rate, latency * self.scale, shared).seal()
 
     def _cores(self, threads):
-        """(start, end, threads) of each endpoint's computing: a way over its own link, which each computation has for itself, and its set of
+        """(start, end, threads, set of cores) of each endpoint's computing: a way over its own link, which each computation has for itself, and its set of
         cores, which all share; None where nothing is shared."""
         sg, zone, shared = self.sg, None, {}
         found = [None] * len(self.nodes)
@@ -213,21 +214,21 @@ class Platform:
             if number not in shared:
                 shared[number] = self._way(zone, f"cores{number}", self.machine.cores["count"])
             used = min(threads[endpoint] if threads else self.machine.threads, self.machine.cores["count"])
-            start = self._way(zone, f"threads{endpoint}", used, sg.Link.SharingPolicy.FATPIPE)
-            found[endpoint] = start, shared[number], used
+            start = self._way(zone, f"threads{endpoint}", used, sg.Link.SharingPolicy.FATPIPE)[0]
+            found[endpoint] = start, shared[number][0], used, shared[number][1]
         if zone is not None:
             zone.seal()
         return found
 
     def _way(self, zone, name, cores, policy=None):
-        """A host behind a link of so many cores."""
+        """(a host behind a link of so many cores, the link)"""
         host, link = zone.create_host(name, WORK), zone.create_link(name + ".link", cores * WORK)
         link.set_latency(0)
         if policy is not None:
             link.set_sharing_policy(policy, None)
         link.seal()
         zone.add_route(host.netpoint, None, None, None, [self.sg.LinkInRoute(link)], True)
-        return host
+        return host, link
 
 
 # ---------------------------------------------------------------- the clock
@@ -246,6 +247,7 @@ class Simulation:
         self.transport = spends if any(spends) and any(self.platform.cores) else None
         self.burst = machine.network["burst_seconds"] * machine.rate * scale_latency   # bytes
         self.buckets = {}
+        self.waiting_share, self.waiting = cores.get("waiting_share", 0), {}   # by the name of a set of cores: transfers that are waited for
 
     def flow(self, src, dst, size, then, *args):
         if size < 1 or src == dst:
@@ -310,6 +312,18 @@ class Simulation:
             return
         self.flows.append(self.sg.Comm.sendto_async(core[0], core[1], max(1, int(seconds * threads * WORK))))
         self.thens.append((then, args))
+
+    def waits(self, endpoint, change=1):
+        """One more transfer is waited for at the endpoint, by polling."""
+        core = self.platform.cores[endpoint]
+        if core is None or not self.waiting_share:
+            return
+        link, count = core[3], self.machine.cores["count"]
+        self.waiting[link.name] = waiting = self.waiting.get(link.name, 0) + change
+        link.set_bandwidth(WORK * max(count / 2, count - self.waiting_share * waiting))   # pollers share as others do
+
+    def waited(self, endpoint):
+        self.waits(endpoint, -1)
 
     def after(self, seconds, then, *args):
         heapq.heappush(self.timers, (self.now + max(0, seconds), next(self.numbers), then, args))

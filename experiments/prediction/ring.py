@@ -231,6 +231,7 @@ class Flows:
         if plan.skipped(k, t):
             self._done(t, rank, k)
         elif plan.moves(k):
+            self.sim.waits(rank)
             overhead = plan.overhead(k)
             if overhead > 0:
                 self.sim.after(overhead, self._join, t, rank, k)
@@ -281,6 +282,7 @@ class Flows:
             self.open[at] -= 1
             if not self.open[at]:
                 del self.open[at]
+                self.sim.waited(rank)
                 self._done(t, rank, k)
 
     def run(self, first):

@@ -70,7 +70,7 @@ esac
         self.assertIn("The fastest: zero:1 and zero:2 (equally fast).", said)
         with open(os.path.join(self.folder, "asked"), encoding="utf-8") as f:
             asked = f.read()
-        self.assertIn("train --topology zero:1 --workers 2 --batch 3 --device cuda --straggle 0:2 --set seed=4 --lr 1 --dry-run --json\n", asked)
+        self.assertIn("train --topology zero:1 --workers 2 --steps 720720 --batch 3 --device cuda --straggle 0:2 --set seed=4 --lr 1 --dry-run --json\n", asked)
 
     @needs_simgrid
     def test_where_the_fastest_changes(self):

@@ -105,12 +105,12 @@ def in_child(function, *args):
 
 # ---------------------------------------------------------------- the platform
 def factors(count, dimensions):
-    """The smallest near-cubic sizes with at least `count` places."""
+    """The smallest near-cubic sizes with at least `count` places; none is 1, which a torus cannot have."""
     sizes = []
     for left in range(dimensions, 0, -1):
-        sizes.append(max(1, math.ceil(round(count ** (1 / left), 9))))
+        sizes.append(math.ceil(round(count ** (1 / left), 9)))
         count = math.ceil(count / sizes[-1])
-    return sizes
+    return [size for size in sizes if size > 1]
 
 
 def fat_tree_shape(nodes, oversubscription):
@@ -136,7 +136,8 @@ class Platform:
         self.by_node = {}
         for endpoint, node in enumerate(self.nodes):
             self.by_node.setdefault(node, []).append(endpoint)
-        self.order = sorted(self.by_node)
+        self.order, self.idle = sorted(self.by_node), itertools.count()
+        self.zones = any(len(inside) > 1 for inside in self.by_node.values())
         self._network()
         self.cores = self._cores(threads)
         self.root.seal()
@@ -155,14 +156,18 @@ class Platform:
         return link
 
     def _node(self, parent, node):
-        """A node's zone, or its host where it has one endpoint only: (what a route leads to, the way in or None)."""
-        sg, inside = self.sg, self.by_node[node]
-        if len(inside) == 1:
+        """A node's zone, or its host where every node has one endpoint only, because a zone of SimGrid's holds zones or hosts, not both:
+        (what a route leads to, the way in or None). node: None for an idle place."""
+        sg, inside = self.sg, self.by_node.get(node, [])
+        if node is None and not self.zones:
+            return parent.create_host(f"idle{next(self.idle)}", WORK).netpoint, None
+        if not self.zones:
             host = parent.create_host(f"e{inside[0]}", WORK)
             self.endpoints[inside[0]] = host
             return host.netpoint, None
-        zone = self._zone(sg.NetZone.create_star_zone, f"node{node}", parent)
-        way = zone.create_router(f"node{node}.way")
+        name = f"node{node}" if node is not None else f"idle{next(self.idle)}"
+        zone = self._zone(sg.NetZone.create_star_zone, name, parent)
+        way = zone.create_router(name + ".way")
         for endpoint in inside:
             host = self.endpoints[endpoint] = zone.create_host(f"e{endpoint}", WORK)
             link = self._link(zone, f"device{endpoint}", self.machine.node["bytes_per_second"], self.machine.node["latency_seconds"] / 2)
@@ -182,13 +187,9 @@ class Platform:
             zone.seal()
             return
 
-        def leaf(zone, _, number):   # a place that no node of ours has is an idle host
-            if number < count:
-                return self._node(zone, self.order[number])
-            return zone.create_host(f"idle{number}", WORK).netpoint, None
-        # SimGrid counts the leaves of a zone by the ids that it gives them, which need not begin with 0.
-        numbers = itertools.count()
-        callbacks = sg.ClusterCallbacks(lambda zone, where, _: leaf(zone, where, next(numbers)), None, None)
+        # SimGrid counts the leaves of a zone by the ids that it gives them, which need not begin with 0. A place that no node has is idle.
+        nodes = itertools.chain(self.order, itertools.repeat(None))
+        callbacks = sg.ClusterCallbacks(lambda zone, *_: self._node(zone, next(nodes)), None, None)
         create = sg.NetZone
         shared = sg.Link.SharingPolicy.SPLITDUPLEX
         if kind == "fat_tree":

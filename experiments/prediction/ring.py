@@ -441,9 +441,10 @@ class Patterns:
         def over(t, k):
             if t + 1 < self.steps and t + 1 not in left:
                 left[t + 1] = list(others)
-                left.pop(t - 1, None)
                 self._open(t + 1)
             self._over(t)
+            if not self.left[t]:
+                del left[t]   # nothing of it is left to begin
             for at, those in ((t, after[k]), (t + 1, after_step[k])):
                 for other in those if at < self.steps else ():
                     left[at][other] -= 1

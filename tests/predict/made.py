@@ -83,6 +83,27 @@ def reduced(workers, size, **more):
     return step
 
 
+def updated(workers, size):
+    """zero:1 in the small: gradients are reduced, updates gathered while the next forward runs; nothing needs the last units' gathers at once."""
+    step = Step(workers)
+    gathers = [19, 20, 21, 22]   # the positions of the gathers below
+    for u in range(4):
+        step.add("forward", "compute", previous=(gathers[u],), unit=u, micro=0)
+    last = None
+    for u in (3, 2, 1, 0):
+        backward = step.add("backward", "compute", unit=u, micro=0)
+        last = step.move("reduce_scatter", "reduce", size, (backward,), unit=u)
+    updates = [last] + [None] * 4
+    for u in range(4):
+        updates[u + 1] = step.add("update", "compute", (last,) if not u else (), unit=u, elements=250)
+    step.move("all_reduce", "reduce", 4, (updates[4],))   # the losses, which nobody waits for
+    step.add("decide", "compute")
+    step.add("norm", "compute")
+    for u in range(4):
+        assert step.move("all_gather", "gather", size, (updates[u + 1],), unit=u) == gathers[u]
+    return step
+
+
 def gathered(workers, size):
     """zero:3 in the small: each unit's weights are gathered one unit ahead, on a stream of their own, and its gradient reduced."""
     step = Step(workers)

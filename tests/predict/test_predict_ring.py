@@ -3,7 +3,7 @@
 import unittest
 
 import made
-from made import COMPUTING, GB, Step, gathered, made_machine, needs_simgrid, reduced
+from made import COMPUTING, GB, Step, gathered, made_machine, needs_simgrid, reduced, updated
 
 EXECUTORS = ("flows", "patterns")
 
@@ -159,10 +159,38 @@ class Formulas(unittest.TestCase):
         self.assertAlmostEqual(0.27 + 8 * 32 * 4 * 10e6 / GB, times[1], 1)
 
 
+def all_to_all(machine, nodes):
+    """(seconds, flows that arrived) of a flow of 1 MB between each two endpoints. Inside a child process."""
+    from prediction import network
+    simulation, arrived = network.Simulation(machine, nodes), []
+
+    def begin():
+        for i in range(len(nodes)):
+            for j in range(len(nodes)):
+                simulation.flow(i, j, 1e6, arrived.append, (i, j))
+    return simulation.run(begin), len(arrived)
+
+
+@needs_simgrid
+class Platforms(unittest.TestCase):
+    def test_any_endpoints_on_any_nodes(self):
+        """Nodes with one endpoint beside nodes with several, and numbers of nodes that no shape has."""
+        from prediction import network
+        for kind in ("switch", "fat_tree", "torus", "dragonfly"):
+            for nodes in ([0, 1], [0, 0], [0, 0, 1], [0, 0, 0, 0, 7], [3, 1, 1, 2], list(range(7)), list(range(33))):
+                with self.subTest(kind=kind, nodes=nodes):
+                    seconds, arrived = network.in_child(all_to_all, made_machine(network={"kind": kind}), nodes)
+                    self.assertEqual(len(nodes) ** 2, arrived)
+                    if len(set(nodes)) > 1 and kind != "torus":   # the busiest node's link is full
+                        busiest = max(nodes.count(n) * (len(nodes) - nodes.count(n)) for n in nodes)
+                        self.assertGreater(seconds, 0.999 * busiest * 1e6 / GB)
+
+
 @needs_simgrid
 class Agreement(unittest.TestCase):
     def test_both_executors_agree(self):
-        for name, document in (("zero:0", reduced(6, 30_000_000).document()), ("zero:3", gathered(6, 90_000_000).document("zero:3"))):
+        for name, document in (("zero:0", reduced(6, 30_000_000).document()), ("zero:3", gathered(6, 90_000_000).document("zero:3")),
+                               ("zero:1", updated(6, 90_000_000).document("zero:1"))):
             for kind in ("switch", "fat_tree", "torus", "dragonfly"):
                 for more in ({}, {"straggle": "2:2"}):
                     machine = made_machine(network={"kind": kind, "latency_seconds": 1e-4})

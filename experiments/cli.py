@@ -4,10 +4,12 @@ import errno
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 
 READER_LEFT = 141   # what a shell shows of a program that ended by SIGPIPE
 INTERRUPTED = 130   # and of one that ended by Ctrl-C
+DEBIANS = "/usr/bin/python3"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -32,6 +34,15 @@ def needs(*packages):
               f"{' '.join('python3-' + name for name in missing)}, or {sys.executable} -m pip install {' '.join(missing)}", file=sys.stderr)
         sys.exit(2)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small tables want no threads, which would disturb the runs that are measured
+
+
+def in_debians(package, argv):
+    """Goes on in Debian's Python, with the command line argv, where this one lacks the package and that one has it: some packages are
+    Debian's alone."""
+    asks = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    if importlib.util.find_spec(package) is None and os.path.realpath(sys.executable) != os.path.realpath(DEBIANS) and os.access(DEBIANS, os.X_OK):
+        if subprocess.run([DEBIANS, "-c", asks], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0:
+            os.execv(DEBIANS, [DEBIANS, *argv])
 
 
 def forget_output():

@@ -10,7 +10,7 @@ examples:
 Memory and bytes are the program's own (`starring train --dry-run`), and so is what a step does and in which order. The network is simulated
 with SimGrid, flow by flow; computing is what the machine file says of each unit. docs/predicting.md describes machine files, and what
 is simulated and what is not. The words behind "--" go to `starring train` as they stand.
-Needs Debian's Python with simgrid, numpy and scipy (`make deps`; /usr/bin/python3).
+Needs Python 3.9 with simgrid and numpy (`make deps`); goes on in /usr/bin/python3 where python3 is another that lacks simgrid.
 Exit status: 0 done; 2 the command line is wrong, or this cannot be predicted; 130 Ctrl-C.
 """
 import os
@@ -24,6 +24,7 @@ import cli
 def main(argv=None):
     from prediction import command
     options = command.parser(__doc__).parse_args(argv)
+    cli.in_debians("simgrid", sys.argv)
     cli.needs("simgrid", "numpy")
     return command.run(options)
 

@@ -7,7 +7,9 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import fixture  # noqa: E402, F401: finds experiments/
+import cli  # noqa: E402
 
+cli.in_debians("simgrid", sys.argv)
 from prediction import dryrun, machine  # noqa: E402
 
 WHY_NOT = next((f"no python3-{name}" for name in ("numpy", "simgrid") if importlib.util.find_spec(name) is None), None)

@@ -22,7 +22,7 @@ from .compute import Compute, Trouble
 from .dryrun import Task
 from .result import WARM_UP, Outcome
 
-FLOWS_MOST = 400_000   # that are simulated one by one: some seconds
+FLOWS_MOST = 100_000   # that are simulated one by one: a few seconds; four times as many where ranks share cores, which only flows see in full
 FLOW_RANKS = 64
 PART_OF = {"forward": "forward", "backward": "backward", "begin": "host"}   # all other computing is the optimizer's
 
@@ -609,7 +609,8 @@ def execute(document, machine, straggle=None, delay=None, steps=200, seed=1, exe
     counted = -(-(steps if trouble.drawn else 2) // cycle) * cycle
     flows = sum(plan.ranks * plan.kind(k, 0).flows_of_rank for k in range(plan.count) if plan.moves(k)) * (warm + counted)
     if executor is None:
-        executor = "flows" if plan.ranks <= FLOW_RANKS and flows <= FLOWS_MOST else "patterns"
+        most = FLOWS_MOST * (1 if machine.cores_of(0) is None else 4)
+        executor = "flows" if plan.ranks <= FLOW_RANKS and flows <= most else "patterns"
     if executor == "flows":
         split, how = network.in_child(run_flows, plan, trouble, warm + counted, warm)
     else:

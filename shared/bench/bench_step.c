@@ -249,8 +249,8 @@ static void begin_step(struct step *b, bool again) {
     b->waits_before = dev_host_waits(b->dev);
 }
 
-static void on_start(void *ctx, const struct config *c, const struct model_spec *s, int64_t params) {
-    (void)c, (void)s, (void)params;
+static void on_start(void *ctx, const struct config *c, const struct model_spec *s, const struct layout *l) {
+    (void)c, (void)s, (void)l;
     begin_step(ctx, true);
 }
 

@@ -41,7 +41,7 @@ static int put_textbook(cJSON *doc, const struct job *j, const struct topology_r
     cJSON_AddStringToObject(line, "topology", v.name);
     rank_figures_put_predicted(all, &report);
     figures_take(line, rank_figures(), IN_TEXTBOOK, all);
-    cJSON_AddStringToObject(line, "formula", row->formula(&c, role).memory);
+    cJSON_AddStringToObject(line, "formula", topology_formula_of(&c, role).memory);
     cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "textbook"), line);
     cJSON_Delete(all);
     return 0;
@@ -50,22 +50,26 @@ static int put_textbook(cJSON *doc, const struct job *j, const struct topology_r
 // ---------------------------------------------------------------- the step
 #define TASKS_MAX (1 << 20)  // of a document; a step of a million micro-batches has none
 
-// A unit's flops of one micro-batch. In training the head computes in its backward pass only.
+// The flops of one micro-batch of the model's unit u. In training the head computes in its backward pass only.
 static void put_unit(cJSON *list, const struct job *j, int u) {
     const struct config *c = j->config;
-    const struct unit *unit = &j->layout->units[u];
-    const bool head = u == j->layout->count - 1;
+    const struct layout *model = layout_of_model(j->layout);
+    const int trained = layout_trained(j->layout, u);
+    const struct unit *unit = trained < 0 ? &model->units[u] : &j->layout->units[trained];
+    const bool head = u == model->count - 1;
     double tokens = (double)(c->micro_batch * c->seq), seq = (double)c->seq, elements = 0;
     struct unit_flops once = model_unit_flops(&j->spec, u, seq),
                       again = recompute_unit_flops(&c->recompute, &j->spec, u, seq);
     double forward = tokens * (once.products + once.attention);
+    double backward = tokens * (once.gradients + 2 * once.attention);
     cJSON *o = cJSON_CreateObject();
-    for (int i = 0; i < unit->count; i++) elements += (double)unit->tensors[i].numel;
+    for (int i = 0; i < unit->count && trained >= 0; i++) elements += (double)unit->tensors[i].numel;
     cJSON_AddStringToObject(o, "name", unit->name);
     json_put(o, "elements", elements);
-    json_put(o, "padded", (double)unit->n_pad);
+    json_put(o, "padded", trained < 0 ? 0 : (double)unit->n_pad);
     json_put(o, "forward_flops", head ? 0 : forward);
-    json_put(o, "backward_flops", (head ? 3 : 2) * forward + tokens * (again.products + again.attention));
+    json_put(o, "backward_flops",
+             (head ? forward : 0) + backward + tokens * (again.products + again.attention));
     cJSON_AddItemToArray(list, o);
 }
 
@@ -88,7 +92,11 @@ static int put_step(cJSON *doc, const struct job *j, int rank, struct step_tasks
     json_put(step, "micro_batches", (double)c->accumulation);
     json_put(step, "every", c->local_steps.steps ? (double)c->local_steps.steps : 1);
     units = cJSON_AddArrayToObject(step, "units");
-    for (int u = 0; u < j->layout->count; u++) put_unit(units, j, u);
+    // What is trained, then what is not (step_tasks_frozen).
+    const int all = layout_of_model(j->layout)->count;
+    for (int frozen = 0; frozen < 2; frozen++)
+        for (int u = 0; u < all; u++)
+            if (frozen == (layout_trained(j->layout, u) < 0)) put_unit(units, j, u);
     if (c->row->step_facts && c->row->step_facts(c, j->layout, step)) return -1;
     json_put(cJSON_AddObjectToObject(step, "workers"), "rank", rank);
     *t = (struct step_tasks){
@@ -104,7 +112,7 @@ static int build(cJSON *doc, const struct job *j, struct step_tasks *step) {
     struct forecast f;
     if (forecast_of(j, &f)) return -1;
     figures_put_predicted(doc, summary_figures(), c);
-    figures_put_predicted(doc, run_figures(), &(struct run_facts){.params = j->layout->params});
+    figures_put_predicted(doc, run_figures(), &(struct run_facts){.params = j->layout->params, .frozen_params = j->layout->frozen});
     for (int i = 0; i < f.count; i++) put_ranks(doc, c, &f.ranks[i]);
     int worker = busiest_worker(&f);
     forecast_free(&f);
@@ -168,9 +176,9 @@ static void print_ranks(FILE *f, const cJSON *doc) {
 }
 
 static void print(FILE *f, const cJSON *doc, const struct config *c) {
-    char a[32], b[24];
-    fprintf(f, "%s: %s parameters, %s, %s, %.0f worker%s", word(doc, "model"),
-            format_count(a, (int64_t)json_number(doc, "params")), word(doc, "dtype"), word(doc, "topology"),
+    char a[96], b[24];
+    fprintf(f, "%s: %s, %s, %s, %.0f worker%s", word(doc, "model"),
+            format_params(a, (int64_t)json_number(doc, "params"), (int64_t)json_number(doc, "frozen_params")), word(doc, "dtype"), word(doc, "topology"),
             json_number(doc, "workers"), json_number(doc, "workers") > 1 ? "s" : "");
     if (json_number(doc, "servers") > 0)
         fprintf(f, ", %.0f server%s", json_number(doc, "servers"),

@@ -84,6 +84,15 @@ const char *format_count(char text[32], int64_t n) {
     return text;
 }
 
+const char *format_params(char text[96], int64_t trained, int64_t frozen) {
+    char a[32], b[32];
+    if (frozen)
+        snprintf(text, 96, "%s of %s parameters trained", format_count(a, trained), format_count(b, trained + frozen));
+    else
+        snprintf(text, 96, "%s parameters", format_count(a, trained));
+    return text;
+}
+
 const char *format_left(char text[32], double seconds) {
     int minutes = (int)fmin(seconds / 60, 1e8);
     if (minutes < 60)

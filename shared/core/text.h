@@ -18,6 +18,8 @@ const char *format_bytes(char text[24], double bytes);
 int text_bytes(const char *text, int64_t *out);
 // "1,234,567". Returns text.
 const char *format_count(char text[32], int64_t n);
+// "124,439,808 parameters", or where LoRA freezes some "294,912 of 124,734,720 parameters trained".
+const char *format_params(char text[96], int64_t trained, int64_t frozen);
 // "3:20 left", "2 h 05 min left". Returns text.
 const char *format_left(char text[32], double seconds);
 // "2024-01-31T23:59:59Z". Returns text.

@@ -70,17 +70,31 @@ struct lora_rows lora_rows_of(const struct model_spec *s, enum lora_linear l, in
     return (struct lora_rows){part ? hd + (part - 1) * kvd : 0, part ? kvd : hd, columns[l]};  // q, k, v
 }
 
+// The parameters of a block's adapters.
+static double adapter_params(const struct model_spec *s) {
+    double n = 0;
+    for (int l = 0; l < LORA_LINEARS; l++)
+        for (int p = 0; p < s->lora.parts[l]; p++) {
+            struct lora_rows of = lora_rows_of(s, l, p);
+            if (s->lora.mask[l] >> p & 1) n += (double)s->lora.r * (double)(of.rows + of.columns);
+        }
+    return n;
+}
+
 struct unit_flops model_unit_flops(const struct model_spec *s, int unit, double seq) {
     double c = s->channels, hd = (double)s->heads * s->head_size, kvd = (double)s->kv_heads * s->head_size;
     if (unit == 0) return (struct unit_flops){0};  // a lookup is no product
-    if (unit > s->layers) return (struct unit_flops){.products = 2.0 * (double)s->vocab * c};
+    bool head = unit > s->layers, frozen = s->lora.r > 0;
     double block = (hd + 2.0 * kvd) * c + hd * c + c * (double)(model_up_width(s) + s->ffn);
-    return (struct unit_flops){.products = 2.0 * block, .attention = 4.0 * seq * hd};
+    double params = head ? (double)s->vocab * c : block, adapters = head || !frozen ? 0 : adapter_params(s);
+    return (struct unit_flops){.products = 2.0 * (params + adapters),
+                               .attention = head ? 0 : 4.0 * seq * hd,
+                               .gradients = (frozen ? 2.0 : 4.0) * params + 4.0 * adapters};
 }
 
 struct token_flops model_flops_per_token(const struct model_spec *s, double seq) {
     struct unit_flops block = model_unit_flops(s, 1, seq), head = model_unit_flops(s, s->layers + 1, seq);
-    double products = 3.0 * (s->layers * block.products + head.products);
+    double products = s->layers * (block.products + block.gradients) + head.products + head.gradients;
     double attention = 3.0 * s->layers * block.attention;
     return (struct token_flops){.full = products + attention, .causal = products + 0.5 * attention};
 }

@@ -77,8 +77,8 @@ static inline int64_t model_up_width(const struct model_spec *s) {
     return s->traits.mlp == MLP_SWIGLU ? 2 * (int64_t)s->ffn : s->ffn;
 }
 
-// Flops of forward and backward per token, without recomputation: 6 x the parameters in matrix products (a
-// lookup is none), and for attention
+// Flops of forward and backward per token, without recomputation: 6 x the parameters in matrix products (a lookup is none),
+// 4 x those that LoRA freezes, which have no gradient; and for attention
 //     in full   12 L T H D   every position sees all T (PaLM, appendix B; nanoGPT)
 //     causal     6 L T H D   position t sees t of them, on average half; only these are computed.
 //               llm.c counts this way (gpt2_estimate_mfu, commit f1e2ace; its 6N takes all parameters, padding
@@ -90,13 +90,13 @@ struct token_flops {
 // more.
 struct token_flops model_flops_per_token(const struct model_spec *s, double seq);
 // Flops per token of the forward pass of a unit (0 the embedding, 1 .. layers the blocks, then the head): of its products,
-// and of attention in full. The backward pass has twice as many.
+// and of attention in full. The backward pass has `gradients` and twice as many of attention.
 struct unit_flops {
-    double products, attention;
+    double products, attention, gradients;
 };
 struct unit_flops model_unit_flops(const struct model_spec *s, int unit, double seq);
 // The two countings as text, for tables and documents.
-#define FLOPS_FULL   "6 x parameters in matrix products + 12 L T H D"
-#define FLOPS_CAUSAL "6 x parameters in matrix products + 6 L T H D"
+#define FLOPS_FULL   "6 x parameters in matrix products (4 x if frozen) + 12 L T H D"
+#define FLOPS_CAUSAL "6 x parameters in matrix products (4 x if frozen) + 6 L T H D"
 
 #endif

@@ -97,10 +97,17 @@ static void grad_ready(struct walk *w, int u, bool last) {
 
 static void micro_batch(struct walk *w, bool first, bool last) {
     bool local = w->t->every > 0;  // the topology takes part only in rounds
+    const int head = layout_of_model(w->l)->count - 1;
+    const bool frozen = w->l->model;  // then embedding and head have only frozen weights
+    if (frozen) step_task_unit(step_tasks_add(w->t, TASK_FORWARD, ON_COMPUTE), step_tasks_frozen(w->l, 0));
     for (int u = 0; u < w->l->count; u++) {
         if (!local || first) acquire(w, u, PASS_FORWARD);
         if (!local && u < w->l->count - 1) prefetch(w, u + 1, PASS_FORWARD);
         compute(w, TASK_FORWARD, u);
+    }
+    if (frozen) {
+        step_task_unit(step_tasks_add(w->t, TASK_FORWARD, ON_COMPUTE), step_tasks_frozen(w->l, head));
+        step_task_unit(step_tasks_add(w->t, TASK_BACKWARD, ON_COMPUTE), step_tasks_frozen(w->l, head));
     }
     for (int u = w->l->count - 1; u >= 0; u--) {
         bool tied = w->l->tied && u == w->l->count - 1;

@@ -99,6 +99,9 @@ struct step_task {
     struct task_previous previous;
 };
 
+// The index of a unit of the model that has nothing to train: after the layout's units.
+static inline int step_tasks_frozen(const struct layout *l, int u) { return l->count + (u > 0); }
+
 struct step_tasks {
     // Set before the walk.
     int64_t micro_batches;  // A; 0: one

@@ -392,6 +392,7 @@ int plan_search(struct plan_question *q, struct plan *out) {
     device_resolve(out->config);
     int rc = job_open(&j, out->config, true);
     out->params = rc ? 0 : j.layout->params;
+    out->frozen_params = rc ? 0 : j.layout->frozen;
     job_close(&j);
     if (rc) return -1;
     limit_to_here(q, out->config);

@@ -107,7 +107,7 @@ struct plan {
     bool tried;                   // at least one candidate was predicted
     bool as_bytes;                // of each candidate
     struct config *config;        // the question's own configuration, for the table's header; owned
-    int64_t params;
+    int64_t params, frozen_params;
 };
 
 // Sets the limits that the caller did not name: this machine's memory and disk, or none if the plan is for GPUs that

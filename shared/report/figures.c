@@ -406,8 +406,16 @@ void rank_report_predict(struct rank_report *r, const struct config *c, const st
     r->transport_bound_bytes = c->row->allowance ? (size_t)c->row->allowance(c, r->role, p).held_bytes : 0;
 }
 
+struct topology_formula topology_formula_of(const struct config *c, const char *role) {
+    struct topology_formula f = c->row->formula(c, role);
+    size_t n = strlen(f.memory);
+    if (c->lora.r && !strcmp(role, "worker"))
+        snprintf(f.memory + n, sizeof f.memory - n, "%s%zuF", n ? "+" : "", dtype_size(c->dtype));
+    return f;
+}
+
 void rank_figures_list(cJSON *doc, const struct config *c, const cJSON *report) {
-    const struct topology_formula formula = c->row->formula(c, json_text(report, "role", ""));
+    const struct topology_formula formula = topology_formula_of(c, json_text(report, "role", ""));
     const struct {
         const char *list, *formula;
         unsigned in;
@@ -446,7 +454,9 @@ static void put_built_for(cJSON *o, const char *key, const void *from) {
 #define TOP   .in = IN_TOP
 
 static const struct figure of_runs[] = {
-    {"params", NULL, "parameters, without padding", AT(params), .predicted = true, TOP},
+    {"params", NULL, "P, the parameters that are trained, without padding", AT(params), .predicted = true, TOP},
+    {"frozen_params", NULL, "F, those that LoRA freezes", AT(frozen_params), .predicted = true, .when = "LoRA",
+     FIGURE_IF(run_facts, frozen_params), TOP},
     {"cpu_kernel", NULL, "the kernel of matrix products; null: not computed on a CPU", OBJECT,
      .type = "object or null", FIGURE_IF(run_facts, cpu_kernel), TOP},
     {"cpu_kernel.name", NULL,

@@ -65,12 +65,13 @@ static void draw(struct progress *p, int64_t step) {
     p->bar_shown = true;
 }
 
-void progress_start(struct progress *p, const struct config *c, const struct model_spec *s, int64_t params) {
-    char count[32];
+void progress_start(struct progress *p, const struct config *c, const struct model_spec *s,
+                    const struct layout *l) {
+    char count[96];
     p->steps = c->steps;
     p->per_print = c->steps_per_print > 0 ? c->steps_per_print : 1;
     p->start_s = now_seconds();
-    fprintf(p->o.file, "%s: %s parameters, %s, %s, %d worker%s", s->name, format_count(count, params),
+    fprintf(p->o.file, "%s: %s, %s, %s, %d worker%s", s->name, format_params(count, l->params, l->frozen),
             dtype_name(c->dtype), c->topology, c->workers, c->workers == 1 ? "" : "s");
     int servers = config_ranks(c, "server");
     if (servers) fprintf(p->o.file, ", %d server%s", servers, servers == 1 ? "" : "s");

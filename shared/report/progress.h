@@ -18,7 +18,8 @@ struct progress_options {
 };
 
 struct progress *progress_create(const struct progress_options *o);
-void progress_start(struct progress *p, const struct config *c, const struct model_spec *s, int64_t params);
+void progress_start(struct progress *p, const struct config *c, const struct model_spec *s,
+                    const struct layout *l);
 void progress_step(struct progress *p, const struct step_record *r);
 void progress_destroy(struct progress **p);  // erases the bar
 

@@ -168,7 +168,8 @@ struct run_flops {
 
 // Facts that only worker 0 has, in addition to its report.
 struct run_facts {
-    int64_t params;  // P, without padding
+    int64_t params;         // P, without padding
+    int64_t frozen_params;  // F, of LoRA
     struct run_flops flops;
     double tokens_per_sequence, padding;  // without padding; share of padding in what was computed
     double wall_seconds;                  // from the start of the rank to its end

@@ -110,7 +110,7 @@ static const char *s_of(double count) { return count == 1 ? "" : "s"; }
 
 // "run         ps:sync, 2 workers, 1 server, fp32, demo (0.9M parameters)", without its end.
 static void print_run(FILE *f, const cJSON *s) {
-    char count[32];
+    char count[96];
     double workers = json_number(s, "workers"), servers = json_number(s, "servers"),
            round = json_number(s, "local_steps");
     fputc('\n', f);
@@ -118,8 +118,8 @@ static void print_run(FILE *f, const cJSON *s) {
     fprintf(f, "run         %s, %.0f worker%s", text(s, "topology"), workers, s_of(workers));
     if (servers > 0) fprintf(f, ", %.0f server%s", servers, s_of(servers));
     if (round > 0) fprintf(f, ", %.0f local step%s a round", round, s_of(round));
-    fprintf(f, ", %s, %s (%s parameters)", text(s, "dtype"), text(s, "model"),
-            format_count(count, (int64_t)json_number(s, "params")));
+    fprintf(f, ", %s, %s (%s)", text(s, "dtype"), text(s, "model"),
+            format_params(count, (int64_t)json_number(s, "params"), (int64_t)json_number(s, "frozen_params")));
 }
 
 // Not printed if everything is on one machine and this program started it.

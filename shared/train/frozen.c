@@ -28,6 +28,8 @@ void frozen_predict(const struct layout *l, enum dtype dt, size_t bytes[MEM_CLAS
     for (int c = 0; c < MEM_CLASSES; c++) bytes[c] += a.bytes[c];
 }
 
+size_t frozen_formula(const struct layout *l, enum dtype dt) { return (size_t)l->frozen * dtype_size(dt); }
+
 struct frozen *frozen_create(struct device *dev, const struct layout *l, enum dtype dt, bool *failed) {
     *failed = false;
     if (!l->model) return NULL;

@@ -11,6 +11,8 @@
 struct frozen;
 // Adds the bytes that frozen_create takes.
 void frozen_predict(const struct layout *l, enum dtype dt, size_t bytes[MEM_CLASSES]);
+// The textbook's bytes: F, of the run's type.
+size_t frozen_formula(const struct layout *l, enum dtype dt);
 // Takes the memory. Returns NULL if nothing is frozen, or after fail() with *failed set.
 struct frozen *frozen_create(struct device *dev, const struct layout *l, enum dtype dt, bool *failed);
 void frozen_destroy(struct frozen **f);

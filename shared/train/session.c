@@ -108,9 +108,10 @@ static int warm_up(struct model *m, const struct model_options *o, bool accumula
     return rc;
 }
 
-static void on_start(void *ctx, const struct config *c, const struct model_spec *s, int64_t params) {
+static void on_start(void *ctx, const struct config *c, const struct model_spec *s,
+                     const struct layout *l) {
     struct session *x = ctx;
-    if (x->progress) progress_start(x->progress, c, s, params);
+    if (x->progress) progress_start(x->progress, c, s, l);
 }
 
 static void on_step(void *ctx, const struct step_record *r) {
@@ -269,6 +270,7 @@ static int write_report(struct session *x, struct train_result *result) {
     bool whole = data_documents(j->data) && n->tokens > 0;
     double seq = whole ? n->squares / (double)n->tokens : (double)j->config->seq;
     struct run_facts facts = {.params = j->layout->params,
+                              .frozen_params = j->layout->frozen,
                               .flops = {model_flops_per_token(&j->spec, seq),
                                         recompute_flops_per_token(&j->config->recompute, &j->spec, seq)},
                               .tokens_per_sequence = whole ? (double)n->tokens / (double)result->sequences

@@ -707,6 +707,7 @@ static void fill_report(struct train *x) {
     dev_usage(x->t->dev, &usage);
     memcpy(r->peak_bytes, usage.peak_bytes, sizeof r->peak_bytes);
     r->memory = x->t->memory;
+    r->memory.formula_bytes += frozen_formula(x->l, x->c->dtype);
     train_predict(x->c, x->o->spec, x->l, x->t->rank, saver_state_bytes(x->o->saver),
                   !dev_host_memory(x->t->dev), saver_takes_snapshots(x->o->saver), r->memory.predicted_bytes);
     r->rss_bytes = peak_rss_bytes();
@@ -757,7 +758,7 @@ static int run(struct train *x) {
     struct timeline_options to = {t->compute, x->l, c->accumulation, t->size, c->trace, x->o->watch};
     if (!(t->timeline = x->r->timeline = timeline_create(&to))) return -1;
     const struct train_observer *o = x->o->observer;
-    if (o && o->on_start) o->on_start(o->ctx, c, x->o->spec, x->l->params);
+    if (o && o->on_start) o->on_start(o->ctx, c, x->o->spec, x->l);
     if (run_steps(x) || check_learned(x) || finish(x)) return -1;
     // 4. Time and memory: transfers of the last step are done, the peers have reported when they were ready, and every
     // rank still holds its memory. If the device or the kernel cannot report its memory, the report has no such

@@ -36,7 +36,7 @@ struct train_result {
 
 // Receives every step from rank 0's loop, on the main thread. Other ranks pass NULL. on_start may be NULL.
 struct train_observer {
-    void (*on_start)(void *ctx, const struct config *c, const struct model_spec *s, int64_t params);
+    void (*on_start)(void *ctx, const struct config *c, const struct model_spec *s, const struct layout *l);
     void (*on_step)(void *ctx, const struct step_record *r);
     void *ctx;
 };

@@ -100,13 +100,29 @@ static int check_local_steps(const struct config *c) {
     return c->local_steps.steps && why ? fail("local_steps.steps: %s", why) : 0;
 }
 
+// What LoRA freezes is not in what these settings know.
+static int check_lora(const struct config *c) {
+    if (!c->lora.r) return 0;
+    if (c->hpz > 1 && c->hpz < c->workers)
+        return fail(
+            "zero_optimization.zero_hpz_partition_size %lld: its copies are of trained weights, and with lora.r %d nearly all "
+            "are frozen: leave one of them out",
+            (long long)c->hpz, c->lora.r);
+    if (c->offload_param.device != OFFLOAD_NONE)
+        return fail(
+            "zero_optimization.offload_param: it keeps trained weights on the host, and with lora.r %d nearly all are frozen, "
+            "1/N of them on each rank: leave one of them out",
+            c->lora.r);
+    return 0;
+}
+
 static int check(const struct config *c) {
     if (ranks_check(c) || check_local_steps(c)) return -1;
     if (config_group(c) && c->reduce_native)
         return fail(
             "reduce_group %lld: with \"reduce\": \"native\" the library sums in its own order; leave one of them out",
             (long long)c->reduce_group);
-    if (check_hpz(c)) return -1;
+    if (check_hpz(c) || check_lora(c)) return -1;
     if (c->no_sync && check_no_sync(c)) return -1;
     return c->optimizer.row->onebit ? check_onebit(c) : 0;
 }
@@ -137,6 +153,10 @@ static int step_tasks(const struct config *c, const struct layout *l, int rank, 
     z.device_memory = config_device(c)->gpu;
     z.source = &source;
     return zero_step_tasks(&z, t);
+}
+
+static bool shards_frozen(const struct config *c) {
+    return zero_policy_of(c->variant)->weights == RESIDENT_SHARD;
 }
 
 static struct topology_formula formula(const struct config *c, const char *role) {
@@ -268,6 +288,7 @@ const struct topology_row topology_zero = {
     .predict = predict,
     .step_tasks = step_tasks,
     .formula = formula,
+    .shards_frozen = shards_frozen,
     .allowance = allowance,
     .describe = describe,
     .explain = explain,

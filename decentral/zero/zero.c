@@ -52,8 +52,24 @@ int zero_begin_micro(struct topology *t, int index, int count) {
 }
 
 // ---------------------------------------------------------------- forward and backward: weights
-static struct zero_slot *slot_of(struct zero *z, int u) {
-    return &z->weight_slots[unit_schedule_slot(&z->schedule, u)];
+// The sharded weights that are trained, or those that are frozen.
+struct sharded {
+    struct unit_schedule *schedule;
+    struct zero_slot *slots;
+    const struct layout *layout;
+    bool frozen;
+};
+
+static struct sharded trained_of(struct zero *z) {
+    return (struct sharded){&z->schedule, z->weight_slots, z->opt.layout, false};
+}
+
+static struct sharded frozen_of(struct zero *z) {
+    return (struct sharded){&z->frozen.schedule, z->frozen.slots, z->opt.layout->rest, true};
+}
+
+static struct zero_slot *slot_of(const struct sharded *w, int u) {
+    return &w->slots[unit_schedule_slot(w->schedule, u)];
 }
 
 // Gathers the whole of u from the group's secondary shards.
@@ -82,20 +98,32 @@ static void gather_all(struct zero *z, int u, void *whole, enum pass pass) {
              (size_t)part * dtype_size(z->opt.dtype));
 }
 
+static void start_frozen(struct zero *z, int u, enum pass pass) {
+    const struct layout *l = z->opt.layout->rest;
+    struct zero_slot *s = &z->frozen.slots[unit_schedule_slot(&z->frozen.schedule, u)];
+    collective_all_gather(pass == PASS_EVAL ? z->eval_gather : z->gather, z->gather_stream,
+                          z->frozen.shard[u], s->buf, (size_t)unit_shard(l, u), z->opt.dtype);
+}
+
 // Starts the all-gather of u in its slot, which is not held.
-static void start_gather(struct zero *z, int u, enum pass pass) {
-    struct zero_slot *s = slot_of(z, u);
-    int64_t n = z->opt.layout->units[u].n_pad, hpz = zero_hpz(&z->opt);
-    bool within = hpz && unit_schedule_is_repeat(&z->schedule, u, pass);
-    uint64_t bytes = within ? (uint64_t)(n / hpz * (hpz - 1)) * dtype_size(z->opt.dtype) : zero_moved(z, u);
-    struct zero_move m = {TRANSFER_WEIGHTS, u, bytes, {s->idle_at, z->units[u].updated_at}};
+static void start_gather(struct zero *z, const struct sharded *w, int u, enum pass pass) {
+    struct zero_slot *s = slot_of(w, u);
+    int64_t n = w->layout->units[u].n_pad, hpz = zero_hpz(&z->opt);
+    bool within = !w->frozen && hpz && unit_schedule_is_repeat(w->schedule, u, pass);
+    int64_t peers = within ? hpz : z->base.size;
+    struct zero_move m = {TRANSFER_WEIGHTS,
+                          w->frozen ? layout_trained(z->opt.layout, u) : u,
+                          (uint64_t)(n / peers * (peers - 1)) * dtype_size(z->opt.dtype),
+                          {s->idle_at, w->frozen ? 0 : z->units[u].updated_at}};
     // 1. Wait until compute has used the slot's last weights, and u's last update is done.
     stream_wait_event(z->gather_stream, s->idle);
-    stream_wait_event(z->gather_stream, z->units[u].updated);
+    if (!w->frozen) stream_wait_event(z->gather_stream, z->units[u].updated);
     // 2. Gather. Gathers of PASS_EVAL are no transfers of the timeline.
     if (pass == PASS_EVAL) zero_serialize_begin(z, z->gather_stream, 0);
     s->move = pass == PASS_EVAL ? 0 : zero_move_begin(z, z->gather_stream, &m);
-    if (within)
+    if (w->frozen)
+        start_frozen(z, u, pass);
+    else if (within)
         gather_within(z, u, s->buf);
     else
         gather_all(z, u, s->buf, pass);
@@ -103,45 +131,72 @@ static void start_gather(struct zero *z, int u, enum pass pass) {
     // 3. Compute may use the slot.
     event_record(s->ready, z->gather_stream);
     s->unit = u;
-    unit_schedule_gathered(&z->schedule, u, pass);
+    unit_schedule_gathered(w->schedule, u, pass);
+}
+
+static void prefetch(struct zero *z, const struct sharded *w, int u, enum pass pass) {
+    if (z->policy->weights != RESIDENT_SHARD || z->opt.no_overlap) return;
+    for (int k = 0, v; (v = unit_schedule_ahead(w->schedule, u, pass, k)) >= 0; k++)
+        if (!unit_schedule_holds(w->schedule, v, pass) && !slot_of(w, v)->held) start_gather(z, w, v, pass);
 }
 
 void zero_prefetch(struct topology *t, int u, enum pass pass) {
-    struct zero *z = zero_of(t);
-    if (z->policy->weights != RESIDENT_SHARD || z->opt.no_overlap) return;
-    for (int k = 0, v; (v = unit_schedule_ahead(&z->schedule, u, pass, k)) >= 0; k++)
-        if (!unit_schedule_holds(&z->schedule, v, pass) && !slot_of(z, v)->held) start_gather(z, v, pass);
+    const struct sharded w = trained_of(zero_of(t));
+    prefetch(zero_of(t), &w, u, pass);
 }
 
-// Makes compute wait for u's weights; view->weights receives them. Returns 0, or -1 after logging.
-static int acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view *view) {
-    struct zero_unit *zu = &z->units[u];
-    if (z->policy->weights == RESIDENT_FULL) {
-        timeline_wait(z->base.timeline, z->opt.compute, zu->gathered, zu->gather);
-        view->weights = zu->weights;
-        return 0;
-    }
-    struct zero_slot *s = slot_of(z, u);
-    if (!unit_schedule_holds(&z->schedule, u, pass)) {
+// Makes compute wait for u's weights in their slot; *weights receives them. Returns 0, or -1 after logging.
+static int acquire_slot(struct zero *z, const struct sharded *w, int u, enum pass pass,
+                        const void **weights) {
+    struct zero_slot *s = slot_of(w, u);
+    if (!unit_schedule_holds(w->schedule, u, pass)) {
         if (s->held)
             return fail("rank %d, step %lld: unit %s is asked for while unit %s still holds its slot",
-                        z->base.rank, (long long)z->step, z->opt.layout->units[u].name,
-                        z->opt.layout->units[s->unit].name);
-        start_gather(z, u, pass);
+                        z->base.rank, (long long)z->step, w->layout->units[u].name,
+                        w->layout->units[s->unit].name);
+        start_gather(z, w, u, pass);
     }
     timeline_wait(z->base.timeline, z->opt.compute, s->ready, s->move);
     s->held = true;
-    view->weights = s->buf;
+    *weights = s->buf;
+    return 0;
+}
+
+static int acquire_weights(struct zero *z, int u, enum pass pass, struct unit_view *view) {
+    struct zero_unit *zu = &z->units[u];
+    const struct sharded w = trained_of(z);
+    if (z->policy->weights == RESIDENT_SHARD) return acquire_slot(z, &w, u, pass, &view->weights);
+    timeline_wait(z->base.timeline, z->opt.compute, zu->gathered, zu->gather);
+    view->weights = zu->weights;
     return 0;
 }
 
 // at: the timeline's mark, if the caller has set it already; else 0.
-static void release_weights(struct zero *z, int u, uint64_t at) {
-    if (z->policy->weights == RESIDENT_FULL) return;
-    struct zero_slot *s = slot_of(z, u);
+static void release_slot(struct zero *z, struct zero_slot *s, uint64_t at) {
     event_record(s->idle, z->opt.compute);
     s->idle_at = at ? at : timeline_mark(z->base.timeline);
     s->held = false;
+}
+
+static void release_weights(struct zero *z, int u, uint64_t at) {
+    const struct sharded w = trained_of(z);
+    if (z->policy->weights == RESIDENT_SHARD) release_slot(z, slot_of(&w, u), at);
+}
+
+void zero_prefetch_frozen(struct topology *t, int u, enum pass pass) {
+    const struct sharded w = frozen_of(zero_of(t));
+    prefetch(zero_of(t), &w, u, pass);
+}
+
+int zero_acquire_frozen(struct topology *t, int u, enum pass pass, const void **weights) {
+    const struct sharded w = frozen_of(zero_of(t));
+    return acquire_slot(zero_of(t), &w, u, pass, weights);
+}
+
+int zero_release_frozen(struct topology *t, int u) {
+    const struct sharded w = frozen_of(zero_of(t));
+    release_slot(zero_of(t), slot_of(&w, u), 0);
+    return 0;
 }
 
 // ---------------------------------------------------------------- backward: gradients
@@ -369,6 +424,8 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     else
         launch_update(z, in);
     unit_schedule_invalidate(&z->schedule);
+    if (zero_shards_frozen(z))
+        unit_schedule_invalidate(&z->frozen.schedule);  // so that all steps move equal bytes
     // 3. The host waits for the decision and the words. Updates continue.
     if (event_sync(z->stats) != 0) return zero_fail_all(z, "the step failed");
     *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};

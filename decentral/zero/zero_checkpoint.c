@@ -49,6 +49,19 @@ int zero_load_unit(struct topology *t, int u, const float *values) {
     return rc == 0 ? 0 : zero_fail_all(z, "loading the weights failed");
 }
 
+// values: the frozen elements of the model's unit u.
+int zero_load_frozen(struct topology *t, int u, const float *values) {
+    struct zero *z = (struct zero *)t;
+    int64_t shard = unit_shard(z->opt.layout->rest, u), begin = shard * t->rank;
+    size_t bytes = (size_t)shard * dtype_size(t->dtype);
+    void *rounded = xcalloc(1, bytes);
+    for (int64_t i = 0; i < shard; i++) dtype_store(t->dtype, rounded, (size_t)i, values[begin + i]);
+    dev_copy(z->opt.compute, z->frozen.shard[u], rounded, bytes);
+    int rc = stream_sync(z->opt.compute);
+    free(rounded);
+    return rc == 0 ? 0 : zero_fail_all(z, "loading the frozen weights failed");
+}
+
 // ---------------------------------------------------------------- checkpoints
 // This rank's shard of the masters and of each state. In stage 0, where all ranks hold them whole, each rank writes
 // only its shard.

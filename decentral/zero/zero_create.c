@@ -4,6 +4,7 @@
 //   class       what                                                        elements
 //   parameter   weights, or their shard                                     n_pad | S   of the run's type
 //               hpZ: the secondary shard, of a group of h ranks             n_pad / h   of the run's type
+//               LoRA, stage 3: shards of what is frozen, F elements      F / N       of the run's type
 //   gradient    gradients, or their shard                                   n_pad | S   of the run's type
 //               fp32 sums of micro-batches (sums_in_fp32)                   n_pad | S   fp32
 //   master      fp32 masters of 16-bit runs; in fp32 the master is the      n_pad | S   fp32
@@ -72,7 +73,12 @@ static void carve_control(struct zero *z) {
     size_t values = collective_host_staging(&z->source, EXACT_SUM_WORDS, DT_I64);
     size_t block = collective_host_staging(&z->source, largest, z->opt.dtype);
     int64_t parts = zero_hpz(&z->opt) ? z->source.size / zero_hpz(&z->opt) : 1;  // shards in a secondary one
-    gather->host_staging_bytes = collective_host_staging(&z->source, largest * (size_t)parts, z->opt.dtype);
+    size_t gathered = largest * (size_t)parts;
+    for (int i = 0; i < zero_frozen_slots(z); i++) {
+        size_t shard = (size_t)unit_schedule_elements(&z->frozen.schedule, i) / (size_t)z->source.size;
+        if (shard > gathered) gathered = shard;
+    }
+    gather->host_staging_bytes = collective_host_staging(&z->source, gathered, z->opt.dtype);
     gather->host_staging = arena_take(&z->arena, MEM_HOST, gather->host_staging_bytes);
     reduce->host_staging_bytes = block > values ? block : values;
     reduce->host_staging = arena_take(&z->arena, MEM_HOST, reduce->host_staging_bytes);
@@ -87,6 +93,16 @@ static void carve_control(struct zero *z) {
     z->host_shares = zero_shares_after(z->host_scalars);
 }
 
+static void carve_frozen(struct zero *z) {
+    const struct layout *l = z->opt.layout->rest;
+    if (!zero_shards_frozen(z)) return;
+    for (int u = 0; u < l->count; u++)
+        z->frozen.shard[u] =
+            arena_take(&z->arena, MEM_PARAMETER, (size_t)unit_shard(l, u) * dtype_size(z->opt.dtype));
+    for (int i = 0; i < zero_frozen_slots(z); i++)
+        carve_slot(z, &z->frozen.slots[i], unit_schedule_elements(&z->frozen.schedule, i));
+}
+
 // Takes every buffer from z->arena, which either measures or allocates.
 static void carve(struct zero *z) {
     int64_t elements = 0;
@@ -96,6 +112,7 @@ static void carve(struct zero *z) {
     }
     for (int i = 0; i < zero_weight_slots(z); i++)
         carve_slot(z, &z->weight_slots[i], unit_schedule_elements(&z->schedule, i));
+    carve_frozen(z);
     for (int i = 0; i < GRAD_SLOTS && z->policy->grads == RESIDENT_SHARD; i++)
         carve_slot(z, &z->grad_slots[i], grad_slot_elements(z->opt.layout, i));
     if (z->opt.sums_in_fp32)
@@ -113,6 +130,12 @@ static void open_tables(struct zero *z) {
     unit_schedule_open(&z->schedule, z->opt.layout, &z->opt.prefetch);
     if (z->policy->weights == RESIDENT_SHARD)
         z->weight_slots = xcalloc((unsigned long)unit_schedule_count(&z->schedule), sizeof *z->weight_slots);
+    if (zero_shards_frozen(z)) {
+        unit_schedule_open(&z->frozen.schedule, z->opt.layout->rest, &z->opt.prefetch);
+        z->frozen.slots =
+            xcalloc((unsigned long)unit_schedule_count(&z->frozen.schedule), sizeof *z->frozen.slots);
+        z->frozen.shard = xcalloc((unsigned long)z->opt.layout->rest->count, sizeof *z->frozen.shard);
+    }
     zero_bundles_reduced(&z->reduced_bundles.table, &z->opt);
     zero_bundles_gathered(&z->gathered_bundles.table, z->policy, &z->opt);
 }
@@ -120,6 +143,9 @@ static void open_tables(struct zero *z) {
 static void close_tables(struct zero *z) {
     unit_schedule_close(&z->schedule);
     free(z->weight_slots);
+    if (z->frozen.slots) unit_schedule_close(&z->frozen.schedule);
+    free(z->frozen.slots);
+    free(z->frozen.shard);
     zero_bundles_close(&z->reduced_bundles.table);
     zero_bundles_close(&z->gathered_bundles.table);
     free(z->units);
@@ -213,6 +239,10 @@ static void for_each_event(struct zero *z, void (*visit)(struct zero *z, struct 
         visit(z, &z->weight_slots[i].ready);
         visit(z, &z->weight_slots[i].idle);
     }
+    for (int i = 0; i < zero_frozen_slots(z); i++) {
+        visit(z, &z->frozen.slots[i].ready);
+        visit(z, &z->frozen.slots[i].idle);
+    }
     for (int i = 0; i < GRAD_SLOTS; i++) visit(z, &z->grad_slots[i].idle);
     for (int u = 0; u < z->opt.layout->count; u++) {
         visit(z, &z->units[u].updated);
@@ -268,24 +298,29 @@ static void zero_destroy(struct topology *t) {
     free(z);
 }
 
-static const struct topology_ops zero_ops = {
-    .name = "zero",
-    .prefetch = zero_prefetch,
-    .acquire = zero_acquire,
-    .release = zero_release,
-    .begin_micro = zero_begin_micro,
-    .grad_ready = zero_grad_ready,
-    .step = zero_step,
-    .sum = zero_sum,
-    .finish = zero_finish,
-    .weights = zero_weights,
-    .state = zero_state,
-    .load = zero_load,
-    .load_unit = zero_load_unit,
-    .abort = zero_abort,
-    .why = zero_why,
-    .destroy = zero_destroy,
-};
+// clang-format off
+#define ZERO_OPS                      \
+    .name = "zero",                   \
+    .prefetch = zero_prefetch,        \
+    .acquire = zero_acquire,          \
+    .release = zero_release,          \
+    .begin_micro = zero_begin_micro,  \
+    .grad_ready = zero_grad_ready,    \
+    .step = zero_step,                \
+    .sum = zero_sum,                  \
+    .finish = zero_finish,            \
+    .weights = zero_weights,          \
+    .state = zero_state,              \
+    .load = zero_load,                \
+    .load_unit = zero_load_unit,      \
+    .abort = zero_abort,              \
+    .why = zero_why,                  \
+    .destroy = zero_destroy
+// clang-format on
+static const struct topology_ops zero_ops = {ZERO_OPS};
+static const struct topology_ops zero_sharding_ops = {
+    ZERO_OPS, .prefetch_frozen = zero_prefetch_frozen, .acquire_frozen = zero_acquire_frozen,
+    .release_frozen = zero_release_frozen, .load_frozen = zero_load_frozen};
 
 struct topology *zero_create(const struct zero_options *o) {
     struct topology_memory memory;
@@ -300,7 +335,7 @@ struct topology *zero_create(const struct zero_options *o) {
     z->opt.source = &z->source;
     z->policy = zero_policy_for(o);
     z->base = (struct topology){
-        .ops = &zero_ops,
+        .ops = zero_shards_frozen(z) ? &zero_sharding_ops : &zero_ops,
         .layout = o->layout,
         .dev = o->dev,
         .compute = o->compute,

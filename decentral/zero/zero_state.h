@@ -64,6 +64,13 @@ struct zero_slot {
     struct event *ready, *idle;
     uint64_t idle_at, move;  // ids of the timeline: the mark at a weight slot's idle, the last transfer
 };
+
+// What LoRA freezes, sharded in stage 3. Its units are those of layout->rest.
+struct zero_frozen {
+    struct unit_schedule schedule;
+    struct zero_slot *slots;  // (unit_schedule_count), or NULL: nothing is sharded
+    void **shard;             // (units)
+};
 #define ZERO_SUM_CHUNK 16
 
 // The ring's records of the timeline (zero_time.c). An interval is the list of transfers between two
@@ -128,6 +135,7 @@ struct zero {
     struct zero_pack reduced_bundles, gathered_bundles;
     struct zero_slot *weight_slots;  // (unit_schedule_count), or NULL where weights are resident
     struct zero_slot grad_slots[GRAD_SLOTS];
+    struct zero_frozen frozen;
     struct stream *gather_stream, *reduce_stream;
     struct collective *gather, *reduce, *control;
     struct collective *eval_gather;  // for gathers of PASS_EVAL, which count as control bytes
@@ -183,6 +191,9 @@ int zero_begin_micro(struct topology *t, int index, int count);
 void zero_prefetch(struct topology *t, int u, enum pass pass);
 int zero_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view);
 int zero_release(struct topology *t, int u, enum pass pass);
+void zero_prefetch_frozen(struct topology *t, int u, enum pass pass);
+int zero_acquire_frozen(struct topology *t, int u, enum pass pass, const void **weights);
+int zero_release_frozen(struct topology *t, int u);
 int zero_grad_ready(struct topology *t, int u);
 int zero_step(struct topology *t, const struct step_input *in, struct step_stats *out);
 int zero_sum(struct topology *t, double *values, int count);
@@ -191,6 +202,13 @@ void zero_abort(struct topology *t, const char *why);
 const char *zero_why(struct topology *t);
 // Logs what failed and where, and aborts the other ranks. Returns -1.
 int zero_fail_all(struct zero *z, const char *doing);
+// Whether this rank holds shards of what LoRA freezes.
+static inline bool zero_shards_frozen(const struct zero *z) {
+    return z->policy->weights == RESIDENT_SHARD && z->opt.layout->rest;
+}
+static inline int zero_frozen_slots(const struct zero *z) {
+    return z->frozen.slots ? unit_schedule_count(&z->frozen.schedule) : 0;
+}
 // The number of weight_slots; 0 where weights are resident.
 static inline int zero_weight_slots(const struct zero *z) {
     return z->weight_slots ? unit_schedule_count(&z->schedule) : 0;
@@ -313,6 +331,7 @@ int zero_time_finish(struct zero *z);
 // ---- zero_checkpoint.c: hooks (shared/core/topology.h)
 int zero_weights(struct topology *t, int u, struct state_range *out);
 int zero_load_unit(struct topology *t, int u, const float *values);
+int zero_load_frozen(struct topology *t, int u, const float *values);
 int zero_state(struct topology *t, int index, struct state_range *out);
 int zero_load(struct topology *t, struct checkpoint *c);
 

@@ -136,6 +136,16 @@ static void start_gather(void *ctx, struct step_tasks *t, int u, int idle, bool 
     }
 }
 
+static void start_frozen(void *ctx, struct step_tasks *t, int u, int idle, bool again) {
+    struct zero_tasks *x = ctx;
+    const struct layout *l = x->z->opt.layout;
+    int first = t->count, trained = layout_trained(l, u);
+    (void)again;
+    add_call(x, COLLECTIVE_ALL_GATHER, unit_shard(l->rest, u), x->z->opt.group, ON_GATHER, -1,
+             (struct zero_range){trained < 0 ? step_tasks_frozen(l, u) : trained, 1});
+    step_tasks_need(t, &t->list[first], idle);
+}
+
 // ---------------------------------------------------------------- gradients
 static int grad_ready(void *ctx, struct step_tasks *t, int u, bool last) {
     struct zero_tasks *x = ctx;
@@ -209,6 +219,7 @@ void zero_tasks(const struct zero *z, struct step_tasks *t) {
     const struct step_hooks hooks = {.slots = z->policy->weights == RESIDENT_SHARD ? &z->opt.prefetch : NULL,
                                      .ahead = !z->opt.no_overlap,
                                      .fetch = start_gather,
+                                     .fetch_frozen = zero_shards_frozen(z) ? start_frozen : NULL,
                                      .acquire = acquire_weights,
                                      .grad_ready = grad_ready,
                                      .shared_grads = z->policy->grads == RESIDENT_SHARD,

@@ -93,6 +93,7 @@ int zero_time_capacity(const struct zero *z) {
     int64_t units = z->opt.layout->count, micro = z->opt.accumulation > 0 ? z->opt.accumulation : 1;
     int64_t capacity = 2;  // control
     if (p->weights == RESIDENT_SHARD) capacity += (2 * units + 1) * micro;
+    if (zero_shards_frozen(z)) capacity += (2 * z->opt.layout->rest->count + 1) * micro;
     if (p->gather_weights) capacity += units;
     capacity += p->grads == RESIDENT_SHARD ? units * micro : units;
     if (p->gather_grads) capacity += units;

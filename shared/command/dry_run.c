@@ -13,6 +13,7 @@
 #include "shared/predict/forecast.h"
 #include "shared/predict/memory_check.h"
 #include "shared/report/figures.h"
+#include "shared/train/frozen.h"
 
 static void put_ranks(cJSON *doc, const struct config *c, const struct forecast_ranks *ranks) {
     const int first = ranks->report.rank, last = first + ranks->count - 1;
@@ -36,6 +37,7 @@ static int put_textbook(cJSON *doc, const struct job *j, const struct topology_r
     c.offload_optimizer = c.offload_param = (struct offload_config){0};  // not supported by every stage
     row->variant(variant, &v);
     if (row->predict(&c, j->layout, role, 0, &p)) return -1;
+    if (!strcmp(role, "worker")) p.memory.formula_bytes += frozen_formula(&c, j->layout);
     forecast_report(&c, role, 0, &p, &report);
     cJSON *line = cJSON_CreateObject(), *all = cJSON_CreateObject();
     cJSON_AddStringToObject(line, "topology", v.name);
@@ -112,7 +114,9 @@ static int build(cJSON *doc, const struct job *j, struct step_tasks *step) {
     struct forecast f;
     if (forecast_of(j, &f)) return -1;
     figures_put_predicted(doc, summary_figures(), c);
-    figures_put_predicted(doc, run_figures(), &(struct run_facts){.params = j->layout->params, .frozen_params = j->layout->frozen});
+    figures_put_predicted(
+        doc, run_figures(),
+        &(struct run_facts){.params = j->layout->params, .frozen_params = j->layout->frozen});
     for (int i = 0; i < f.count; i++) put_ranks(doc, c, &f.ranks[i]);
     int worker = busiest_worker(&f);
     forecast_free(&f);
@@ -178,8 +182,9 @@ static void print_ranks(FILE *f, const cJSON *doc) {
 static void print(FILE *f, const cJSON *doc, const struct config *c) {
     char a[96], b[24];
     fprintf(f, "%s: %s, %s, %s, %.0f worker%s", word(doc, "model"),
-            format_params(a, (int64_t)json_number(doc, "params"), (int64_t)json_number(doc, "frozen_params")), word(doc, "dtype"), word(doc, "topology"),
-            json_number(doc, "workers"), json_number(doc, "workers") > 1 ? "s" : "");
+            format_params(a, (int64_t)json_number(doc, "params"), (int64_t)json_number(doc, "frozen_params")),
+            word(doc, "dtype"), word(doc, "topology"), json_number(doc, "workers"),
+            json_number(doc, "workers") > 1 ? "s" : "");
     if (json_number(doc, "servers") > 0)
         fprintf(f, ", %.0f server%s", json_number(doc, "servers"),
                 json_number(doc, "servers") > 1 ? "s" : "");

@@ -81,8 +81,8 @@ static const char *limit_of(char text[24], double bytes) {
 static void print_head(const struct plan_question *q, const struct plan *p) {
     char count[96], bytes[24], host[24], disk[24];
     printf("%s: %s, %s, %d worker%s, sequences of %lld tokens\n", p->config->model,
-           format_params(count, p->params, p->frozen_params), dtype_name(p->config->dtype), p->config->workers,
-           p->config->workers > 1 ? "s" : "", (long long)p->config->seq);
+           format_params(count, p->params, p->frozen_params), dtype_name(p->config->dtype),
+           p->config->workers, p->config->workers > 1 ? "s" : "", (long long)p->config->seq);
     printf(
         "Limits: device memory %s for each worker; of all roles together, servers and scheduler too, host memory %s and disk "
         "%s (unless named: what is free here, less 5%% and at least 1 GiB)\n",

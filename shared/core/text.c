@@ -87,7 +87,8 @@ const char *format_count(char text[32], int64_t n) {
 const char *format_params(char text[96], int64_t trained, int64_t frozen) {
     char a[32], b[32];
     if (frozen)
-        snprintf(text, 96, "%s of %s parameters trained", format_count(a, trained), format_count(b, trained + frozen));
+        snprintf(text, 96, "%s of %s parameters trained", format_count(a, trained),
+                 format_count(b, trained + frozen));
     else
         snprintf(text, 96, "%s parameters", format_count(a, trained));
     return text;

@@ -72,8 +72,8 @@ struct unit_view {
     const void *weights;  // (n_pad) of the run's dtype
     // The loop and the model: the frozen elements of the model's unit (unit.h); NULL: they follow the trained ones.
     const void *frozen;
-    void *grad;           // (n_pad) of the run's dtype in PASS_BACKWARD, else NULL
-    bool accumulate;      // backward: add to grad instead of overwriting it (later micro-batches)
+    void *grad;       // (n_pad) of the run's dtype in PASS_BACKWARD, else NULL
+    bool accumulate;  // backward: add to grad instead of overwriting it (later micro-batches)
 };
 
 // A rank's current step, and the state of the job. It belongs to the topology: `plan` fills it before a step and
@@ -268,6 +268,12 @@ struct topology_ops {
     // Replaces unit u's weights (and masters) by full (n_pad) fp32 host values. Every rank calls it with the same
     // values for every unit, before the first step. Blocks.
     int (*load_unit)(struct topology *t, int u, const float *values);
+    // Of a topology that shards what LoRA freezes (unit.h): as prefetch, acquire, release and load_unit, but of the frozen
+    // elements of the model's unit u, which have no gradient and no updates. NULL: the loop keeps all of them on each rank.
+    void (*prefetch_frozen)(struct topology *t, int u, enum pass pass);
+    int (*acquire_frozen)(struct topology *t, int u, enum pass pass, const void **weights);
+    int (*release_frozen)(struct topology *t, int u);
+    int (*load_frozen)(struct topology *t, int u, const float *values);
     // Makes every wait of every rank fail soon. Any thread may call it; never blocks.
     void (*abort)(struct topology *t, const char *why);
     // Why the device's work has failed, if the topology knows more than dev_error; else "". NULL: it never does.

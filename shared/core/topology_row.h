@@ -150,6 +150,8 @@ struct topology_row {
     // after logging. May be NULL.
     int (*step_facts)(const struct config *c, const struct layout *l, struct cJSON *step);
     struct topology_formula (*formula)(const struct config *c, const char *role);
+    // Whether workers hold shards of what LoRA freezes, which `predict` then counts. NULL: never.
+    bool (*shards_frozen)(const struct config *c);
     int textbook;  // the first so many variants have formulas of their own
     // NULL: nothing.
     struct topology_allowance (*allowance)(const struct config *c, const char *role,

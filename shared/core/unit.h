@@ -64,6 +64,8 @@ struct layout {
     int64_t padded;        // sum of n_pad
     struct layout *model;  // the model's own layout, which this one owns; NULL: it is this one
     int64_t frozen;        // elements of the tensors that are only in `model`
+    // With `model`: of its units only what is frozen, without tensors, for a topology that shards it. Owned, too.
+    struct layout *rest;
 };
 
 static inline const struct layout *layout_of_model(const struct layout *l) { return l->model ? l->model : l; }

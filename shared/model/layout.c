@@ -118,6 +118,13 @@ static struct layout *freeze(struct layout *all, const struct model_spec *s, int
     layout_finish(l, world);
     l->model = all;
     l->frozen = all->params;
+    l->rest = xcalloc(1, sizeof *l->rest);
+    *l->rest = (struct layout){.count = all->count, .world = world, .tied = all->tied, .padded = all->padded};
+    l->rest->units = xcalloc((unsigned long)all->count, sizeof *l->rest->units);
+    for (int u = 0; u < all->count; u++) {
+        l->rest->units[u].n_pad = all->units[u].n_pad;
+        memcpy(l->rest->units[u].name, all->units[u].name, sizeof all->units[u].name);
+    }
     for (int u = 0; u < all->count; u++) {
         int at = layout_trained(l, u);
         struct unit whole = all->units[u];

@@ -51,73 +51,117 @@ void step_tasks_free(struct step_tasks *t) {
 }
 
 // ---------------------------------------------------------------- the walk
+// Weights in slots: those that are trained, or those that are frozen.
+struct walk_slots {
+    struct unit_schedule schedule;
+    int *idle;   // (slots) the last use of a slot; -1: none
+    int *ready;  // (units) the last fetch of the unit
+    void (*fetch)(void *ctx, struct step_tasks *t, int u, int idle, bool again);  // NULL: there are no slots
+};
+
 struct walk {
     struct step_tasks *t;
     const struct layout *l;
     const struct step_hooks *h;
     void *ctx;
-    struct unit_schedule schedule;
-    int *idle;              // (slots) the last use of a slot of weights; -1: none
-    int *ready;             // (units) the last fetch of the unit
+    struct walk_slots trained, frozen;
     int freed[GRAD_SLOTS];  // after which task the slot of gradients is free; -1: it is
 };
 
-static void fetch(struct walk *w, int u, enum pass pass) {
-    w->h->fetch(w->ctx, w->t, u, w->idle[unit_schedule_slot(&w->schedule, u)],
-                unit_schedule_is_repeat(&w->schedule, u, pass));
-    w->ready[u] = w->t->count - 1;
-    unit_schedule_gathered(&w->schedule, u, pass);
+static void open_slots(struct walk_slots *s, const struct layout *l, const struct step_hooks *h,
+                       bool frozen) {
+    s->fetch = frozen ? h->fetch_frozen : h->slots ? h->fetch : NULL;
+    if (!s->fetch) return;
+    unit_schedule_open(&s->schedule, l, h->slots);
+    int slots = unit_schedule_count(&s->schedule);
+    s->idle = xcalloc((size_t)slots + 1, sizeof *s->idle);
+    s->ready = xcalloc((size_t)l->count, sizeof *s->ready);
+    for (int i = 0; i < slots; i++) s->idle[i] = -1;
+    for (int u = 0; u < l->count; u++) s->ready[u] = -1;
+}
+
+static void close_slots(struct walk_slots *s) {
+    if (s->fetch) unit_schedule_close(&s->schedule);
+    free(s->idle);
+    free(s->ready);
+}
+
+static void fetch(struct walk *w, struct walk_slots *s, int u, enum pass pass) {
+    s->fetch(w->ctx, w->t, u, s->idle[unit_schedule_slot(&s->schedule, u)],
+             unit_schedule_is_repeat(&s->schedule, u, pass));
+    s->ready[u] = w->t->count - 1;
+    unit_schedule_gathered(&s->schedule, u, pass);
+}
+
+static void acquire_slot(struct walk *w, struct walk_slots *s, int u, enum pass pass) {
+    if (!unit_schedule_holds(&s->schedule, u, pass)) fetch(w, s, u, pass);
+    step_tasks_wait(w->t, s->ready[u]);
+}
+
+static void fetch_ahead(struct walk *w, struct walk_slots *s, int u, enum pass pass) {
+    if (!s->fetch || !w->h->ahead || u < 0 || u >= s->schedule.layout->count) return;
+    for (int k = 0, v; (v = unit_schedule_ahead(&s->schedule, u, pass, k)) >= 0; k++)
+        if (!unit_schedule_holds(&s->schedule, v, pass)) fetch(w, s, v, pass);
 }
 
 static void acquire(struct walk *w, int u, enum pass pass) {
-    if (!w->h->slots) {
-        if (w->h->acquire) w->h->acquire(w->ctx, w->t, u, pass);
-        return;
-    }
-    if (!unit_schedule_holds(&w->schedule, u, pass)) fetch(w, u, pass);
-    step_tasks_wait(w->t, w->ready[u]);
+    if (w->trained.fetch)
+        acquire_slot(w, &w->trained, u, pass);
+    else if (w->h->acquire)
+        w->h->acquire(w->ctx, w->t, u, pass);
+}
+
+// The model's unit.
+static void acquire_unit(struct walk *w, int u, enum pass pass) {
+    int trained = layout_trained(w->l, u);
+    if (w->frozen.fetch) acquire_slot(w, &w->frozen, u, pass);
+    if (trained >= 0) acquire(w, trained, pass);
 }
 
 static void prefetch(struct walk *w, int u, enum pass pass) {
-    if (!w->h->slots || !w->h->ahead) return;
-    for (int k = 0, v; (v = unit_schedule_ahead(&w->schedule, u, pass, k)) >= 0; k++)
-        if (!unit_schedule_holds(&w->schedule, v, pass)) fetch(w, v, pass);
+    int trained = layout_trained(w->l, u);
+    fetch_ahead(w, &w->frozen, u, pass);
+    if (trained >= 0) fetch_ahead(w, &w->trained, trained, pass);
 }
 
-static int compute(struct walk *w, enum task_kind kind, int u) {
-    step_task_unit(step_tasks_add(w->t, kind, ON_COMPUTE), u);
+static void compute(struct walk *w, enum task_kind kind, int u) {
+    int trained = layout_trained(w->l, u);
+    step_task_unit(step_tasks_add(w->t, kind, ON_COMPUTE),
+                   trained < 0 ? step_tasks_frozen(w->l, u) : trained);
     int at = w->t->count - 1;
-    if (w->h->slots) w->idle[unit_schedule_slot(&w->schedule, u)] = at;
-    return at;
+    if (w->trained.fetch && trained >= 0)
+        w->trained.idle[unit_schedule_slot(&w->trained.schedule, trained)] = at;
+    if (w->frozen.fetch) w->frozen.idle[unit_schedule_slot(&w->frozen.schedule, u)] = at;
 }
 
 static void grad_ready(struct walk *w, int u, bool last) {
     w->freed[grad_slot(w->l, u)] = w->h->grad_ready ? w->h->grad_ready(w->ctx, w->t, u, last) : -1;
 }
 
+static void wait_for_grad(struct walk *w, int u) {
+    int trained = layout_trained(w->l, u);
+    if (trained >= 0 && w->h->shared_grads) step_tasks_wait(w->t, w->freed[grad_slot(w->l, trained)]);
+}
+
 static void micro_batch(struct walk *w, bool first, bool last) {
+    const struct layout *model = layout_of_model(w->l);
     bool local = w->t->every > 0;  // the topology takes part only in rounds
-    const int head = layout_of_model(w->l)->count - 1;
-    const bool frozen = w->l->model;  // then embedding and head have only frozen weights
-    if (frozen) step_task_unit(step_tasks_add(w->t, TASK_FORWARD, ON_COMPUTE), step_tasks_frozen(w->l, 0));
-    for (int u = 0; u < w->l->count; u++) {
-        if (!local || first) acquire(w, u, PASS_FORWARD);
-        if (!local && u < w->l->count - 1) prefetch(w, u + 1, PASS_FORWARD);
+    int lowest = w->l->model ? 1 : 0;
+    for (int u = 0; u < model->count; u++) {
+        if (!local || first) acquire_unit(w, u, PASS_FORWARD);
+        if (!local && u < model->count - 1) prefetch(w, u + 1, PASS_FORWARD);
         compute(w, TASK_FORWARD, u);
     }
-    if (frozen) {
-        step_task_unit(step_tasks_add(w->t, TASK_FORWARD, ON_COMPUTE), step_tasks_frozen(w->l, head));
-        step_task_unit(step_tasks_add(w->t, TASK_BACKWARD, ON_COMPUTE), step_tasks_frozen(w->l, head));
-    }
-    for (int u = w->l->count - 1; u >= 0; u--) {
-        bool tied = w->l->tied && u == w->l->count - 1;
-        if (!local) acquire(w, u, PASS_BACKWARD);
-        if (!local && w->h->shared_grads) step_tasks_wait(w->t, w->freed[grad_slot(w->l, u)]);
-        if (!local && tied) acquire(w, 0, PASS_BACKWARD);
-        if (!local && tied && w->h->shared_grads) step_tasks_wait(w->t, w->freed[grad_slot(w->l, 0)]);
-        if (!local && u > 0) prefetch(w, u - 1, PASS_BACKWARD);
+    for (int u = model->count - 1; u >= lowest; u--) {
+        bool tied = model->tied && u == model->count - 1;
+        int trained = layout_trained(w->l, u);
+        if (!local) acquire_unit(w, u, PASS_BACKWARD);
+        if (!local) wait_for_grad(w, u);
+        if (!local && tied) acquire_unit(w, 0, PASS_BACKWARD);
+        if (!local && tied) wait_for_grad(w, 0);
+        if (!local && u > lowest) prefetch(w, u - 1, PASS_BACKWARD);
         compute(w, TASK_BACKWARD, u);
-        if (!local) grad_ready(w, u, last);
+        if (!local && trained >= 0) grad_ready(w, trained, last);
     }
 }
 
@@ -127,7 +171,7 @@ static void end_round(struct walk *w) {
     w->t->round = true;
     for (int u = w->l->count - 1; u >= 0; u--) {
         acquire(w, u, PASS_BACKWARD);
-        compute(w, TASK_DELTA, u);
+        step_task_unit(step_tasks_add(w->t, TASK_DELTA, ON_COMPUTE), u);
         w->t->list[w->t->count - 1].elements = w->l->units[u].n_pad;
         grad_ready(w, u, true);
     }
@@ -136,17 +180,10 @@ static void end_round(struct walk *w) {
 void step_tasks_walk(struct step_tasks *t, const struct layout *l, const struct step_hooks *h, void *ctx) {
     struct walk w = {.t = t, .l = l, .h = h, .ctx = ctx};
     int64_t all = t->micro_batches > 0 ? t->micro_batches : 1, listed = t->expanded || all < 3 ? all : 3;
-    int slots = 0;
-    if (h->slots) {
-        unit_schedule_open(&w.schedule, l, h->slots);
-        slots = unit_schedule_count(&w.schedule);
-    }
-    w.idle = xcalloc((size_t)slots + 1, sizeof *w.idle);
-    w.ready = xcalloc((size_t)l->count, sizeof *w.ready);
-    for (int i = 0; i < slots; i++) w.idle[i] = -1;
+    open_slots(&w.trained, l, h, false);
+    open_slots(&w.frozen, l->rest, h, true);
     for (int i = 0; i < GRAD_SLOTS; i++) w.freed[i] = -1;
     for (int i = 0; i < TASK_STREAMS; i++) t->last[i] = -1;
-    for (int u = 0; u < l->count; u++) w.ready[u] = -1;
     for (t->micro = 0; t->micro < listed; t->micro++) {
         t->times = t->micro == 1 && listed < all ? all - 2 : 1;
         micro_batch(&w, t->micro == 0, t->micro == listed - 1);
@@ -155,9 +192,8 @@ void step_tasks_walk(struct step_tasks *t, const struct layout *l, const struct 
     t->times = 1;
     if (t->every > 0) end_round(&w);
     if (h->end) h->end(ctx, t);
-    if (h->slots) unit_schedule_close(&w.schedule);
-    free(w.idle);
-    free(w.ready);
+    close_slots(&w.trained);
+    close_slots(&w.frozen);
 }
 
 void step_tasks_update_whole(struct step_tasks *t, const struct layout *l) {

@@ -127,6 +127,8 @@ struct step_hooks {
     bool ahead;  // transfers start before the unit is in use
     void (*fetch)(void *ctx, struct step_tasks *t, int u, int idle, bool again);
     void (*acquire)(void *ctx, struct step_tasks *t, int u, enum pass pass);
+    // As fetch, of what is frozen in the model's unit u, in slots of its own. NULL: it stays on each rank.
+    void (*fetch_frozen)(void *ctx, struct step_tasks *t, int u, int idle, bool again);
     // u's gradient is complete. Returns the task after which its buffer is free; -1: none. Counts only if units share
     // buffers (grad_slot).
     int (*grad_ready)(void *ctx, struct step_tasks *t, int u, bool last);

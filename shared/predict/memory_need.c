@@ -31,8 +31,8 @@ static int check_sizes(const struct job *j, const char *role, int rank, const st
     return fail(
         "%s %d: %s with %lld parameters, --batch %lld, --seq %lld and %d workers needs more than 4 EiB, which is beyond "
         "all machines and not counted: give smaller numbers",
-        role, rank, j->spec.name, (long long)(j->layout->params + j->layout->frozen), (long long)c->micro_batch, (long long)c->seq,
-        c->workers);
+        role, rank, j->spec.name, (long long)(j->layout->params + j->layout->frozen),
+        (long long)c->micro_batch, (long long)c->seq, c->workers);
 }
 
 int prediction_of_rank(const struct job *j, const char *role, int rank, struct prediction *out) {
@@ -41,7 +41,7 @@ int prediction_of_rank(const struct job *j, const char *role, int rank, struct p
     if (strcmp(role, "worker") != 0) return check_sizes(j, role, rank, out);
     size_t snapshots = train_predict(j->config, &j->spec, j->layout, rank, out->state_bytes,
                                      config_device(j->config)->gpu, true, out->memory.predicted_bytes);
-    out->memory.formula_bytes += frozen_formula(j->layout, j->config->dtype);
+    out->memory.formula_bytes += frozen_formula(j->config, j->layout);
     // Units are padded for the number of workers, so all workers have equal shares. Only worker 0 takes snapshots.
     if (snapshots)
         out->same_ranks = 1;
@@ -61,7 +61,8 @@ static double worker_allowance(const struct job *j, const struct prediction *p) 
     const struct layout *l = layout_of_model(j->layout);
     for (int u = 0; u < l->count; u++) {
         unit = fmax(unit, (double)l->units[u].n_pad);
-        for (int i = 0; i < l->units[u].count; i++) tensor = fmax(tensor, (double)l->units[u].tensors[i].numel);
+        for (int i = 0; i < l->units[u].count; i++)
+            tensor = fmax(tensor, (double)l->units[u].tensors[i].numel);
     }
     struct topology_allowance topology = topology_allowance_of(c, "worker", p);
     double element = (double)dtype_size(c->dtype);

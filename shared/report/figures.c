@@ -409,8 +409,10 @@ void rank_report_predict(struct rank_report *r, const struct config *c, const st
 struct topology_formula topology_formula_of(const struct config *c, const char *role) {
     struct topology_formula f = c->row->formula(c, role);
     size_t n = strlen(f.memory);
+    bool shards = c->row->shards_frozen && c->row->shards_frozen(c);
     if (c->lora.r && !strcmp(role, "worker"))
-        snprintf(f.memory + n, sizeof f.memory - n, "%s%zuF", n ? "+" : "", dtype_size(c->dtype));
+        snprintf(f.memory + n, sizeof f.memory - n, "%s%zuF%s", n ? "+" : "", dtype_size(c->dtype),
+                 shards ? "/N" : "");
     return f;
 }
 
@@ -454,9 +456,10 @@ static void put_built_for(cJSON *o, const char *key, const void *from) {
 #define TOP   .in = IN_TOP
 
 static const struct figure of_runs[] = {
-    {"params", NULL, "P, the parameters that are trained, without padding", AT(params), .predicted = true, TOP},
-    {"frozen_params", NULL, "F, those that LoRA freezes", AT(frozen_params), .predicted = true, .when = "LoRA",
-     FIGURE_IF(run_facts, frozen_params), TOP},
+    {"params", NULL, "P, the parameters that are trained, without padding", AT(params), .predicted = true,
+     TOP},
+    {"frozen_params", NULL, "F, those that LoRA freezes", AT(frozen_params), .predicted = true,
+     .when = "LoRA", FIGURE_IF(run_facts, frozen_params), TOP},
     {"cpu_kernel", NULL, "the kernel of matrix products; null: not computed on a CPU", OBJECT,
      .type = "object or null", FIGURE_IF(run_facts, cpu_kernel), TOP},
     {"cpu_kernel.name", NULL,

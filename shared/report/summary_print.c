@@ -118,8 +118,9 @@ static void print_run(FILE *f, const cJSON *s) {
     fprintf(f, "run         %s, %.0f worker%s", text(s, "topology"), workers, s_of(workers));
     if (servers > 0) fprintf(f, ", %.0f server%s", servers, s_of(servers));
     if (round > 0) fprintf(f, ", %.0f local step%s a round", round, s_of(round));
-    fprintf(f, ", %s, %s (%s)", text(s, "dtype"), text(s, "model"),
-            format_params(count, (int64_t)json_number(s, "params"), (int64_t)json_number(s, "frozen_params")));
+    fprintf(
+        f, ", %s, %s (%s)", text(s, "dtype"), text(s, "model"),
+        format_params(count, (int64_t)json_number(s, "params"), (int64_t)json_number(s, "frozen_params")));
 }
 
 // Not printed if everything is on one machine and this program started it.

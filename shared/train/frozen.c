@@ -5,6 +5,7 @@
 
 #include "kernels/backend.h"
 #include "shared/core/error.h"
+#include "shared/core/topology_row.h"
 
 struct frozen {
     const struct layout *layout;
@@ -28,7 +29,11 @@ void frozen_predict(const struct layout *l, enum dtype dt, size_t bytes[MEM_CLAS
     for (int c = 0; c < MEM_CLASSES; c++) bytes[c] += a.bytes[c];
 }
 
-size_t frozen_formula(const struct layout *l, enum dtype dt) { return (size_t)l->frozen * dtype_size(dt); }
+bool shards_frozen(const struct config *c) { return c->row->shards_frozen && c->row->shards_frozen(c); }
+
+size_t frozen_formula(const struct config *c, const struct layout *l) {
+    return (size_t)l->frozen * dtype_size(c->dtype) / (size_t)(shards_frozen(c) ? c->workers : 1);
+}
 
 struct frozen *frozen_create(struct device *dev, const struct layout *l, enum dtype dt, bool *failed) {
     *failed = false;

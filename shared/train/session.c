@@ -108,8 +108,7 @@ static int warm_up(struct model *m, const struct model_options *o, bool accumula
     return rc;
 }
 
-static void on_start(void *ctx, const struct config *c, const struct model_spec *s,
-                     const struct layout *l) {
+static void on_start(void *ctx, const struct config *c, const struct model_spec *s, const struct layout *l) {
     struct session *x = ctx;
     if (x->progress) progress_start(x->progress, c, s, l);
 }

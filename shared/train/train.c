@@ -43,7 +43,9 @@ struct train {
     const struct config *c;
     struct topology *t;
     const struct layout *l;  // of what is trained
-    struct frozen *frozen;   // NULL: all weights are trained
+    struct frozen
+        *frozen;  // what is not trained, on this rank; NULL: all is, or the topology shards the rest
+    bool shards_frozen;
     struct model *model;
     struct train_result *r;
     struct scaler scaler;
@@ -123,16 +125,17 @@ static int load_initial_weights(struct train *x) {
     int64_t most = 0;
     bool whole = x->o->checkpoint && !x->c->recovery.resume_weights_only;
     bool loads = !x->t->joined_running_job && !whole;  // unit by unit
-    if (!x->frozen && x->t->joined_running_job) return 0;
-    if (!x->frozen && whole) return topology_load(x->t, x->o->checkpoint);
+    if (!x->l->model && x->t->joined_running_job) return 0;
+    if (!x->l->model && whole) return topology_load(x->t, x->o->checkpoint);
     for (int u = 0; u < model->count; u++) most = model->units[u].n_pad > most ? model->units[u].n_pad : most;
-    bool file = x->o->weights_in && (x->frozen || !x->o->checkpoint);
+    bool file = x->o->weights_in && (x->l->model || !x->o->checkpoint);
     if (file && !(reader = hf_open(x->o->weights_in, x->o->spec, x->l))) return -1;
     float *values = xcalloc((size_t)most, sizeof *values);
     int rc = 0;
     for (int u = 0; u < model->count && !rc; u++) {
         int trained = layout_trained(x->l, u);
         rc = hf_initial_unit(reader, x->l, u, x->c->seed, values);
+        if (x->shards_frozen && !rc) rc = x->t->ops->load_frozen(x->t, u, values + model->units[u].trained);
         if (x->frozen && !rc) rc = frozen_load(x->frozen, x->t->compute, u, values + model->units[u].trained);
         if (!loads || trained < 0) continue;
         if (x->o->checkpoint && !rc)
@@ -149,34 +152,43 @@ static int load_initial_weights(struct train *x) {
 // Of the model's unit u: the topology has what is trained of it, this rank what is frozen.
 static int acquire(struct train *x, int u, enum pass pass, struct unit_view *view) {
     int trained = layout_trained(x->l, u);
-    *view = (struct unit_view){.weights = frozen_unit(x->frozen, u)};
+    const void *frozen = frozen_unit(x->frozen, u);
+    if (x->shards_frozen && x->t->ops->acquire_frozen(x->t, u, pass, &frozen)) return -1;
+    *view = (struct unit_view){.weights = frozen};
     if (trained < 0) return 0;
     if (topology_acquire(x->t, trained, pass, view)) return -1;
-    view->frozen = frozen_unit(x->frozen, u);
+    view->frozen = frozen;
     return 0;
 }
 
 static void prefetch(struct train *x, int u, enum pass pass) {
-    int trained = u >= 0 && u < layout_of_model(x->l)->count ? layout_trained(x->l, u) : -1;
+    int trained = layout_trained(x->l, u);
+    if (x->shards_frozen) x->t->ops->prefetch_frozen(x->t, u, pass);
     if (trained >= 0) topology_prefetch(x->t, trained, pass);
 }
 
+static int release_frozen(struct train *x, int u) {
+    return x->shards_frozen ? x->t->ops->release_frozen(x->t, u) : 0;
+}
+
 static int forward(struct train *x) {
-    for (int u = 0; u < layout_of_model(x->l)->count; u++) {
+    int last = layout_of_model(x->l)->count - 1;
+    for (int u = 0; u <= last; u++) {
         struct unit_view view;
         int trained = layout_trained(x->l, u);
         if (acquire(x, u, PASS_FORWARD, &view)) return -1;
-        prefetch(x, u + 1, PASS_FORWARD);
+        if (u < last) prefetch(x, u + 1, PASS_FORWARD);
         slowdown_before(x->slowdown);
         model_forward(x->model, u, &view, NULL, false);
         slowdown_after(x->slowdown);
         if (trained >= 0 && topology_release(x->t, trained, PASS_FORWARD)) return -1;
+        if (release_frozen(x, u)) return -1;
     }
     return 0;
 }
 
 static int backward(struct train *x, int micro, bool watched) {
-    int last = layout_of_model(x->l)->count - 1, lowest = x->frozen ? 1 : 0;  // below it nothing is trained
+    int last = layout_of_model(x->l)->count - 1, lowest = x->l->model ? 1 : 0;  // below it nothing is trained
     for (int u = last; u >= lowest; u--) {
         struct unit_view view, tied;
         int trained = layout_trained(x->l, u);
@@ -187,6 +199,7 @@ static int backward(struct train *x, int micro, bool watched) {
         slowdown_before(x->slowdown);
         model_backward(x->model, u, &view, needs_tied ? &tied : NULL);
         slowdown_after(x->slowdown);
+        if (release_frozen(x, u) || (needs_tied && release_frozen(x, 0))) return -1;
         if (trained < 0) continue;
         if (watched) grad_watch_unit(x->model, trained, view.grad, micro);
         if (topology_grad_ready(x->t, trained)) return -1;
@@ -677,7 +690,7 @@ size_t train_predict(const struct config *c, const struct model_spec *s, const s
     size_t model_bytes[MEM_CLASSES], of_snapshots = 0;
     struct model_options m = train_model_options(c, s, l);
     model_predict(&m, model_bytes);
-    frozen_predict(l, c->dtype, model_bytes);
+    if (!shards_frozen(c)) frozen_predict(l, c->dtype, model_bytes);
     batch_feed_predict(c, gpu, model_bytes);
     slowdown_predict(c, model_bytes);
     struct saver_bytes kept = saver_predict(c, l, rank, state_bytes, gpu);
@@ -707,7 +720,7 @@ static void fill_report(struct train *x) {
     dev_usage(x->t->dev, &usage);
     memcpy(r->peak_bytes, usage.peak_bytes, sizeof r->peak_bytes);
     r->memory = x->t->memory;
-    r->memory.formula_bytes += frozen_formula(x->l, x->c->dtype);
+    r->memory.formula_bytes += frozen_formula(x->c, x->l);
     train_predict(x->c, x->o->spec, x->l, x->t->rank, saver_state_bytes(x->o->saver),
                   !dev_host_memory(x->t->dev), saver_takes_snapshots(x->o->saver), r->memory.predicted_bytes);
     r->rss_bytes = peak_rss_bytes();
@@ -743,8 +756,9 @@ static int run(struct train *x) {
     t->plan.lag = t->lag;
     if (open_gate(x)) return -1;
     x->slots = xcalloc(1 + (unsigned long)t->lag, sizeof *x->slots);
-    bool failed;
-    x->frozen = frozen_create(t->dev, x->l, c->dtype, &failed);
+    bool failed = false;
+    x->shards_frozen = x->l->model && t->ops->acquire_frozen;
+    x->frozen = x->shards_frozen ? NULL : frozen_create(t->dev, x->l, c->dtype, &failed);
     if (failed) return fail("out of device memory for the frozen weights: %s", dev_error(t->dev));
     if (!x->feed || !x->model || load_initial_weights(x)) return -1;
     x->r->steps = x->outcomes_known = x->outcomes_applied = from->step;

@@ -35,6 +35,8 @@ BITS = {  # part of the arithmetic: the plain run has them too
     "group": {"none": [], "2": ["--reduce-group", "2"]},
     "code": {"none": [], **{name: ["--set", f"parameter_server.compression={name}"] for name in ("int8", "onebit", "topk")}},
     "documents": {"packed": [], "whole": ["--documents", "whole"]},
+    "lora": {"none": [], "2": ["--set", "lora.r=2"],
+             "all": ["--set", "lora.r=3", "--set", "lora.alpha=5", "--set", "lora.targets=all-linear"]},
     "dtype": {"bf16": ["--dtype", "bf16"], "fp32": ["--dtype", "fp32"], "fp16": ["--dtype", "fp16"]},
 }
 SAME = {  # none of these may change a bit
@@ -74,6 +76,8 @@ def possible(case):
     if case.get("offload") in ("params", "filed", "all filed") and case.get("topology", "zero:3") != "zero:3":
         return False
     if case.get("offload", "none") != "none" and case.get("topology", "zero:1") in ("zero:0", "ps:sync"):
+        return False
+    if case.get("lora", "none") != "none" and (case.get("hpz") == "2" or case.get("offload") in ("params", "filed", "all filed")):
         return False
     return True
 
@@ -151,6 +155,7 @@ BESIDE = {
     "fp16": (["--dtype", "fp16"], "fp16", False),
     "not clipped": (setting("gradient_clipping=0"), "gradient_clipping", False),
     "micro-batches": (ACCUMULATE, "gradient_accumulation_steps", False),
+    "lora": (setting("lora.r=4"), "lora", False),
     "documents": (["--documents", "whole"], "documents", False),
     "no overlap": (setting("zero_optimization.overlap_comm=false"), "overlap_comm", True),
     "evaluated": (["--eval-every", "2"], "eval_every", True),

@@ -342,6 +342,9 @@ static void people_read_numbers(void **state) {
     static const char *const none[] = {"",      "0",   "-1",  "+1",  " 1",  "6GiBs", "6Gb/s", "6GiB ",
                                        "1025T", "1.5", "0x8", "inf", "nan", "G",     "6 G B", ".1B"};
     for (int i = 0; i < 16; i++) assert_int_equal(text_bytes(none[i], &bytes), -1);
+    char p[96];
+    assert_string_equal(format_params(p, 124439808, 0), "124,439,808 parameters");
+    assert_string_equal(format_params(p, 294912, 124439808), "294,912 of 124,734,720 parameters trained");
     assert_string_equal(format_bytes(b, 0), "0 B");
     assert_string_equal(format_bytes(b, 999), "999 B");
     assert_string_equal(format_bytes(b, 9999), "9999 B");
@@ -373,7 +376,7 @@ static void lines_fit_the_terminal(void **state) {
     struct config c = {
         .steps = 3000, .steps_per_print = 10, .topology = "local", .row = &topology_local, .workers = 1};
     struct model_spec spec = {.name = "tiny"};
-    progress_start(p, &c, &spec, 1);
+    progress_start(p, &c, &spec, &(struct layout){.params = 1});
     struct step_record r = {.step = 1000,
                             .loss = 5.25,
                             .grad_norm = 14.123,
@@ -421,7 +424,7 @@ static void the_header_tells_the_clipping(void **state) {
         struct progress *p = progress_create(&(struct progress_options){.file = f});
         struct config c = {
             .steps = 1, .topology = "local", .row = &topology_local, .workers = 1, .clip = cases[i].clip};
-        progress_start(p, &c, &(struct model_spec){.name = "tiny"}, 1);
+        progress_start(p, &c, &(struct model_spec){.name = "tiny"}, &(struct layout){.params = 1});
         progress_destroy(&p);
         fclose(f);
         assert_non_null(strstr(text, cases[i].line));
@@ -459,7 +462,7 @@ static void the_header_tells_who_may_join(void **state) {
                            .workers = 1,
                            .ps.bind = (char *)cases[i].bind,
                            .security = cases[i].security};
-        progress_start(p, &c, &(struct model_spec){.name = "tiny"}, 1);
+        progress_start(p, &c, &(struct model_spec){.name = "tiny"}, &(struct layout){.params = 1});
         progress_destroy(&p);
         fclose(f);
         const char *said = strstr(text, "\nsecurity ");

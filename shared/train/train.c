@@ -43,8 +43,7 @@ struct train {
     const struct config *c;
     struct topology *t;
     const struct layout *l;  // of what is trained
-    struct frozen
-        *frozen;  // what is not trained, on this rank; NULL: all is, or the topology shards the rest
+    struct frozen *frozen;   // on this rank; NULL: all weights are trained, or the topology shards the frozen ones
     bool shards_frozen;
     struct model *model;
     struct train_result *r;
@@ -644,9 +643,9 @@ static int write_final_weights(struct train *x) {
         double nothing = 0;
         if (!rc) rc = topology_sum(t, &nothing, 1);
     }
-    if (x->frozen && !o->weights_in && !rc)
+    if (l->model && !o->weights_in && !rc)
         rc = write_drawn_base(x, writer);
-    else if (x->frozen && writer)
+    else if (l->model && writer)
         hf_writer_base(writer, o->weights_in);
     r->weights_hash = weights_hash_finish(&hash);
     r->has_hash = first && !rc;

@@ -40,6 +40,10 @@ TRACED = {
     "ps:sync": ["--topology", "ps:sync", "--workers", "2", "--servers", "2", *MICRO],
     "ps:sync, no clipping": ["--topology", "ps:sync", "--workers", "2", "--servers", "2", *sets(gradient_clipping=0)],
     "ps:sync, without overlap": ["--topology", "ps:sync", "--workers", "2", *SERIAL],
+    "ps:ssp": ["--topology", "ps:ssp:1", "--workers", "2", *MICRO],
+    "ps:quorum": ["--topology", "ps:quorum:2", "--workers", "2", *sets(gradient_clipping=0)],
+    "ps:sync, codes": ["--topology", "ps:sync", "--workers", "2", *sets(parameter_server__compression="int8", gradient_clipping=0)],
+    "ps:sync, local steps": ["--topology", "ps:sync", "--workers", "2", "--local-steps", "2"],
     "ps:sync, units": ["--topology", "ps:sync", "--workers", "2", "--servers", "2", *KEEP_UNITS, *MICRO],
     "ps:sync, units, tied": ["--model", "demo", "--topology", "ps:sync", "--workers", "2", "--servers-on", "workers", *KEEP_UNITS],
 }
@@ -191,8 +195,10 @@ class Step(Runs):
             for n in needed:
                 # An answer's transfer begins with the question, and the sender learns later than the server that a push has ended.
                 answer = {tasks[i].get("pattern"), tasks[n[1]].get("pattern")} <= {"servers", "scheduler"}
+                # With ps:ssp the answer may be older than the pushes of others, which a push's transfer waits for.
+                older = answer and step["consistency"]["name"] == "ssp"
                 begin, end = (ends.get((s, i)), begins.get(n)) if answer else (begins[s, i], ends.get(n))
-                if begin and end:
+                if begin and end and not older:
                     compared += 1
                     self.assertGreaterEqual(begin, end - 0.002, f"step {s}: {tasks[i]} began before {tasks[n[1]]} had ended")
         self.assertGreater(compared, 0)

@@ -117,6 +117,16 @@ static int predict(const struct config *c, const struct layout *l, const char *r
 }
 
 // ---------------------------------------------------------------- the graph of a step
+#define KEYS_LISTED (1 << 20)  // the most keys of a document
+
+// Builds the map, unless there are too many keys to list: then *m is NULL. Returns 0, or -1 after logging.
+static int listed_keys(const struct config *c, const struct layout *l, struct shard_map **m) {
+    struct shard_cut cut;
+    *m = NULL;
+    if (shard_cut_of(c, l, &cut)) return -1;
+    return cut.keys <= KEYS_LISTED && !(*m = shard_map_of(c, l)) ? -1 : 0;
+}
+
 // What a worker's own server has of each unit moves in shared memory.
 static void take_local(const struct config *c, const struct shard_map *m, int rank, struct step_tasks *t) {
     for (struct step_task *s = t->list; s < t->list + t->count; s++) {
@@ -136,8 +146,10 @@ static int step_tasks(const struct config *outside, const struct layout *l, int 
     const struct config c = local_steps_inner(outside);
     if (unit_tasks(&c, l, t)) return -1;
     if (!ps_beside(&c)) return 0;
-    struct shard_map *m = shard_map_of(&c, l);
+    struct shard_map *m;
+    if (listed_keys(&c, l, &m)) return -1;
     if (m) take_local(&c, m, rank, t);
+    if (!m) step_tasks_free(t);
     shard_map_destroy(&m);
     return 0;
 }
@@ -158,10 +170,11 @@ static void put_rule(const struct config *c, cJSON *step) {
 
 static int step_facts(const struct config *outside, const struct layout *l, struct cJSON *step) {
     const struct config c = local_steps_inner(outside);
-    struct shard_map *m = shard_map_of(&c, l);
-    if (!m) return -1;
+    struct shard_map *m;
+    if (listed_keys(&c, l, &m)) return -1;
     put_rule(&c, step);
-    cJSON *keys = cJSON_AddArrayToObject(step, "keys");
+    cJSON *keys = m ? cJSON_AddArrayToObject(step, "keys") : cJSON_AddNullToObject(step, "keys");
+    if (!m) return 0;
     for (const struct partition *p = m->parts; p < m->parts + m->count; p++) {
         cJSON *key = cJSON_CreateObject();
         cJSON_AddItemToArray(keys, key);

@@ -50,7 +50,8 @@ static const struct figure of_dry_runs[] = {
      .type = "integer or null", .when = "`ps:*`"},
     {"step.consistency.read", NULL, "`newest` or `oldest` weights that the bound allows", .type = "string",
      .when = "`ps:*`"},
-    {"step.keys", NULL, "the partitions, by unit", .type = "list", .when = "`ps:*`"},
+    {"step.keys", NULL, "the partitions, by unit; null with more than 10^6", .type = "list or null",
+     .when = "`ps:*`"},
     {"step.keys[].unit", NULL, "its index in `units`", .type = "integer", .when = "`ps:*`"},
     {"step.keys[].bytes", "bytes", "of a push", .type = "integer", .when = "`ps:*`"},
     {"step.keys[].pull_bytes", "bytes", "of its weights", .type = "integer", .when = "`ps:*`"},
@@ -64,7 +65,8 @@ static const struct figure of_dry_runs[] = {
     {"step.distances[][]", NULL, NULL, .type = "integer", .when = "`gossip`"},
     {"step.workers.rank", NULL, "the worker that moves most; the others do the same", .type = "integer"},
     {"step.workers.tasks", NULL,
-     "the tasks. Those of one stream run one after the other, in this order; null with more than 10^6",
+     "the tasks. Those of one stream run one after the other, in this order; null with more than 10^6, or without "
+     "`keys` where servers run on workers",
      .type = "list or null"},
     {"step.workers.tasks[].task", NULL,
      "computed: `forward`, `backward`, `norm`, `decide`, `update`, `mix` (of gossip), `delta` (of local steps). Moved: "

@@ -1,0 +1,526 @@
+"""The servers of a simulated star: shards, the scheduler, and the consistencies, each as the program has it (ps/server/push_*.c,
+ps/agree/). star.py has the workers and the connections.
+
+    InOrder      sync, ssp, resident units: gradients are added in worker order; a frame that comes early is held
+    Set          backup, quorum: gradients are held until the scheduler has fixed the step's workers
+    OnArrival    async: each push, or the mean of K, is an update when it arrives; one budget of batches for all workers
+    Ringleader   async with a table by worker; the scheduler fixes one order of pushes for all keys
+"""
+from collections import Counter
+from dataclasses import dataclass
+
+from .queues import Thread
+
+SCHEDULER_SECONDS = 30e-6   # of a message: docs/results/2026-11-27-cluster.md
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A consistency with its numbers, as the dry run says it."""
+    name: str
+    workers: int
+    needs: int            # pushes that complete a step
+    exact: bool
+    grace: float
+    lead: int             # steps that may be open beside the oldest
+    commit_waits: bool    # for the scheduler's decision about the step
+    per_update: int
+    max_lead: int
+    max_staleness: int    # None: none is too old
+    oldest: bool
+    by_units: bool
+    micro: int
+    credit_bytes: float
+
+    @staticmethod
+    def of(document, workers):
+        c = document.step.get("consistency") or {}
+        name, bound = c["name"], int(c.get("bound") or 0)
+        needs = {"backup": workers - bound, "quorum": max(1, bound)}.get(name, workers)
+        stale = c.get("max_staleness")
+        units = c.get("resident") == "units"
+        return Rule(name, workers, needs, name == "backup", (c.get("grace_ms") or 0) / 1e3 if name == "quorum" else 0.0,
+                    bound if name == "ssp" else 0, c.get("commit") == "step", max(1, c.get("pushes_per_update") or 1), c.get("max_lead") or 0,
+                    stale if stale is not None and stale >= 0 else None, c.get("read") == "oldest", units,
+                    document.micro_batches if units else 1, c.get("credit_bytes") or 0)
+
+    @property
+    def alone(self):
+        """Each push is an update of its own, and its worker waits for no end of a step."""
+        return self.name in ("async", "ringleader")
+
+    @property
+    def drops(self):
+        """A step may close without workers that are late."""
+        return not self.alone and self.needs < self.workers
+
+    @property
+    def lag(self):
+        """A worker may begin a step without the outcome of so many."""
+        return self.lead if self.lead else int(not self.alone and not self.drops and not self.commit_waits)
+
+
+@dataclass(frozen=True)
+class Push:
+    """A push on its way. version: of the weights that it was computed on; ready: when the gradient was complete."""
+    worker: int
+    key: object
+    step: int
+    micro: int
+    task: int
+    version: int
+    ready: float
+
+
+class KeyState:
+    """What a shard knows of a key."""
+
+    def __init__(self, key, workers):
+        self.key, self.step, self.version = key, 0, 0
+        self.next, self.micro = 0, 0                 # the worker and micro-batch to be added next
+        self.held = {}                               # (step, micro, worker): Push
+        self.pushed = [0] * workers                  # pushes taken, in steps
+        self.pulls = [None] * workers                # the step whose weights the worker waits for
+        self.ready = 0.0                             # when the last gradient of the weights was complete
+        self.ready_of = {}                           # step: the same
+        self.complete = False                        # its sum waits for the decision
+        self.sum = []                                # pushes in an open mean
+
+
+class Shard:
+    """A thread of a server and its keys."""
+
+    def __init__(self, star, server, shard):
+        self.star, self.server, self.number = star, server, shard
+        self.endpoint = star.place.workers + server
+        self.thread, self.io = Thread(star.simulation, self.endpoint), Thread(star.simulation, self.endpoint)
+        self.keys = {}
+
+    def add(self, key):
+        self.keys[key.index] = KeyState(key, self.star.place.workers)
+
+    # ---- costs, in this thread's seconds
+    def adds(self, key, count=1):
+        return count * key.push * self.star.costs.sum_byte * self.star.m / self.star.q
+
+    def updates(self, key):
+        return key.elements * self.star.costs.update_element / self.star.q
+
+    # ---- messages
+    def pushed(self, push):
+        """A push has arrived, with the pull that it asks for."""
+        def take():
+            state = self.keys[push.key.index]
+            if not self.star.rule.by_units:
+                state.pulls[push.worker] = push.step + 1
+            self.star.policy.push(self, state, push)
+        self.thread.do(self.star.costs.message * push.key.messages * self.star.m / self.star.q, take)
+
+    def pulled(self, rank, key, want):
+        """A pull of its own has arrived."""
+        def take():
+            state = self.keys[key.index]
+            state.pulls[rank] = want
+            self.answer(state, rank)
+        self.thread.do(0.0, take)
+
+    def acknowledge(self, push, held=False):
+        worker = self.star.workers[push.worker]
+        self.star.to_worker(self, push.worker, push.key, 0, lambda: worker.answered(push, held))
+
+    def answer(self, state, rank):
+        """Answers a worker's pull if the consistency allows it."""
+        policy, want = self.star.policy, state.pulls[rank]
+        if want is None or not policy.may_read(state, rank, want):
+            return
+        state.pulls[rank] = None
+        step, version, ready = policy.reads(state, rank, want)
+        worker, key = self.star.workers[rank], state.key
+        cost = self.star.costs.reply * key.messages * self.star.m / self.star.q
+        self.thread.first(cost, lambda: self.star.to_worker(self, rank, key, key.pull, lambda: worker.weights(key, step, version, ready)))
+
+    def answer_all(self, state):
+        for rank in range(self.star.place.workers):
+            self.answer(state, rank)
+
+
+class Scheduler:
+    """Reports, sums, sets and batches: one thread."""
+
+    def __init__(self, star):
+        self.star, self.endpoint = star, star.place.workers + star.place.servers
+        self.thread = Thread(star.simulation, self.endpoint)
+        self.closes = []           # when each step was over
+        self.reports, self.sums = Counter(), Counter()
+        self.arrived = {}          # (step, worker): shards that have all of its keys
+        self.reported = set()      # (step, worker)
+        self.fixed = {}            # step: its workers
+        self.grace = set()         # steps whose grace is running
+
+    def tell(self, endpoint, then):
+        """A message of a rank to the scheduler."""
+        self.star.control(endpoint, self.endpoint, lambda: self.thread.do(SCHEDULER_SECONDS * self.star.m, then))
+
+    def report(self, worker, step):
+        def take():
+            self.reports[step] += 1
+            self.reported.add((step, worker.rank))
+            self._advance(step)
+        self.tell(worker.endpoint, take)
+
+    def sum(self, shard, step):
+        def take():
+            self.sums[step] += 1
+            self._advance(step)
+        self.tell(shard.endpoint, take)
+
+    def _advance(self, step):
+        """Decides and closes the step once every report and every shard's sum is here."""
+        rule, star = self.star.rule, self.star
+        if rule.drops:
+            self.fix(step)
+        if self.sums[step] < len(star.shards) or (not rule.drops and self.reports[step] < star.place.workers) or len(self.closes) != step:
+            return
+        self.closes.append(star.simulation.now)
+        if rule.commit_waits:
+            for shard in star.shards.values():
+                star.control(self.endpoint, shard.endpoint, lambda s=shard: s.thread.do(0.0, lambda: star.policy.decided(s, step)))
+        for worker in star.workers:
+            star.control(self.endpoint, worker.endpoint, lambda w=worker: star.policy.closed(w, step))
+        self._advance(step + 1)
+
+    # ---- sets of workers
+    def has_arrived(self, shard, worker, step):
+        def take():
+            self.arrived[step, worker] = self.arrived.get((step, worker), 0) + 1
+            self._advance(step)
+        self.tell(shard.endpoint, take)
+
+    def fix(self, step):
+        """Fixes the workers of a step once there are enough, and the grace is over or nobody is missing."""
+        star, rule = self.star, self.star.rule
+        if step in self.fixed or step != len(self.closes):
+            return
+        count = star.place.workers
+        whole = [w for w in range(count) if self.arrived.get((step, w), 0) == len(star.shards) and (step, w) in self.reported]
+        if len(whole) < rule.needs:
+            return
+        if rule.grace and len(whole) < count and step not in self.grace:
+            self.grace.add(step)
+            star.simulation.after(rule.grace, lambda: self.thread.do(0.0, lambda: self.settle(step)))
+            return
+        if step in self.grace and len(whole) < count:
+            return
+        self.settle(step, whole)
+
+    def settle(self, step, whole=None):
+        star, rule = self.star, self.star.rule
+        if step in self.fixed:
+            return
+        count = star.place.workers
+        if whole is None:
+            whole = [w for w in range(count) if self.arrived.get((step, w), 0) == len(star.shards) and (step, w) in self.reported]
+        if rule.exact:   # of more that are complete at once the first from worker step mod N on count
+            whole = sorted(whole, key=lambda w: (w - step) % count)[:rule.needs]
+        self.fixed[step] = frozenset(whole)
+        for shard in star.shards.values():
+            star.control(self.endpoint, shard.endpoint, lambda s=shard: s.thread.do(0.0, lambda: star.policy.fixed(s, step)))
+
+
+# ---------------------------------------------------------------- consistencies
+class Policy:
+    """What all consistencies share."""
+
+    def __init__(self, star):
+        self.star, self.rule = star, star.rule
+        self.staleness = Counter()
+        self.pushes = self.dropped = 0
+        self.batches, self.taken_at = [0] * star.place.workers, []
+
+    # ---- the workers' loop
+    def begin(self, worker):
+        worker.plan(0)
+
+    def left(self, worker):
+        """A worker takes no further step."""
+
+    def stepped(self, worker, step):
+        """The worker has computed a step: it reports it, and goes on when enough steps before it are closed."""
+        self.star.scheduler.report(worker, step.number)
+        worker.ended = step
+        self.go_on(worker)
+
+    def go_on(self, worker):
+        step = worker.ended
+        if step and worker.closed >= step.number - self.rule.lag:
+            worker.ended = None
+            worker.end(step)
+            worker.plan(step.number + 1)
+
+    def closed(self, worker, step):
+        worker.closed = max(worker.closed, step)
+        self.go_on(worker)
+
+    def count(self, age, key):
+        self.staleness[age] += key.messages
+
+
+class InOrder(Policy):
+    """All workers' gradients are added in worker order. A worker reads weights that lack at most `lead` steps."""
+
+    def push(self, shard, state, push):
+        self.pushes += push.key.messages
+        self.count(push.step - push.version, push.key)
+        state.held[push.step, push.micro, push.worker] = push
+        state.ready_of[push.step] = max(state.ready_of.get(push.step, 0.0), push.ready)
+        if push.micro == self.rule.micro - 1:
+            state.pushed[push.worker] = push.step + 1
+        shard.answer(state, push.worker)
+        if (push.step, push.micro, push.worker) == (state.step, state.micro, state.next):
+            self.advance(shard, state)
+        elif not self.star.local(push.worker, push.key.server):
+            shard.acknowledge(push, held=True)
+
+    def advance(self, shard, state):
+        """Adds what is next in order."""
+        if state.complete:
+            return
+        run = []
+        while (state.step, state.micro, state.next + len(run)) in state.held:
+            run.append(state.held.pop((state.step, state.micro, state.next + len(run))))
+        if not run:
+            return
+        state.next += len(run)
+
+        def added():
+            for push in run:
+                shard.acknowledge(push)
+            if state.next < self.star.place.workers:
+                return
+            state.next = 0
+            state.micro += 1
+            if state.micro < self.rule.micro:
+                self.advance(shard, state)
+                return
+            state.micro = 0
+            self.summed(shard, state)
+        shard.thread.first(shard.adds(state.key, len(run)), added)
+
+    def summed(self, shard, state):
+        """The step's sum of a key is complete."""
+        step = state.step
+        state.complete = True
+        shard.complete = getattr(shard, "complete", Counter())
+        shard.complete[step] += 1
+        if shard.complete[step] == len(shard.keys):
+            self.star.scheduler.sum(shard, step)
+        if not self.rule.commit_waits:
+            shard.thread.first(shard.updates(state.key), lambda: self.commit(shard, state))
+
+    def decided(self, shard, step):
+        for state in shard.keys.values():
+            if state.complete and state.step == step:
+                shard.thread.first(shard.updates(state.key), lambda s=state: self.commit(shard, s))
+
+    def commit(self, shard, state):
+        state.ready = state.ready_of.pop(state.step, 0.0)
+        state.complete = False
+        state.step += 1
+        state.version += 1
+        shard.answer_all(state)
+        self.advance(shard, state)
+
+    def may_read(self, state, rank, want):
+        return state.pushed[rank] >= want and state.step >= want - self.rule.lead
+
+    def reads(self, state, rank, want):
+        version = max(0, want - self.rule.lead) if self.rule.oldest else min(state.step, want)
+        return want, version, state.ready
+
+
+class Set(InOrder):
+    """Gradients are held until the scheduler has fixed the step's workers; later ones are dropped."""
+
+    def push(self, shard, state, push):
+        key, star = push.key, self.star
+        self.pushes += key.messages
+        state.pushed[push.worker] = max(state.pushed[push.worker], push.step + 1)
+        shard.acknowledge(push)
+        if push.step < state.step or push.step in shard.__dict__.setdefault("sets", {}):
+            self.dropped += key.messages * star.m
+            shard.answer(state, push.worker)
+            return
+        state.held[push.step, 0, push.worker] = push
+        state.ready_of[push.step] = max(state.ready_of.get(push.step, 0.0), push.ready)
+        counts = shard.__dict__.setdefault("counts", Counter())
+        counts[push.step, push.worker] += 1
+        if counts[push.step, push.worker] == len(shard.keys):
+            star.scheduler.has_arrived(shard, push.worker, push.step)
+
+    def fixed(self, shard, step):
+        members = self.star.scheduler.fixed[step]
+        shard.__dict__.setdefault("sets", {})[step] = members
+        for state in shard.keys.values():
+            here = [w for w in range(self.star.place.workers) if state.held.pop((step, 0, w), None)]
+            self.dropped += sum(w not in members for w in here) * state.key.messages
+            for _ in members:
+                self.count(0, state.key)
+            shard.thread.first(shard.adds(state.key, len(members)), lambda s=state: self.summed(shard, s))
+
+    def advance(self, shard, state):
+        pass
+
+    def may_read(self, state, rank, want):
+        return state.pushed[rank] >= want and state.step >= want or state.step >= want
+
+    def reads(self, state, rank, want):
+        state.pushed[rank] = max(state.pushed[rank], state.step)
+        return max(want, state.step), state.step, state.ready
+
+
+class Alone(Policy):
+    """Workers share one budget of batches, and wait for no step's end."""
+
+    def begin(self, worker):
+        self.take(worker, 0)
+
+    def take(self, worker, number):
+        """Asks the scheduler for the next batch."""
+        scheduler, star = self.star.scheduler, self.star
+
+        def asked():
+            if len(self.taken_at) < star.count * star.place.workers:
+                self.taken_at.append(star.simulation.now)
+                self.batches[worker.rank] += 1
+                star.control(scheduler.endpoint, worker.endpoint, lambda: worker.plan(number))
+            else:
+                star.control(scheduler.endpoint, worker.endpoint, lambda: star.finished(worker))
+        scheduler.tell(worker.endpoint, asked)
+
+    def stepped(self, worker, step):
+        worker.end(step)
+        self.take(worker, step.number + 1)
+
+    def decided(self, shard, step):
+        """No step is decided."""
+
+
+class OnArrival(Alone):
+    """Each push, or the mean of K, is an update when it arrives."""
+
+    def __init__(self, star):
+        super().__init__(star)
+        self.gone = set()
+
+    def push(self, shard, state, push):
+        key, rule = push.key, self.rule
+        behind = state.version - push.version
+        age = -(-behind // rule.per_update)
+        self.pushes += key.messages
+        used = rule.max_staleness is None or age <= rule.max_staleness
+        if used:
+            self.count(age, key)
+        else:
+            self.dropped += key.messages
+        state.ready = max(state.ready, push.ready)
+
+        def applied():
+            state.pushed[push.worker] = push.step + 1
+            shard.acknowledge(push)
+            shard.answer_all(state)
+        cost = 0.0
+        if used and rule.per_update == 1:
+            cost = shard.updates(key)
+            state.version += 1
+        elif used:
+            state.sum.append(push.worker)
+            cost = shard.adds(key)
+            if len(state.sum) >= rule.per_update or self.gone and len(state.sum) >= self.star.running:
+                cost += shard.updates(key)
+                state.version += len(state.sum)
+                state.sum.clear()
+        shard.thread.first(cost, applied)
+
+    def may_read(self, state, rank, want):
+        if state.pushed[rank] < want:
+            return False
+        lead = self.rule.max_lead
+        return not lead or rank in self.gone or all(
+            w in self.gone or state.pushed[w] - state.sum.count(w) >= want - lead for w in range(self.star.place.workers))
+
+    def reads(self, state, rank, want):
+        return want, state.version, state.ready
+
+    def left(self, worker):
+        self.gone.add(worker.rank)
+        for shard in self.star.shards.values():
+            for state in shard.keys.values():
+                shard.answer_all(state)
+
+
+class Ringleader(Alone):
+    """A table of gradients by worker (ps/server/push_ringleader.c). One order of pushes for all keys, which the scheduler fixes."""
+
+    def __init__(self, star):
+        super().__init__(star)
+        self.shards_of = Counter()     # (worker, step): shards that have all of its keys
+        n = star.place.workers
+        self.tables = {}               # key: the table's counts
+        self.fresh = lambda: {"count": [0] * n, "updated": [False] * n, "model": [0] * n, "updates": 0, "done": 0}
+
+    def push(self, shard, state, push):
+        state.held[push.worker] = push
+        shard.acknowledge(push)
+        counts = shard.__dict__.setdefault("counts", Counter())
+        counts[push.step, push.worker] += 1
+        if counts[push.step, push.worker] < len(shard.keys):
+            return
+        star = self.star
+
+        def take():
+            self.shards_of[push.worker, push.step] += 1
+            if self.shards_of[push.worker, push.step] == len(star.shards):
+                for other in star.shards.values():
+                    star.control(star.scheduler.endpoint, other.endpoint, lambda s=other: s.thread.do(0.0, lambda: self.ordered(s, push.worker)))
+        star.scheduler.tell(shard.endpoint, take)
+
+    def ordered(self, shard, worker):
+        """The worker's push is the next one."""
+        for state in shard.keys.values():
+            push = state.held.pop(worker)
+            t = self.tables.setdefault(push.key.index, self.fresh())
+            n = self.star.place.workers
+            first_use = t["updates"] - t["done"] + n if t["updated"][worker] else t["updates"]
+            self.count(first_use - t["model"][worker], push.key)
+            self.pushes += push.key.messages
+            t["count"][worker] += 1
+            state.ready = max(state.ready, push.ready)
+            cost = shard.adds(push.key)
+            if not t["updated"][worker] and all(u or c for u, c in zip(t["updated"], t["count"])):
+                cost += shard.adds(push.key, n) + shard.updates(push.key)   # the mean over the table
+                t["updated"][worker], t["count"][worker] = True, 0
+                t["updates"] += 1
+                t["done"] += 1
+                t["model"][worker] = t["updates"]
+                if t["done"] == n:
+                    t["updated"], t["done"] = [False] * n, 0
+
+            def taken(state=state, push=push):
+                state.pushed[worker] = push.step + 1
+                shard.answer(state, worker)
+            shard.thread.first(cost, taken)
+
+    def may_read(self, state, rank, want):
+        return state.pushed[rank] >= want
+
+    def reads(self, state, rank, want):
+        return want, 0, state.ready
+
+
+def policy_of(star):
+    """The consistency of a star's document."""
+    if star.rule.name == "ringleader":
+        return Ringleader(star)
+    if star.rule.alone:
+        return OnArrival(star)
+    return Set(star) if star.rule.drops else InOrder(star)

@@ -1,0 +1,670 @@
+"""A star's steps on SimGrid: workers, the shards of servers and the scheduler, as the program has them.
+
+What a worker computes, pushes and pulls is the dry run's graph of tasks; which keys go where is its list of keys; the consistency
+(servers.py) decides when pushes become an update and when a pull is answered. Here is what every star has:
+
+    worker      one compute stream, in the graph's order; one communication thread, which sends the keys of the oldest step and of the
+                first units first, as far as credits and the window of bytes under way allow, and takes the answers
+    connection  of a worker and a shard thread, each way: messages one after the other (queues.Channel)
+    shard       one thread: takes a message, adds, updates, answers; what that costs is the machine file's "server"
+    scheduler   one thread: reports, sums, decisions, sets, batches of the budget
+
+Links, and cores that ranks share, are network.Simulation's. A worker and a server beside it share memory: their bytes use no link.
+
+Many keys and ranks
+    bundles   A message per key is simulated where a step has at most MESSAGES of them. Else the keys of a unit that one shard has are one
+              message, and if these are too many, those of neighbouring units too.
+    merged    Where workers are more than CLASSES and equal in consistency "sync" or "ssp", m of them become one with m times the link, whose
+              computing takes as long as the slowest of the m; q servers become one with q times the link and q times the speed. All
+              flows of a link keep their shares, since all merged ranks have the same m. Bytes that merged neighbours send each other
+              on their own links are spread over the other connections, so each link carries what it carries. A straggler slows
+              all of its class. Asynchronous workers, and those that may be dropped, have an order of their own and are not merged.
+"""
+import copy
+import heapq
+import math
+from dataclasses import dataclass, field, replace
+
+from . import compute, network, result, servers
+from .queues import Bucket, Channel, Thread
+
+WINDOW_MOST, WINDOW_SECONDS, FADE = 32 << 20, 0.06, 0.95   # of bytes under way: ps/worker/worker_core_state.h
+BURST_LEAST = 72 << 10
+MESSAGES = 8000        # of a step, of all workers, one way
+CLASSES = 64, 16       # most workers, servers that are simulated one by one
+EFFORT = 400000        # messages of a simulation
+LEAST_STEPS = 5 + result.WARM_UP
+
+
+class Costs:
+    """What the machine file says of messages and servers, in seconds; zeros where it says nothing."""
+
+    def __init__(self, machine):
+        def of(section, key, default=0.0):
+            return (getattr(machine, section) or {}).get(key) or default
+        self.sum_byte = 1 / of("server", "sum_bytes_per_second", math.inf)           # of a gradient
+        self.update_element = 1 / of("server", "update_elements_per_second", math.inf)
+        self.reply = of("server", "reply_seconds")                                   # of an answer with weights
+        self.message = of("network", "per_message_seconds")                          # host time to start a message
+        self.transport_byte = of("cores", "transport_seconds_per_byte")              # CPU time of both ends together
+        self.transport_message = of("cores", "transport_seconds_per_message")
+        self.burst = of("network", "burst_seconds")                                  # of a link's rate, after it was idle
+        self.begin = of("units", "begin_seconds")                                    # host time of a step outside the graph
+
+
+# ---------------------------------------------------------------- what is simulated
+@dataclass
+class Key:
+    """What one message moves: a key, or those that one shard has of a unit or of neighbours. Bytes of one worker."""
+    index: int
+    units: tuple
+    push: float
+    pull: float
+    elements: float
+    server: int
+    shard: int
+    messages: int = 1
+
+
+def bundled(document, workers, q):
+    """The star's keys as messages. Of q merged servers the keys are one server's."""
+    width, units = compute.BYTES[document.dtype], document.step["consistency"].get("resident") == "units"
+    keys = [Key(0, (k.unit,), k.bytes, k.pull_bytes, k.pull_bytes / width, k.server // q, k.shard) for k in document.keys]
+
+    def joined(group):
+        out = {}
+        for k in keys:
+            whole = out.setdefault((group(k.units[0]), k.server, k.shard), replace(k, units=(), push=0, pull=0, elements=0, messages=0))
+            whole.units = tuple(sorted({*whole.units, *k.units}))
+            whole.push, whole.pull, whole.elements = whole.push + k.push, whole.pull + k.pull, whole.elements + k.elements
+            whole.messages += 1
+        return list(out.values())
+    size = 1
+    out = keys
+    while (out is keys and (q > 1 or len(keys) * workers > MESSAGES)) or (len(out) * workers > MESSAGES and size < len(document.units) and not units):
+        out = joined(lambda unit: unit // size)
+        size *= 2
+    for i, k in enumerate(out):
+        k.index = i
+    return out
+
+
+@dataclass
+class Place:
+    """Which endpoints there are: workers, servers, the scheduler; on which nodes; how many ranks each of them stands for."""
+    workers: int
+    servers: int
+    m: int
+    q: int
+    paired: bool          # server r is on the node of worker r
+    nodes: list
+    machine: object
+    share: float = 1.0    # bytes of a connection: those of merged neighbours are added
+
+    @staticmethod
+    def of(document, machine, merges):
+        workers, count = document.workers, document.servers
+        paired = (document.step.get("consistency") or {}).get("servers_on") == "workers"
+        m = q = 1
+        per_node = min(machine.per_node, workers)
+        if merges and workers > CLASSES[0]:
+            m = workers // max(d for d in range(1, CLASSES[0] + 1) if workers % d == 0 and (workers // d) % per_node == 0)
+            q = m if paired else count // max(d for d in range(1, CLASSES[1] + 1) if count % d == 0)
+        classes, shards = workers // m, math.ceil(count / q)
+        if m == 1:
+            nodes = [r // per_node for r in range(workers)]
+            first = nodes[-1] + 1
+            nodes += [nodes[r] for r in range(count)] if paired else [first + s for s in range(count)]
+            return Place(workers, count, 1, 1, paired, [*nodes, max(nodes) + 1], machine)
+        # One endpoint of a node has the node's link; two have device links too, which then are a merged server's.
+        told, rate = copy.deepcopy(machine.told), machine.network["bytes_per_second"]
+        told["network"]["bytes_per_second"] = rate * m / per_node
+        told["node"]["bytes_per_second"] = rate * q * machine.network["efficiency"]
+        told["cores"] = None
+        nodes = list(range(classes))
+        share = 1.0
+        if paired:
+            told["node"]["bytes_per_second"] = rate * m * 1e3
+            share = (workers - 1) / workers / ((classes - 1) / classes) if classes > 1 else 1.0
+            nodes += [r for r in range(shards)] + [0]
+        else:
+            nodes += [classes + s for s in range(shards)] + [classes]
+        return Place(classes, shards, m, q, paired, nodes, replace(machine, told=told), share)
+
+
+class Draws:
+    """Seconds of a worker's computing in each step, with its stragglers and delays; of merged workers the slowest's."""
+
+    def __init__(self, document, machine, straggle, delay, seed, m):
+        self.compute = compute.Compute(document, machine)
+        self.trouble = compute.Trouble(straggle, delay, document.workers, seed, self.compute.spread)
+        self.tasks, self.micro, self.m = document.tasks, document.micro_batches, m
+        self.whole = [self.compute.seconds(t) if t.computes else 0.0 for t in document.tasks]
+        self.steps = []
+
+    def _step(self, number):
+        while len(self.steps) <= number:
+            factors, seconds = self.trouble.step(self.micro)
+            self.steps.append((factors.reshape(self.micro, -1, self.m).max(axis=2), seconds.reshape(-1, self.m).max(axis=1)))
+        return self.steps[number]
+
+    def seconds(self, rank, step, i):
+        """Of task i of the rank's step."""
+        task = self.tasks[i]
+        return self.whole[i] * (self._step(step)[0][min(task.micro or 0, self.micro - 1)][rank] if task.task != "update" else 1.0)
+
+    def delay(self, rank, step):
+        """That the rank computes before its first unit."""
+        return self._step(step)[1][rank]
+
+
+# ---------------------------------------------------------------- credits
+class Credits:
+    """Bytes that a worker has pushed and that are in no sum yet: struct credits of ps/worker/worker_core_state.h, in its terms."""
+
+    def __init__(self, most, opened, largest):
+        self.most = most or math.inf
+        self.taken = self.held = self.since = 0.0
+        self.window, self.least, self.all = float(WINDOW_MOST), 2 * largest, self.most >= opened
+        self._bytes = self._seconds = self._answer = 0.0
+
+    def arrived(self, size, sent, now):
+        """Bytes that were under way since `sent` have arrived: the window follows the rate."""
+        if not size or now <= sent:
+            return
+        self._answer = min(self._answer or now - sent, now - sent)
+        self._bytes = self._bytes * FADE + size
+        self._seconds = self._seconds * FADE + now - self.since
+        self.since = now
+        window = self._bytes * (2 * self._answer + WINDOW_SECONDS) / self._seconds if self._seconds else WINDOW_MOST
+        self.window = max(self.least, min(WINDOW_MOST, window))
+
+    def allow(self, size, held_before):
+        """Whether a key may go; held_before: held bytes of more urgent keys."""
+        under_way = self.taken - self.held
+        if self.all:
+            return under_way <= 0 or under_way + size <= self.window
+        if under_way <= 0 and held_before <= 0:
+            return self.taken <= self.most
+        return (under_way + size <= self.window and under_way + held_before + size <= self.most / 2
+                and self.taken + size <= self.most)
+
+
+# ---------------------------------------------------------------- a worker
+@dataclass
+class Step:
+    """One step of a worker. open: needs of each task that are not over; over: of each task, whether it is."""
+    number: int
+    open: list
+    over: list
+    began: float
+    exchanges: bool
+    parts: dict = field(default_factory=lambda: dict.fromkeys(result.PARTS, 0.0))
+    computes: bool = False   # its host time is over
+    busy: bool = False
+    length: float = None
+
+
+class Worker:
+    """The compute stream and the communication thread of a worker."""
+
+    def __init__(self, star, rank):
+        self.star, self.rank, self.endpoint, self.simulation = star, rank, rank, star.simulation
+        self.thread, self.io = Thread(star.simulation, rank), Thread(star.simulation, rank)
+        self.steps, self.done = {}, []             # under way; finished
+        self.step, self.at = None, 0               # the one that is computed, and where its compute stream is
+        self.idle_since = 0.0
+        self.queue = []                            # pushes to send: (step, unit, key, micro, task)
+        keys = star.keys
+        self.credits = Credits(star.rule.credit_bytes, sum(k.push for k in keys) * star.rule.micro * (1 + star.rule.lead),
+                               max(k.push for k in keys))
+        self.sent = {}                             # (key, step, micro): [when, bytes of credits, whether it is held]
+        self.held_of = {}                          # (step, unit): held bytes
+        self.taking = {}                           # (step, push): keys that no shard has taken
+        self.missing = {}                          # (step, pull): [keys, what follows]
+        self.pulls = {}                            # key: [(wanted step, (step, pull))] that wait for it
+        self.landed = [0] * len(keys)              # the step whose weights a key has
+        self.version = [0] * len(keys)             # of these weights
+        self.ready = {}                            # (step, unit): when the gradient was complete
+        self.needed = 0.0                          # the last moment at which the weights that landed had all their gradients
+        self.closed = -1                           # the last step that the scheduler has closed
+        self.ended = None                          # the step whose end waits for closed steps
+        self.behind = False
+        self.skipped = 0
+
+    # ---- steps
+    def plan(self, number):
+        """Begins a step, once it may begin."""
+        rule = self.star.rule
+        if not rule.alone and number >= self.star.count:
+            self.star.finished(self)
+        elif rule.drops and self.closed >= number:
+            self.behind = True
+            self.skipped += 1
+            self.plan(number + 1)
+        elif rule.drops and self.behind:
+            self.jump(number)
+        else:
+            self.start(number)
+
+    def jump(self, number):
+        """Pulls the weights of the open step. When they have landed that step may be over as well."""
+        keys = [k for k in self.star.keys if self.landed[k.index] < number]
+        self.behind = False
+        if not keys:
+            self.plan(number)
+            return
+        task = (number, "jump")
+        self.missing[task] = [len(keys), lambda: self.plan(number)]
+        for k in keys:
+            self.pulls.setdefault(k.index, []).append((number, task))
+            self.ask(k, number)
+
+    def start(self, number):
+        star, now = self.star, self.simulation.now
+        before = self.steps.get(number - 1)
+        step = Step(number, [len(n) for n in star.needs], [False] * len(star.tasks), now if not self.done else self.idle_since,
+                    (number + 1) % star.every == 0)
+        for i, task in enumerate(star.tasks):
+            step.open[i] += sum(before is not None and not before.over[j] for j in task.needs_previous)
+        step.parts["exposed" if star.rule.alone or star.rule.drops else "host"] += now - step.began
+        self.steps[number] = self.step = step
+        self.at = 0
+        for i, count in enumerate(step.open):
+            if not count and not star.tasks[i].computes and star.asks[i] is None:
+                self.begin(step, i)
+        delay = star.draws.delay(self.rank, number)
+        self.simulation.compute(self.endpoint, star.costs.begin + delay, self.begun, step, now, "forward" if delay else "host")
+
+    def begun(self, step, since, part):
+        self.idle_since = self.simulation.now
+        step.parts[part] += self.idle_since - since
+        step.computes = True
+        self.advance()
+
+    def advance(self):
+        """Computes the next task of the stream if all that it needs is there."""
+        step, star, now = self.step, self.star, self.simulation.now
+        if step is None or not step.computes or step.busy:
+            return
+        if self.at == len(star.computing):
+            self.step = None
+            star.policy.stepped(self, step)
+            return
+        i = star.computing[self.at]
+        if step.open[i]:
+            return
+        gap = now - self.idle_since
+        wait = min(gap, max(0.0, self.needed - self.idle_since))
+        step.parts["wait"] += wait
+        step.parts["exposed"] += gap - wait
+        step.busy = True
+        self.simulation.compute(self.endpoint, star.draws.seconds(self.rank, step.number, i), self.computed, step, i, now)
+
+    def computed(self, step, i, since):
+        step.busy = False
+        self.idle_since = self.simulation.now
+        task = self.star.tasks[i].task
+        step.parts["optimizer" if task == "update" else task] += self.idle_since - since
+        self.at += 1
+        self.over(step, i)
+        self.advance()
+
+    def end(self, step):
+        """The worker's loop has ended a step; plan begins the next one."""
+        now = self.simulation.now
+        step.parts["exposed"] += now - self.idle_since
+        self.idle_since = now
+        step.length = now - step.began
+        self.done.append(step)
+        self.steps.pop(step.number - 1, None)
+
+    # ---- tasks that do not compute
+    def begin(self, step, i):
+        """All that the task needs is there."""
+        task, star = self.star.tasks[i], self.star
+        if task.task not in ("push", "pull") or not step.exchanges:
+            self.over(step, i)   # a decision is the scheduler's: servers wait for it, and the worker for its weights
+            for j in star.after[i] if task.task == "push" else ():
+                if star.asks[j] == i:
+                    self.over(step, j)
+            return
+        keys = star.keys_of(task.units)
+        if task.task == "pull":
+            self.open_pull(step, i)
+            for k in keys:
+                self.ask(k, step.number + star.wants[i])
+            return
+        self.taking[step.number, i] = len(keys)
+        for k in keys:
+            self.ready[step.number, k.index] = self.simulation.now
+            heapq.heappush(self.queue, (step.number, k.units[0], k.index, task.micro or 0, i))
+        for j in star.after[i]:   # the pulls that go with this push
+            if star.asks[j] == i:
+                self.open_pull(step, j)
+        self.pump()
+        if not keys:
+            self.over(step, i)
+
+    def open_pull(self, step, i):
+        keys = self.star.keys_of(self.star.tasks[i].units)
+        if not keys:
+            self.over(step, i)
+            return
+        self.missing[step.number, i] = [len(keys), lambda: self.over(step, i)]
+        for k in keys:
+            self.pulls.setdefault(k.index, []).append((step.number + self.star.wants[i], (step.number, i)))
+
+    def over(self, step, i):
+        """A task has ended: begins what waited for it."""
+        star, later = self.star, self.steps.get(step.number + 1)
+        if step.over[i]:
+            return
+        step.over[i] = True
+        for which, after in ((step, star.after[i]), (later, star.after_next[i] if later else ())):
+            for j in after:
+                if star.asks[j] == i:
+                    continue
+                which.open[j] -= 1
+                if not which.open[j] and not star.tasks[j].computes and star.asks[j] is None:
+                    self.begin(which, j)
+        self.advance()
+
+    # ---- pushes
+    def pump(self):
+        """Sends the most urgent keys as far as the credits allow."""
+        star, now, credits = self.star, self.simulation.now, self.credits
+        while self.queue:
+            step, unit, index, micro, task = self.queue[0]
+            key = star.keys[index]
+            pays = 0 if star.local(self.rank, key.server) else key.push
+            held = sum(size for at, size in self.held_of.items() if at <= (step, unit)) if credits.held and not credits.all else 0
+            if pays and not credits.allow(pays, held):
+                return
+            heapq.heappop(self.queue)
+            if pays and credits.taken <= credits.held:
+                credits.since = now
+            credits.taken += pays
+            self.sent[index, step, micro] = [now, pays, False]
+            push = servers.Push(self.rank, key, step, micro, task, self.version[index], self.ready[step, index])
+            self.thread.do(star.costs.message * key.messages, lambda push=push: star.to_shard(self, push))
+
+    def answered(self, push, held):
+        """The shard has the push: it is held until its turn comes, or it is taken."""
+        at, unit = (push.key.index, push.step, push.micro), (push.step, push.key.units[0])
+        if at not in self.sent:
+            return
+        sent, pays, was_held = self.sent[at]
+        copied = self.star.rule.by_units   # then its buffer is free, though the credits are not
+        if not was_held:
+            self.credits.arrived(pays, sent, self.simulation.now)
+        if held:
+            self.sent[at][2] = True
+            self.credits.held += pays
+            self.held_of[unit] = self.held_of.get(unit, 0) + pays
+        else:
+            del self.sent[at]
+            self.credits.taken -= pays
+            if was_held:
+                self.credits.held -= pays
+                self.held_of[unit] -= pays
+                if self.held_of[unit] <= 0:
+                    del self.held_of[unit]
+        if not was_held if copied else not held:
+            self.taken(push)
+        self.pump()
+
+    def taken(self, push):
+        at = push.step, push.task
+        self.taking[at] -= 1
+        if not self.taking[at]:
+            del self.taking[at]
+            if push.step in self.steps:
+                self.over(self.steps[push.step], push.task)
+
+    # ---- pulls
+    def ask(self, key, want):
+        """A pull in a message of its own."""
+        star = self.star
+        self.thread.do(star.costs.message * key.messages,
+                       lambda: star.up(self.rank, key).send(0, lambda: star.shard_of(key).pulled(self.rank, key, want)))
+
+    def weights(self, key, step, version, needed):
+        """Weights of a key have arrived: those that `step` is computed on, which had all their gradients at `needed`."""
+        self.landed[key.index] = max(self.landed[key.index], step)
+        self.version[key.index] = version
+        self.needed = max(self.needed, needed)
+        waiting = self.pulls.pop(key.index, ())
+        self.pulls[key.index] = [w for w in waiting if w[0] > step]
+        for wanted, at in waiting:
+            if wanted <= step:
+                entry = self.missing[at]
+                entry[0] -= 1
+                if not entry[0]:
+                    del self.missing[at]
+                    entry[1]()
+
+
+# ---------------------------------------------------------------- the star
+class Star:
+    """A simulation of `count` steps (of each worker, where they share a budget)."""
+
+    def __init__(self, document, place, draws, count):
+        self.document, self.place, self.draws, self.count = document, place, draws, count
+        self.costs, self.m, self.q = Costs(place.machine), place.m, place.q
+        threads = [place.machine.threads] * place.workers + [1] * (place.servers + 1)
+        self.simulation = network.Simulation(place.machine, place.nodes, threads, scale_latency=0)
+        self.tasks, self.every = document.tasks, document.every
+        self.rule = servers.Rule.of(document, place.workers)
+        self.keys = bundled(document, place.workers, place.q)
+        self._graph()
+        self._channels, self._buckets, self._of_units = {}, {}, {}
+        self.shards = {}
+        for k in self.keys:
+            at = k.server, k.shard
+            if at not in self.shards:
+                self.shards[at] = servers.Shard(self, *at)
+            self.shards[at].add(k)
+        self.scheduler = servers.Scheduler(self)
+        self.policy = servers.policy_of(self)
+        self.workers = [Worker(self, r) for r in range(place.workers)]
+        self.running, self.ended = place.workers, 0.0
+
+    def _graph(self):
+        """Who follows whom. asks: of each pull the push that asks for it, None where it asks by itself; wants: how many steps after its own
+        a pull's weights are."""
+        tasks = self.tasks
+        self.computing = [i for i, t in enumerate(tasks) if t.computes]
+        self.after, self.after_next = [[] for _ in tasks], [[] for _ in tasks]
+        self.asks, self.wants, self.needs = [None] * len(tasks), [0] * len(tasks), []
+        for i, t in enumerate(tasks):
+            needs = list(t.needs)
+            if t.task == "pull":
+                pushed = [j for j in needs if tasks[j].task == "push"]
+                self.asks[i] = pushed[0] if pushed and not self.rule.by_units else None
+                self.wants[i] = int(not self.rule.by_units)
+                needs = [j for j in needs if tasks[j].task != "decide"]   # what the servers wait for
+            self.needs.append(needs)
+            for j in needs:
+                self.after[j].append(i)
+            for j in t.needs_previous:
+                self.after_next[j].append(i)
+
+    def keys_of(self, units):
+        """The keys of these units. A bundle belongs to its first unit."""
+        if units not in self._of_units:
+            self._of_units[units] = [k for k in self.keys if self.first_of(k) in units]
+        return self._of_units[units]
+
+    def first_of(self, key):
+        """The unit whose push completes a bundle: the backward pass ends with the first one."""
+        return key.units[0]
+
+    # ---- connections
+    def local(self, worker, server):
+        """Whether a worker and a server share memory."""
+        return self.place.paired and worker == server
+
+    def latency(self, a, b):
+        """Seconds of a message's way between two endpoints."""
+        machine, nodes = self.place.machine, self.place.nodes
+        return machine.node["latency_seconds"] if nodes[a] == nodes[b] else machine.network["latency_seconds"]
+
+    def _channel(self, source, target, shard):
+        at = source, target, shard
+        if at not in self._channels:
+            rate, buckets = self.place.machine.rate, ()
+            if self.costs.burst and self.m == 1:
+                most = max(rate * self.costs.burst, BURST_LEAST)
+                buckets = [self._buckets.setdefault(end, Bucket(self.simulation, rate, most)) for end in ((source, "out"), (target, "in"))]
+            self._channels[at] = Channel(self.simulation, source, target, self.latency(source, target), buckets)
+        return self._channels[at]
+
+    def up(self, rank, key):
+        """From a worker to a key's shard."""
+        return self._channel(rank, self.place.workers + key.server, key.shard)
+
+    def down(self, rank, key):
+        """From a key's shard to a worker."""
+        return self._channel(self.place.workers + key.server, rank, key.shard)
+
+    def wire(self, rank, key, size):
+        """Bytes on the wire of one worker's `size` bytes of a key, for all that are merged."""
+        return 0 if self.local(rank, key.server) else size * self.m * self.place.share
+
+    def transport(self, key, size):
+        """CPU seconds of one end of a message."""
+        return (self.costs.transport_byte * size + self.costs.transport_message * key.messages) / 2 if size else 0.0
+
+    def to_shard(self, worker, push):
+        """A push leaves: the sender's transport thread, the wire, the receiver's."""
+        shard, key = self.shard_of(push.key), push.key
+        size = self.wire(worker.rank, key, key.push)
+        cost = self.transport(key, size / self.m)
+
+        def arrived():
+            shard.io.do(cost * self.m / self.q, lambda: shard.pushed(push))
+        worker.io.do(cost, lambda: self.up(worker.rank, key).send(size, arrived))
+
+    def to_worker(self, shard, rank, key, size, then):
+        """An answer leaves; size 0: without weights."""
+        worker, size = self.workers[rank], self.wire(rank, key, size)
+        cost = self.transport(key, size / self.m)
+
+        def arrived():
+            worker.io.do(cost, lambda: worker.thread.do(self.costs.message * key.messages if size else 0.0, then))
+        shard.io.do(cost * self.m / self.q, lambda: self.down(rank, key).send(size, arrived))
+
+    def control(self, source, target, then, *args):
+        """A message without a payload between a rank and the scheduler."""
+        self.simulation.after(self.latency(source, target), then, *args)
+
+    def shard_of(self, key):
+        return self.shards[key.server, key.shard]
+
+    # ---- the run
+    def finished(self, worker):
+        """A worker takes no further step."""
+        self.running -= 1
+        self.ended = self.simulation.now
+        self.policy.left(worker)
+
+    def run(self):
+        """Simulates; Happened."""
+        self.simulation.run(lambda: [self.policy.begin(w) for w in self.workers])
+        policy = self.policy
+        return Happened([[(s.number, s.began, s.length, s.parts) for s in w.done] for w in self.workers], [w.skipped for w in self.workers],
+                        self.scheduler.closes, self.ended, dict(policy.staleness), policy.pushes, policy.dropped,
+                        max(s.thread.seconds for s in self.shards.values()), policy.batches, policy.taken_at, self.simulation.flow_count)
+
+
+@dataclass
+class Happened:
+    """What a simulation has seen. workers: of each the steps (number, began, seconds, parts). closes: when the scheduler closed each step.
+    taken: when each batch of the budget was. staleness: {updates: pushes of keys}."""
+    workers: list
+    skipped: list
+    closes: list
+    seconds: float
+    staleness: dict
+    pushes: int
+    dropped: int
+    server_seconds: float
+    batches: list
+    taken: list
+    flows: int
+
+
+def simulated(document, place, draws, count):
+    """In a child process."""
+    network.LEAF = max(1, network.LEAF // place.m)   # as many nodes below a switch as before
+    return Star(document, place, draws, count).run()
+
+
+def run(document, machine, straggle=None, delay=None, steps=20, seed=1, merges=True):
+    """(Happened, Place, Draws) of `steps` steps, or of as many as take a bearable time."""
+    name = (document.step.get("consistency") or {}).get("name")
+    place = Place.of(document, machine, merges and name in ("sync", "ssp"))
+    draws = Draws(document, machine, straggle, delay, seed, place.m)
+    messages = 2 * len(bundled(document, place.workers, place.q)) * place.workers
+    varies = draws.trouble.drawn or name not in ("sync",)
+    count = min(steps, max(LEAST_STEPS, EFFORT // messages)) if varies else min(steps, LEAST_STEPS * document.every)
+    return network.in_child(simulated, document, place, draws, count), place, draws
+
+
+# ---------------------------------------------------------------- what it says
+def execute(document, machine, straggle, delay, steps, seed):
+    """The result.Outcome of a star."""
+    happened, place, draws = run(document, machine, straggle, delay, steps + result.WARM_UP, seed)
+    rule, warm = servers.Rule.of(document, document.workers), result.WARM_UP
+    notes = list(draws.compute.notes)
+    if not machine.server:
+        notes.append(f"{machine.path} says nothing of servers: sums and updates take no time")
+    counted = [s for steps_of in happened.workers for s in steps_of[warm:]] or [s for steps_of in happened.workers for s in steps_of]
+    parts = {part: sum(s[3][part] for s in counted) / len(counted) for part in result.PARTS}
+    rate = None
+    if rule.alone:
+        # While all workers have batches, as a run counts its tokens per second.
+        taken = happened.taken
+        seconds = [s[2] for s in counted]
+        skip = min(len(taken) // 2, warm * document.workers)
+        rate = (len(taken) - 1 - skip) / (taken[-1] - taken[skip]) / document.workers if len(taken) > skip + 1 else None
+    else:
+        ends = happened.closes if rule.drops or rule.lead else [s[1] + s[2] for s in happened.workers[0]]
+        seconds = [b - a for a, b in zip(ends, ends[1:])][warm - 1:] or [s[2] for s in counted]
+        if rule.drops:
+            parts = scaled(parts, sum(seconds) / len(seconds))
+            rate = 1 / (sum(seconds) / len(seconds)) * rule.needs / document.workers if not rule.grace else None
+    mean = sum(seconds) / len(seconds)
+    staleness = happened.staleness if rule.alone or rule.lead else None
+    if rule.drops and happened.pushes:
+        notes.append(f"{document.topology}: {100 * happened.dropped / happened.pushes:.0f}% of the pushes came too late and were dropped")
+    how = f"{happened.flows} messages of {len(counted) // place.workers} steps of {place.workers} workers and {place.servers} servers"
+    if place.m > 1:
+        how += f" (each for {place.m} and {place.q} equal ones)"
+    return result.Outcome(seconds, parts, limit(document, machine, draws, happened, parts, mean), how, staleness, rate, notes)
+
+
+def scaled(parts, mean):
+    """Parts of late workers' steps, which are longer than the job's, in proportion."""
+    total = sum(parts.values())
+    return {k: v * mean / total for k, v in parts.items()} if total else parts
+
+
+def limit(document, machine, draws, happened, parts, mean):
+    """What a faster step would need: the busiest of the job's resources."""
+    sent = sum(k.bytes for k in document.keys) / document.every
+    received = sum(k.pull_bytes for k in document.keys) / document.every
+    rate, turns = machine.rate, max(1, len(happened.closes) or len(happened.taken) / document.workers)
+    of_server = {}
+    for k in document.keys:
+        of_server[k.server] = of_server.get(k.server, 0) + max(k.bytes, k.pull_bytes) * document.workers / document.every
+    whole = sum(parts.values()) or mean
+    shares = {"compute": (parts["forward"] + parts["backward"] + parts["optimizer"]) / whole,
+              "worker's link": max(sent, received) / rate / mean,
+              "server's link": max(of_server.values(), default=0) / rate / mean,
+              "server's update": happened.server_seconds / turns / mean}
+    if draws.trouble.any and parts["wait"] > 0.25 * whole:
+        return "straggler"
+    best = max(shares, key=shares.get)
+    return best if shares[best] > 0.25 else "latency"

@@ -69,16 +69,21 @@ class Bucket:
 
 class Channel:
     """The messages of one connection, one way: each leaves when the one before it has left, and arrives a latency later, so that messages
-    which follow each other pay it once. buckets: of the links that it uses."""
+    which follow each other pay it once.
 
-    def __init__(self, simulation, source, target, latency=0.0, buckets=()):
+    buckets: of the links that it uses. draw: how many equal shares of a link the connection gets while it is busy, drawn anew each time it
+    becomes busy: connections that begin at the same time get unequal shares of a congested link for a while (TCP's windows have to settle).
+    None: one."""
+
+    def __init__(self, simulation, source, target, latency=0.0, buckets=(), draw=None):
         self._simulation, self._source, self._target, self._latency, self._buckets = simulation, source, target, latency, buckets
-        self._waiting, self._busy = deque(), False
+        self._waiting, self._busy, self._draw, self._shares, self._left_of = deque(), False, draw, 1, 0
 
     def send(self, size, then):
         """then() when the message has arrived."""
         self._waiting.append((size, then))
         if not self._busy:
+            self._shares = self._draw() if self._draw else 1
             self._go()
 
     def _go(self):
@@ -86,18 +91,21 @@ class Channel:
         while self._waiting and not self._busy:
             size, then = self._waiting.popleft()
             at_once = min([size, *(b.holds() for b in self._buckets)]) if self._buckets and size >= 1 else 0
+            for bucket in self._buckets if size >= 1 else ():
+                bucket.begin(at_once)
             if size - at_once < 1:
                 for bucket in self._buckets if size >= 1 else ():
-                    bucket.begin(at_once)
                     bucket.end()
                 self._simulation.after(self._latency, then)
                 continue
-            self._busy = True
-            for bucket in self._buckets:
-                bucket.begin(at_once)
-            self._simulation.flow(self._source, self._target, size - at_once, self._left, then)
+            self._busy, self._left_of = True, self._shares
+            for _ in range(self._shares):
+                self._simulation.flow(self._source, self._target, (size - at_once) / self._shares, self._left, then)
 
     def _left(self, then):
+        self._left_of -= 1
+        if self._left_of:
+            return
         for bucket in self._buckets:
             bucket.end()
         self._busy = False

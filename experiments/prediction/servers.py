@@ -34,15 +34,13 @@ class Rule:
 
     @staticmethod
     def of(document, workers):
-        c = document.step.get("consistency") or {}
-        name, bound = c["name"], int(c.get("bound") or 0)
+        c = document.step["consistency"]
+        name, bound, stale = c["name"], int(c.get("bound") or 0), c.get("max_staleness")
         needs = {"backup": workers - bound, "quorum": max(1, bound)}.get(name, workers)
-        stale = c.get("max_staleness")
-        units = c.get("resident") == "units"
-        return Rule(name, workers, needs, name == "backup", (c.get("grace_ms") or 0) / 1e3 if name == "quorum" else 0.0,
-                    bound if name == "ssp" else 0, c.get("commit") == "step", max(1, c.get("pushes_per_update") or 1), c.get("max_lead") or 0,
-                    stale if stale is not None and stale >= 0 else None, c.get("read") == "oldest", units,
-                    document.micro_batches if units else 1, c.get("credit_bytes") or 0)
+        units = any(t.task == "pull" and not any(document.tasks[j].task == "push" for j in t.needs) for t in document.tasks)
+        return Rule(name, workers, needs, name == "backup", (c.get("grace_ms") or 0) / 1e3, bound if name == "ssp" else 0, c.get("commit") == "step",
+                    c.get("pushes_per_update") or 1, c.get("max_lead") or 0, stale if stale is not None and stale >= 0 else None,
+                    c.get("read") == "oldest", units, document.micro_batches if units else 1, c.get("credit_bytes") or 0)
 
     @property
     def alone(self):

@@ -23,6 +23,7 @@ Many keys and ranks
 import copy
 import heapq
 import math
+import random
 from dataclasses import dataclass, field, replace
 
 from . import compute, network, result, servers
@@ -30,6 +31,7 @@ from .queues import Bucket, Channel, Thread
 
 WINDOW_MOST, WINDOW_SECONDS, FADE = 32 << 20, 0.06, 0.95   # of bytes under way: ps/worker/worker_core_state.h
 BURST_LEAST = 72 << 10
+SHARES = 2
 MESSAGES = 8000        # of a step, of all workers, one way
 CLASSES = 64, 16       # most workers, servers that are simulated one by one
 EFFORT = 400000        # messages of a simulation
@@ -49,6 +51,7 @@ class Costs:
         self.transport_byte = of("cores", "transport_seconds_per_byte")              # CPU time of both ends together
         self.transport_message = of("cores", "transport_seconds_per_message")
         self.burst = of("network", "burst_seconds")                                  # of a link's rate, after it was idle
+        self.spread = of("network", "share_spread")                                  # of connections' shares of a congested link, sd / mean
         self.begin = of("units", "begin_seconds")                                    # host time of a step outside the graph
 
 
@@ -104,7 +107,8 @@ class Place:
     @staticmethod
     def of(document, machine, merges):
         workers, count = document.workers, document.servers
-        paired = (document.step.get("consistency") or {}).get("servers_on") == "workers"
+        pushes = [t for t in document.tasks if t.task == "push"]
+        paired = sum(t.sent for t in pushes) < sum(t.bytes for t in pushes)
         m = q = 1
         per_node = min(machine.per_node, workers)
         if merges and workers > CLASSES[0]:
@@ -140,7 +144,7 @@ class Draws:
         self.trouble = compute.Trouble(straggle, delay, document.workers, seed, self.compute.spread)
         self.tasks, self.micro, self.m = document.tasks, document.micro_batches, m
         self.whole = [self.compute.seconds(t) if t.computes else 0.0 for t in document.tasks]
-        self.steps = []
+        self.steps, self.seed = [], seed
 
     def _step(self, number):
         while len(self.steps) <= number:
@@ -151,7 +155,7 @@ class Draws:
     def seconds(self, rank, step, i):
         """Of task i of the rank's step."""
         task = self.tasks[i]
-        return self.whole[i] * (self._step(step)[0][min(task.micro or 0, self.micro - 1)][rank] if task.task != "update" else 1.0)
+        return self.whole[i] * (self._step(step)[0][task.micro or 0][rank] if task.task in ("forward", "backward") else 1.0)
 
     def delay(self, rank, step):
         """That the rank computes before its first unit."""
@@ -305,7 +309,7 @@ class Worker:
         step.busy = False
         self.idle_since = self.simulation.now
         task = self.star.tasks[i].task
-        step.parts["optimizer" if task == "update" else task] += self.idle_since - since
+        step.parts[task if task in ("forward", "backward") else "optimizer"] += self.idle_since - since
         self.at += 1
         self.over(step, i)
         self.advance()
@@ -457,6 +461,7 @@ class Star:
         self.tasks, self.every = document.tasks, document.every
         self.rule = servers.Rule.of(document, place.workers)
         self.keys = bundled(document, place.workers, place.q)
+        self.random = random.Random(draws.seed)
         self._graph()
         self._channels, self._buckets, self._of_units = {}, {}, {}
         self.shards = {}
@@ -517,8 +522,12 @@ class Star:
             if self.costs.burst and self.m == 1:
                 most = max(rate * self.costs.burst, BURST_LEAST)
                 buckets = [self._buckets.setdefault(end, Bucket(self.simulation, rate, most)) for end in ((source, "out"), (target, "in"))]
-            self._channels[at] = Channel(self.simulation, source, target, self.latency(source, target), buckets)
+            self._channels[at] = Channel(self.simulation, source, target, self.latency(source, target), buckets, self._draw if self.costs.spread else None)
         return self._channels[at]
+
+    def _draw(self):
+        """Shares of a link that a connection gets: one to six, SHARES on average."""
+        return min(6, max(1, round(SHARES * math.exp(self.random.gauss(0, self.costs.spread)))))
 
     def up(self, rank, key):
         """From a worker to a key's shard."""

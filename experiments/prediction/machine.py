@@ -49,7 +49,8 @@ SECTIONS = {
     "node": {"devices": ("number", 1, 1), "bytes_per_second": ("number", POSITIVE, None), "latency_seconds": ("number", 0, 0)},
     "network": {"kind": ("words", KINDS), "bytes_per_second": ("number", POSITIVE, None), "links_per_node": ("number", 1, 1),
                 "latency_seconds": ("number", 0, 0), "oversubscription": ("number", 1, 1), "efficiency": ("number", POSITIVE, 1),
-                "per_message_seconds": ("number", 0, 0), "burst_seconds": ("number", 0, 0)},
+                "per_message_seconds": ("number", 0, 0), "burst_seconds": ("number", 0, 0),
+                "share_spread": ("number", 0, 0)},
     "server": {"sum_bytes_per_second": ("number", POSITIVE, None), "update_elements_per_second": ("number", POSITIVE, None),
                "threads": ("number", 1, 1), "reply_seconds": ("number", 0, 0)},
 }

@@ -3,7 +3,7 @@
 `in_child(function, ..)` runs function(..) in a child process, because SimGrid has one engine per process. Inside it, `Simulation` is a clock
 with three verbs, each with a function that is called when it is over:
 
-    flow(src, dst, bytes, then)        bytes from one endpoint to another; flows share links by max-min fairness
+    flow(src, dst, bytes, then)        bytes from one endpoint to another; flows share links by max-min fairness (shares=2: one counts as two)
     compute(endpoint, seconds, then)   the endpoint computes; where a machine's ranks share cores, they share them by max-min fairness too
     after(seconds, then)               nothing but time
 
@@ -250,7 +250,7 @@ class Simulation:
         self.buckets = {}
         self.waiting_share, self.waiting = cores.get("waiting_share", 0), {}   # by the name of a set of cores: transfers that are waited for
 
-    def flow(self, src, dst, size, then, *args):
+    def flow(self, src, dst, size, then, *args, shares=1):
         if size < 1 or src == dst:
             self.after(0, then, *args)
             return
@@ -267,8 +267,11 @@ class Simulation:
                 self.buckets[link][2] += 1
             then, args = functools.partial(self._left, links, then, args), ()
         ends = self.platform.endpoints
-        self.flows.append(self.sg.Comm.sendto_async(ends[src], ends[dst], max(1, int(size))))
-        self.thens.append((then, args))
+        if shares > 1:
+            then, args = self._parts(shares, then, args), ()
+        for _ in range(shares):
+            self.flows.append(self.sg.Comm.sendto_async(ends[src], ends[dst], max(1, int(size / shares))))
+            self.thens.append((then, args))
         self.flow_count += 1
 
     @staticmethod

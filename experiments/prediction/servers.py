@@ -91,7 +91,7 @@ class Shard:
     def __init__(self, star, server, shard):
         self.star, self.server, self.number = star, server, shard
         self.endpoint = star.place.workers + server
-        self.thread, self.io = Thread(star.simulation, self.endpoint), Thread(star.simulation, self.endpoint)
+        self.thread = Thread(star.simulation, self.endpoint)
         self.keys = {}
 
     def add(self, key):
@@ -124,7 +124,7 @@ class Shard:
 
     def acknowledge(self, push, held=False):
         worker = self.star.workers[push.worker]
-        self.star.to_worker(self, push.worker, push.key, 0, lambda: worker.answered(push, held))
+        self.star.to_worker(push.worker, push.key, 0, lambda: worker.answered(push, held))
 
     def answer(self, state, rank):
         """Answers a worker's pull if the consistency allows it."""
@@ -135,7 +135,7 @@ class Shard:
         step, version, ready = policy.reads(state, rank, want)
         worker, key = self.star.workers[rank], state.key
         cost = self.star.costs.reply * key.messages * self.star.m / self.star.q
-        self.thread.first(cost, lambda: self.star.to_worker(self, rank, key, key.pull, lambda: worker.weights(key, step, version, ready)))
+        self.thread.first(cost, lambda: self.star.to_worker(rank, key, key.pull, lambda: worker.weights(key, step, version, ready)))
 
     def answer_all(self, state):
         for rank in range(self.star.place.workers):

@@ -27,10 +27,9 @@ import random
 from dataclasses import dataclass, field, replace
 
 from . import compute, network, result, servers
-from .queues import Bucket, Channel, Thread
+from .queues import Channel, Thread
 
 WINDOW_MOST, WINDOW_SECONDS, FADE = 32 << 20, 0.06, 0.95   # of bytes under way: ps/worker/worker_core_state.h
-BURST_LEAST = 72 << 10
 SHARES = 2
 MESSAGES = 8000        # of a step, of all workers, one way
 CLASSES = 64, 16       # most workers, servers that are simulated one by one
@@ -48,11 +47,7 @@ class Costs:
         self.update_element = 1 / of("server", "update_elements_per_second", math.inf)
         self.reply = of("server", "reply_seconds")                                   # of an answer with weights
         self.message = of("network", "per_message_seconds")                          # host time to start a message
-        self.transport_byte = of("cores", "transport_seconds_per_byte")              # CPU time of both ends together
-        self.transport_message = of("cores", "transport_seconds_per_message")
-        self.burst = of("network", "burst_seconds")                                  # of a link's rate, after it was idle
         self.spread = of("network", "share_spread")                                  # of connections' shares of a congested link, sd / mean
-        self.begin = of("units", "begin_seconds")                                    # host time of a step outside the graph
 
 
 # ---------------------------------------------------------------- what is simulated
@@ -214,7 +209,7 @@ class Worker:
 
     def __init__(self, star, rank):
         self.star, self.rank, self.endpoint, self.simulation = star, rank, rank, star.simulation
-        self.thread, self.io = Thread(star.simulation, rank), Thread(star.simulation, rank)
+        self.thread = Thread(star.simulation, rank)
         self.steps, self.done = {}, []             # under way; finished
         self.step, self.at = None, 0               # the one that is computed, and where its compute stream is
         self.idle_since = 0.0
@@ -278,7 +273,7 @@ class Worker:
             if not count and not star.tasks[i].computes and star.asks[i] is None:
                 self.begin(step, i)
         delay = star.draws.delay(self.rank, number)
-        self.simulation.compute(self.endpoint, star.costs.begin + delay, self.begun, step, now, "forward" if delay else "host")
+        self.simulation.compute(self.endpoint, star.draws.compute.begin_seconds + delay, self.begun, step, now, "forward" if delay else "host")
 
     def begun(self, step, since, part):
         self.idle_since = self.simulation.now
@@ -458,6 +453,7 @@ class Star:
         self.costs, self.m, self.q = Costs(place.machine), place.m, place.q
         threads = [place.machine.threads] * place.workers + [1] * (place.servers + 1)
         self.simulation = network.Simulation(place.machine, place.nodes, threads, scale_latency=0)
+        self.simulation.burst = place.machine.network["burst_seconds"] * place.machine.rate
         self.tasks, self.every = document.tasks, document.every
         self.rule = servers.Rule.of(document, place.workers)
         self.keys = bundled(document, place.workers, place.q)
@@ -518,11 +514,7 @@ class Star:
     def _channel(self, source, target, shard):
         at = source, target, shard
         if at not in self._channels:
-            rate, buckets = self.place.machine.rate, ()
-            if self.costs.burst and self.m == 1:
-                most = max(rate * self.costs.burst, BURST_LEAST)
-                buckets = [self._buckets.setdefault(end, Bucket(self.simulation, rate, most)) for end in ((source, "out"), (target, "in"))]
-            self._channels[at] = Channel(self.simulation, source, target, self.latency(source, target), buckets, self._draw if self.costs.spread else None)
+            self._channels[at] = Channel(self.simulation, source, target, self.latency(source, target), self._draw if self.costs.spread else None)
         return self._channels[at]
 
     def _draw(self):
@@ -541,28 +533,15 @@ class Star:
         """Bytes on the wire of one worker's `size` bytes of a key, for all that are merged."""
         return 0 if self.local(rank, key.server) else size * self.m * self.place.share
 
-    def transport(self, key, size):
-        """CPU seconds of one end of a message."""
-        return (self.costs.transport_byte * size + self.costs.transport_message * key.messages) / 2 if size else 0.0
-
     def to_shard(self, worker, push):
-        """A push leaves: the sender's transport thread, the wire, the receiver's."""
+        """A push leaves."""
         shard, key = self.shard_of(push.key), push.key
-        size = self.wire(worker.rank, key, key.push)
-        cost = self.transport(key, size / self.m)
+        self.up(worker.rank, key).send(self.wire(worker.rank, key, key.push), lambda: shard.pushed(push))
 
-        def arrived():
-            shard.io.do(cost * self.m / self.q, lambda: shard.pushed(push))
-        worker.io.do(cost, lambda: self.up(worker.rank, key).send(size, arrived))
-
-    def to_worker(self, shard, rank, key, size, then):
+    def to_worker(self, rank, key, size, then):
         """An answer leaves; size 0: without weights."""
         worker, size = self.workers[rank], self.wire(rank, key, size)
-        cost = self.transport(key, size / self.m)
-
-        def arrived():
-            worker.io.do(cost, lambda: worker.thread.do(self.costs.message * key.messages if size else 0.0, then))
-        shard.io.do(cost * self.m / self.q, lambda: self.down(rank, key).send(size, arrived))
+        self.down(rank, key).send(size, lambda: worker.thread.do(self.costs.message * key.messages if size else 0.0, then))
 
     def control(self, source, target, then, *args):
         """A message without a payload between a rank and the scheduler."""

@@ -14,6 +14,11 @@ from .queues import Thread
 SCHEDULER_SECONDS = 30e-6   # of a message: docs/results/2026-11-27-cluster.md
 
 
+def keeps_two_units(document):
+    """Whether workers have slots for two units: then pulls follow no push, and each micro-batch pushes."""
+    return any(t.task == "pull" and not any(document.tasks[j].task == "push" for j in t.needs) for t in document.tasks)
+
+
 @dataclass(frozen=True)
 class Rule:
     """A consistency with its numbers, as the dry run says it."""
@@ -37,7 +42,7 @@ class Rule:
         c = document.step["consistency"]
         name, bound, stale = c["name"], int(c.get("bound") or 0), c.get("max_staleness")
         needs = {"backup": workers - bound, "quorum": max(1, bound)}.get(name, workers)
-        units = any(t.task == "pull" and not any(document.tasks[j].task == "push" for j in t.needs) for t in document.tasks)
+        units = keeps_two_units(document)
         return Rule(name, workers, needs, name == "backup", (c.get("grace_ms") or 0) / 1e3, bound if name == "ssp" else 0, c.get("commit") == "step",
                     c.get("pushes_per_update") or 1, c.get("max_lead") or 0, stale if stale is not None and stale >= 0 else None,
                     c.get("read") == "oldest", units, document.micro_batches if units else 1, c.get("credit_bytes") or 0)
@@ -244,13 +249,17 @@ class Policy:
 
     def stepped(self, worker, step):
         """The worker has computed a step: it reports it, and goes on when enough steps before it are closed."""
-        self.star.scheduler.report(worker, step.number)
+        if not step.exchanges:
+            worker.end(step)
+            worker.plan(step.number + 1)
+            return
+        self.star.scheduler.report(worker, step.round)
         worker.ended = step
         self.go_on(worker)
 
     def go_on(self, worker):
         step = worker.ended
-        if step and worker.closed >= step.number - self.rule.lag:
+        if step and worker.closed >= step.round - self.rule.lag:
             worker.ended = None
             worker.end(step)
             worker.plan(step.number + 1)

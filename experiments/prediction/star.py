@@ -61,27 +61,33 @@ class Key:
     elements: float
     server: int
     shard: int
-    messages: int = 1
+    messages: int = 0
 
 
 def bundled(document, workers, q):
-    """The star's keys as messages. Of q merged servers the keys are one server's."""
-    width, units = compute.BYTES[document.dtype], document.step["consistency"].get("resident") == "units"
-    keys = [Key(0, (k.unit,), k.bytes, k.pull_bytes, k.pull_bytes / width, k.server // q, k.shard) for k in document.keys]
+    """The star's keys as messages. The n-th keys of q merged servers are one message; where there are too many, c consecutive keys of a unit
+    and shard are, and at last those of neighbouring units."""
+    width, by_units = compute.BYTES[document.dtype], servers.keeps_two_units(document)
+    order, most = [], {}
+    for k in document.keys:
+        at = k.unit, k.server, k.shard
+        order.append(most.get(at, 0))
+        most[at] = order[-1] + 1
+    deepest = max(most.values())
 
-    def joined(group):
+    def joined(c, units):
         out = {}
-        for k in keys:
-            whole = out.setdefault((group(k.units[0]), k.server, k.shard), replace(k, units=(), push=0, pull=0, elements=0, messages=0))
-            whole.units = tuple(sorted({*whole.units, *k.units}))
-            whole.push, whole.pull, whole.elements = whole.push + k.push, whole.pull + k.pull, whole.elements + k.elements
+        for k, n in zip(document.keys, order):
+            whole = out.setdefault((k.unit // units, k.server // q, k.shard, n // c), Key(0, (), 0.0, 0.0, 0.0, k.server // q, k.shard, 0))
+            whole.units = tuple(sorted({*whole.units, k.unit}))
+            whole.push, whole.pull, whole.elements = whole.push + k.bytes, whole.pull + k.pull_bytes, whole.elements + k.pull_bytes / width
             whole.messages += 1
         return list(out.values())
-    size = 1
-    out = keys
-    while (out is keys and (q > 1 or len(keys) * workers > MESSAGES)) or (len(out) * workers > MESSAGES and size < len(document.units) and not units):
-        out = joined(lambda unit: unit // size)
-        size *= 2
+    c = units = 1
+    out = joined(c, units)
+    while len(out) * workers > MESSAGES and (c < deepest or (units < len(document.units) and not by_units)):
+        c, units = (2 * c, units) if c < deepest else (c, 2 * units)
+        out = joined(c, units)
     for i, k in enumerate(out):
         k.index = i
     return out
@@ -127,7 +133,7 @@ class Place:
             share = (workers - 1) / workers / ((classes - 1) / classes) if classes > 1 else 1.0
             nodes += [r for r in range(shards)] + [0]
         else:
-            nodes += [classes + s for s in range(shards)] + [classes]
+            nodes += [classes + s for s in range(shards)] * 2   # the scheduler beside the first, nobody beside the others
         return Place(classes, shards, m, q, paired, nodes, replace(machine, told=told), share)
 
 
@@ -139,6 +145,7 @@ class Draws:
         self.trouble = compute.Trouble(straggle, delay, document.workers, seed, self.compute.spread)
         self.tasks, self.micro, self.m = document.tasks, document.micro_batches, m
         self.whole = [self.compute.seconds(t) if t.computes else 0.0 for t in document.tasks]
+        self.first = next(i for i, t in enumerate(document.tasks) if t.computes)
         self.steps, self.seed = [], seed
 
     def _step(self, number):
@@ -148,13 +155,12 @@ class Draws:
         return self.steps[number]
 
     def seconds(self, rank, step, i):
-        """Of task i of the rank's step."""
+        """Of task i of the rank's step. A delay is before the first unit's forward pass, when its weights are there."""
         task = self.tasks[i]
-        return self.whole[i] * (self._step(step)[0][task.micro or 0][rank] if task.task in ("forward", "backward") else 1.0)
-
-    def delay(self, rank, step):
-        """That the rank computes before its first unit."""
-        return self._step(step)[1][rank]
+        if task.task not in ("forward", "backward"):
+            return self.whole[i]
+        factors, delays = self._step(step)
+        return self.whole[i] * factors[task.micro or 0][rank] + (delays[rank] if i == self.first else 0.0)
 
 
 # ---------------------------------------------------------------- credits
@@ -194,6 +200,7 @@ class Credits:
 class Step:
     """One step of a worker. open: needs of each task that are not over; over: of each task, whether it is."""
     number: int
+    round: int               # of exchanges: the step's number, except with local steps
     open: list
     over: list
     began: float
@@ -262,7 +269,7 @@ class Worker:
     def start(self, number):
         star, now = self.star, self.simulation.now
         before = self.steps.get(number - 1)
-        step = Step(number, [len(n) for n in star.needs], [False] * len(star.tasks), now if not self.done else self.idle_since,
+        step = Step(number, number // star.every, [len(n) for n in star.needs], [False] * len(star.tasks), now if not self.done else self.idle_since,
                     (number + 1) % star.every == 0)
         for i, task in enumerate(star.tasks):
             step.open[i] += sum(before is not None and not before.over[j] for j in task.needs_previous)
@@ -272,12 +279,11 @@ class Worker:
         for i, count in enumerate(step.open):
             if not count and not star.tasks[i].computes and star.asks[i] is None:
                 self.begin(step, i)
-        delay = star.draws.delay(self.rank, number)
-        self.simulation.compute(self.endpoint, star.draws.compute.begin_seconds + delay, self.begun, step, now, "forward" if delay else "host")
+        self.simulation.compute(self.endpoint, star.draws.compute.begin_seconds, self.begun, step, now)
 
-    def begun(self, step, since, part):
+    def begun(self, step, since):
         self.idle_since = self.simulation.now
-        step.parts[part] += self.idle_since - since
+        step.parts["host"] += self.idle_since - since
         step.computes = True
         self.advance()
 
@@ -332,7 +338,7 @@ class Worker:
         if task.task == "pull":
             self.open_pull(step, i)
             for k in keys:
-                self.ask(k, step.number + star.wants[i])
+                self.ask(k, step.round + star.wants[i])
             return
         self.taking[step.number, i] = len(keys)
         for k in keys:
@@ -352,7 +358,7 @@ class Worker:
             return
         self.missing[step.number, i] = [len(keys), lambda: self.over(step, i)]
         for k in keys:
-            self.pulls.setdefault(k.index, []).append((step.number + self.star.wants[i], (step.number, i)))
+            self.pulls.setdefault(k.index, []).append((step.round + self.star.wants[i], (step.number, i)))
 
     def over(self, step, i):
         """A task has ended: begins what waited for it."""
@@ -374,7 +380,8 @@ class Worker:
         """Sends the most urgent keys as far as the credits allow."""
         star, now, credits = self.star, self.simulation.now, self.credits
         while self.queue:
-            step, unit, index, micro, task = self.queue[0]
+            number, unit, index, micro, task = self.queue[0]
+            step = number // star.every
             key = star.keys[index]
             pays = 0 if star.local(self.rank, key.server) else key.push
             held = sum(size for at, size in self.held_of.items() if at <= (step, unit)) if credits.held and not credits.all else 0
@@ -385,7 +392,7 @@ class Worker:
                 credits.since = now
             credits.taken += pays
             self.sent[index, step, micro] = [now, pays, False]
-            push = servers.Push(self.rank, key, step, micro, task, self.version[index], self.ready[step, index])
+            push = servers.Push(self.rank, key, step, micro, task, self.version[index], self.ready[number, index])
             self.thread.do(star.costs.message * key.messages, lambda push=push: star.to_shard(self, push))
 
     def answered(self, push, held):
@@ -414,12 +421,13 @@ class Worker:
         self.pump()
 
     def taken(self, push):
-        at = push.step, push.task
+        number = (push.step + 1) * self.star.every - 1   # the step that ended the round
+        at = number, push.task
         self.taking[at] -= 1
         if not self.taking[at]:
             del self.taking[at]
-            if push.step in self.steps:
-                self.over(self.steps[push.step], push.task)
+            if number in self.steps:
+                self.over(self.steps[number], push.task)
 
     # ---- pulls
     def ask(self, key, want):
@@ -451,7 +459,7 @@ class Star:
     def __init__(self, document, place, draws, count):
         self.document, self.place, self.draws, self.count = document, place, draws, count
         self.costs, self.m, self.q = Costs(place.machine), place.m, place.q
-        threads = [place.machine.threads] * place.workers + [1] * (place.servers + 1)
+        threads = [place.machine.threads] * place.workers + [1] * (len(place.nodes) - place.workers)
         self.simulation = network.Simulation(place.machine, place.nodes, threads, scale_latency=0)
         self.simulation.burst = place.machine.network["burst_seconds"] * place.machine.rate
         self.tasks, self.every = document.tasks, document.every

@@ -1,0 +1,305 @@
+#!/usr/bin/env python3
+"""Predicted steps of stars: against formulas, and facts about queues that can be derived by hand."""
+import random
+import statistics
+import unittest
+
+import made
+from made import GB, Step, made_machine, needs_simgrid
+
+FORWARD, BACKWARD, UNITS = 1e-3, 2e-3, 3
+STEP = UNITS * (FORWARD + BACKWARD)
+NOTHING = 1e-12   # seconds, where computing is to take no time
+
+
+class Star(Step):
+    """A step of `units` equal units, each pushed when its gradient is complete; the push asks for the next weights."""
+
+    def __init__(self, workers, servers, size, units=UNITS, keys=4, threads=1):
+        super().__init__(workers)
+        self.units, self.servers = [f"block.{u}" for u in range(units)], servers
+        forward = [self.add("forward", "compute", unit=u, micro=0) for u in range(units)]
+        for u in reversed(range(units)):
+            backward = self.add("backward", "compute", unit=u, micro=0)
+            push = self.add("push", "push", (backward,), unit=u, bytes=size, sent=size, received=0, pattern="servers")
+            pull = self.add("pull", "pull", (push,), unit=u, bytes=size, sent=0, received=size, pattern="servers")
+            self.tasks[forward[u]]["needs_previous"] = [pull]
+        self.keys = [{"unit": u, "bytes": size / keys, "pull_bytes": size / keys, "server": (u * keys + k) % servers, "shard": k % threads}
+                     for u in range(units) for k in range(keys)]
+
+    def star(self, name="sync", every=1, **more):
+        told = self.told(f"ps:{name}", every=every, keys=self.keys, consistency={"name": name, "commit": "key", **more})
+        return made.dryrun.read({**told, "servers": self.servers})
+
+
+def machine(rate=1000 * GB, forward=FORWARD, backward=BACKWARD, **sections):
+    network = {"bytes_per_second": rate, **sections.pop("network", {})}
+    return made_machine(units={"seconds": {"block": {"forward": forward, "backward": backward}}}, network=network, **sections)
+
+
+def happened(document, at=None, straggle=None, delay=None, steps=10, **more):
+    from prediction import star
+    return star.run(document, at or machine(), straggle, delay, steps, **more)[0]
+
+
+def median(seen, rank=0):
+    return statistics.median(seconds for _, _, seconds, _ in seen.workers[rank][2:])
+
+
+def mean(counts):
+    return sum(age * count for age, count in counts.items()) / sum(counts.values())
+
+
+@needs_simgrid
+class Synchronous(unittest.TestCase):
+    def bound(self, workers, servers, size=1_000_000, keys=20, **more):
+        """Measured seconds of a step whose computing takes no time, over the formula's of one way."""
+        rate = 1e7
+        seen = happened(Star(workers, servers, size, keys=keys).star(**more), machine(rate, NOTHING, NOTHING))
+        return median(seen) / (UNITS * size / rate * max(1, workers / servers))
+
+    def test_links(self):
+        """max(M/B, N M/(S B)): pushes and pulls at once, apart from the first key's and the last one's way."""
+        for workers, servers in ((1, 1), (2, 1), (4, 1), (4, 2), (4, 4), (6, 3)):
+            self.assertAlmostEqual(1, self.bound(workers, servers), delta=0.13, msg=(workers, servers))
+
+    def test_links_with_clipping(self):
+        """All pushes, then all pulls: twice that."""
+        for workers, servers in ((2, 1), (4, 1), (4, 2), (4, 4)):
+            self.assertAlmostEqual(2, self.bound(workers, servers, commit="step"), delta=0.01, msg=(workers, servers))
+
+    def test_smaller_keys_overlap_more(self):
+        self.assertLess(self.bound(4, 4, keys=40), self.bound(4, 4, keys=4) - 0.05)
+
+    def test_waits_for_the_slowest(self):
+        seen = happened(Star(4, 2, 1000).star(), straggle="1:3")
+        for rank in range(4):
+            self.assertAlmostEqual(3 * STEP, median(seen, rank), 5)
+        parts = seen.workers[0][4][3]
+        self.assertAlmostEqual(2 * STEP, parts["wait"], 5)
+        self.assertAlmostEqual(STEP, parts["forward"] + parts["backward"], 5)
+        self.assertAlmostEqual(seen.workers[0][4][2], sum(parts.values()), 9)
+
+    def test_a_server_that_adds_slowly(self):
+        """Each of N gradients costs its bytes, and the sum an update."""
+        at = machine(forward=NOTHING, backward=NOTHING, server={"sum_bytes_per_second": 1e8, "update_elements_per_second": 1e7})
+        size, workers = 1_000_000, 4
+        seen = happened(Star(workers, 1, size, keys=10).star(), at)
+        self.assertAlmostEqual(UNITS * (workers * size / 1e8 + size / 4 / 1e7), median(seen), delta=0.02 * median(seen))
+        seen = happened(Star(workers, 1, size, keys=10, threads=2).star(), at)
+        self.assertAlmostEqual(UNITS * (workers * size / 1e8 + size / 4 / 1e7) / 2, median(seen), delta=0.02 * median(seen))
+
+    def test_latency_is_paid_once_by_messages_that_follow_each_other(self):
+        size, rate = 1_000_000, 1e7
+        without = median(happened(Star(1, 1, size, keys=50).star(), machine(rate, NOTHING, NOTHING)))
+        late = median(happened(Star(1, 1, size, keys=50).star(), machine(rate, NOTHING, NOTHING, network={"latency_seconds": 1e-3})))
+        self.assertAlmostEqual(2e-3, late - without, delta=1.5e-3)
+
+    def test_local_steps_exchange_once_in_h(self):
+        size, rate = 1_000_000, 1e8
+        seen = happened(Star(2, 1, size, keys=20).star(every=4, commit="step"), machine(rate), steps=12)
+        round_of_4 = sum(seconds for _, _, seconds, _ in seen.workers[0][4:8])
+        one_way = UNITS * size * 2 / rate
+        self.assertAlmostEqual(4 * STEP + 2 * one_way, round_of_4, delta=0.15 * round_of_4)
+
+    def test_servers_on_workers_move_all_but_their_own(self):
+        """2 (N-1)/N M / B with clipping: pushes, then pulls, each machine both sending and receiving."""
+        workers, size, rate = 4, 1_000_000, 1e7
+        star = Star(workers, workers, size, keys=20)
+        for task in star.tasks:
+            if task["task"] in ("push", "pull"):
+                way = "sent" if task["task"] == "push" else "received"
+                task[way] = task[way] * (workers - 1) // workers
+        seen = happened(star.star(commit="step"), machine(rate, NOTHING, NOTHING))
+        self.assertAlmostEqual(2 * 0.75 * UNITS * size / rate, median(seen), delta=0.02 * median(seen))
+
+    def test_merged_ranks_are_all_ranks(self):
+        """The same star rank by rank, and with many ranks as one."""
+        from prediction import star
+        kept = star.CLASSES
+        for commit in ("key", "step"):
+            document = Star(16, 8, 1_000_000, keys=16).star(commit=commit)
+            whole = happened(document, machine(2e8), straggle="3:1.5")
+            try:
+                star.CLASSES = 4, 2
+                few = happened(document, machine(2e8), straggle="3:1.5")
+            finally:
+                star.CLASSES = kept
+            self.assertEqual((16, 4), (len(whole.workers), len(few.workers)))
+            self.assertAlmostEqual(median(whole), median(few), delta=0.05 * median(whole))
+
+    def test_bundled_keys_are_all_keys(self):
+        from prediction import star
+        document = Star(4, 2, 1_000_000, units=8, keys=8).star(commit="step")
+        whole, kept = happened(document, machine(2e8)), star.MESSAGES
+        try:
+            star.MESSAGES = 64
+            few = happened(document, machine(2e8))
+        finally:
+            star.MESSAGES = kept
+        self.assertLess(few.flows, whole.flows / 3)
+        self.assertAlmostEqual(median(whole), median(few), delta=0.05 * median(whole))
+
+
+@needs_simgrid
+class NotAllTogether(unittest.TestCase):
+    def test_ssp_hides_stragglers_up_to_its_bound(self):
+        """Two workers are late in turn. Synchronous steps pay both, steps with a bound the later worker's own."""
+        def seconds(bound, name="ssp"):
+            from prediction import star
+
+            class Late(star.Draws):
+                def _step(self, number):
+                    factors, extra = super()._step(number)
+                    extra[:] = 0
+                    if number in (4, 6):
+                        extra[number // 2 - 2] = 2 * STEP
+                    return factors, extra
+            kept, star.Draws = star.Draws, Late
+            try:
+                return happened(Star(4, 2, 1000).star(name, bound=bound), delay="*:exponential:1", steps=16).seconds
+            finally:
+                star.Draws = kept
+        together = 16 * STEP + 4 * STEP
+        self.assertAlmostEqual(together, seconds(0, "sync"), delta=0.05 * STEP)
+        self.assertAlmostEqual(together, seconds(0), delta=0.05 * STEP)
+        self.assertAlmostEqual(together - STEP, seconds(1), delta=0.05 * STEP)
+        self.assertAlmostEqual(together - 2 * STEP, seconds(2), delta=0.05 * STEP)
+        self.assertAlmostEqual(together - 2 * STEP, seconds(6), delta=0.05 * STEP)
+
+    def test_ssp_reads_within_its_bound(self):
+        for bound in (0, 1, 3):
+            seen = happened(Star(4, 2, 1000).star("ssp", bound=bound), delay="*:exponential:20", steps=60)
+            self.assertLessEqual(max(seen.staleness), bound)
+            self.assertEqual(bound > 0, len(seen.staleness) > 1)
+        seen = happened(Star(4, 2, 1000).star("ssp", bound=2, read="oldest"), steps=20)
+        self.assertEqual({0: 48, 1: 48, 2: 18 * 48}, seen.staleness, "always the oldest: 4 workers, 12 keys")
+
+    def backup(self, backups, delays, steps=400):
+        """Mean seconds of a step by hand: the workers that have ended their last step draw, and the first N - B end the step; those that
+        are late compute on."""
+        free, begins, seconds = [0.0] * 4, [None] * 4, 0.0
+        for step in range(steps):
+            for w in range(4):
+                if free[w] <= seconds:
+                    begins[w] = seconds
+                    free[w] = seconds + delays(w, step) + STEP
+            ends = []
+            # A worker that ends a late step meanwhile joins the open one.
+            late = [w for w in range(4) if begins[w] != seconds]
+            ends = [free[w] for w in range(4) if w not in late] + [free[w] + delays(w, step) + STEP for w in late]
+            closes = sorted(ends)[4 - backups - 1]
+            for w in late:
+                if free[w] < closes:
+                    begins[w], free[w] = free[w], free[w] + delays(w, step) + STEP
+            seconds = closes
+        return seconds / steps
+
+    def test_backup_is_an_order_statistic(self):
+        """Where every delay is far longer than a step's computing, and dropped work goes on: against a loop by hand with the same law."""
+        for backups in (0, 1, 2):
+            draw = random.Random(backups)
+            by_hand = self.backup(backups, lambda w, step, draw=draw: draw.expovariate(1 / 0.02))
+            seen = happened(Star(4, 2, 1000).star("backup", bound=backups), delay="*:exponential:20", steps=400)
+            self.assertAlmostEqual(by_hand, seen.closes[-1] / len(seen.closes), delta=0.1 * by_hand, msg=backups)
+            self.assertEqual(backups > 0, seen.dropped > 0)
+        whole = sum(0.02 / n for n in (1, 2, 3, 4)) + STEP
+        seen = happened(Star(4, 2, 1000).star("backup", bound=0), delay="*:exponential:20", steps=400)
+        self.assertAlmostEqual(whole, seen.closes[-1] / 400, delta=0.1 * whole, msg="the mean of the largest of four")
+
+    def test_backup_leaves_the_straggler_out(self):
+        seen = happened(Star(4, 2, 1000).star("backup", bound=1), straggle="2:5", steps=40)
+        self.assertAlmostEqual(STEP, seen.closes[-1] / 40, delta=0.05 * STEP)
+        self.assertGreater(seen.skipped[2], 25)
+        self.assertEqual([0, 0, 0], [seen.skipped[w] for w in (0, 1, 3)])
+
+    def test_quorum_waits_its_grace(self):
+        """Three are there at once; the fourth is not in time, or is if the grace is longer than what it lacks."""
+        for grace_ms, expected in ((0, STEP), (4, STEP + 4e-3), (1000, 2 * STEP)):
+            seen = happened(Star(4, 2, 1000).star("quorum", bound=3, grace_ms=grace_ms), straggle="2:2", steps=60)
+            self.assertAlmostEqual(expected, statistics.median(b - a for a, b in zip(seen.closes, seen.closes[1:])), delta=0.06 * expected, msg=grace_ms)
+
+    def asynchronous(self, workers, keys=1, steps=50, at=None, straggle=None, delay=None, name="async", **more):
+        return happened(Star(workers, 1, 1000, units=1, keys=keys).star(name, **more), at, straggle, delay, steps)
+
+    def test_equal_workers_are_n_minus_1_updates_behind(self):
+        """Between a worker's pull and its push each other worker pushes once."""
+        for workers in (1, 2, 4, 8):
+            seen = self.asynchronous(workers)
+            warm = sum(range(workers))   # the first pushes of each worker: 0, 1, .. N-1 behind
+            self.assertAlmostEqual(workers - 1, (mean(seen.staleness) * 50 * workers - warm) / (50 * workers - workers), places=9)
+            self.assertEqual([50] * workers, seen.batches)
+
+    def test_staleness_has_the_mean_n_minus_1_whatever_the_delays(self):
+        """As many updates are made between two pushes of a worker as by the others: with one key the mean over all pushes is N - 1, less
+        what the beginning lacks."""
+        seen = self.asynchronous(5, delay="*:exponential:5", steps=200)
+        self.assertAlmostEqual(4, mean(seen.staleness), delta=0.06)
+        self.assertGreater(max(seen.staleness), 6)
+
+    def test_workers_share_a_budget(self):
+        """A worker three times as slow takes a third of the batches of the others, and all are used."""
+        seen = self.asynchronous(4, straggle="1:3", steps=50)
+        self.assertEqual(200, sum(seen.batches))
+        self.assertEqual([60, 20, 60, 60], seen.batches)
+        self.assertEqual(200, len(seen.taken))
+        self.assertEqual(200, sum(seen.staleness.values()))
+
+    def test_lead_is_bounded(self):
+        """No worker is more than max_lead steps ahead of one that still pushes, so a straggler holds the others."""
+        seen = self.asynchronous(4, straggle="1:3", steps=50, max_lead=2)
+        self.assertLessEqual(max(seen.batches) - min(seen.batches), 3)
+        self.assertEqual(200, sum(seen.batches))
+        free = self.asynchronous(4, straggle="1:3", steps=50)
+        self.assertGreater(seen.seconds, 2 * free.seconds)
+
+    def test_means_of_k_pushes_are_fewer_updates(self):
+        one, four = self.asynchronous(4, delay="*:exponential:5"), self.asynchronous(4, delay="*:exponential:5", pushes_per_update=4)
+        self.assertLess(mean(four.staleness), mean(one.staleness) / 2)
+        self.assertLess(0, mean(four.staleness))
+
+    def test_stale_pushes_are_dropped(self):
+        seen = self.asynchronous(4, delay="*:exponential:5", max_staleness=2)
+        self.assertLessEqual(max(seen.staleness), 2)
+        self.assertEqual(seen.pushes, seen.dropped + sum(seen.staleness.values()))
+        self.assertGreater(seen.dropped, 0)
+
+    def test_ringleader_is_at_most_2n_minus_2_behind(self):
+        seen = self.asynchronous(4, keys=3, name="ringleader", delay="*:exponential:5", straggle="1:3")
+        self.assertLessEqual(max(seen.staleness), 2 * 4 - 2)
+        self.assertGreater(max(seen.staleness), 3)
+        self.assertEqual(200, sum(seen.batches))
+
+
+@needs_simgrid
+class Outcomes(unittest.TestCase):
+    def outcome(self, document, at=None, straggle=None, delay=None, steps=20):
+        from prediction import star
+        return star.execute(document, at or machine(server={"sum_bytes_per_second": 1e12}), straggle, delay, steps, 1)
+
+    def test_parts_add_up(self):
+        for name, more in (("sync", {}), ("ssp", {"bound": 2}), ("backup", {"bound": 1}), ("async", {}), ("ringleader", {})):
+            outcome = self.outcome(Star(4, 2, 1_000_000).star(name, **more), machine(1e8), delay="*:exponential:5")
+            self.assertAlmostEqual(statistics.fmean(outcome.steps), sum(outcome.parts.values()), delta=0.12 * statistics.fmean(outcome.steps), msg=name)
+            self.assertEqual(name in ("ssp", "async", "ringleader"), outcome.staleness is not None)
+
+    def test_limits(self):
+        star = Star(4, 1, 1_000_000).star()
+        self.assertEqual("server's link", self.outcome(star, machine(1e7)).limit)
+        self.assertEqual("compute", self.outcome(star).limit)
+        self.assertEqual("straggler", self.outcome(star, straggle="1:3").limit)
+        self.assertEqual("server's update", self.outcome(star, machine(server={"sum_bytes_per_second": 1e7})).limit)
+        self.assertEqual("worker's link", self.outcome(Star(2, 4, 1_000_000).star(), machine(1e7)).limit)
+        self.assertEqual("latency", self.outcome(star, machine(forward=NOTHING, backward=NOTHING, network={"latency_seconds": 0.01})).limit)
+
+    def test_what_the_machine_does_not_say(self):
+        self.assertTrue(any("servers" in note for note in self.outcome(Star(2, 1, 1000).star(), machine()).notes))
+
+    def test_equal_seeds(self):
+        star = Star(3, 1, 100_000).star("async")
+        first, again = (self.outcome(star, machine(1e8), delay="*:lognormal:5") for _ in range(2))
+        self.assertEqual(first.steps, again.steps)
+
+
+if __name__ == "__main__":
+    unittest.main()

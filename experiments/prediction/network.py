@@ -125,10 +125,10 @@ def fat_tree_shape(nodes, oversubscription):
 
 class Platform:
     """Builds the platform of the endpoints on `nodes`. threads: of each endpoint's computing; None: the machine's. scale_latency 0: without
-    latencies."""
+    latencies. devices: {endpoint: bytes a second} of links that are not the machine's."""
 
-    def __init__(self, machine, nodes, threads=None, scale_latency=1):
-        self.sg, self.machine, self.nodes, self.scale = simgrid(), machine, list(nodes), scale_latency
+    def __init__(self, machine, nodes, threads=None, scale_latency=1, devices=None):
+        self.sg, self.machine, self.nodes, self.scale, self.devices = simgrid(), machine, list(nodes), scale_latency, devices or {}
         sg = self.sg
         self.engine = sg.Engine(["predict", *("--cfg=" + setting for setting in SETTINGS), "--log=root.thres:critical", "--log=no_loc"])
         self.root = self._zone(sg.NetZone.create_star_zone, "all")
@@ -170,7 +170,8 @@ class Platform:
         way = zone.create_router(name + ".way")
         for endpoint in inside:
             host = self.endpoints[endpoint] = zone.create_host(f"e{endpoint}", WORK)
-            link = self._link(zone, f"device{endpoint}", self.machine.node["bytes_per_second"], self.machine.node["latency_seconds"] / 2)
+            rate = self.devices.get(endpoint, self.machine.node["bytes_per_second"])
+            link = self._link(zone, f"device{endpoint}", rate, self.machine.node["latency_seconds"] / 2)
             zone.add_route(host.netpoint, None, None, None, [sg.LinkInRoute(link, sg.LinkInRoute.UP)], True)
         zone.seal()
         return zone.netpoint, way
@@ -236,8 +237,8 @@ class Platform:
 class Simulation:
     """See the head of this file. `begin(simulation)` starts what there is to do; `run` returns when nothing is under way."""
 
-    def __init__(self, machine, nodes, threads=None, scale_latency=1):
-        self.machine, self.platform = machine, Platform(machine, nodes, threads, scale_latency)
+    def __init__(self, machine, nodes, threads=None, scale_latency=1, devices=None):
+        self.machine, self.platform = machine, Platform(machine, nodes, threads, scale_latency, devices)
         self.sg, self.engine = self.platform.sg, self.platform.engine
         self.flows, self.thens = [], []
         self.timers, self.numbers = [], itertools.count()

@@ -103,6 +103,7 @@ class Place:
     paired: bool          # server r is on the node of worker r
     nodes: list
     machine: object
+    devices: dict         # {endpoint: bytes a second} of links of a node's endpoints that are not the machine's
     share: float = 1.0    # bytes of a connection: those of merged neighbours are added
 
     @staticmethod
@@ -114,27 +115,25 @@ class Place:
         per_node = min(machine.per_node, workers)
         if merges and workers > CLASSES[0]:
             m = workers // max(d for d in range(1, CLASSES[0] + 1) if workers % d == 0 and (workers // d) % per_node == 0)
-            q = m if paired else count // max(d for d in range(1, CLASSES[1] + 1) if count % d == 0)
+            most = max(1, m // per_node)   # a merged server's link is no wider than a merged worker's
+            q = m if paired else max(q for q in range(1, most + 1) if count % q == 0 and count // q >= min(count, CLASSES[1]))
         classes, shards = workers // m, math.ceil(count / q)
         if m == 1:
             nodes = [r // per_node for r in range(workers)]
             first = nodes[-1] + 1
             nodes += [nodes[r] for r in range(count)] if paired else [first + s for s in range(count)]
-            return Place(workers, count, 1, 1, paired, [*nodes, max(nodes) + 1], machine)
-        # One endpoint of a node has the node's link; two have device links too, which then are a merged server's.
+            return Place(workers, count, 1, 1, paired, [*nodes, max(nodes) + 1], machine, {})
+        # A merged worker's node has m links, a merged server's device link only q.
         told, rate = copy.deepcopy(machine.told), machine.network["bytes_per_second"]
         told["network"]["bytes_per_second"] = rate * m / per_node
-        told["node"]["bytes_per_second"] = rate * q * machine.network["efficiency"]
+        told["node"]["bytes_per_second"] *= m
         told["cores"] = None
-        nodes = list(range(classes))
-        share = 1.0
+        merged = replace(machine, told=told)
         if paired:
-            told["node"]["bytes_per_second"] = rate * m * 1e3
             share = (workers - 1) / workers / ((classes - 1) / classes) if classes > 1 else 1.0
-            nodes += [r for r in range(shards)] + [0]
-        else:
-            nodes += [classes + s for s in range(shards)] * 2   # the scheduler beside the first, nobody beside the others
-        return Place(classes, shards, m, q, paired, nodes, replace(machine, told=told), share)
+            return Place(classes, shards, m, q, True, [*range(classes), *range(shards), 0], merged, {}, share)
+        devices = {classes + s: machine.rate * q for s in range(shards)}
+        return Place(classes, shards, m, q, False, [*range(classes + shards), classes], merged, devices)
 
 
 class Draws:
@@ -460,7 +459,7 @@ class Star:
         self.document, self.place, self.draws, self.count = document, place, draws, count
         self.costs, self.m, self.q = Costs(place.machine), place.m, place.q
         threads = [place.machine.threads] * place.workers + [1] * (len(place.nodes) - place.workers)
-        self.simulation = network.Simulation(place.machine, place.nodes, threads, scale_latency=0)
+        self.simulation = network.Simulation(place.machine, place.nodes, threads, scale_latency=0, devices=place.devices)
         self.simulation.burst = place.machine.network["burst_seconds"] * place.machine.rate
         self.tasks, self.every = document.tasks, document.every
         self.rule = servers.Rule.of(document, place.workers)

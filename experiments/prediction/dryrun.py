@@ -105,6 +105,8 @@ def read(told):
     step = told.get("step")
     if not step:
         raise CannotPredict(f"the program's dry run does not say what a step of {told.get('topology')} does, so its time cannot be predicted")
+    if step["workers"]["tasks"] is None:
+        raise CannotPredict(f"a step of {step['micro_batches']} micro-batches has more tasks than a document holds: predict one with fewer")
     tasks = tuple(task_of(task, told["workers"]) for task in step["workers"]["tasks"])
     units = tuple(Unit(u["name"], u["elements"], u["padded"], u.get("forward_flops", 0), u.get("backward_flops", 0)) for u in step["units"])
     keys = tuple(Key(k["unit"], k["bytes"], k["server"], k.get("shard", 0), k.get("pull_bytes", k["bytes"])) for k in step.get("keys", ()))

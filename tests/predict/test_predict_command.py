@@ -207,6 +207,8 @@ class Program(unittest.TestCase):
         self.assertLess(step("--topology", "zero:1", "--set", "gradient_accumulation_steps=4"), 4 * step("--topology", "zero:1"))
 
     def test_the_program_refuses(self):
+        self.assertIn("200000000 micro-batches has more tasks than a document holds",
+                      self.predict("--topology", "zero:1", "--machine", self.machine, "--set", "gradient_accumulation_steps=200000000", status=2))
         self.assertIn("there is no rank 7", self.predict("--topology", "zero:1", "--workers", "2", "--machine", self.machine, "--straggle", "7:2", status=2))
 
 

@@ -21,6 +21,7 @@ and --per-node; each refuses with a CannotPredict that names the file and the ke
 """
 import copy
 import json
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -211,8 +212,17 @@ def seconds(words):
 
 def changed(machine, bandwidth=None, latency=None, network=None, per_node=None):
     """The machine with the words of the command line in place of its own: --bandwidth (of a node, each way; its efficiency stays),
-    --latency, --network KIND[:DOWN:UP] (fat_tree:4:1: four times as many links down as up), --per-node (devices)."""
+    --latency, --network KIND[:DOWN:UP] (fat_tree:4:1: four times as many links down as up), --per-node (devices that are used)."""
     told = copy.deepcopy(machine.told)
+    if per_node is not None:
+        if per_node < 1:
+            raise CannotPredict("--per-node: at least 1 device")
+        links, devices = told["network"]["links_per_node"], told["node"]["devices"]
+        if per_node < devices:   # a device that is not used leaves its links unused
+            used = math.ceil(links * per_node / devices)
+            told["network"]["bytes_per_second"] *= used / links
+            told["network"]["links_per_node"] = used
+        told["node"]["devices"] = per_node
     if bandwidth is not None:
         told["network"]["bytes_per_second"] = bytes_per_second(bandwidth)
     if latency is not None:
@@ -227,8 +237,4 @@ def changed(machine, bandwidth=None, latency=None, network=None, per_node=None):
         told["network"]["kind"] = kind
         parts = [int(part) for part in ratio] or [1]
         told["network"]["oversubscription"] = max(parts) / (min(parts) if len(parts) > 1 else 1)
-    if per_node is not None:
-        if per_node < 1:
-            raise CannotPredict("--per-node: at least 1 device")
-        told["node"]["devices"] = per_node
     return checked(told, machine.path)

@@ -156,6 +156,14 @@ class Machines(unittest.TestCase):
             self.assertEqual(rate, machine.bytes_per_second(words))
         self.assertEqual(1, machine.changed(made_machine(), network="fat_tree").network["oversubscription"])
 
+    def test_devices_that_are_not_used_leave_their_links(self):
+        node = made_machine(node={"devices": 8}, network={"links_per_node": 8, "bytes_per_second": 400e9})
+        self.assertEqual(100e9, machine.changed(node, per_node=2).rate)
+        self.assertEqual(400e9, machine.changed(node, per_node=16).rate)
+        one_link = made_machine(node={"devices": 8}, network={"links_per_node": 1, "bytes_per_second": 400e9})
+        self.assertEqual(400e9, machine.changed(one_link, per_node=1).rate)
+        self.assertEqual(1.25e9, machine.changed(node, bandwidth="10Gbit", per_node=2).rate)
+
     def test_efficiency_is_of_payload(self):
         self.assertEqual(0.9e9, made_machine(network={"efficiency": 0.9}).rate)
 

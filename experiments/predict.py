@@ -25,7 +25,6 @@ def main(argv=None):
     from prediction import command
     options = command.parser(__doc__).parse_args(argv)
     cli.in_debians("simgrid", sys.argv)
-    cli.needs("simgrid", "numpy")
     return command.run(options)
 
 

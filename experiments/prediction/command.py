@@ -8,6 +8,7 @@ import itertools
 import json
 import sys
 
+import cli
 from program import built
 
 from . import CannotPredict, dryrun, machine   # what needs packages is imported where it is used: --help needs none
@@ -108,11 +109,16 @@ def judged(document):
     return judge.error_of(document)
 
 
+def ask(options, topology):
+    """(the machine, the program's dry run) of one row. Needs no package."""
+    described = described_machine(options)
+    return described, dryrun.ask(options.program, words_of(options, topology, described))
+
+
 def predict(options, topology):
     """The document of one row."""
     from . import result
-    described = described_machine(options)
-    asked = dryrun.ask(options.program, words_of(options, topology, described))
+    described, asked = ask(options, topology)
     outcome = executor_of(asked.topology)(asked, described, options.straggle, options.delay, options.steps, options.seed)
     document = result.document(asked, described, straggler_of(options), outcome)
     document["error"] = judged(document)
@@ -132,9 +138,13 @@ def rows(options):
 
 
 def run(options):
-    from . import result
     try:
-        documents = [predict(of_row, topology) for of_row, topology in rows(options)]
+        asked = rows(options)
+        for row in asked:
+            ask(*row)   # what is refused is refused before anything is simulated, and before packages are missed
+        cli.needs("simgrid", "numpy")
+        from . import result
+        documents = [predict(*row) for row in asked]
     except CannotPredict as e:
         print(f"predict.py: error: {e}", file=sys.stderr)
         return 2

@@ -37,6 +37,10 @@ TRACED = {
     "zero:2, groups": ["--topology", "zero:2", "--workers", "4", *sets(reduce_group=2)],
     "zero:2, no_sync": ["--topology", "zero:2", "--workers", "2", *sets(ring__no_sync="true"), *MICRO],
     "zero:2, local steps": ["--topology", "zero:2", "--workers", "2", "--local-steps", "2"],
+    "zero:2, lora": ["--topology", "zero:2", "--workers", "2", *sets(lora__r=4)],
+    "zero:3, lora": ["--topology", "zero:3", "--workers", "2", *sets(lora__r=4), *MICRO],
+    "zero:3, tied, lora": ["--model", "demo", "--topology", "zero:3", "--workers", "2", *sets(lora__r=4)],
+    "ps:sync, lora": ["--topology", "ps:sync", "--workers", "2", *sets(lora__r=4)],
     "ps:sync": ["--topology", "ps:sync", "--workers", "2", "--servers", "2", *MICRO],
     "ps:sync, no clipping": ["--topology", "ps:sync", "--workers", "2", "--servers", "2", *sets(gradient_clipping=0)],
     "ps:sync, without overlap": ["--topology", "ps:sync", "--workers", "2", *SERIAL],
@@ -132,7 +136,8 @@ class Step(Runs):
     # ---------------------------------------------------------------- names and order
     def asked(self, step, star):
         """[(name, bytes, tasks)] of a step's transfers, in the order in which a worker asks for them."""
-        tasks, names = step["workers"]["tasks"], [u["name"] for u in step["units"]]
+        tasks = step["workers"]["tasks"]
+        names = [f" of {u['name']}" if u["elements"] else "" for u in step["units"]]  # a trace names no unit that is frozen as a whole
         found, push_asks = [], star and not any("micro" in t for t in tasks if t["task"] == "pull")
         for m in joined(tasks):
             t = tasks[m["tasks"][0]]
@@ -145,10 +150,10 @@ class Step(Runs):
             elif "bytes" in t and not (push_asks and kind == "pull"):
                 reduced = t["stream"] in ("reduce", "push")
                 unit = t["unit"] if "unit" in t else t["units"][0] if reduced else t["units"][-1]
-                found.append((f"{'gradients' if reduced else 'weights'} of {names[unit]}", t["bytes"] if star else m["sent"], m["tasks"]))
+                found.append((f"{'gradients' if reduced else 'weights'}{names[unit]}", t["bytes"] if star else m["sent"], m["tasks"]))
                 if push_asks:  # a push asks for the next weights
                     pull = next(i for i, p in enumerate(tasks) if p["task"] == "pull" and p["unit"] == unit)
-                    found.append((f"weights of {names[unit]}", tasks[pull]["bytes"], [pull]))
+                    found.append((f"weights{names[unit]}", tasks[pull]["bytes"], [pull]))
         return found
 
     # ---------------------------------------------------------------- times
@@ -156,19 +161,21 @@ class Step(Runs):
         """When the operation ran that stands for a task of compute: (begin, end); None: it has none, or other operations."""
         names = [u["name"] for u in step["units"]]
         blocks, micro, kind = len(names) - 2, step["micro_batches"], task["task"]
-        u = task.get("unit", 0)
+        u, updated = task.get("unit", 0), sum(u["elements"] > 0 for u in step["units"])
+        name, _, block = names[u].partition(".")
         at = number * micro + task.get("micro", 0)
         local = step["every"] > 1
         where = {("forward", "embedding"): ("embed_fwd", at), ("backward", "embedding"): ("embed_bwd", at),
                  ("backward", "head"): ("xent", at),
-                 ("forward", "block"): ("attn_fwd", at * blocks + u - 1), ("backward", "block"): ("attn_bwd", at * blocks + blocks - u)}
+                 ("forward", "block"): ("attn_fwd", at * blocks + int(block or 0)),
+                 ("backward", "block"): ("attn_bwd", at * blocks + blocks - 1 - int(block or 0))}
         if kind in ("forward", "backward"):
-            op, i = where.get((kind, names[u].split(".")[0]), (None, 0))
+            op, i = where.get((kind, name), (None, 0))
         elif local:
             return None
         else:
-            op, i = {"decide": ("decide", number), "norm": ("sumsq", number * len(names)),
-                     "update": ("adamw", number * len(names) + u)}.get(kind, (None, 0))
+            op, i = {"decide": ("decide", number), "norm": ("sumsq", number * updated),
+                     "update": ("adamw", number * updated + u)}.get(kind, (None, 0))
         return trace.ops[op][i] if op and i < len(trace.ops.get(op, [])) else None
 
     def check_worker(self, step, trace, star):
@@ -252,12 +259,15 @@ class Step(Runs):
                             self.assertEqual(t["bytes"], sum(k[key] for k in step["keys"] if k["unit"] == t["unit"]))
 
     def test_flops_are_those_of_the_summary(self):
-        options = ["--topology", "local", "--workers", "1", *MICRO]
-        step = self.document(options)["step"]
-        self.run_it("train", *model(options), *SMALL, *options, "--out", "run")
-        flops = sum(u["forward_flops"] + u["backward_flops"] for u in step["units"])
-        self.assertEqual(flops, 2 * 24 * self.summary("run")["flops_per_token"])
-        self.assertEqual(step["micro_batches"], 2)
+        for more in (MICRO, sets(lora__r=4), sets(activation_checkpointing__recompute="block")):
+            with self.subTest(more):
+                options = ["--topology", "local", "--workers", "1", *more]
+                step = self.document(options)["step"]
+                self.run_it("train", *model(options), *SMALL, *options, "--force", "--out", "run")
+                summary = self.summary("run")
+                flops = sum(u["forward_flops"] + u["backward_flops"] for u in step["units"])
+                self.assertEqual(flops, 2 * 24 * (summary["flops_per_token"] + summary["recomputed_flops_per_token"]))
+                self.assertEqual(step["micro_batches"], 2 if more is MICRO else 1)
 
     def test_the_document_stays_small(self):
         few, many = (len(json.dumps(self.document(["--topology", "zero:3", "--workers", str(n)])["step"])) for n in (2, 4096))

@@ -100,29 +100,13 @@ static int check_local_steps(const struct config *c) {
     return c->local_steps.steps && why ? fail("local_steps.steps: %s", why) : 0;
 }
 
-// What LoRA freezes is not in what these settings know.
-static int check_lora(const struct config *c) {
-    if (!c->lora.r) return 0;
-    if (c->hpz > 1 && c->hpz < c->workers)
-        return fail(
-            "zero_optimization.zero_hpz_partition_size %lld: its copies are of trained weights, and with lora.r %d nearly all "
-            "are frozen: leave one of them out",
-            (long long)c->hpz, c->lora.r);
-    if (c->offload_param.device != OFFLOAD_NONE)
-        return fail(
-            "zero_optimization.offload_param: it keeps trained weights on the host, and with lora.r %d nearly all are frozen, "
-            "1/N of them on each rank: leave one of them out",
-            c->lora.r);
-    return 0;
-}
-
 static int check(const struct config *c) {
     if (ranks_check(c) || check_local_steps(c)) return -1;
     if (config_group(c) && c->reduce_native)
         return fail(
             "reduce_group %lld: with \"reduce\": \"native\" the library sums in its own order; leave one of them out",
             (long long)c->reduce_group);
-    if (check_hpz(c) || check_lora(c)) return -1;
+    if (check_hpz(c)) return -1;
     if (c->no_sync && check_no_sync(c)) return -1;
     return c->optimizer.row->onebit ? check_onebit(c) : 0;
 }

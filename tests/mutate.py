@@ -29,7 +29,7 @@ Rule = collections.namedtuple("Rule", "rule file text instead test")
 ARRIVALS, LATE, SET = "test_ps_arrivals", "test_ps_late", "test_ps_step_set"
 LEAD, UNITS, MANY = "test_ps_lead", "test_ps_units", "test_ps_many"
 GOSSIP, LOCAL, REDUCE = "test_decentral_gossip", "test_decentral_local_steps", "test_kernels_reduce"
-DELAY, STEP = "star/test_bounded_delay.py", "job/test_job_step.py"
+DELAY, STEP, LORA = "star/test_bounded_delay.py", "job/test_job_step.py", "job/test_lora.py"
 ON_ARRIVAL, IN_ORDER, PUSH_SET = "ps/server/push_on_arrival.c", "ps/server/push_in_order.c", "ps/server/push_set.c"
 PUSH_UNITS, WORKER = "ps/server/push_units.c", "ps/worker/worker_core.c"
 RINGLEADER = "ps/server/push_ringleader.c"
@@ -195,6 +195,13 @@ RULES = [Rule(*row) for row in (
     ("with clipping nothing is pulled before the decision", "ps/job/unit_moves.c", "if (commits && !x->alone) step_tasks_need", "if (false) step_tasks_need", STEP),
     ("the middle micro-batches count", "shared/model/step_tasks.c", "t->micro == 1 && listed < all ? all - 2 : 1", "1", "test_decentral_schedule"),
 
+    # ---- LoRA
+    ("an adapter's gradient is scaled by alpha / r", "shared/model/layers.c", "    scale_by_alpha(m, m->d_h);\n", "", "test_shared_parity"),
+    ("an adapter of a recomputed block is computed again", "shared/model/layers.c",
+     "        adapters_forward(m, &b->w_down, v, NULL, b->act);\n", "", LORA),
+    ("each step of stage 3 gathers what is frozen", "decentral/zero/zero.c", "if (zero_shards_frozen(z)) unit_schedule_invalidate(&z->frozen.schedule);",
+     "", LORA),
+    ("a checkpoint belongs to its frozen weights", "shared/state/identity.c", "if (s->layout && s->layout->model) identity_put", "if (false) identity_put", LORA),
     # ---- gossip
     ("a rank gives its neighbours' weights the same weight as its own", GOSSIP_C, "1.0f / (float)count", "1.0f / 2.0f", GOSSIP),
     ("the exponential graph doubles its distance each step", GOSSIP_C, "1 << step % log2_up(size)", "1", GOSSIP),

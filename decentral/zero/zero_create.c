@@ -179,6 +179,12 @@ static int check_options(const struct zero_options *o) {
     if (o->offload.params && (zero_policy_of(o->stage)->weights != RESIDENT_SHARD || !o->offload.optimizer ||
                               (o->offload.ratio > 0 && o->offload.ratio < 1)))
         return fail("zero:%d: offload_param needs stage 3, and all of offload_optimizer", o->stage);
+    // What LoRA freezes is not in what these two know.
+    if (o->layout->model && (zero_hpz(o) || o->offload.params))
+        return fail(
+            "%s: it is about weights that are trained, and with LoRA nearly all are frozen, 1/N of them on each rank: leave it "
+            "out, or the section lora",
+            zero_hpz(o) ? "zero_optimization.zero_hpz_partition_size" : "zero_optimization.offload_param");
     if (o->offload.optimizer && zero_policy_of(o->stage)->optimizer == RESIDENT_FULL)
         return fail(
             "zero:%d: offload_optimizer: every rank holds the whole optimizer, and none of it is a rank's own to "

@@ -43,7 +43,7 @@ static int put_textbook(cJSON *doc, const struct job *j, const struct topology_r
     cJSON_AddStringToObject(line, "topology", v.name);
     rank_figures_put_predicted(all, &report);
     figures_take(line, rank_figures(), IN_TEXTBOOK, all);
-    cJSON_AddStringToObject(line, "formula", topology_formula_of(&c, role).memory);
+    cJSON_AddStringToObject(line, "formula", topology_formula_of(&c, role, j->layout->frozen > 0).memory);
     cJSON_AddItemToArray(cJSON_GetObjectItem(doc, "textbook"), line);
     cJSON_Delete(all);
     return 0;

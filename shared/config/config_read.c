@@ -389,10 +389,10 @@ static int meet_known(struct reading *r, const struct known *k, const cJSON *v) 
                               ? "DeepSpeed takes any text for true: write false without quotes, or the number"
                               : k->why;
         fail(
-            "%s: %s: %s is known to DeepSpeed and not supported yet, and "
+            "%s: %s: %s is known to %s and not supported yet, and "
             "it would change the results: remove the key%s%s",
             config_origin(r, k->path, from), k->path, config_shown(v, text),
-            why ? " or turn it off; " : " or turn it off", why ? why : "");
+            strncmp(k->path, "lora.", 5) ? "DeepSpeed" : "peft", why ? " or turn it off; " : " or turn it off", why ? why : "");
         return -1;
     }
     enum note_topic topic = k->use == KNOWN_NO_EFFECT ? k->topic : off ? NOTE_OFF : NOTE_IGNORED;

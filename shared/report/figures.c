@@ -406,18 +406,19 @@ void rank_report_predict(struct rank_report *r, const struct config *c, const st
     r->transport_bound_bytes = c->row->allowance ? (size_t)c->row->allowance(c, r->role, p).held_bytes : 0;
 }
 
-struct topology_formula topology_formula_of(const struct config *c, const char *role) {
+struct topology_formula topology_formula_of(const struct config *c, const char *role, bool frozen) {
     struct topology_formula f = c->row->formula(c, role);
     size_t n = strlen(f.memory);
     bool shards = c->row->shards_frozen && c->row->shards_frozen(c);
-    if (c->lora.r && !strcmp(role, "worker"))
+    if (frozen && !strcmp(role, "worker"))
         snprintf(f.memory + n, sizeof f.memory - n, "%s%zuF%s", n ? "+" : "", dtype_size(c->dtype),
                  shards ? "/N" : "");
     return f;
 }
 
 void rank_figures_list(cJSON *doc, const struct config *c, const cJSON *report) {
-    const struct topology_formula formula = topology_formula_of(c, json_text(report, "role", ""));
+    const struct topology_formula formula =
+        topology_formula_of(c, json_text(report, "role", ""), json_number(doc, "frozen_params") > 0);
     const struct {
         const char *list, *formula;
         unsigned in;
@@ -458,8 +459,8 @@ static void put_built_for(cJSON *o, const char *key, const void *from) {
 static const struct figure of_runs[] = {
     {"params", NULL, "P, the parameters that are trained, without padding", AT(params), .predicted = true,
      TOP},
-    {"frozen_params", NULL, "F, those that LoRA freezes", AT(frozen_params), .predicted = true,
-     .when = "LoRA", FIGURE_IF(run_facts, frozen_params), TOP},
+    {"frozen_params", NULL, "F, those that LoRA freezes; 0: all are trained", AT(frozen_params),
+     .predicted = true, TOP},
     {"cpu_kernel", NULL, "the kernel of matrix products; null: not computed on a CPU", OBJECT,
      .type = "object or null", FIGURE_IF(run_facts, cpu_kernel), TOP},
     {"cpu_kernel.name", NULL,

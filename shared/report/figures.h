@@ -29,7 +29,7 @@ struct figure_rows summary_figures(
 cJSON *figures_document(void);
 cJSON *figures_of_summary(void);  // only those of summary.json
 
-// The row's formula, with the frozen weights that LoRA keeps on each worker.
-struct topology_formula topology_formula_of(const struct config *c, const char *role);
+// The row's formula. frozen: LoRA freezes weights, which workers have besides.
+struct topology_formula topology_formula_of(const struct config *c, const char *role, bool frozen);
 
 #endif

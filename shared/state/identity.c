@@ -54,6 +54,7 @@ static const struct identity_key unconfigured[] = {
     {"model.biases", T, ONE_MODEL},
     {"model.init_std", R, ONE_MODEL},     // unused when weights are loaded
     {"model.weights", R | L, ONE_MODEL},  // a checkpoint has its own
+    {"model.frozen", T | L, ONE_MODEL},   // the same, of a run whose checkpoints lack the frozen ones (LoRA)
     {"data", T | L, ONE_TEXT},
     {"data.held_out", T | L, ONE_TEXT},   // a resumed run's loss curve must be of one text
     {"consistency", B, NULL},             // "sync" of all topologies that promise the same bits
@@ -241,6 +242,7 @@ struct identity *identity_make(const struct identity_source *source) {
         identity_put(i, "data", d->train);
         identity_put(i, "data.held_out", d->held_out);
         identity_put(i, "model.weights", files ? files : "from the seed");
+        if (s->layout && s->layout->model) identity_put(i, "model.frozen", files ? files : "from the seed");
         free(files);
     }
     // 3. The keys that are compared.

@@ -86,7 +86,7 @@ static const struct {
      "scheduler.params.warmup_min_ratio scheduler.params.cos_min_ratio fp16.loss_scale "
      "fp16.initial_scale_power fp16.loss_scale_window fp16.hysteresis "
      "fp16.consecutive_hysteresis fp16.min_loss_scale gradient_clipping"},
-    {T | L, "data data.held_out"},
+    {T | L, "data data.held_out model.frozen"},
     {R | L, "model.weights"},
     {R,
      "program model.init_std recovery.resumed topology medium steps eval_every "

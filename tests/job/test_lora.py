@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""LoRA in whole runs: what is frozen has no gradient, no state and, where ranks hold it whole, nothing to send; resumed runs; refusals.
+
+Bits, memory and bytes beside every other setting: test_job_pairs.py. The arithmetic: test_shared_parity.c. Files: files/test_adapters.py.
+"""
+import json
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from fixture import Runs
+
+LORA = ["--set", "lora.r=4", "--set", "lora.alpha=8", "--set", "lora.targets=q_proj,down_proj"]
+SMALL = ["--model", "tiny", "--data", "text.txt", "--seq", "16", "--threads", "1", "--lr", "0.01"]
+GPT2 = {"model_type": "gpt2", "n_embd": 48, "n_layer": 3, "n_head": 3, "n_positions": 64, "vocab_size": 256}
+NO_EVALS = ["--set", "eval_batches=none"]
+WAYS = {
+    "zero:0": ["--topology", "zero:0"], "zero:1": ["--topology", "zero:1"], "zero:2": ["--topology", "zero:2"], "zero:3": ["--topology", "zero:3"],
+    "star": ["--topology", "ps:sync", "--servers", "2"], "units": ["--topology", "ps:sync", "--resident", "units", "--servers-on", "workers"],
+}
+
+
+class Lora(Runs):
+    shared, corpus = True, 400
+
+    def train(self, out, *more, steps=6, workers=2, lora=LORA, **how):
+        return self.run_it("train", *SMALL, "--steps", str(steps), "--workers", str(workers), "--batch", "2", "--quiet", "--no-weights",
+                           "--out", out, "--force", *lora, *more, **how)
+
+    def test_only_adapters_cost_and_move(self):
+        for name, words in WAYS.items():
+            with self.subTest(name):
+                self.train("all", *words, *NO_EVALS, "--dtype", "bf16", lora=[])
+                self.train("lora", *words, *NO_EVALS, "--dtype", "bf16")
+                whole, lora = self.summary("all"), self.summary("lora")
+                self.assert_as_predicted(lora)
+                # All that is frozen is what a run on all weights trains, and the adapters are more.
+                self.assertEqual(lora["frozen_params"], whole["params"])
+                self.assertEqual(whole["frozen_params"], 0)
+                trained = lora["params"] / whole["params"]
+                self.assertLess(trained, 0.1)
+                for a, b in zip(whole["memory"], lora["memory"]):
+                    for part in ("gradient", "master", "optimizer", "server"):
+                        self.assertLessEqual(b["peak"][part], 0.2 * a["peak"][part], (b["role"], part))
+                for a, b in zip(whole["wire"], lora["wire"]):
+                    self.assertEqual((b["sent_per_step"], b["received_per_step"]), (b["predicted_sent"], b["predicted_received"]))
+                    # In stage 3 what is frozen is gathered, and only its gradients need not be reduced.
+                    self.assertLess(b["sent_per_step"], (0.8 if name == "zero:3" else 0.1) * a["sent_per_step"], b)
+                worker = lora["memory"][0]
+                self.assertTrue(worker["formula"].endswith("2F/N" if name == "zero:3" else "2F"), worker["formula"])
+
+    def test_what_is_frozen_stays_as_it_was(self):
+        # B is 0 at first, so the first loss is that of the frozen model; without an update it is the last one, too.
+        self.train("all", *NO_EVALS, "--topology", "zero:2", lora=[], steps=1)
+        self.train("lora", *NO_EVALS, "--topology", "zero:2", steps=1)
+        self.assertEqual(self.summary("lora")["loss"], self.summary("all")["loss"])
+        self.train("still", *NO_EVALS, "--topology", "zero:2", "--lr", "0")
+        self.train("other", *NO_EVALS, "--topology", "zero:2", "--lr", "0", "--set", "lora.alpha=80")
+        self.assertEqual([line["loss"] for line in self.lines("still", "metrics.jsonl")], [line["loss"] for line in self.lines("other", "metrics.jsonl")])
+
+    def test_resumed_by_any_topology(self):
+        self.train("whole", "--topology", "zero:2", "--eval-every", "3")
+        expected, losses = self.hash("whole"), [e["val_loss"] for e in self.lines("whole", "evals.jsonl")]
+        for name, words in WAYS.items():
+            self.train("half", *words, *NO_EVALS, "--checkpoint-every", "3", steps=3)
+            for again in ("zero:3", "star"):
+                with self.subTest(name, again=again):
+                    self.train("rest", *WAYS[again], "--eval-every", "3", "--resume", "half/checkpoints/step-3")
+                    self.assertEqual(self.hash("rest"), expected)
+                    self.assertEqual(self.lines("rest", "evals.jsonl")[-1]["val_loss"], losses[-1])
+        # Masters and two moments of the adapters, in fp32, and what the files say of themselves.
+        size = sum(os.path.getsize(self.at("half", "checkpoints", "step-3", f)) for f in os.listdir(self.at("half", "checkpoints", "step-3"))
+                   if f.endswith(".safetensors"))
+        self.assertLess(size, 12 * self.summary("half")["params"] + 16384)
+
+    def test_what_a_checkpoint_belongs_to(self):
+        self.train("half", *NO_EVALS, "--checkpoint-every", "3", "--topology", "zero:1", steps=3)
+        resume = [*NO_EVALS, "--topology", "zero:1", "--resume", "half/checkpoints/step-3"]
+        for words, said in ((["--set", "lora.r=8"], "lora.r = 4"), (["--set", "lora.alpha=4"], "lora.alpha"), (["--seed", "2"], "seed"),
+                            (["--set", "lora.targets=q_proj"], "lora.targets")):
+            with self.subTest(words):
+                self.assertIn(said, self.train("rest", *resume, *words, status=None).stderr)
+        self.assertIn("is of another run", self.train("rest", *resume, lora=[], status=2).stderr)
+        # Of files: another base with the same shapes.
+        self.run_it("train", *SMALL, *NO_EVALS, "--topology", "local", "--steps", "1", "--quiet", "--out", "a", "--force")
+        self.run_it("train", *SMALL, *NO_EVALS, "--topology", "local", "--steps", "2", "--quiet", "--out", "b", "--force")
+        self.train("half", *NO_EVALS, "--model", "a/weights", "--checkpoint-every", "3", "--topology", "zero:1", steps=3)
+        self.train("rest", *resume, "--model", "a/weights")
+        self.assertIn("model.frozen", self.train("rest", *resume, "--model", "b/weights", status=2).stderr)
+
+    def test_around_the_topologies(self):
+        for words in (["--topology", "gossip"], ["--topology", "zero:1", "--local-steps", "3"], ["--topology", "ps:async", "--local-steps", "3"],
+                      ["--topology", "zero:0", "--set", "optimizer.type=OneBitAdam", "--set", "optimizer.params.freeze_step=3"],
+                      ["--topology", "ps:sync", "--elastic", "1:2"], ["--topology", "ps:ssp:1", "--set", "parameter_server.read=oldest"]):
+            with self.subTest(words):
+                self.train("run", *words, *NO_EVALS)
+                self.assert_as_predicted(self.summary("run"))
+        self.train("run", "--topology", "local", "--set", "local.delay=2", *NO_EVALS, workers=1)
+        self.assert_as_predicted(self.summary("run"))
+
+    def test_recomputed(self):
+        self.write(json.dumps(GPT2), "config.json")
+        for model in ("tiny", "config.json"):
+            words = ["--topology", "zero:2", "--model", model, "--dtype", "bf16", *NO_EVALS, "--set", "lora.targets=all-linear"]
+            self.train("kept", *words)
+            for kind in ("cheap", "block"):
+                with self.subTest(model, kind=kind):
+                    self.train("again", *words, "--set", f"activation_checkpointing.recompute={kind}")
+                    self.assertEqual(self.hash("again"), self.hash("kept"))
+                    self.assert_as_predicted(self.summary("again"))
+
+    def test_a_section_without_r_is_pefts_default(self):
+        for words in (["--set", "lora.targets=all-linear"], ["--set", "lora.alpha=8"], ["--set", "lora.r=8", "--set", "lora.targets=q_proj,v_proj"]):
+            p = self.train("run", *words, "--dry-run", "--json", lora=[])
+            self.assertEqual(json.loads(self.train("run", *words, "--print-config", lora=[]).stdout)["lora"]["r"], 8)
+            self.assertGreater(json.loads(p.stdout)["frozen_params"], 0)
+
+    def test_plans_and_dry_runs(self):
+        said = json.loads(self.train("run", "--topology", "zero:3", "--dry-run", "--json").stdout)
+        units = [u["name"] for u in said["step"]["units"]]
+        self.assertEqual(units[-2:], ["embedding", "head"])
+        self.assertEqual([u["elements"] > 0 for u in said["step"]["units"]], [True] * (len(units) - 2) + [False] * 2)
+        tasks = said["step"]["workers"]["tasks"]
+        self.assertEqual(sum(t["sent"] for t in tasks if "sent" in t and not t.get("control")), said["wire"][0]["predicted_sent"])
+        reduced = {t["unit"] for t in tasks if t["task"] == "reduce_scatter"}
+        gathered = {t["unit"] for t in tasks if t["task"] == "all_gather" and "unit" in t}
+        self.assertEqual((reduced, gathered), (set(range(len(units) - 2)), set(range(len(units)))))
+        self.run_it("plan", "--model", "tiny", "--set", "lora.r=4", "--device-memory", "64M", "--host-memory", "8G", "--disk", "8G", "--json")
+
+    def test_refusals(self):
+        lora = ["train", *SMALL, "--workers", "4", "--topology", "zero:3", "--set", "lora.r=4", "--out", "refused"]
+        for words, said in (
+                (["--set", "lora.targets=q_proj,wte"], 'no linear layer "wte" in its blocks; possible are self_attn.q_proj'),
+                (["--set", "lora.targets=lm_head"], 'no linear layer "lm_head"'),
+                (["--set", "lora.targets=proj"], 'no linear layer "proj"'),
+                (["--set", "lora.r=1.5"], "lora.r: expected an integer"),
+                (["--set", "lora.rank=4"], "the nearest known name is r"),
+                (["--set", "lora.target_modules=q_proj"], "the nearest known name is targets"),
+                (["--set", "lora.lora_dropout=0.1"], "is known to peft and not supported"),
+                (["--set", "lora.use_dora=true"], "is known to peft"),
+                (["--set", "lora.modules_to_save=[\"lm_head\"]"], "only adapters are trained"),
+                (["--set", "zero_optimization.zero_hpz_partition_size=2"], "zero_hpz_partition_size: it is about weights that are trained"),
+                (["--set", "zero_optimization.offload_optimizer.device=cpu", "--set", "zero_optimization.offload_param.device=cpu"],
+                 "offload_param: it is about weights that are trained")):
+            with self.subTest(words):
+                self.refused(*lora, *words, said=said)
+        # Off as peft's defaults are.
+        self.run_it(*lora, "--dry-run", "--set", "lora.lora_dropout=0", "--set", "lora.bias=none", "--set", "lora.use_rslora=false",
+                    "--set", "lora.init_lora_weights=true", "--set", "lora.fan_in_fan_out=true")
+
+
+if __name__ == "__main__":
+    unittest.main()

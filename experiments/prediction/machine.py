@@ -9,7 +9,8 @@
                           host, at a step's begin), spread (of a step's computing: standard deviation / mean, 0 if left out)
     cores                 count; ranks_share: "node" (or true): the ranks of a node share its cores; "job": all ranks and servers share them, as in
                           a lab; transport_seconds_per_byte and _per_message: of a core, for both ends of a message; waiting_share: of a
-                          core that a rank of a ring uses while it polls for a transfer, as over MPI
+                          core that a rank of a ring uses while it polls for a transfer, as over MPI; crowding: by how much computing takes longer
+                          than its share of the cores while more threads compute than there are cores
     node                  devices, bytes_per_second (each way, of a device to others of its node), latency_seconds
     network               kind switch|fat_tree|dragonfly|torus, bytes_per_second (of a node, each way), links_per_node, latency_seconds (one
                           way below one switch), oversubscription, efficiency (payload / rate), per_message_seconds, burst_seconds (a shaped link's
@@ -46,7 +47,8 @@ SECTIONS = {
               "threads": ("number", 1, 1), "seconds": ("map",), "update_seconds_per_element": ("number", 0, None), "begin_seconds": ("number", 0, 0),
               "spread": ("number", 0, 0)},
     "cores": {"count": ("number", 1, None), "ranks_share": ("any",), "transport_seconds_per_byte": ("number", 0, 0),
-              "transport_seconds_per_message": ("number", 0, 0), "waiting_share": ("number", 0, 0)},
+              "transport_seconds_per_message": ("number", 0, 0), "waiting_share": ("number", 0, 0),
+              "crowding": ("number", 1, 1)},
     "node": {"devices": ("number", 1, 1), "bytes_per_second": ("number", POSITIVE, None), "latency_seconds": ("number", 0, 0)},
     "network": {"kind": ("words", KINDS), "bytes_per_second": ("number", POSITIVE, None), "links_per_node": ("number", 1, 1),
                 "latency_seconds": ("number", 0, 0), "oversubscription": ("number", 1, 1), "efficiency": ("number", POSITIVE, 1),

@@ -24,7 +24,8 @@ A shaped link (burst_seconds) has a token bucket at each end: after it was idle 
 
 Cores are a link too: a set of C cores has capacity C, and a rank that computes with T threads is a flow of rate at most T on it. Where a machine file says what its cores spend on a byte
 (transport_seconds_per_byte), a flow is over when both ends have computed for it as well; while a rank waits for a transfer by polling
-(waiting_share), its set of cores is smaller by that share: `waits` and `waited`.
+(waiting_share), its set of cores is smaller by that share: `waits` and `waited`; while more threads compute than there are cores, all are slower
+by `crowding`.
 """
 import functools
 import heapq
@@ -249,7 +250,8 @@ class Simulation:
         self.transport = spends if any(spends) and any(self.platform.cores) else None
         self.burst = machine.network["burst_seconds"] * machine.rate * scale_latency   # bytes
         self.buckets = {}
-        self.waiting_share, self.waiting = cores.get("waiting_share", 0), {}   # by the name of a set of cores: transfers that are waited for
+        self.waiting_share, self.crowding = cores.get("waiting_share", 0), cores.get("crowding", 1)
+        self.waiting, self.computing = {}, {}   # by a set of cores: transfers that are waited for; threads that compute
 
     def flow(self, src, dst, size, then, *args, shares=1):
         if size < 1 or src == dst:
@@ -308,7 +310,22 @@ class Simulation:
 
     def compute(self, endpoint, seconds, then, *args):
         core = self.platform.cores[endpoint]
+        if core is not None and self.crowding > 1 and seconds > 0:
+            self._change(self.computing, core, core[2])
+            then, args = functools.partial(self._computed, core, then, args), ()
         self._compute(endpoint, seconds, core[2] if core else 1, then, *args)
+
+    def _computed(self, core, then, args):
+        self._change(self.computing, core, -core[2])
+        then(*args)
+
+    def _change(self, counts, core, change):
+        """Counts what uses a set of cores, and sets how many are left to compute with."""
+        link, count = core[3], self.machine.cores["count"]
+        counts[link.name] = counts.get(link.name, 0) + change
+        crowded = self.computing.get(link.name, 0) > count
+        left = count - self.waiting_share * self.waiting.get(link.name, 0)   # pollers get at most half: they share as others do
+        link.set_bandwidth(WORK * max(count / 2, left) / (self.crowding if crowded else 1))
 
     def _compute(self, endpoint, seconds, threads, then, *args):
         core = self.platform.cores[endpoint]
@@ -321,11 +338,8 @@ class Simulation:
     def waits(self, endpoint, change=1):
         """One more transfer is waited for at the endpoint, by polling."""
         core = self.platform.cores[endpoint]
-        if core is None or not self.waiting_share:
-            return
-        link, count = core[3], self.machine.cores["count"]
-        self.waiting[link.name] = waiting = self.waiting.get(link.name, 0) + change
-        link.set_bandwidth(WORK * max(count / 2, count - self.waiting_share * waiting))   # pollers share as others do
+        if core is not None and self.waiting_share:
+            self._change(self.waiting, core, change)
 
     def waited(self, endpoint):
         self.waits(endpoint, -1)

@@ -149,6 +149,23 @@ class Formulas(unittest.TestCase):
         moved = 2 * 8 * 50_000_000   # of both ranks
         self.assertAlmostEqual(2 * COMPUTING + moved * 1e-9, median(outcome), 2)
 
+    def test_crowded_cores_are_slower(self):
+        """Four ranks on two cores, 1.25 times as long as their share; two ranks have a core each."""
+        cores = {"count": 2, "ranks_share": "job", "crowding": 1.25}
+        for ranks, expected in ((4, 2.5 * COMPUTING), (2, COMPUTING)):
+            outcome = execute(reduced(ranks, 4).document(), made_machine(cores=cores), executor="flows")
+            self.assertAlmostEqual(expected, median(outcome), 4)
+
+    def test_polling_takes_cores(self):
+        """While a transfer is under way each of two ranks polls with a quarter of a core: computing has 1.5 of 2 cores."""
+        cores = {"count": 2, "ranks_share": "job", "waiting_share": 0.25}
+        step = Step(2)
+        moved = step.move("all_gather", "gather", 10 ** 10)   # 5 s: longer than the computing, which does not need it
+        step.forward()
+        step.add("update", "compute", (moved,), unit=0, elements=4)
+        outcome = execute(step.document(), made_machine(cores=cores), executor="flows")
+        self.assertAlmostEqual(0.23 / 0.75, outcome.parts["forward"], 4)
+
     def test_a_fat_tree_with_fewer_links_up(self):
         """64 nodes below two switches: half of the pieces go up, through a quarter of the links."""
         size = 64_000_000

@@ -15,18 +15,20 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import tempfile
 
 import tables
 from netlab import lab, rate, train
 
-from . import machine
+from . import machine, shares
 from .cases import MODELS
 
 STEPS, ROUNDS = 25, 3
 MATMUL = 256                  # a small product between the steps, whose shares are not used
 SHAPED = (("50Mbit", 4), ("200Mbit", 2), ("200Mbit", 4), ("200Mbit", 8), ("1Gbit", 2))
 SIZE = ("--min-bytes", "1M", "--max-bytes", "1M", "--iterations", "15", "--warmup", "4")   # without what the buckets save at first
+SHARING = 4                   # connections on one link
 UNSHAPED = "100Gbit"          # more than this machine moves
 EMBEDDING = {"forward": ("embed_fwd",), "backward": ("embed_bwd",)}
 HEAD = {"forward": ("logits", "norm_fwd", "xent", "loss_sum"), "backward": ("logits' grad", "head's grad", "norm_bwd")}
@@ -48,6 +50,11 @@ def bench(words, count=1):
             raise CalibrationError(f"{' '.join(words)}: {error.strip() or f'exit status {child.returncode}'}")
         out.append(json.loads(text))
     return out
+
+
+def fastest(runs):
+    """Each operation's row of the run that took it least."""
+    return [min(rows, key=lambda row: row["seconds"]) for rows in zip(*runs)]
 
 
 def mean(documents, value):
@@ -73,7 +80,7 @@ def units_of(program, model, batch, seq, dtype, cores, layers):
     # Other programs only add time: the fastest round counts.
     steps = min((bench([program, "bench", "step", *words, "--steps", str(STEPS)], cores) for _ in range(ROUNDS)),
                 key=lambda documents: mean(documents, lambda d: d["step_seconds"]))
-    rows = bench([program, "bench", "kernels", *words, "--rounds", "7"])[0]["operations"]
+    rows = fastest([bench([program, "bench", "kernels", *words, "--rounds", "7"])[0]["operations"] for _ in range(ROUNDS)])
     seconds = {"embedding": {}, "block": {}, "head": {}}
     for way in ("forward", "backward"):
         whole = mean(steps, lambda d: d["step_seconds"] * d[way + "_share"])
@@ -123,29 +130,67 @@ def sent(row, ranks):
     return row["size"] * (ranks - 1) / ranks
 
 
-def links(program, told):
-    """The sections network and cores, and the rows that a table shows. told: sources, which get theirs."""
-    shown, shares = [], []
+def busy_seconds():
+    """Seconds that this machine's cores have worked so far, in the kernel too."""
+    with open("/proc/stat", encoding="ascii") as f:
+        ticks = list(map(int, f.readline().split()[1:9]))
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def sockets(bandwidth, senders, seconds):
+    """(bytes of each connection in every window, the cores' seconds) of plain connections that begin together (shares.py), over a lab's links."""
+    hosts = ["s0"] + [f"w{i}" for i in range(senders)]
+    with lab.Lab(rate.parse(bandwidth), hosts) as made, tempfile.TemporaryFile("w+") as log:
+        before = busy_seconds()
+        children = [made.start("s0", [sys.executable, shares.__file__, "receive", str(senders), str(seconds)], log)]
+        children += [made.start(host, [sys.executable, shares.__file__, "send", made.address("s0"), str(seconds)], log) for host in hosts[1:]]
+        status = train.wait(children, TIMEOUT_S)
+        busy = busy_seconds() - before
+        log.seek(0)
+        text = log.read()
+    if status != 0:
+        raise CalibrationError(f"{shares.__file__}: {status}: {text}")
+    return json.loads(text), busy
+
+
+def byte_seconds(bandwidth):
+    """What a byte costs the cores, both ends and the kernel's links between them: of two times, so that starting the processes is left out."""
+    (few, least), (many, most) = (min((sockets(bandwidth, 1, seconds) for _ in range(3)), key=lambda found: found[1]) for seconds in (0.4, 2.4))
+    return max(0.0, most - least) / (sum(map(sum, many)) - sum(map(sum, few)))
+
+
+def collectives(program):
+    """(shares of the rate that payload reaches, rows of a table)"""
+    found, shown = [], []
     for bandwidth, ranks in SHAPED:
         for row in collective(program, bandwidth, ranks, ["--op", "all_gather,reduce_scatter", *SIZE]):
             seconds = row["out_of_place"]["seconds"]
-            shares.append(sent(row, ranks) / seconds / (rate.parse(bandwidth) / 8))
-            shown.append([f"{row['operation']}, {ranks} ranks", bandwidth, f"{seconds * 1e3:.2f} ms", f"{shares[-1]:.3f}"])
-    few = collective(program, UNSHAPED, 2, ["--op", "all_gather,send_recv", "--min-bytes", "1K", "--max-bytes", "1K", "--iterations", "200"])
-    many = collective(program, UNSHAPED, 8, ["--op", "all_gather", "--min-bytes", "1K", "--max-bytes", "1K", "--iterations", "200"])
-    one = next(r for r in few if r["operation"] == "all_gather")["out_of_place"]["seconds"]
-    message = max(0.0, (many[0]["out_of_place"]["seconds"] - one) / 6)
-    ranks = 4
-    fast = collective(program, UNSHAPED, ranks, ["--op", "all_gather", "--min-bytes", "8M", "--max-bytes", "8M", "--iterations", "10"])[0]
-    cores = os.cpu_count()
-    per_byte = cores * fast["out_of_place"]["seconds"] / (ranks * sent(fast, ranks))
-    shown += [["a message of 1 KiB, 2 ranks", "none", f"{one * 1e6:.0f} us", ""], ["each message more", "none", f"{message * 1e6:.0f} us", ""],
-              [f"all_gather of 8 MiB, {ranks} ranks", "none", f"{fast['out_of_place']['seconds'] * 1e3:.2f} ms", f"{per_byte * 1e9:.2f} CPU s/GB"]]
-    told["network"] = f"starring bench collective between network namespaces (netlab), {', '.join(f'{n} ranks at {b}' for b, n in SHAPED)}"
-    told["cores"] = f"starring bench collective over links of {UNSHAPED}: {cores} cores busy with {ranks} ranks' bytes"
-    network = {"kind": "switch", "bytes_per_second": rate.parse("1Gbit") / 8, "links_per_node": 1, "latency_seconds": one, "oversubscription": 1,
-               "efficiency": round(min(1.0, statistics.median(shares)), 4), "per_message_seconds": message, "burst_seconds": lab.BURST_MS * 1e-3}
-    return network, {"count": cores, "ranks_share": "job", "transport_seconds_per_byte": per_byte}, shown
+            found.append(row["size"] * (ranks - 1) / ranks / seconds / (rate.parse(bandwidth) / 8))
+            shown.append([f"{row['operation']} of 1 MiB, {ranks} ranks", bandwidth, f"{seconds * 1e3:.2f} ms", f"{found[-1]:.3f} of the rate"])
+    return found, shown
+
+
+def links(program, told):
+    """The sections network and cores, and the rows of a table. told: sources, which get theirs."""
+    reached, shown = collectives(program)
+    small = ["--op", "all_gather", "--min-bytes", "1K", "--max-bytes", "1K", "--iterations", "200"]
+    few, many = (collective(program, UNSHAPED, ranks, small)[0]["out_of_place"]["seconds"] for ranks in (2, 8))
+    message = max(0.0, (many - few) / 6)
+    spread = statistics.median(shares.spread(sockets(bandwidth, SHARING, 0.6)[0]) for bandwidth in ("100Mbit", "300Mbit") for _ in range(3))
+    kernel = byte_seconds("500Mbit")
+    star = bench([program, "bench", "ps", "--min-bytes", "1M", "--max-bytes", "1M", "--medium", "tcp", "--rounds", "3"])[0]["rows"][0]["star"]["tcp"]
+    program_seconds = sum(star["cpu_seconds_per_gb"][role] for role in ("worker", "server")) * 1e-9
+    shown += [["all_gather of 1 KiB, 2 ranks", "none", f"{few * 1e6:.0f} us", ""], ["each message more", "none", f"{message * 1e6:.0f} us", ""],
+              [f"shares of {SHARING} connections, sd / mean", "100, 300 Mbit", "", f"{spread:.2f}"],
+              ["a GB, kernel's part", "500Mbit", f"{kernel * 1e9:.2f} s of a core", ""],
+              ["a GB, program's part", "loopback", f"{program_seconds * 1e9:.2f} s of a core", ""]]
+    told["network"] = (f"starring bench collective between network namespaces (netlab), {', '.join(f'{n} ranks at {b}' for b, n in SHAPED)}; "
+                       "share_spread: plain sockets there; burst_seconds: the netlab's")
+    told["cores"] = "transport: /proc/stat while a plain socket sends over a netlab's link, and cpu_seconds_per_gb of starring bench ps"
+    network = {"kind": "switch", "bytes_per_second": rate.parse("1Gbit") / 8, "links_per_node": 1, "latency_seconds": few, "oversubscription": 1,
+               "efficiency": round(min(1.0, statistics.median(reached)), 4), "per_message_seconds": message, "burst_seconds": lab.BURST_MS * 1e-3,
+               "share_spread": round(spread, 3)}
+    return network, {"count": os.cpu_count(), "ranks_share": "job", "transport_seconds_per_byte": kernel + program_seconds}, shown
 
 
 # ---------------------------------------------------------------- servers
@@ -207,6 +252,11 @@ def write(path, document):
 
 
 def run(program, path, models=None):
-    write(path, calibrated(program, models or list(MODELS.values()), lambda text: print(text, flush=True)))
+    """predict.py --calibrate. models: as of calibrated; None: the judged ones. Exit status."""
+    try:
+        write(path, calibrated(program, models or list(MODELS.values()), lambda text: print(text, flush=True)))
+    except (CalibrationError, lab.LabError, OSError) as e:
+        print(f"predict.py: error: {e}", file=sys.stderr)
+        return 2 if isinstance(e, lab.LabError) else 1
     print(f"\nwritten: {path}")
     return 0

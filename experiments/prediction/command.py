@@ -53,6 +53,10 @@ def parser(about):
     ap.add_argument("--seed", metavar="N", type=int, default=1, help="of what is drawn (default %(default)s)")
     ap.add_argument("--json", action="store_true", help="print the documents of all rows as one JSON array")
     ap.add_argument("--program", metavar="FILE", default=built())
+    ap.add_argument("--calibrate", metavar="FILE", help="measure this machine, as root, for some minutes, and write its machine file: of the judged models, or of "
+                    "--model with --batch, --seq and --dtype")
+    ap.add_argument("--judge", metavar="FILE", help="train what FILE lacks of the judged runs, as root, predict them with --machine, print and keep the errors")
+    ap.add_argument("--again", action="store_true", help="with --judge: measure nothing, predict FILE's runs again")
     ap.add_argument("more", nargs="*", metavar="-- OPTIONS", help="of `starring train`, for all rows")
     return ap
 
@@ -137,8 +141,25 @@ def rows(options):
     return out
 
 
+def calibrate(options):
+    from . import calibrate as calibration
+    if options.model and not (options.batch and options.seq and options.dtype):
+        raise CannotPredict("--calibrate with --model: give --batch, --seq and --dtype as well, which the times are of")
+    return calibration.run(options.program, options.calibrate, options.model and [(options.model, int(options.batch), int(options.seq), options.dtype)])
+
+
+def judge(options):
+    from . import judge as judgement
+    if not options.machine:
+        raise CannotPredict("--judge: give --machine FILE, which --calibrate has written here")
+    return judgement.run(options.program, options.judge, options.machine, options.again)
+
+
 def run(options):
     try:
+        if options.calibrate or options.judge:
+            cli.needs("simgrid", "numpy")
+            return calibrate(options) if options.calibrate else judge(options)
         asked = rows(options)
         for row in asked:
             ask(*row)   # what is refused is refused before anything is simulated, and before packages are missed

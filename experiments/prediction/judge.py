@@ -6,9 +6,12 @@ measures what FILE does not have yet, and predicts all of it. A measured run is 
 measurements are judged anew. What is compared: where all ranks wait for each other the median step, with local steps the mean step, else the
 tokens per second, while all workers work; and the mean staleness of asynchronous runs.
 """
+import datetime
+import functools
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 
@@ -28,6 +31,12 @@ TAIL_LINES = 15
 
 class JudgeError(Exception):
     """A run failed; the text says which, and has the end of its log."""
+
+
+def every(case):
+    """H of local steps; 0: none. Whole rounds count then, without the first one."""
+    words = case.more.split()
+    return int(words[words.index("--local-steps") + 1]) if "--local-steps" in words else 0
 
 
 def words_of_run(program, case, directory):
@@ -51,7 +60,7 @@ def measured(program, case):
     found, steps = run.summary, run.summary["steps"]
     staleness = found["staleness"] if found.get("staleness") and not waits(case) else None
     return {"steps": steps, "seconds": [round(s, 6) for s in seconds], "median": statistics.median(seconds[WARM_UP:]),
-            "mean": statistics.fmean(seconds[WARM_UP:]),
+            "mean": statistics.fmean(seconds[every(case) or WARM_UP:]),
             "tokens_per_second": found["tokens_per_second"], "tokens_per_step": found["tokens_per_step"],
             "parts": {key: found["time"][key] / steps for key in ("forward", "backward", "optimizer", "comm_exposed", "wait", "host")},
             "staleness": staleness and {"mean": staleness["mean"], "max": staleness["max"], "histogram": staleness["histogram"]},
@@ -67,7 +76,7 @@ def waits(case):
 
 def compared(case):
     """The measured figure that is compared, and the predicted one: names in a measurement and in step_seconds; "rate": seconds of a global batch."""
-    return ("mean" if "--local-steps" in case.more else "median") if waits(case) else "rate"
+    return ("mean" if every(case) else "median") if waits(case) else "rate"
 
 
 def seconds_of(case, found):
@@ -103,10 +112,106 @@ def measure_all(program, cases, done, keep):
         keep()
 
 
-def error(predicted_value, measured_value):
-    return predicted_value / measured_value - 1
+def judged(program, cases, done, machine):
+    """The results of the cases that were measured: a list of objects."""
+    out = []
+    for case in cases:
+        if case.name not in done:
+            continue
+        found, expected = done[case.name], predicted(program, case, machine)
+        seconds = seconds_of(case, found)
+        run = {"name": case.name, "family": case.family, "waits": waits(case), "compared": compared(case), "seconds": seconds,
+               "predicted": expected, "error": expected["seconds"] / seconds - 1, "parts": found["parts"]}
+        if found["staleness"] and found["staleness"]["mean"] and expected["staleness"] is not None:
+            run["staleness"] = found["staleness"]["mean"]
+            run["staleness_error"] = expected["staleness"] / found["staleness"]["mean"] - 1
+        out.append(run)
+    return out
+
+
+def size(errors):
+    return statistics.fmean(map(abs, errors))
+
+
+def percent(share, sign=False):
+    return f"{100 * share:{'+' if sign else ''}.1f}%"
+
+
+def rows_of_runs(runs):
+    lines = [["run", "measured", "predicted", "error", "limit", "staleness", "predicted", "error"]]
+    for run in runs:
+        stale = [f"{run['staleness']:.2f}", f"{run['predicted']['staleness']:.2f}", percent(run["staleness_error"], True)] if "staleness" in run else ["", "", ""]
+        lines.append([run["name"], f"{run['seconds'] * 1e3:.0f} ms", f"{run['predicted']['seconds'] * 1e3:.0f} ms", percent(run["error"], True),
+                      run["predicted"]["limit"], *stale])
+    return lines
+
+
+def rows_of_families(runs):
+    """A row for each family and for three sums over all; the worst run is named."""
+    lines = [["family", "runs", "mean error", "mean, with sign", "worst", "of"]]
+
+    def row(words, some, key="error"):
+        if some:
+            worst = max(some, key=lambda run: abs(run[key]))
+            lines.append([words, len(some), percent(size([run[key] for run in some])), percent(statistics.fmean(run[key] for run in some), True),
+                          percent(worst[key], True), worst["name"]])
+    for family in dict.fromkeys(run["family"] for run in runs):
+        row(family, [run for run in runs if run["family"] == family])
+    row("**all ranks wait**", [run for run in runs if run["waits"]])
+    row("**not all wait**", [run for run in runs if not run["waits"]])
+    row("**staleness**", [run for run in runs if "staleness" in run], "staleness_error")
+    return lines
+
+
+def run(program, path, machine, again=False):
+    """predict.py --judge: measures what the file lacks, unless `again`, predicts all, prints and keeps the results. Exit status."""
+    kept = {"date": None, "machine": None, "measured": {}}
+    if os.path.exists(path):
+        with regular.open_file(path, limit=regular.WHOLE, encoding="utf-8") as f:
+            kept = json.load(f)
+    done = kept["measured"]
+
+    def keep():
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(kept, f, indent=1)
+            f.write("\n")
+    try:
+        if not again:
+            kept["date"] = kept["date"] or datetime.date.today().isoformat()
+            measure_all(program, CASES, done, keep)
+        if not done:
+            raise CannotPredict(f"{path} has no measurement: leave --again out, to measure")
+        with regular.open_file(machine, limit=regular.WHOLE, encoding="utf-8") as f:
+            kept["machine"] = json.load(f)
+        kept["runs"] = judged(program, CASES, done, machine)
+    except (JudgeError, CannotPredict, lab.LabError, OSError) as e:
+        print(f"predict.py: error: {e}", file=sys.stderr)
+        return 1 if isinstance(e, JudgeError) else 2
+    keep()
+    print("\n" + tables.text(rows_of_runs(kept["runs"])) + "\n\n" + tables.text(rows_of_families(kept["runs"])).replace("**", ""))
+    return 0
+
+
+# ---------------------------------------------------------------- beside a prediction
+@functools.cache
+def results():
+    """The runs of RESULTS; []: there is no such file."""
+    try:
+        with regular.open_file(RESULTS, limit=regular.WHOLE, encoding="utf-8") as f:
+            return json.load(f)["runs"]
+    except OSError:
+        return []
 
 
 def error_of(document):
-    """Of command.predict: the judged error of predictions like this one; None: nothing like it was judged."""
-    return None
+    """Of command.predict: the judged error of predictions like this one; None: nothing like it was judged. Alike are those that wait for all, with
+    and without servers, and those that do not."""
+    topology = document["configuration"]["topology"]
+    star = topology.startswith("ps:")
+    everyone = not star or topology == "ps:sync"
+    alike = [r for r in results() if r["waits"] == everyone and r["name"].startswith("ps-") == star]
+    if not alike:
+        return None
+    words = "rings and gossip" if not star else "stars that wait for all" if everyone else "stars that do not wait for all"
+    return {"mean": size([r["error"] for r in alike]), "worst": max(abs(r["error"]) for r in alike),
+            "of": f"{len(alike)} runs of {words} on two cores over shaped links (docs/experiments/prediction.md)"}

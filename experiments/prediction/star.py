@@ -14,7 +14,7 @@ Links, and cores that ranks share, are network.Simulation's. A worker and a serv
 Many keys and ranks
     bundles   A message per key is simulated where a step has at most MESSAGES of them. Else the keys of a unit that one shard has are one
               message, and if these are too many, those of neighbouring units too.
-    merged    Where workers are more than CLASSES and equal in consistency "sync" or "ssp", m of them become one with m times the link, whose
+    merged    Where workers are more than CLASSES and the consistency is sync or ssp, m of them become one with m times the link, whose
               computing takes as long as the slowest of the m; q servers become one with q times the link and q times the speed. All
               flows of a link keep their shares, since all merged ranks have the same m. Bytes that merged neighbours send each other
               on their own links are spread over the other connections, so each link carries what it carries. A straggler slows
@@ -31,9 +31,10 @@ from .queues import Channel, Thread
 
 WINDOW_MOST, WINDOW_SECONDS, FADE = 32 << 20, 0.06, 0.95   # of bytes under way: ps/worker/worker_core_state.h
 SHARES = 2
-MESSAGES = 8000        # of a step, of all workers, one way
+MESSAGES = 4000        # of a step, of all workers, one way
 CLASSES = 64, 16       # most workers, servers that are simulated one by one
-EFFORT = 400000        # messages of a simulation
+PAIRS = 1024           # connections of more workers that are not merged: their servers are, below one switch
+EFFORT = 100000        # messages of a simulation
 LEAST_STEPS = 5 + result.WARM_UP
 
 
@@ -107,7 +108,7 @@ class Place:
     share: float = 1.0    # bytes of a connection: those of merged neighbours are added
 
     @staticmethod
-    def of(document, machine, merges):
+    def of(document, machine, merges, servers_alone=False):
         workers, count = document.workers, document.servers
         pushes = [t for t in document.tasks if t.task == "push"]
         paired = sum(t.sent for t in pushes) < sum(t.bytes for t in pushes)
@@ -117,23 +118,25 @@ class Place:
             m = workers // max(d for d in range(1, CLASSES[0] + 1) if workers % d == 0 and (workers // d) % per_node == 0)
             most = max(1, m // per_node)   # a merged server's link is no wider than a merged worker's
             q = m if paired else max(q for q in range(1, most + 1) if count % q == 0 and count // q >= min(count, CLASSES[1]))
+        elif servers_alone and not paired and workers > CLASSES[0] and per_node == 1 and machine.network["kind"] == "switch":
+            q = max(q for q in range(1, count + 1) if count % q == 0 and count // q >= min(count, math.ceil(PAIRS / workers)))
         classes, shards = workers // m, math.ceil(count / q)
-        if m == 1:
+        if m == q == 1:
             nodes = [r // per_node for r in range(workers)]
             first = nodes[-1] + 1
             nodes += [nodes[r] for r in range(count)] if paired else [first + s for s in range(count)]
             return Place(workers, count, 1, 1, paired, [*nodes, max(nodes) + 1], machine, {})
-        # A merged worker's node has m links, a merged server's device link only q.
+        # A node has the links of the ranks that are merged more; the others' device links are as wide as their own.
         told, rate = copy.deepcopy(machine.told), machine.network["bytes_per_second"]
-        told["network"]["bytes_per_second"] = rate * m / per_node
-        told["node"]["bytes_per_second"] *= m
+        told["network"]["bytes_per_second"] = rate * max(m / per_node, q)
+        told["node"]["bytes_per_second"] *= m   # of the scheduler, and of pairs
         told["cores"] = None
         merged = replace(machine, told=told)
         if paired:
             share = (workers - 1) / workers / ((classes - 1) / classes) if classes > 1 else 1.0
             return Place(classes, shards, m, q, True, [*range(classes), *range(shards), 0], merged, {}, share)
-        devices = {classes + s: machine.rate * q for s in range(shards)}
-        return Place(classes, shards, m, q, False, [*range(classes + shards), classes], merged, devices)
+        devices = {**{c: machine.rate * max(1, m / per_node) for c in range(classes)}, **{classes + s: machine.rate * q for s in range(shards)}}
+        return Place(classes, shards, m, q, False, [*range(classes + shards)] + [classes + s for s in range(shards)], merged, devices)
 
 
 class Draws:
@@ -164,12 +167,13 @@ class Draws:
 
 # ---------------------------------------------------------------- credits
 class Credits:
-    """Bytes that a worker has pushed and that are in no sum yet: struct credits of ps/worker/worker_core_state.h, in its terms."""
+    """Bytes that a worker has pushed and that are in no sum yet: struct credits of ps/worker/worker_core_state.h, in its terms. scale: keys
+    in a message: as many messages are under way as there would be keys, so that as many servers have one."""
 
-    def __init__(self, most, opened, largest):
-        self.most = most or math.inf
+    def __init__(self, most, opened, largest, scale):
+        self.most, self.scale = most or math.inf, scale
         self.taken = self.held = self.since = 0.0
-        self.window, self.least, self.all = float(WINDOW_MOST), 2 * largest, self.most >= opened
+        self.window, self.least, self.all = float(WINDOW_MOST * scale), 2 * largest, self.most >= opened
         self._bytes = self._seconds = self._answer = 0.0
 
     def arrived(self, size, sent, now):
@@ -181,7 +185,7 @@ class Credits:
         self._seconds = self._seconds * FADE + now - self.since
         self.since = now
         window = self._bytes * (2 * self._answer + WINDOW_SECONDS) / self._seconds if self._seconds else WINDOW_MOST
-        self.window = max(self.least, min(WINDOW_MOST, window))
+        self.window = max(self.least, min(WINDOW_MOST, window) * self.scale)
 
     def allow(self, size, held_before):
         """Whether a key may go; held_before: held bytes of more urgent keys."""
@@ -222,7 +226,7 @@ class Worker:
         self.queue = []                            # pushes to send: (step, unit, key, micro, task)
         keys = star.keys
         self.credits = Credits(star.rule.credit_bytes, sum(k.push for k in keys) * star.rule.micro * (1 + star.rule.lead),
-                               max(k.push for k in keys))
+                               max(k.push for k in keys), sum(k.messages for k in keys) / len(keys))
         self.sent = {}                             # (key, step, micro): [when, bytes of credits, whether it is held]
         self.held_of = {}                          # (step, unit): held bytes
         self.taking = {}                           # (step, push): keys that no shard has taken
@@ -599,7 +603,7 @@ def simulated(document, place, draws, count):
 def run(document, machine, straggle=None, delay=None, steps=20, seed=1, merges=True):
     """(Happened, Place, Draws) of `steps` steps, or of as many as take a bearable time."""
     name = (document.step.get("consistency") or {}).get("name")
-    place = Place.of(document, machine, merges and name in ("sync", "ssp"))
+    place = Place.of(document, machine, merges and name in ("sync", "ssp"), merges)
     draws = Draws(document, machine, straggle, delay, seed, place.m)
     messages = 2 * len(bundled(document, place.workers, place.q)) * place.workers
     varies = draws.trouble.drawn or name not in ("sync",)

@@ -7,6 +7,7 @@ examples:
   predict.py --topology zero:3 --workers 1024 --model llama-2-7b --dtype bf16 --machine dgx-a100 --network fat_tree:4:1
   predict.py --calibrate mine.json
   predict.py --topology zero:1 --workers 8 --model gpt2-124m --machine mine.json --straggle 3:2 --delay '*:exponential:20' --json
+  predict.py --html cluster.html        one offline page: choose model, N, S, topology, network, machine, stragglers
 
 Memory and bytes are the program's own (`starring train --dry-run`), and so is what a step does and in which order. The network is simulated
 with SimGrid, flow by flow; computing is what the machine file says of each unit. docs/predicting.md describes machine files, and what
@@ -24,8 +25,13 @@ import cli
 
 def main(argv=None):
     from prediction import command
-    options = command.parser(__doc__).parse_args(argv)
+    argv, parser = sys.argv[1:] if argv is None else argv, command.parser(__doc__)
+    options = parser.parse_args(argv)
     cli.in_debians("simgrid", sys.argv)
+    if options.html:
+        cli.needs("simgrid", "numpy", "pandas", "jinja2")
+        from prediction import page
+        return page.run(parser, argv)
     return command.run(options)
 
 

@@ -6,6 +6,7 @@ CannotPredict, or, a wrong command line, as argparse does.
 import argparse
 import itertools
 import json
+import math
 import sys
 
 import cli
@@ -20,6 +21,12 @@ PASSED = (("--model", "M", "as of `starring train`: a preset, a config.json, a d
           ("--straggle", "RANK:FACTOR[:P]", "slow ranks, as `starring help trouble` describes them (* is each rank)"),
           ("--delay", "RANK:DISTRIBUTION:MS", "a rank computes longer in each step"))
 
+# What the page of --html chooses among, beside what is repeated or has commas for rows as well: (option, without it, what it lists).
+LISTS = (("--models", "gpt2-124m,gpt2-1558m", "as --model"), ("--machines", "dgx-h100", "as --machine"),
+         ("--networks", "25gbe,100gbe,ib400,ib400-fat-tree-4:1", "also own (the machine's), ib200, ib400-fat-tree-1:1"),
+         ("--stragglers", "none,one-2x", "also exponential"))
+EACH = "N"   # servers: as many as workers
+
 
 def count(words):
     """A type of argparse: a whole number above 0."""
@@ -28,17 +35,36 @@ def count(words):
     return int(words)
 
 
-def counts(words):
-    """A type of argparse: a number, or a list of them with commas, a row each."""
-    found = [count(word) for word in words.split(",")]
+def counts(words, letters=()):
+    """A type of argparse: a number, or a list of them with commas, a row each; a letter stands for itself."""
+    found = [word if word in letters else count(word) for word in words.split(",")]
     return found[0] if len(found) == 1 else found
+
+
+def effort(words):
+    """A type of argparse: a number above 0."""
+    try:
+        found = float(words)
+    except ValueError:
+        found = 0
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"{words!r}: expected a number above 0")
+    return found
+
+
+def servers(words):
+    return counts(words, (EACH,))
+
+
+def each(value):
+    return value if isinstance(value, list) else [value]
 
 
 def parser(about):
     ap = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     ap.add_argument("--topology", metavar="T", action="append", help="zero:0-3, gossip, local, ps:sync ..; repeat it for a row each")
     ap.add_argument("--workers", metavar="N[,N..]", type=counts, default=2, help="ranks that compute (default %(default)s); several: rows for each")
-    ap.add_argument("--servers", metavar="S[,S..]", type=counts, help="a star's servers; several: rows for each")
+    ap.add_argument("--servers", metavar="S[,S..]", type=servers, help="a star's servers; several: rows for each; N: as many as workers")
     for flag, metavar, words in PASSED:
         ap.add_argument(flag, metavar=metavar, help=words)
     ap.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="any configuration key of the program; repeatable")
@@ -51,12 +77,19 @@ def parser(about):
     ap.add_argument("--per-node", metavar="N", type=count, help="devices of a node that are used")
     ap.add_argument("--steps", metavar="N", type=count, default=200, help="steps that are simulated where they differ (default %(default)s)")
     ap.add_argument("--seed", metavar="N", type=int, default=1, help="of what is drawn (default %(default)s)")
+    ap.add_argument("--effort", metavar="X", type=effort, default=1.0, help="how many flows and messages are simulated one by one, in proportion to the usual; "
+                    "of more, equal ones together: 0.05 is quick and coarse")
     ap.add_argument("--json", action="store_true", help="print the documents of all rows as one JSON array")
     ap.add_argument("--program", metavar="FILE", default=built())
     ap.add_argument("--calibrate", metavar="FILE", help="measure this machine, as root, for some minutes, and write its machine file: of the judged models, or of "
                     "--model with --batch, --seq and --dtype")
     ap.add_argument("--judge", metavar="FILE", help="train what FILE lacks of the judged runs, as root, predict them with --machine, print and keep the errors")
     ap.add_argument("--again", action="store_true", help="with --judge: measure nothing, predict FILE's runs again")
+    page = ap.add_argument_group("the page", "One offline file that chooses among the predictions of all combinations of these, and of the rows' options above; "
+                                 "with one of those left out, of a few common values. --steps is 10 and --effort 0.05 unless given.")
+    page.add_argument("--html", metavar="FILE", help="write the page")
+    for flag, default, words in LISTS:
+        page.add_argument(flag, metavar="A,B", help=f"{words} (default {default})")
     ap.add_argument("more", nargs="*", metavar="-- OPTIONS", help="of `starring train`, for all rows")
     return ap
 
@@ -123,7 +156,7 @@ def predict(options, topology):
     """The document of one row."""
     from . import result
     described, asked = ask(options, topology)
-    outcome = executor_of(asked.topology)(asked, described, options.straggle, options.delay, options.steps, options.seed)
+    outcome = executor_of(asked.topology)(asked, described, options.straggle, options.delay, options.steps, options.seed, options.effort)
     document = result.document(asked, described, straggler_of(options), outcome)
     document["error"] = judged(document)
     return document
@@ -131,13 +164,12 @@ def predict(options, topology):
 
 def rows(options):
     """[(options, topology)] of all rows: each topology with each number of workers and, a star, of servers, over each bandwidth."""
-    def each(value):
-        return value if isinstance(value, list) else [value]
     out = []
     bandwidths = options.bandwidth.split(",") if options.bandwidth else [None]
     for bandwidth, workers, topology in itertools.product(bandwidths, each(options.workers), options.topology or ["zero:1"]):
-        for servers in each(options.servers) if topology.startswith("ps:") else [None]:
-            out.append((argparse.Namespace(**{**vars(options), "bandwidth": bandwidth, "workers": workers, "servers": servers}), topology))
+        for count_of in each(options.servers) if topology.startswith("ps:") else [None]:
+            changes = {"bandwidth": bandwidth, "workers": workers, "servers": workers if count_of == EACH else count_of}
+            out.append((argparse.Namespace(**{**vars(options), **changes}), topology))
     return out
 
 
@@ -157,6 +189,9 @@ def judge(options):
 
 def run(options):
     try:
+        alone = [flag for flag, _, _ in LISTS if getattr(options, flag[2:])]
+        if alone:
+            raise CannotPredict(f"{alone[0]} is of the page: it goes with --html FILE")
         if options.calibrate or options.judge:
             cli.needs("simgrid", "numpy")
             return calibrate(options) if options.calibrate else judge(options)

@@ -599,9 +599,9 @@ def limit_of(plan, parts):
     return "latency" if fixed > moved else "worker's link"
 
 
-def execute(document, machine, straggle=None, delay=None, steps=200, seed=1, executor=None):
+def execute(document, machine, straggle=None, delay=None, steps=200, seed=1, effort=1.0, executor=None):
     """The Outcome of a topology without servers. steps: counted ones, where they differ from each other. executor: "flows" or "patterns"; None:
-    flows where there are few enough."""
+    flows where there are few enough, which `effort` multiplies."""
     plan = Plan(document, machine)
     trouble = Trouble(straggle, delay, plan.ranks, seed, plan.compute.spread)
     cycle = plan.cycle()
@@ -609,7 +609,7 @@ def execute(document, machine, straggle=None, delay=None, steps=200, seed=1, exe
     counted = -(-(steps if trouble.drawn else 2) // cycle) * cycle
     flows = sum(plan.ranks * plan.kind(k, 0).flows_of_rank for k in range(plan.count) if plan.moves(k)) * (warm + counted)
     if executor is None:
-        most = FLOWS_MOST * (1 if machine.cores_of(0) is None else 4)
+        most = effort * FLOWS_MOST * (1 if machine.cores_of(0) is None else 4)
         executor = "flows" if plan.ranks <= FLOW_RANKS and flows <= most else "patterns"
     if executor == "flows":
         split, how = network.in_child(run_flows, plan, trouble, warm + counted, warm)

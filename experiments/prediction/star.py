@@ -65,9 +65,10 @@ class Key:
     messages: int = 0
 
 
-def bundled(document, workers, q):
+def bundled(document, place):
     """The star's keys as messages. The n-th keys of q merged servers are one message; where there are too many, c consecutive keys of a unit
     and shard are, and at last those of neighbouring units."""
+    workers, q = place.workers, place.q
     width, by_units = compute.BYTES[document.dtype], servers.keeps_two_units(document)
     order, most = [], {}
     for k in document.keys:
@@ -86,7 +87,7 @@ def bundled(document, workers, q):
         return list(out.values())
     c = units = 1
     out = joined(c, units)
-    while len(out) * workers > MESSAGES and (c < deepest or (units < len(document.units) and not by_units)):
+    while len(out) * workers > place.effort * MESSAGES and (c < deepest or (units < len(document.units) and not by_units)):
         c, units = (2 * c, units) if c < deepest else (c, 2 * units)
         out = joined(c, units)
     for i, k in enumerate(out):
@@ -106,26 +107,28 @@ class Place:
     machine: object
     devices: dict         # {endpoint: bytes a second} of links of a node's endpoints that are not the machine's
     share: float = 1.0    # bytes of a connection: those of merged neighbours are added
+    effort: float = 1.0   # messages that are simulated one by one, in proportion to MESSAGES
 
     @staticmethod
-    def of(document, machine, merges, servers_alone=False):
+    def of(document, machine, merges, servers_alone=False, effort=1.0):
         workers, count = document.workers, document.servers
         pushes = [t for t in document.tasks if t.task == "push"]
         paired = sum(t.sent for t in pushes) < sum(t.bytes for t in pushes)
         m = q = 1
         per_node = min(machine.per_node, workers)
-        if merges and workers > CLASSES[0]:
-            m = workers // max(d for d in range(1, CLASSES[0] + 1) if workers % d == 0 and (workers // d) % per_node == 0)
+        most_workers, most_servers = (max(4, int(effort * most)) for most in CLASSES)
+        if merges and workers > most_workers:
+            m = workers // max(d for d in range(1, most_workers + 1) if workers % d == 0 and (workers // d) % per_node == 0)
             most = max(1, m // per_node)   # a merged server's link is no wider than a merged worker's
-            q = m if paired else max(q for q in range(1, most + 1) if count % q == 0 and count // q >= min(count, CLASSES[1]))
-        elif servers_alone and not paired and workers > CLASSES[0] and per_node == 1 and machine.network["kind"] == "switch":
-            q = max(q for q in range(1, count + 1) if count % q == 0 and count // q >= min(count, math.ceil(PAIRS / workers)))
+            q = m if paired else max(q for q in range(1, most + 1) if count % q == 0 and count // q >= min(count, most_servers))
+        elif servers_alone and not paired and workers > most_workers and per_node == 1 and machine.network["kind"] == "switch":
+            q = max(q for q in range(1, count + 1) if count % q == 0 and count // q >= min(count, math.ceil(effort * PAIRS / workers)))
         classes, shards = workers // m, math.ceil(count / q)
         if m == q == 1:
             nodes = [r // per_node for r in range(workers)]
             first = nodes[-1] + 1
             nodes += [nodes[r] for r in range(count)] if paired else [first + s for s in range(count)]
-            return Place(workers, count, 1, 1, paired, [*nodes, max(nodes) + 1], machine, {})
+            return Place(workers, count, 1, 1, paired, [*nodes, max(nodes) + 1], machine, {}, effort=effort)
         # A node has the links of the ranks that are merged more; the others' device links are as wide as their own.
         told, rate = copy.deepcopy(machine.told), machine.network["bytes_per_second"]
         told["network"]["bytes_per_second"] = rate * max(m / per_node, q)
@@ -134,9 +137,9 @@ class Place:
         merged = replace(machine, told=told)
         if paired:
             share = (workers - 1) / workers / ((classes - 1) / classes) if classes > 1 else 1.0
-            return Place(classes, shards, m, q, True, [*range(classes), *range(shards), 0], merged, {}, share)
+            return Place(classes, shards, m, q, True, [*range(classes), *range(shards), 0], merged, {}, share, effort)
         devices = {**{c: machine.rate * max(1, m / per_node) for c in range(classes)}, **{classes + s: machine.rate * q for s in range(shards)}}
-        return Place(classes, shards, m, q, False, [*range(classes + shards)] + [classes + s for s in range(shards)], merged, devices)
+        return Place(classes, shards, m, q, False, [*range(classes + shards)] + [classes + s for s in range(shards)], merged, devices, effort=effort)
 
 
 class Draws:
@@ -467,7 +470,7 @@ class Star:
         self.simulation.burst = place.machine.network["burst_seconds"] * place.machine.rate
         self.tasks, self.every = document.tasks, document.every
         self.rule = servers.Rule.of(document, place.workers)
-        self.keys = bundled(document, place.workers, place.q)
+        self.keys = bundled(document, place)
         self.random = random.Random(draws.seed)
         self._graph()
         self._channels, self._buckets, self._of_units = {}, {}, {}
@@ -600,21 +603,21 @@ def simulated(document, place, draws, count):
     return Star(document, place, draws, count).run()
 
 
-def run(document, machine, straggle=None, delay=None, steps=20, seed=1, merges=True):
-    """(Happened, Place, Draws) of `steps` steps, or of as many as take a bearable time."""
+def run(document, machine, straggle=None, delay=None, steps=20, seed=1, effort=1.0, merges=True):
+    """(Happened, Place, Draws) of `steps` steps, or of as many as take a bearable time, which `effort` multiplies."""
     name = (document.step.get("consistency") or {}).get("name")
-    place = Place.of(document, machine, merges and name in ("sync", "ssp"), merges)
+    place = Place.of(document, machine, merges and name in ("sync", "ssp"), merges, effort)
     draws = Draws(document, machine, straggle, delay, seed, place.m)
-    messages = 2 * len(bundled(document, place.workers, place.q)) * place.workers
+    messages = 2 * len(bundled(document, place)) * place.workers
     varies = draws.trouble.drawn or name not in ("sync",)
-    count = min(steps, max(LEAST_STEPS, EFFORT // messages)) if varies else min(steps, LEAST_STEPS * document.every)
+    count = min(steps, max(LEAST_STEPS, int(effort * EFFORT) // messages)) if varies else min(steps, LEAST_STEPS * document.every)
     return network.in_child(simulated, document, place, draws, count), place, draws
 
 
 # ---------------------------------------------------------------- what it says
-def execute(document, machine, straggle, delay, steps, seed):
+def execute(document, machine, straggle, delay, steps, seed, effort=1.0):
     """The result.Outcome of a star."""
-    happened, place, draws = run(document, machine, straggle, delay, steps + result.WARM_UP, seed)
+    happened, place, draws = run(document, machine, straggle, delay, steps + result.WARM_UP, seed, effort)
     rule, warm = servers.Rule.of(document, document.workers), result.WARM_UP
     notes = list(draws.compute.notes)
     if not machine.server:

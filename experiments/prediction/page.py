@@ -1,0 +1,310 @@
+"""The page of predict.py --html: one offline file with every prediction of a grid. A choice on the page is a point of the grid, which was
+predicted by itself, so the page shows exactly what predict.py --json says. page.html frames it, page.js chooses and draws."""
+import argparse
+import concurrent.futures
+import functools
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+
+import jinja2
+
+from comparison import figures
+from comparison.draw.style import CSS
+from comparison.pages.figures import CLASS_WORDS, TIME_COLORS
+from comparison.pages.report import OFFLINE
+from comparison.runs import CLASSES
+
+from . import CannotPredict, command, machine, network, result
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+AXES = ("model", "machine", "network", "straggler", "topology", "workers", "servers")  # page.js counts points in this order
+PARTS = [(key, words, TIME_COLORS[key]) for key, words in figures.part("time.")]
+DIGITS = 9   # of a time in the page; it shows three
+EXPOSED = {"comm_exposed": "exposed"}  # the name of a part of time in a prediction, where it is another than a run's
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value of an axis: its name, the words that people read, and the options of predict.py that it sets."""
+    name: str
+    words: str
+    options: dict = field(default_factory=dict)
+
+
+# Of a node, each way; latencies are those of the data sheets' class of switch, as machines/*.json have them.
+NETWORKS = [
+    Choice("own", "the machine's own"),
+    Choice("25gbe", "25 Gbit/s Ethernet", {"bandwidth": "25gbit", "latency": "10us"}),
+    Choice("100gbe", "100 Gbit/s Ethernet", {"bandwidth": "100gbit", "latency": "10us"}),
+    Choice("ib200", "InfiniBand 200 Gbit/s", {"bandwidth": "200gbit", "latency": "2us"}),
+    Choice("ib400", "InfiniBand 400 Gbit/s", {"bandwidth": "400gbit", "latency": "2us"}),
+    Choice("ib400-fat-tree-1:1", "InfiniBand 400, fat tree 1:1", {"bandwidth": "400gbit", "latency": "2us", "network": "fat_tree:1:1"}),
+    Choice("ib400-fat-tree-4:1", "InfiniBand 400, fat tree 4:1", {"bandwidth": "400gbit", "latency": "2us", "network": "fat_tree:4:1"}),
+]
+STEPS, EFFORT = 10, 0.05   # of each prediction, unless the command line says otherwise
+WORKERS, SERVERS = [2, 4, 8, 16, 32, 64], [1, 8]
+TOPOLOGIES = ("ps:sync", "ps:async", "zero:0", "zero:1", "zero:2", "zero:3")
+ONES = {"models": ["model"], "machines": ["machine"], "networks": ["bandwidth", "latency", "network"], "stragglers": ["straggle", "delay"]}
+STRAGGLERS = [
+    Choice("none", "none"),
+    Choice("one-2x", "one worker computes twice as long", {"straggle": "0:2"}),
+    Choice("exponential", "all late, 20 ms on average (exponential)", {"delay": "*:exponential:20"}),
+]
+
+
+def seconds(value):
+    """As page.js writes it."""
+    factor, unit = (1, "s") if value >= 0.9995 else (1e3, "ms") if value >= 0.0009995 else (1e6, "\u00b5s")
+    return f"{digits(factor * value)} {unit}"
+
+
+def digits(value, count=3):
+    whole = len(str(int(value))) if value >= 1 else 1
+    return f"{float(f'{value:.{count}g}'):,.{max(0, count - whole)}f}"
+
+
+class Table:
+    """Documents by number: equal ones are kept once, as most points share their memory and their words with others."""
+
+    def __init__(self):
+        self.numbers, self.rows = {}, []
+
+    def number(self, row):
+        key = json.dumps(row, sort_keys=True)
+        if key not in self.numbers:
+            self.numbers[key] = len(self.rows)
+            self.rows.append(row)
+        return self.numbers[key]
+
+
+class Grid:
+    """The predictions of all combinations of axes: {axis: [Choice]}."""
+
+    def __init__(self, axes):
+        self.axes = {**axes, "topology": sorted(axes["topology"], key=lambda c: not is_star(c.name))}   # as the page groups them
+        self.points, self.tables = [], {name: Table() for name in ("words", "jobs", "memories", "wires", "staleness", "limits", "errors")}
+
+    def choices(self):
+        """[(numbers of the choice, options that it sets)]. A ring has no servers: it is there once."""
+        out = []
+        for numbers in itertools.product(*(range(len(self.axes[name])) for name in AXES)):
+            choice = {name: self.axes[name][i] for name, i in zip(AXES, numbers)}
+            options = {"topology": choice["topology"].name, "workers": int(choice["workers"].name), "servers": None}
+            for name in ("model", "machine", "network", "straggler"):
+                options |= choice[name].options
+            if is_star(options["topology"]):
+                options["servers"] = options["workers"] if choice["servers"].name == command.EACH else int(choice["servers"].name)
+            elif numbers[-1]:
+                continue
+            out.append((numbers, options))
+        return out
+
+    def first(self):
+        """{axis: the choice that the page opens with}: a star beside a ring, in the middle of the workers."""
+        names = [c.name for c in self.axes["topology"]]
+        ring = next((i for i in (names.index("zero:2") if "zero:2" in names else None, *range(len(names))) if i is not None and not is_star(names[i])), 0)
+        return {**dict.fromkeys(AXES, 0), "workers": len(self.axes["workers"]) // 2, "beside": ring}
+
+    def key(self, numbers):
+        key = 0
+        for name, i in zip(AXES, numbers):
+            key = key * len(self.axes[name]) + i
+        return key
+
+    def add(self, numbers, said):
+        """said: a prediction (prediction/result.py), or the words of a refusal."""
+        number = {name: table.number for name, table in self.tables.items()}
+        if isinstance(said, str):
+            self.points.append([self.key(numbers), number["words"](said)])
+            return
+        times = None
+        if said.get("step_seconds"):
+            times = [*(said["step_seconds"][q] for q in ("median", "p5", "p95", "p99")), said["tokens_per_second"],
+                     *(said["parts"][EXPOSED.get(key, key)] for key, _, _ in PARTS)]
+            times = [float(f"{value:.{DIGITS}g}") for value in times]
+        job = {key: said["configuration"][key] for key in ("dtype", "micro_batch_size", "seq_len")}
+        optional = [number[table](said[key]) if said.get(key) else -1 for table, key in (("staleness", "staleness"), ("limits", "limit"), ("errors", "error"))]
+        self.points.append([self.key(numbers), number["jobs"](job), number["memories"](said["memory"]), number["wires"](said["wire"]), times, *optional])
+
+    def document(self, memory_bytes):
+        """What page.js reads. memory_bytes: {machine: of its device, or None}."""
+        axes = {name: [{"name": c.name, "words": c.words} for c in self.axes[name]] for name in AXES}
+        for machine in axes["machine"]:
+            machine["memory_bytes"] = memory_bytes.get(machine["name"])
+        for topology in axes["topology"]:
+            topology["star"] = is_star(topology["name"])
+        return {"axes": axes, "first": self.first(), "classes": [(c, CLASS_WORDS[c], f"m{i}") for i, c in enumerate(CLASSES)],
+                "parts": [(EXPOSED.get(key, key), words, css) for key, words, css in PARTS], "points": self.points,
+                **{name: table.rows for name, table in self.tables.items()}}
+
+
+def is_star(topology):
+    return topology.startswith("ps:")
+
+
+def tables(document):
+    """[(heading, columns, [(name, cells)])] of the whole grid, for a reader without scripts: a table for each model, machine, network and
+    straggler, a row for each topology and number of servers."""
+    axes, out = document["axes"], []
+    points = {p[0]: p for p in document["points"]}
+    sizes = [len(axes[name]) for name in AXES]
+    stride = {name: math.prod(sizes[i + 1:]) for i, name in enumerate(AXES)}
+
+    def cell(point):
+        if len(point) == 2:
+            return "refused"
+        worker, *others = sorted(document["memories"][point[2]], key=lambda row: row["role"] != "worker")
+        held = " + ".join(f"{row['predicted_bytes'] / 2**30:,.2f}" for row in (worker, *others)) + " GiB"
+        return f"{seconds(point[4][0]) if point[4] else 'does not fit'}, {held}"
+    for numbers in itertools.product(*(range(size) for size in sizes[:4])):
+        base = sum(i * stride[name] for name, i in zip(AXES, numbers))
+        rows = []
+        for t, s in itertools.product(range(sizes[4]), range(sizes[6])):
+            found = [points.get(base + t * stride["topology"] + n * stride["workers"] + s) for n in range(sizes[5])]
+            if any(found):
+                name = axes["topology"][t]["name"]
+                rows.append((name + (f", S = {axes['servers'][s]['name']}" if is_star(name) else ""), [cell(p) if p else "-" for p in found]))
+        *where, late = (axes[name][i]["words"] for name, i in zip(AXES, numbers))
+        out.append((f"{', '.join(where)}; stragglers: {late}", [n["name"] for n in axes["workers"]], rows))
+    return out
+
+
+def html(document, command, notes):
+    """The page. notes: [(name, words)] on where its figures come from."""
+    template = jinja2.Environment(loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined).get_template("page.html")
+    texts = {}
+    for name in ("page.css", "page.js"):
+        with open(os.path.join(FOLDER, name), encoding="utf-8") as f:
+            texts[name] = f.read()
+    axes = {name: [(c["name"], c["words"]) for c in document["axes"][name]] for name in AXES}
+    inside = json.dumps(document, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
+    return template.render(axes=axes, stars=[c for c in axes["topology"] if is_star(c[0])], rings=[c for c in axes["topology"] if not is_star(c[0])], tables=tables(document), notes=notes, command=command, grid=inside,
+                           css=CSS + texts["page.css"], script=texts["page.js"], offline=OFFLINE)
+
+
+# ---------------------------------------------------------------- the command
+def predicted(base, changes):
+    """A prediction, without times where it does not fit the machine; the words of a refusal. base: predict.py's options; changes: those of
+    the choice."""
+    options = argparse.Namespace(**{**vars(base), **changes})
+    try:
+        described, asked = command.ask(options, options.topology)
+        memory = result.memory_of(asked.told)
+        if result.fits(described, memory) is False:
+            return {"configuration": asked.told, "memory": memory, "wire": result.wire_of(asked.told)}
+        return command.predict(options, options.topology)
+    except CannotPredict as e:
+        return str(e)
+
+
+def predict_all(grid, base, jobs):
+    """Predicts every choice, in `jobs` processes."""
+    choices, began = grid.choices(), time.monotonic()
+    with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+        found = pool.map(functools.partial(predicted, base), [changes for _, changes in choices], chunksize=4)
+        for done, ((numbers, _), said) in enumerate(zip(choices, found), 1):
+            grid.add(numbers, said)
+            if done % 200 == 0 or done == len(choices):
+                print(f"{done} of {len(choices)} predictions, {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+
+def of_names(flag, given, known):
+    """The known choices with these names, "a,b"."""
+    by_name, out = {choice.name: choice for choice in known}, []
+    for name in given.split(","):
+        if name not in by_name:
+            raise CannotPredict(f"{flag} {name}: possible are {', '.join(by_name)}")
+        out.append(by_name[name])
+    return out
+
+
+def work_of(described, given):
+    """What a worker computes on a machine, where the command line does not say it: as its units were measured; a GPU 1,024 tokens in 16 bits."""
+    if described.units and not (described.device or {}).get("flops_per_second"):
+        work = {"dtype": described.units["dtype"], "seq": str(int(described.units["seq_len"])), "batch": str(int(described.units["micro_batch_size"]))}
+    else:
+        peaks = (described.device or {}).get("flops_per_second") or {}
+        work = {"dtype": "bf16" if "bf16" in peaks else "fp32", "seq": "1024"}
+    return {key: value for key, value in work.items() if getattr(given, key) is None}
+
+
+def axes_of(given, machines):
+    """{axis: [Choice]}. An option of predict.py's that names one value (--model, --workers, --bandwidth ..) is an axis of that value."""
+    defaults = {flag[2:]: default for flag, default, _ in command.LISTS}
+
+    def names(listed, one=None):
+        return [one] if one else (getattr(given, listed) or defaults[listed]).split(",")
+
+    def of(known, listed):
+        by_name = {choice.name: choice for choice in known}
+        for name in names(listed):
+            if name not in by_name:
+                raise CannotPredict(f"--{listed} {name}: possible are {', '.join(by_name)}")
+        return [by_name[name] for name in names(listed)]
+
+    def given_for(*options):
+        return {key: getattr(given, key) for key in options if getattr(given, key)}
+    wire, late = given_for("latency", "network"), given_for("straggle", "delay")
+    if given.bandwidth or wire:
+        networks = [Choice(" ".join([rate or "own", *wire.values()]), ", ".join([rate or "the machine's own", *wire.values()]), {**wire, "bandwidth": rate or None})
+                    for rate in (given.bandwidth or "").split(",")]
+    else:
+        networks = of(NETWORKS, "networks")
+    return {
+        "model": [Choice(os.path.basename(m.rstrip("/")), os.path.basename(m.rstrip("/")), {"model": m}) for m in names("models", given.model)],
+        "machine": [Choice(m.name, m.name, {"machine": m.path, **work_of(m, given)}) for m in machines],
+        "network": networks,
+        "straggler": [Choice("given", ", ".join(late.values()), late)] if late else of(STRAGGLERS, "stragglers"),
+        "topology": [Choice(t, t) for t in given.topology or TOPOLOGIES],
+        "workers": [Choice(str(n), str(n)) for n in command.each(given.workers or WORKERS)],
+        "servers": [Choice(str(s), "N, one for each worker" if s == command.EACH else str(s)) for s in command.each(given.servers or SERVERS)]}
+
+
+def notes_of(grid, machines, base):
+    """[(name, words)]"""
+    out = [("Made", time.strftime("%Y-%m-%d")), ("Program", version_of(base.program)),
+           ("Simulated", f"up to {base.steps} steps of each, drawn from seed {base.seed}, --effort {base.effort:g}, with SimGrid {'.'.join(map(str, network.simgrid().simgrid_version))}"),
+           ("Predictions", f"{len(grid.points):,}")]
+    for described in machines:
+        sources = described.told.get("sources") or {}
+        out.append((described.name, "; ".join([described.told["date"]] * bool(described.told.get("date")) + [f"{key}: {words}" for key, words in sources.items()]) or described.path))
+    return out
+
+
+def version_of(program):
+    return subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip().splitlines()[0]
+
+
+def run(parser, argv):
+    """predict.py --html FILE: predicts the grid and writes the page. Returns the exit status."""
+    base, given = parser.parse_args(argv), parser.parse_args(argv, argparse.Namespace(workers=None, steps=None, effort=None))
+    base.steps, base.effort = given.steps or STEPS, given.effort or EFFORT
+    try:
+        for listed, ones in ONES.items():
+            for one in ones:
+                if getattr(given, listed) and getattr(given, one):
+                    raise CannotPredict(f"--{listed} and --{one}: give one of them")
+        machines = [machine.load(name) for name in ([given.machine] if given.machine else (given.machines or command.LISTS[1][1]).split(","))]
+        grid = Grid(axes_of(given, machines))
+        open(base.html, "a", encoding="utf-8").close()   # what cannot be written is said before minutes of work
+        predict_all(grid, base, len(os.sched_getaffinity(0)))
+        if all(len(point) == 2 for point in grid.points):
+            raise CannotPredict(f"none of {len(grid.points)} choices can be predicted: {grid.tables['words'].rows[0]}")
+    except (CannotPredict, OSError) as e:
+        print(f"predict.py: error: {e}", file=sys.stderr)
+        return 2
+    rooms = {m.name: m.device and m.device.get("memory_bytes") for m in machines}
+    words = shlex.join([os.path.join("experiments", "predict.py"), *argv])
+    page = html(grid.document(rooms), words, notes_of(grid, machines, base))
+    with open(base.html, "w", encoding="utf-8") as f:
+        f.write(page)
+    print(f"{base.html}: {len(grid.points):,} predictions, {len(page.encode()) / 1e6:.1f} MB; open it in a browser")
+    return 0

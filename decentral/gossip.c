@@ -534,15 +534,17 @@ static int step_tasks(const struct config *c, const struct layout *l, int rank, 
 }
 
 // The distances to which a rank sends, step by step until they repeat.
-static int step_facts(const struct config *c, const struct layout *l, struct cJSON *step) {
-    cJSON *list = cJSON_AddArrayToObject(step, "distances");
+static int step_facts(const struct config *c, const struct layout *l, FILE *f) {
     int64_t steps = c->gossip_graph == GOSSIP_EXPONENTIAL && c->workers > 1 ? log2_up(c->workers) : 1;
     (void)l;
+    fputs("\n\t\t\"distances\": [", f);
     for (int64_t i = 0; i < steps; i++) {
-        int distance[NEIGHBOURS_MAX];
-        cJSON_AddItemToArray(
-            list, cJSON_CreateIntArray(distance, distances_of(c->gossip_graph, i, c->workers, distance)));
+        int distance[NEIGHBOURS_MAX], count = distances_of(c->gossip_graph, i, c->workers, distance);
+        fputs(i ? ", [" : "[", f);
+        for (int k = 0; k < count; k++) fprintf(f, "%s%d", k ? ", " : "", distance[k]);
+        fputs("]", f);
     }
+    fputs("],", f);
     return 0;
 }
 

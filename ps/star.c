@@ -18,7 +18,6 @@
 #include "ps/record/arrivals.h"
 #include "ps/server/policy_list.h"
 #include "shared/core/error.h"
-#include "shared/core/json.h"
 #include "shared/core/numbers.h"
 #include "shared/fabric/job_key.h"
 #include "shared/launch/local_steps.h"
@@ -117,14 +116,12 @@ static int predict(const struct config *c, const struct layout *l, const char *r
 }
 
 // ---------------------------------------------------------------- the graph of a step
-#define KEYS_LISTED (1 << 20)  // the most keys of a document
-
 // Builds the map, unless there are too many keys to list: then *m is NULL. Returns 0, or -1 after logging.
 static int listed_keys(const struct config *c, const struct layout *l, struct shard_map **m) {
     struct shard_cut cut;
     *m = NULL;
     if (shard_cut_of(c, l, &cut)) return -1;
-    return cut.keys <= KEYS_LISTED && !(*m = shard_map_of(c, l)) ? -1 : 0;
+    return cut.keys <= STEP_TASKS_LISTED && !(*m = shard_map_of(c, l)) ? -1 : 0;
 }
 
 // What a worker's own server has of each unit moves in shared memory.
@@ -154,37 +151,40 @@ static int step_tasks(const struct config *outside, const struct layout *l, int 
     return 0;
 }
 
-static void put_rule(const struct config *c, cJSON *step) {
-    const struct consistency_rule rule = consistency_of(c);
-    cJSON *o = cJSON_AddObjectToObject(step, "consistency");
-    cJSON_AddStringToObject(o, "name", rule.row->name);
-    json_put(o, "bound", rule.row->argument ? rule.argument : NAN);
-    cJSON_AddStringToObject(o, "commit", commit_round(c) && !rule.row->on_arrival ? "step" : "key");
-    json_put(o, "needs", rule.needs);
-    json_put(o, "lag", rule.lag);
-    json_put(o, "pushes_per_update", rule.per_update);
-    json_put(o, "max_lead", c->ps.max_lead ? (double)c->ps.max_lead : NAN);
-    json_put(o, "grace_ms", rule.row->graces ? (double)c->ps.grace_ms : NAN);
-    cJSON_AddStringToObject(o, "read", rule.oldest ? "oldest" : "newest");
+static const char *number_or_null(char text[24], bool number, int64_t n) {
+    snprintf(text, 24, "%lld", (long long)n);
+    return number ? text : "null";
 }
 
-static int step_facts(const struct config *outside, const struct layout *l, struct cJSON *step) {
+static void print_rule(const struct config *c, FILE *f) {
+    const struct consistency_rule rule = consistency_of(c);
+    bool decided = commit_round(c) && !rule.row->on_arrival;
+    char bound[24], lead[24], grace[24];
+    fprintf(f,
+            "\n\t\t\"consistency\": {\"name\": \"%s\", \"bound\": %s, \"commit\": \"%s\", \"needs\": %d, "
+            "\"lag\": %d, \"pushes_per_update\": %d, \"max_lead\": %s, \"grace_ms\": %s, \"read\": \"%s\"},",
+            rule.row->name, number_or_null(bound, rule.row->argument, rule.argument),
+            decided ? "step" : "key", rule.needs, rule.lag, rule.per_update,
+            number_or_null(lead, c->ps.max_lead > 0, c->ps.max_lead),
+            number_or_null(grace, rule.row->graces, c->ps.grace_ms), rule.oldest ? "oldest" : "newest");
+}
+
+static int step_facts(const struct config *outside, const struct layout *l, FILE *f) {
     const struct config c = local_steps_inner(outside);
     struct shard_map *m;
     if (listed_keys(&c, l, &m)) return -1;
-    put_rule(&c, step);
-    cJSON *keys = m ? cJSON_AddArrayToObject(step, "keys") : cJSON_AddNullToObject(step, "keys");
-    if (!m) return 0;
-    for (const struct partition *p = m->parts; p < m->parts + m->count; p++) {
-        cJSON *key = cJSON_CreateObject();
-        cJSON_AddItemToArray(keys, key);
-        json_put(key, "unit", p->unit);
-        json_put(key, "bytes", (double)push_bytes(&c.ps.code, c.dtype, p->end - p->begin));
-        json_put(key, "pull_bytes", (double)(p->end - p->begin) * (double)dtype_size(c.dtype));
-        json_put(key, "elements", (double)(p->end - p->begin));
-        json_put(key, "server", p->shard / m->threads);
-        json_put(key, "shard", p->shard % m->threads);
+    print_rule(&c, f);
+    fprintf(f, "\n\t\t\"keys\": %s", m ? "[" : "null,");
+    for (int k = 0; m && k < m->count; k++) {
+        const struct partition *p = &m->parts[k];
+        int64_t n = p->end - p->begin;
+        fprintf(f,
+                "%s\n\t\t\t{\"unit\": %d, \"bytes\": %zu, \"pull_bytes\": %zu, \"elements\": %lld, "
+                "\"server\": %d, \"shard\": %d}",
+                k ? "," : "", p->unit, push_bytes(&c.ps.code, c.dtype, n), (size_t)n * dtype_size(c.dtype),
+                (long long)n, p->shard / m->threads, p->shard % m->threads);
     }
+    if (m) fputs("],", f);
     shard_map_destroy(&m);
     return 0;
 }

@@ -27,6 +27,7 @@ struct unit_tasks {
     const struct config *c;
     const struct layout *l;
     size_t *push_bytes;  // (units)
+    int *pushed;         // (units) the unit's last push
     bool alone;          // each push is an update of its own
 };
 
@@ -38,6 +39,7 @@ static void add_move(struct unit_tasks *x, struct step_tasks *t, enum task_kind 
     s->bytes = push ? x->push_bytes[u] : (uint64_t)x->l->units[u].n_pad * dtype_size(x->c->dtype);
     *(push ? &s->moves.sent : &s->moves.received) = s->bytes;
     step_tasks_need(t, s, after);
+    if (push) x->pushed[u] = t->count - 1;
 }
 
 // A unit with a slot of its own. Its last push asked for these weights; its buffer is free when the servers have it.
@@ -88,9 +90,8 @@ static void end_step(void *ctx, struct step_tasks *t) {
     if (!x->alone) add_decision(x, t);
     // The answers to pushes. A key that waits for no decision is answered when its last push has come.
     for (int i = 0; i < n && !ps_by_units(x->c); i++) {
-        int u = commits ? i : n - 1 - i, push = t->last[ON_PUSH];
-        while (t->list[push].kind != TASK_PUSH || t->list[push].unit != u) push--;
-        add_move(x, t, TASK_PULL, u, push);
+        int u = commits ? i : n - 1 - i;
+        add_move(x, t, TASK_PULL, u, x->pushed[u]);
         int decided = t->last[ON_DECIDE] >= 0 ? t->last[ON_DECIDE] : t->last[ON_COMPUTE];
         if (commits && !x->alone) step_tasks_need(t, &t->list[t->count - 1], decided);
     }
@@ -100,6 +101,7 @@ int unit_tasks(const struct config *c, const struct layout *l, struct step_tasks
     struct unit_tasks x = {.c = c,
                            .l = l,
                            .push_bytes = xcalloc((unsigned long)l->count, sizeof *x.push_bytes),
+                           .pushed = xcalloc((unsigned long)l->count, sizeof *x.pushed),
                            .alone = consistency_of(c).row->on_arrival};
     const struct unit_prefetch slots = unit_residence(c);
     const struct step_hooks hooks = {.slots = ps_by_units(c) ? &slots : NULL,
@@ -112,6 +114,7 @@ int unit_tasks(const struct config *c, const struct layout *l, struct step_tasks
     int rc = push_bytes_of_units(c, l, x.push_bytes);
     if (!rc) step_tasks_walk(t, l, &hooks, &x);
     free(x.push_bytes);
+    free(x.pushed);
     return rc;
 }
 

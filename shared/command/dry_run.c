@@ -50,7 +50,10 @@ static int put_textbook(cJSON *doc, const struct job *j, const struct topology_r
 }
 
 // ---------------------------------------------------------------- the step
-#define TASKS_MAX (1 << 20)  // of a document; a step of a million micro-batches has none
+struct step {
+    int rank;  // of a worker
+    struct step_tasks tasks;
+};
 
 // The flops of one micro-batch of the model's unit u. In training the head computes in its backward pass only.
 static void put_unit(cJSON *list, const struct job *j, int u) {
@@ -88,28 +91,47 @@ static int busiest_worker(const struct forecast *f) {
     return most ? most->report.rank : 0;
 }
 
-static int put_step(cJSON *doc, const struct job *j, int rank, struct step_tasks *t) {
+// The tasks of the busiest worker, or of none: there are too many to list.
+static int step_of(const struct job *j, const struct forecast *f, struct step *out) {
     const struct config *c = j->config;
-    cJSON *step = cJSON_AddObjectToObject(doc, "step"), *units;
-    json_put(step, "micro_batches", (double)c->accumulation);
-    json_put(step, "every", c->local_steps.steps ? (double)c->local_steps.steps : 1);
-    units = cJSON_AddArrayToObject(step, "units");
+    out->rank = busiest_worker(f);
+    out->tasks = (struct step_tasks){
+        .micro_batches = c->accumulation, .every = c->local_steps.steps, .expanded = true};
+    if (c->accumulation > STEP_TASKS_LISTED / (4 * layout_of_model(j->layout)->count)) return 0;
+    return c->row->step_tasks(c, j->layout, out->rank, &out->tasks);
+}
+
+// Prints it as JSON, an element of a list per line.
+static int print_step(FILE *f, const struct job *j, const struct step *step) {
+    const struct config *c = j->config;
+    fprintf(f, "{\n\t\t\"micro_batches\": %lld,\n\t\t\"every\": %lld,\n\t\t\"units\": [",
+            (long long)c->accumulation, (long long)(c->local_steps.steps ? c->local_steps.steps : 1));
     // What is trained, then what is not (step_tasks_frozen).
     const int all = layout_of_model(j->layout)->count;
+    const char *comma = "";
     for (int frozen = 0; frozen < 2; frozen++)
-        for (int u = 0; u < all; u++)
-            if (frozen == (layout_trained(j->layout, u) < 0)) put_unit(units, j, u);
-    if (c->row->step_facts && c->row->step_facts(c, j->layout, step)) return -1;
-    json_put(cJSON_AddObjectToObject(step, "workers"), "rank", rank);
-    *t = (struct step_tasks){
-        .micro_batches = c->accumulation, .every = c->local_steps.steps, .expanded = true};
-    if (c->accumulation > TASKS_MAX / (4 * j->layout->count)) return 0;
-    return c->row->step_tasks(c, j->layout, rank, t);
+        for (int u = 0; u < all; u++) {
+            if (frozen != (layout_trained(j->layout, u) < 0)) continue;
+            cJSON *one = cJSON_CreateArray();
+            put_unit(one, j, u);
+            char *text = cJSON_PrintUnformatted(one->child);
+            fprintf(f, "%s\n\t\t\t%s", comma, text);
+            comma = ",";
+            free(text);
+            cJSON_Delete(one);
+        }
+    fputs("],", f);
+    if (c->row->step_facts && c->row->step_facts(c, j->layout, f)) return -1;
+    fprintf(f, "\n\t\t\"workers\": {\"rank\": %d, \"tasks\": %s", step->rank,
+            step->tasks.count ? "" : "null");
+    if (step->tasks.count) step_tasks_print(&step->tasks, f);
+    fputs("}\n\t}", f);
+    return 0;
 }
 
 // ---------------------------------------------------------------- the document
-// step: the tasks of a worker; NULL: the document needs no step.
-static int build(cJSON *doc, const struct job *j, struct step_tasks *step) {
+// step: NULL: the document needs none.
+static int build(cJSON *doc, const struct job *j, struct step *step) {
     const struct config *c = j->config;
     struct forecast f;
     if (forecast_of(j, &f)) return -1;
@@ -118,9 +140,9 @@ static int build(cJSON *doc, const struct job *j, struct step_tasks *step) {
         doc, run_figures(),
         &(struct run_facts){.params = j->layout->params, .frozen_params = j->layout->frozen});
     for (int i = 0; i < f.count; i++) put_ranks(doc, c, &f.ranks[i]);
-    int worker = busiest_worker(&f);
+    int rc = step ? step_of(j, &f, step) : 0;
     forecast_free(&f);
-    if (step && put_step(doc, j, worker, step)) return -1;
+    if (rc) return -1;
     // The textbook: every variant with a formula of its own, the last topology of the table first.
     cJSON_AddArrayToObject(doc, "textbook");
     const struct topology_table *t = c->topologies;
@@ -230,43 +252,15 @@ static void print_each(FILE *f, const cJSON *rows, const cJSON *ranks) {
     fputs("]", f);
 }
 
-// Prints an object: a member per line, of a list an element per line, and the tasks in its member "workers".
-static void print_step(FILE *f, const cJSON *step, const struct step_tasks *t) {
-    const cJSON *m, *e;
-    fputs("{", f);
-    cJSON_ArrayForEach(m, step) {
-        fprintf(f, "%s\n\t\t\"%s\": ", m == step->child ? "" : ",", m->string);
-        if (!cJSON_IsArray(m)) {
-            char *text = cJSON_PrintUnformatted(m);
-            bool workers = !strcmp(m->string, "workers");
-            fprintf(f, "%.*s", (int)strlen(text) - workers, text);
-            if (workers) fputs(", \"tasks\": ", f);
-            if (workers && t->count) step_tasks_print(t, f);
-            if (workers) fputs(t->count ? "}" : "null}", f);
-            free(text);
-            continue;
-        }
-        fputs("[", f);
-        cJSON_ArrayForEach(e, m) {
-            char *text = cJSON_PrintUnformatted(e);
-            fprintf(f, "%s\n\t\t\t%s", e == m->child ? "" : ",", text);
-            free(text);
-        }
-        fputs("]", f);
-    }
-    fputs("\n\t}", f);
-}
-
 // The table has one row for equal ranks; the JSON has one entry per rank. Entries are created while printing, because
 // a job may have 65,536.
-static void print_json(FILE *f, cJSON *doc, const struct step_tasks *step) {
+static int print_json(FILE *f, cJSON *doc, const struct job *j, const struct step *step) {
     static const char *const names[] = {"memory", "wire"};
     cJSON *rows[2];
     for (int i = 0; i < 2; i++) {
         rows[i] = cJSON_DetachItemFromObject(doc, names[i]);
         cJSON_AddArrayToObject(doc, names[i]);
     }
-    cJSON *of_step = cJSON_DetachItemFromObject(doc, "step");
     char *text = cJSON_Print(doc), *at = text;
     for (int i = 0; i < 2; i++) {
         char *mark = xasprintf("\"%s\":\t[", names[i]), *found = strstr(at, mark);
@@ -277,24 +271,24 @@ static void print_json(FILE *f, cJSON *doc, const struct step_tasks *step) {
         free(mark);
     }
     fprintf(f, "%.*s,\n\t\"step\": ", (int)strlen(at) - 2, at);  // without the last line
-    print_step(f, of_step, step);
+    int rc = print_step(f, j, step);
     fputs("\n}\n", f);
     free(text);
-    cJSON_Delete(of_step);
     cJSON_Delete(rows[0]);
     cJSON_Delete(rows[1]);
+    return rc;
 }
 
 int dry_run(const struct job *j, const struct memory_ranks *part, FILE *f, bool as_json) {
     cJSON *doc = cJSON_CreateObject();
-    struct step_tasks step = {0};
+    struct step step = {0};
     int rc = build(doc, j, as_json ? &step : NULL);
     if (!rc) rc = memory_check_put(doc, j, part);
     if (!rc && as_json)
-        print_json(f, doc, &step);
+        rc = print_json(f, doc, j, &step);
     else if (!rc)
         print(f, doc, j->config);
-    step_tasks_free(&step);
+    step_tasks_free(&step.tasks);
     cJSON_Delete(doc);
     return rc;
 }

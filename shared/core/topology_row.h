@@ -8,6 +8,8 @@
 #ifndef STARRING_SHARED_CORE_TOPOLOGY_ROW_H
 #define STARRING_SHARED_CORE_TOPOLOGY_ROW_H
 
+#include <stdio.h>
+
 #include "shared/core/topology.h"
 
 struct cJSON;
@@ -146,9 +148,9 @@ struct topology_row {
     // Adds the tasks of a worker's step (shared/model/step_tasks.h); t's micro-batches and steps of a round are set. 0,
     // or -1 after logging.
     int (*step_tasks)(const struct config *c, const struct layout *l, int rank, struct step_tasks *t);
-    // Adds to the document of a step what its tasks do not say: servers and their rule, a graph of neighbours. 0, or -1
-    // after logging. May be NULL.
-    int (*step_facts)(const struct config *c, const struct layout *l, struct cJSON *step);
+    // Prints what a step's tasks do not say, as members of a JSON object, each with a comma behind it: servers and their
+    // rule, a graph of neighbours. 0, or -1 after logging. May be NULL.
+    int (*step_facts)(const struct config *c, const struct layout *l, FILE *f);
     struct topology_formula (*formula)(const struct config *c, const char *role);
     // Whether workers hold shards of what LoRA freezes, which `predict` then counts. NULL: never.
     bool (*shards_frozen)(const struct config *c);

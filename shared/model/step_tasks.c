@@ -27,7 +27,7 @@ struct step_task *step_tasks_add(struct step_tasks *t, enum task_kind kind, enum
 }
 
 // Of the tasks of one stream the last one is enough.
-static void note(const struct step_tasks *t, int *list, int *count, int task) {
+static void note(const struct step_tasks *t, int *list, uint8_t *count, int task) {
     int i = 0;
     while (i < *count && t->list[list[i]].stream != t->list[task].stream) i++;
     assert(i < TASK_NEEDS && "a task needs few streams");
@@ -243,14 +243,29 @@ static const char *const teams[] = {NULL, "all", "within", "across"};
 static const char *const patterns[] = {NULL,      "all_to_all", "ring", "neighbours",
                                        "servers", "scheduler",  "host"};
 
-// The index of the task that s needs of the previous step; -1: there is none.
-static int previous_of(const struct step_tasks *t, const struct step_task *s) {
-    for (int i = t->count - 1; s->previous.any && i >= 0; i--) {
-        const struct step_task *p = &t->list[i];
-        int u = s->previous.unit;
-        if (p->kind == s->previous.kind && (u < 0 || (u >= p->unit && u < p->unit + p->units))) return i;
+// The last task of each kind and unit: (kinds, units), and of each kind: (kinds). -1: none.
+struct last_tasks {
+    int units, *of_unit, of_kind[TASK_KINDS];
+};
+
+static struct last_tasks last_tasks_of(const struct step_tasks *t) {
+    struct last_tasks l = {0};
+    for (const struct step_task *s = t->list; s < t->list + t->count; s++)
+        if (s->unit + s->units > l.units) l.units = s->unit + s->units;
+    l.of_unit = xcalloc((size_t)TASK_KINDS * (size_t)l.units + 1, sizeof *l.of_unit);
+    for (int i = 0; i < TASK_KINDS; i++) l.of_kind[i] = -1;
+    for (int i = 0; i < TASK_KINDS * l.units; i++) l.of_unit[i] = -1;
+    for (int i = 0; i < t->count; i++) {
+        const struct step_task *s = &t->list[i];
+        l.of_kind[s->kind] = i;
+        for (int u = s->unit; u < s->unit + s->units; u++) l.of_unit[(int)s->kind * l.units + u] = i;
     }
-    return -1;
+    return l;
+}
+
+static int previous_of(const struct last_tasks *l, struct task_previous p) {
+    if (!p.any) return -1;
+    return p.unit < 0 ? l->of_kind[p.kind] : l->of_unit[(int)p.kind * l->units + p.unit];
 }
 
 static void print_moves(const struct step_task *s, FILE *f) {
@@ -267,6 +282,7 @@ static void print_moves(const struct step_task *s, FILE *f) {
 }
 
 void step_tasks_print(const struct step_tasks *t, FILE *f) {
+    struct last_tasks last = last_tasks_of(t);
     fputs("[", f);
     for (const struct step_task *s = t->list; s < t->list + t->count; s++) {
         fprintf(f, "%s\n\t\t\t{\"task\": \"%s\", \"stream\": \"%s\"", s == t->list ? "" : ",", kinds[s->kind],
@@ -275,16 +291,17 @@ void step_tasks_print(const struct step_tasks *t, FILE *f) {
         for (int i = 0; s->units > 1 && i < s->units; i++)
             fprintf(f, "%s%d", i ? ", " : ", \"units\": [", s->unit + i);
         if (s->units > 1) fputs("]", f);
-        if (s->micro >= 0) fprintf(f, ", \"micro\": %" PRId64, s->micro);
+        if (s->micro >= 0) fprintf(f, ", \"micro\": %d", s->micro);
         if (s->round) fputs(", \"round\": true", f);
         if (s->elements) fprintf(f, ", \"elements\": %" PRId64, s->elements);
         print_moves(s, f);
         fputs(", \"needs\": [", f);
         for (int i = 0; i < s->need_count; i++) fprintf(f, "%s%d", i ? ", " : "", s->needs[i]);
-        int previous = previous_of(t, s);
+        int previous = previous_of(&last, s->previous);
         fprintf(f, "], \"needs_previous\": [");
         if (previous >= 0) fprintf(f, "%d", previous);
         fputs("]}", f);
     }
     fputs("]", f);
+    free(last.of_unit);
 }

@@ -74,29 +74,31 @@ struct task_moves {
 
 // A task of the previous step: the last one of this kind and unit (-1: of any unit).
 struct task_previous {
+    enum task_kind kind : 8;
     bool any;
-    enum task_kind kind;
     int unit;
 };
 
 #define TASK_NEEDS 4
 
+// A model may have thousands of units: members are ordered by size.
 struct step_task {
-    enum task_kind kind;
-    enum task_stream stream;
-    int unit, units;   // unit .. unit + units - 1; units 0: of none
-    int64_t micro;     // micro-batch; -1: after them
+    enum task_kind kind : 8;
+    enum task_stream stream : 8;
+    enum task_team team : 8;
+    enum task_pattern pattern : 8;
+    bool round;    // local steps: only at the end of a round
+    bool control;  // its bytes are control, not payload: `moves` is 0
+    uint8_t need_count;
+    int unit, units;           // unit .. unit + units - 1; units 0: of none
+    int micro;                 // micro-batch; -1: after them
+    int team_size, neighbour;  // neighbour: the index of the distance, in a step of gossip
+    struct task_previous previous;
+    int needs[TASK_NEEDS];
     int64_t times;     // micro-batches that it stands for
-    bool round;        // local steps: only at the end of a round
     int64_t elements;  // update, norm, mix, delta: that this rank computes
     uint64_t bytes;    // of the whole buffer that moves
-    bool control;      // its bytes are control, not payload: `moves` is 0
-    enum task_team team;
-    int team_size, neighbour;  // neighbour: the index of the distance, in a step of gossip
-    enum task_pattern pattern;
     struct task_moves moves;
-    int needs[TASK_NEEDS], need_count;
-    struct task_previous previous;
 };
 
 // The index of a unit of the model that has nothing to train: after the layout's units.
@@ -111,10 +113,12 @@ struct step_tasks {
     struct step_task *list;
     int count, room;
     // During the walk.
-    int64_t micro, times;
+    int micro;
+    int64_t times;
     bool round;
-    int last[TASK_STREAMS];             // index of the last task; -1: none
-    int waits[TASK_NEEDS], wait_count;  // of the next task on ON_COMPUTE
+    int last[TASK_STREAMS];  // index of the last task; -1: none
+    int waits[TASK_NEEDS];
+    uint8_t wait_count;  // of the next task on ON_COMPUTE
     struct task_previous wait_previous;
 };
 
@@ -146,10 +150,11 @@ void step_tasks_wait(struct step_tasks *t, int task);
 void step_tasks_need(const struct step_tasks *t, struct step_task *of, int task);  // task -1: nothing
 static inline void step_task_unit(struct step_task *s, int unit) { s->unit = unit, s->units = 1; }
 static inline void step_task_after_previous(struct step_task *s, enum task_kind kind, int unit) {
-    s->previous = (struct task_previous){true, kind, unit};
+    s->previous = (struct task_previous){.any = true, .kind = kind, .unit = unit};
 }
 static inline void step_tasks_wait_previous(struct step_tasks *t, enum task_kind kind, int unit) {
-    if (t->micro <= 0 || t->round) t->wait_previous = (struct task_previous){true, kind, unit};
+    if (t->micro <= 0 || t->round)
+        t->wait_previous = (struct task_previous){.any = true, .kind = kind, .unit = unit};
 }
 // Adds decision and updates of a rank that holds whole units and updates them alone.
 void step_tasks_update_whole(struct step_tasks *t, const struct layout *l);
@@ -158,6 +163,7 @@ void step_tasks_update_whole(struct step_tasks *t, const struct layout *l);
 struct wire_prediction step_tasks_wire(const struct step_tasks *t);
 // Times that tasks of this kind move each unit: out (units).
 void step_tasks_count(const struct step_tasks *t, enum task_kind kind, int64_t *out);
+#define STEP_TASKS_LISTED (1 << 18)  // the most tasks, or keys, of a document
 // Prints a JSON array, a task per line.
 void step_tasks_print(const struct step_tasks *t, FILE *f);
 

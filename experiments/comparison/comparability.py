@@ -5,10 +5,10 @@ import sys
 from .runs import RunError, UsageError
 
 # Facts that make another task of it: whatever is swept, they stay equal.
-TASK = ["tokens_per_step", "model", "params", "data"]
+TASK = ["tokens_per_step", "model", "data"]
 PREDICTED = ["tokens_per_step", "model", "params"]  # those of them that --dry-run tells
 # Facts that a sweep or a list of media may vary, where all runs of one of its points share them.
-SETTING = ["seed", "dtype", "steps", "lr", "schedule", "optimizer", "clip", "trouble", "held_out", "device", "medium", "encryption", "host", "revision"]
+SETTING = ["params", "seed", "dtype", "steps", "lr", "schedule", "optimizer", "clip", "trouble", "held_out", "device", "medium", "encryption", "host", "revision"]
 REMEDIES = {"tokens_per_step": "give all of them one train_batch_size, where workers are swept one that each number divides",
             "trouble": "give all of them the same --straggle and --delay (--set trouble.straggle=R:F)",
             "medium": "give all of them the same --medium, which puts a ring in processes as well",
@@ -107,14 +107,17 @@ def remedy(key, may_force=True):
 
 
 def refuse_unlike_predictions(predicted):
-    """Raises UsageError unless planned runs, as (label, what --dry-run prints), agree in the facts that define their task."""
+    """Raises UsageError unless planned runs, as (label, point of the sweep, what --dry-run prints), agree in the facts that define their
+    task."""
     for key in PREDICTED:
-        values = {}
-        for label, found in predicted:
+        points = {}
+        for label, point, found in predicted:
             if key in found:
-                values.setdefault(json.dumps(found[key]), []).append(label)
-        if len(values) > 1:
-            raise UsageError(f"{sentence(key, values)}; {remedy(key)}. Nothing was trained")
+                at = json.dumps(point) if key in SETTING else ""
+                points.setdefault(at, {}).setdefault(json.dumps(found[key]), []).append(label)
+        for values in points.values():
+            if len(values) > 1:
+                raise UsageError(f"{sentence(key, values)}; {remedy(key)}. Nothing was trained")
 
 
 def refuse_unlike(groups, force, varied=()):

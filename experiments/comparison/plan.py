@@ -210,7 +210,7 @@ def refuse_unaccepted(planned, place, force):
     refused, predicted = {}, []
     for one in planned:
         found, why = prediction(one.argv + ["--out", place(one)])
-        predicted.append((one.label, found))
+        predicted.append((one.label, one.point, found))
         if why:
             refused.setdefault(why, []).append(one.label + (f" seed={one.seed}" if one.seed is not None else ""))
     if refused:
@@ -220,4 +220,4 @@ def refuse_unaccepted(planned, place, force):
                          + f"\nnothing was trained: {count} would have failed")
     if not force:
         comparability.refuse_unlike_predictions(predicted)
-    return [found for _, found in predicted]
+    return [found for _, _, found in predicted]

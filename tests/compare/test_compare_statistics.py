@@ -358,10 +358,14 @@ class Media(Case):
         for name, lr, point in (("a", 1e-3, "x"), ("b", 1e-3, "x"), ("c", 3e-3, "y")):
             run = load(name, make_run(self.at(name), "zero:1", config={"optimizer": {"params": {"lr": lr}}}))
             run.point = [("optimizer.params.lr", point)]
+            run.summary["params"] = {"x": 3000000, "y": 7}[point]  # as lora.r does
             groups.append([run])
         self.assertEqual(comparability.unlike(groups), {})
         groups[1][0].point = [("optimizer.params.lr", "y")]
+        groups[1][0].summary["params"] = 7
         self.assertEqual(list(comparability.unlike(groups)), ["lr"])
+        groups[1][0].summary["params"] = 8
+        self.assertEqual(list(comparability.unlike(groups)), ["params", "lr"])
 
 
 class Order(FakeProgram):

@@ -213,6 +213,37 @@ class Figures(Runs):
                              [f"{n * 1e-6:.1f}" for n in (*(said["predicted"][k] for k in ("parameter", "gradient", "optimizer", "activation", "workspace")),
                                                           said["predicted_bytes"])])
 
+    def test_adapters_beside_full_training(self):
+        shown = rows("lora", "worker sends (MiB)")
+        for topology in ("ps:sync", "zero:3"):
+            for what, r in (("all weights", 0), ("r = 8", 8)):
+                said = dry(f"{RECIPES}/lora.json", topology, "--set", f"lora.r={r}")
+                row = shown[f"{topology}, {what}"]
+                self.assertEqual(row["trained parameters"], f"{said['params']:,}")
+                for role in ("worker", "server"):
+                    self.assertEqual(row[f"{role} sends (MiB)"], busiest(said["wire"], role, "predicted_sent"))
+                    self.assertEqual(row[f"{role} holds (MiB)"], busiest(said["memory"], role, "predicted_bytes"))
+
+    def test_adapters_of_a_large_model(self):
+        """docs/lora.md: sends, holds and a server's memory, in full, of r = 8, and of all linear layers."""
+        with open(os.path.join(TOP, "docs", "lora.md"), encoding="utf-8") as f:
+            tables = [re.findall(r"^\| ((?:ps|zero):\w+) \| (.*) \|$", part, re.MULTILINE) for part in f.read().split("LLaMA 2 7B, 8 workers")]
+        sets = ((), ("--set", "lora.r=8"), ("--set", "lora.r=8", "--set", "lora.targets=all-linear"))
+        both = ((tables[0], ("--model", "demo", "--workers", "4", "--servers", "2", "--seq", "64", "--batch", "2", "--threads", "1")),
+                (tables[1], ("--model", "llama-2-7b", "--workers", "8", "--servers", "8", "--seq", "512", "--batch", "1")))
+        self.assertEqual([len(t) for t in tables], [6, 5])
+        for table, words in both:
+            for topology, cells in table:
+                with self.subTest(topology=topology, words=words):
+                    own = words if topology.startswith("ps") else words[:4] + words[6:]
+                    said = [document("train", "--topology", topology, "--dtype", "bf16", "--dry-run", "--json", *own, *more) for more in sets]
+                    found = [[max((e[key] for e in d[where] if e["role"] == role), default=None) for d in said]
+                             for where, role, key in (("wire", "worker", "predicted_sent"), ("memory", "worker", "predicted_bytes"),
+                                                      ("memory", "server", "predicted_bytes"))]
+                    for cell, n in zip(cells.split(" | "), sum(found, [])):
+                        units = {"-": "-"} if n is None else {"": f"{n / MIB:.2f}", "GiB": f"{n / MIB / 1024:.2f} GiB", "MiB": f"{n / MIB:.1f} MiB"}
+                        self.assertIn(cell, units.values())
+
     def test_gradients_that_vanish(self):
         argv = next(c for c in commands("underflow") if "demo" in c)
         p = subprocess.run([sys.executable, *argv, "--json"], cwd=TOP, capture_output=True, text=True, check=False, env={**os.environ, "STARRING": PROGRAM})

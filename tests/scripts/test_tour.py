@@ -56,8 +56,8 @@ def commands(text):
     return [m.group(1) for m in re.finditer(r"^(?: {4}|\$ |)((?:build/)?starring (?:[a-z]+) [^|;#\n]*)", text, re.M)]
 
 
-# Names of the reader's own, or a variable of the shell.
-READERS = ("ds_config.json", "job.json", "star.json", "./gpt2", "$", "...")
+# Names of the reader's own, runs of a command above, or a variable of the shell.
+READERS = ("ds_config.json", "job.json", "star.json", "./gpt2", "--model runs/", "$", "...")
 
 
 # Pages about the code, whose words in backquotes are names in it.

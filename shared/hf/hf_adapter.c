@@ -26,6 +26,7 @@ char *hf_adapter_base(const char *given) {
     char *path, *dir = without_slashes(given), *found = NULL;
     cJSON *root = load(dir, &path);
     const char *named = json_text(root, "base_model_name_or_path", NULL);
+    if (named && !*named) named = NULL;
     // A relative path counts from the working directory, as in peft; else from the adapter.
     char *places[] = {xasprintf("%s/base", dir), xstrdup(named ? named : ""),
                       xasprintf("%s/%s", dir, named ? named : "")};

@@ -52,6 +52,7 @@ static const struct identity_key unconfigured[] = {
     {"model.rope", T, ONE_MODEL},
     {"model.mlp", T, ONE_MODEL},
     {"model.biases", T, ONE_MODEL},
+    {"model.adapters", T, ONE_MODEL},     // of the configuration, or of the adapter that the run begins with
     {"model.init_std", R, ONE_MODEL},     // unused when weights are loaded
     {"model.weights", R | L, ONE_MODEL},  // a checkpoint has its own
     {"model.frozen", T | L, ONE_MODEL},   // the same, of a run whose checkpoints lack the frozen ones (LoRA)
@@ -190,6 +191,13 @@ static void put_model(struct identity *i, const struct model_spec *s) {
     snprintf(biases, sizeof biases, "%s%s%s%s", any ? "" : "none", t->qkv_bias ? "qkv " : "",
              t->out_bias ? "out " : "", t->mlp_bias ? "mlp " : "");
     identity_put(i, "model.biases", biases);
+    if (s->lora.r) {
+        char alpha[32];
+        shortest_f32(alpha, s->lora.alpha);
+        char *text = xasprintf("rank %d, alpha %s", s->lora.r, alpha);
+        identity_put(i, "model.adapters", text);
+        free(text);
+    }
     put_real(i, "model.init_std", s->init_std);
 }
 

@@ -69,6 +69,17 @@ class Adapters(Runs):
         self.write(json.dumps({**c, "eos_token_id": token}), "base", "weights", "config.json")
         self.assertEqual(len(json.loads(self.run_it("generate", "--model", "a", *words, "--json").stdout)["ids"]), 1)
 
+    def test_a_resumed_run_goes_on_with_the_same_adapter(self):
+        self.train("a", *LORA)
+        self.train("half", "--checkpoint-every", "3", model="a/weights")
+        resume = ["--steps", "5", "--resume", "half/checkpoints/step-3"]
+        self.train("whole", "--steps", "5", model="a/weights")
+        self.train("rest", *resume, model="a/weights", topology="local")
+        self.assertEqual(self.hash("rest"), self.hash("whole"))
+        self.write(json.dumps({**self.adapter("a"), "lora_alpha": 4}), "a", "weights", "adapter_config.json")
+        said = self.train("again", *resume, model="a/weights", status=2).stderr
+        self.assertIn("model.adapters = rank 4, alpha 8", said)
+
     def test_an_earlier_runs_weights_are_removed(self):
         self.train("a")
         self.train("a", *LORA, "--force")

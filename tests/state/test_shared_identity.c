@@ -67,7 +67,7 @@ static const struct {
     {T,
      "model.tensors model.vocab model.channels model.layers model.heads model.kv_heads "
      "model.head_size model.ffn model.tied model.norm model.norm_eps model.positions "
-     "model.rope model.mlp model.biases data.documents data.seq_len dtype seed train_batch_size gossip.graph local_steps.steps "
+     "model.rope model.mlp model.biases model.adapters data.documents data.seq_len dtype seed train_batch_size gossip.graph local_steps.steps "
      "local_steps.outer.type local_steps.outer.lr local_steps.outer.momentum local_steps.outer.age_decay "
      "local_steps.outer.age_cutoff lora.r lora.alpha lora.targets "
      "optimizer.type optimizer.params.lr optimizer.params.betas optimizer.params.eps "

@@ -196,6 +196,11 @@ RULES = [Rule(*row) for row in (
     ("the middle micro-batches count", "shared/model/step_tasks.c", "t->micro == 1 && listed < all ? all - 2 : 1", "1", "test_decentral_schedule"),
 
     # ---- LoRA
+    ("a matrix of an adapter has peft's name", HF_DIR, "                 tensor->adapter);", "                 'A' + 'B' - tensor->adapter);", "test_shared_adapter"),
+    ("an adapter that the files have is not drawn", HF_DIR, "if (r && !r->adapter) model_init", "if (r) model_init", "files/test_adapters.py"),
+    ("an adapter has no tensor that no module takes", HF_DIR, "if (r->all[i].file == r->adapter && !r->all[i].used)", "if (false)", "test_shared_adapter"),
+    ("a feature of peft that is on is refused", "shared/hf/hf_adapter.c", "    if (is_off(j)) return;\n", "    return;\n", "test_shared_adapter"),
+    ("a short name names no module without an adapter", "shared/hf/hf_adapter.c", "if (named.mask[l] & ~s->lora.mask[l]) return module;", "", "test_shared_adapter"),
     ("an adapter's gradient is scaled by alpha / r", "shared/model/layers.c", "    scale_by_alpha(m, m->d_h);\n", "", "test_shared_parity"),
     ("an adapter of a recomputed block is computed again", "shared/model/layers.c",
      "        adapters_forward(m, &b->w_down, v, NULL, b->act);\n", "", LORA),

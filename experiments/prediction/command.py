@@ -21,8 +21,8 @@ PASSED = (("--model", "M", "as of `starring train`: a preset, a config.json, a d
           ("--straggle", "RANK:FACTOR[:P]", "slow ranks, as `starring help trouble` describes them (* is each rank)"),
           ("--delay", "RANK:DISTRIBUTION:MS", "a rank computes longer in each step"))
 
-# What the page of --html chooses among, beside what is repeated or has commas for rows as well: (option, without it, what it lists).
-LISTS = (("--models", "gpt2-124m,gpt2-1558m", "as --model"), ("--machines", "dgx-h100", "as --machine"),
+# The page of --html chooses among these, beside what is repeated or has commas for rows as well: (option, without it, what it lists).
+LISTS = (("--models", "gpt2-124m,gpt2-1558m", "as --model"), ("--machines", "dgx-h100:1", "as --machine, or with :D for D devices a node"),
          ("--networks", "25gbe,100gbe,ib400,ib400-fat-tree-4:1", "also own (the machine's), ib200, ib400-fat-tree-1:1"),
          ("--stragglers", "none,one-2x", "also exponential"))
 EACH = "N"   # servers: as many as workers

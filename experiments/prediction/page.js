@@ -55,7 +55,7 @@ function predicted(choice) {
   const p = points.get(key);
   if (!p) return {none: "is not in this page"};
   if (p.length === 2) return {none: grid.words[p[1]]};
-  const [, job, memory, wire, times, stale, limit, error] = p;
+  const [, job, memory, wire, times, stale, limit, error, notes] = p;
   const out = {memory: grid.memories[memory], wire: grid.wires[wire], job: grid.jobs[job], room: axes.machine[choice.machine].memory_bytes};
   out.worker = out.memory.find((row) => row.role === "worker");
   out.server = out.memory.find((row) => row.role === "server");
@@ -69,6 +69,7 @@ function predicted(choice) {
   out.staleness = stale < 0 ? null : grid.staleness[stale];
   out.limit = grid.limits[limit];
   out.error = error < 0 ? null : grid.errors[error];
+  out.notes = notes < 0 ? [] : grid.notes[notes];
   return out;
 }
 const choose = (changes) => ({...chosen, ...changes});
@@ -154,7 +155,8 @@ function drawTime(found) {
   // Topologies that were judged together share their sentence.
   const judged = [...new Set(ready.map(({p}) => p.error))].map((each) => [each, ready.filter(({p}) => p.error === each)]);
   fill("judged", judged.map(([each, whose]) => [whose.map(({name}) => name).join(" and "), each ? [": such predictions were off by ", figure(`${whose[0].side}.error`, each.mean, percent(each.mean)),
-    " on average, at worst by ", figure(`${whose[0].side}.worst`, each.worst, percent(each.worst)), ` (${each.of}). `] : ": nothing like it was judged. "]));
+    " on average, at worst by ", figure(`${whose[0].side}.worst`, each.worst, percent(each.worst)), ` (${each.of}). `] : ": nothing like it was judged. "]), [...new Set(ready.flatMap(({p}) => p.notes))].map((note) => note + " "),
+    ready.length && ready.every(({p}) => p.time.p5 === p.time.p95) ? "Nothing is drawn in this choice, so all steps take the same time." : "");
 }
 
 function drawMemory(found) {

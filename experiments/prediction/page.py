@@ -8,7 +8,9 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -22,7 +24,7 @@ from comparison.pages.figures import CLASS_WORDS, TIME_COLORS
 from comparison.pages.report import OFFLINE
 from comparison.runs import CLASSES
 
-from . import CannotPredict, command, machine, network, result
+from . import CannotPredict, command, compute, machine, network, result
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 AXES = ("model", "machine", "network", "straggler", "topology", "workers", "servers")  # page.js counts points in this order
@@ -39,15 +41,15 @@ class Choice:
     options: dict = field(default_factory=dict)
 
 
-# Of a node, each way; latencies are those of the data sheets' class of switch, as machines/*.json have them.
+# Of a node, each way; latencies as those of Ethernet and InfiniBand in machines/*.json.
 NETWORKS = [
     Choice("own", "the machine's own"),
-    Choice("25gbe", "25 Gbit/s Ethernet", {"bandwidth": "25gbit", "latency": "10us"}),
-    Choice("100gbe", "100 Gbit/s Ethernet", {"bandwidth": "100gbit", "latency": "10us"}),
-    Choice("ib200", "InfiniBand 200 Gbit/s", {"bandwidth": "200gbit", "latency": "2us"}),
-    Choice("ib400", "InfiniBand 400 Gbit/s", {"bandwidth": "400gbit", "latency": "2us"}),
-    Choice("ib400-fat-tree-1:1", "InfiniBand 400, fat tree 1:1", {"bandwidth": "400gbit", "latency": "2us", "network": "fat_tree:1:1"}),
-    Choice("ib400-fat-tree-4:1", "InfiniBand 400, fat tree 4:1", {"bandwidth": "400gbit", "latency": "2us", "network": "fat_tree:4:1"}),
+    Choice("25gbe", "25 Gbit/s Ethernet", {"bandwidth": "25gbit", "latency": "50us"}),
+    Choice("100gbe", "100 Gbit/s Ethernet", {"bandwidth": "100gbit", "latency": "50us"}),
+    Choice("ib200", "InfiniBand 200 Gbit/s", {"bandwidth": "200gbit", "latency": "20us"}),
+    Choice("ib400", "InfiniBand 400 Gbit/s", {"bandwidth": "400gbit", "latency": "20us"}),
+    Choice("ib400-fat-tree-1:1", "InfiniBand 400, fat tree 1:1", {"bandwidth": "400gbit", "latency": "20us", "network": "fat_tree:1:1"}),
+    Choice("ib400-fat-tree-4:1", "InfiniBand 400, fat tree 4:1", {"bandwidth": "400gbit", "latency": "20us", "network": "fat_tree:4:1"}),
 ]
 STEPS, EFFORT = 10, 0.05   # of each prediction, unless the command line says otherwise
 WORKERS, SERVERS = [2, 4, 8, 16, 32, 64], [1, 8]
@@ -71,6 +73,9 @@ def digits(value, count=3):
     return f"{float(f'{value:.{count}g}'):,.{max(0, count - whole)}f}"
 
 
+OPTIONAL = (("staleness", "staleness"), ("limits", "limit"), ("errors", "error"), ("notes", "notes"))   # tables and keys of a prediction
+
+
 class Table:
     """Documents by number: equal ones are kept once, as most points share their memory and their words with others."""
 
@@ -90,7 +95,7 @@ class Grid:
 
     def __init__(self, axes):
         self.axes = {**axes, "topology": sorted(axes["topology"], key=lambda c: not is_star(c.name))}   # as the page groups them
-        self.points, self.tables = [], {name: Table() for name in ("words", "jobs", "memories", "wires", "staleness", "limits", "errors")}
+        self.points, self.tables = [], {name: Table() for name in ("words", "jobs", "memories", "wires", *dict(OPTIONAL))}
 
     def choices(self):
         """[(numbers of the choice, options that it sets)]. A ring has no servers: it is there once."""
@@ -110,7 +115,8 @@ class Grid:
     def first(self):
         """{axis: the choice that the page opens with}: a star beside a ring, in the middle of the workers."""
         names = [c.name for c in self.axes["topology"]]
-        ring = next((i for i in (names.index("zero:2") if "zero:2" in names else None, *range(len(names))) if i is not None and not is_star(names[i])), 0)
+        rings = [i for i, name in enumerate(names) if not is_star(name)]
+        ring = names.index("zero:2") if "zero:2" in names else rings[0] if rings else 0
         return {**dict.fromkeys(AXES, 0), "workers": len(self.axes["workers"]) // 2, "beside": ring}
 
     def key(self, numbers):
@@ -131,14 +137,15 @@ class Grid:
                      *(said["parts"][EXPOSED.get(key, key)] for key, _, _ in PARTS)]
             times = [float(f"{value:.{DIGITS}g}") for value in times]
         job = {key: said["configuration"][key] for key in ("dtype", "micro_batch_size", "seq_len")}
-        optional = [number[table](said[key]) if said.get(key) else -1 for table, key in (("staleness", "staleness"), ("limits", "limit"), ("errors", "error"))]
-        self.points.append([self.key(numbers), number["jobs"](job), number["memories"](said["memory"]), number["wires"](said["wire"]), times, *optional])
+        optional = [number[table](said[key]) if said.get(key) else -1 for table, key in OPTIONAL]
+        self.points.append([self.key(numbers), number["jobs"](job), number["memories"](said["memory"]), number["wires"](said["wire"]), times,
+                            *optional])
 
     def document(self, memory_bytes):
         """What page.js reads. memory_bytes: {machine: of its device, or None}."""
         axes = {name: [{"name": c.name, "words": c.words} for c in self.axes[name]] for name in AXES}
-        for machine in axes["machine"]:
-            machine["memory_bytes"] = memory_bytes.get(machine["name"])
+        for device in axes["machine"]:
+            device["memory_bytes"] = memory_bytes.get(device["name"])
         for topology in axes["topology"]:
             topology["star"] = is_star(topology["name"])
         return {"axes": axes, "first": self.first(), "classes": [(c, CLASS_WORDS[c], f"m{i}") for i, c in enumerate(CLASSES)],
@@ -177,8 +184,8 @@ def tables(document):
     return out
 
 
-def html(document, command, notes):
-    """The page. notes: [(name, words)] on where its figures come from."""
+def html(document, words, notes):
+    """The page. words: the command; notes: [(name, words)] on where its figures come from."""
     template = jinja2.Environment(loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined).get_template("page.html")
     texts = {}
     for name in ("page.css", "page.js"):
@@ -186,7 +193,8 @@ def html(document, command, notes):
             texts[name] = f.read()
     axes = {name: [(c["name"], c["words"]) for c in document["axes"][name]] for name in AXES}
     inside = json.dumps(document, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
-    return template.render(axes=axes, stars=[c for c in axes["topology"] if is_star(c[0])], rings=[c for c in axes["topology"] if not is_star(c[0])], tables=tables(document), notes=notes, command=command, grid=inside,
+    stars, rings = ([c for c in axes["topology"] if is_star(c[0]) == star] for star in (True, False))
+    return template.render(axes=axes, stars=stars, rings=rings, tables=tables(document), notes=notes, command=words, grid=inside,
                            css=CSS + texts["page.css"], script=texts["page.js"], offline=OFFLINE)
 
 
@@ -196,6 +204,8 @@ def predicted(base, changes):
     the choice."""
     options = argparse.Namespace(**{**vars(base), **changes})
     try:
+        for key, value in work_of(command.described_machine(options), options).items():
+            setattr(options, key, value)
         described, asked = command.ask(options, options.topology)
         memory = result.memory_of(asked.told)
         if result.fits(described, memory) is False:
@@ -208,7 +218,7 @@ def predicted(base, changes):
 def predict_all(grid, base, jobs):
     """Predicts every choice, in `jobs` processes."""
     choices, began = grid.choices(), time.monotonic()
-    with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+    with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("fork"), signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
         found = pool.map(functools.partial(predicted, base), [changes for _, changes in choices], chunksize=4)
         for done, ((numbers, _), said) in enumerate(zip(choices, found), 1):
             grid.add(numbers, said)
@@ -216,28 +226,33 @@ def predict_all(grid, base, jobs):
                 print(f"{done} of {len(choices)} predictions, {time.monotonic() - began:.0f} s", file=sys.stderr)
 
 
-def of_names(flag, given, known):
-    """The known choices with these names, "a,b"."""
-    by_name, out = {choice.name: choice for choice in known}, []
-    for name in given.split(","):
-        if name not in by_name:
-            raise CannotPredict(f"{flag} {name}: possible are {', '.join(by_name)}")
-        out.append(by_name[name])
+def work_of(described, options):
+    """{option: value} of a worker's computing that the command line leaves to the machine: as the model's units were measured; a GPU 1,024 tokens
+    in 16 bits."""
+    measured = [one for one in described.units or [] if compute.model_of(one["model"]) == compute.model_of(options.model)]
+    if measured:
+        work = {"dtype": measured[0]["dtype"], "seq": str(int(measured[0]["seq_len"])), "batch": str(int(measured[0]["micro_batch_size"]))}
+    else:
+        work = {"dtype": "bf16" if (described.device or {}).get("kind") == "gpu" else "fp32", "seq": "1024"}
+    return {key: value for key, value in work.items() if getattr(options, key) is None}
+
+
+def machines_of(names, given):
+    """[(Choice, Machine)] of NAME or FILE, or one of them with :D for D devices of each node."""
+    out = []
+    for name in names:
+        match = re.fullmatch(r"(.+):(\d+)", name)
+        per_node = int(match[2]) if match else given.per_node
+        described = machine.changed(machine.load(match[1] if match else name), per_node=per_node)
+        shown = described.name + (f":{per_node}" if match else "")
+        words = f"{described.name}, {described.per_node} device{'s' * (described.per_node > 1)} a node"
+        out.append((Choice(shown, words, {"machine": described.path, "per_node": per_node}), described))
     return out
 
 
-def work_of(described, given):
-    """What a worker computes on a machine, where the command line does not say it: as its units were measured; a GPU 1,024 tokens in 16 bits."""
-    if described.units and not (described.device or {}).get("flops_per_second"):
-        work = {"dtype": described.units["dtype"], "seq": str(int(described.units["seq_len"])), "batch": str(int(described.units["micro_batch_size"]))}
-    else:
-        peaks = (described.device or {}).get("flops_per_second") or {}
-        work = {"dtype": "bf16" if "bf16" in peaks else "fp32", "seq": "1024"}
-    return {key: value for key, value in work.items() if getattr(given, key) is None}
-
-
 def axes_of(given, machines):
-    """{axis: [Choice]}. An option of predict.py's that names one value (--model, --workers, --bandwidth ..) is an axis of that value."""
+    """{axis: [Choice]}. machines: of machines_of(). An option of predict.py's that names one value (--model, --straggle ..) is an axis of that
+    value."""
     defaults = {flag[2:]: default for flag, default, _ in command.LISTS}
 
     def names(listed, one=None):
@@ -254,13 +269,13 @@ def axes_of(given, machines):
         return {key: getattr(given, key) for key in options if getattr(given, key)}
     wire, late = given_for("latency", "network"), given_for("straggle", "delay")
     if given.bandwidth or wire:
-        networks = [Choice(" ".join([rate or "own", *wire.values()]), ", ".join([rate or "the machine's own", *wire.values()]), {**wire, "bandwidth": rate or None})
-                    for rate in (given.bandwidth or "").split(",")]
+        networks = [Choice(" ".join([rate or "own", *wire.values()]), ", ".join([rate or "the machine's own", *wire.values()]),
+                           {**wire, "bandwidth": rate or None}) for rate in (given.bandwidth or "").split(",")]
     else:
         networks = of(NETWORKS, "networks")
     return {
         "model": [Choice(os.path.basename(m.rstrip("/")), os.path.basename(m.rstrip("/")), {"model": m}) for m in names("models", given.model)],
-        "machine": [Choice(m.name, m.name, {"machine": m.path, **work_of(m, given)}) for m in machines],
+        "machine": [choice for choice, _ in machines],
         "network": networks,
         "straggler": [Choice("given", ", ".join(late.values()), late)] if late else of(STRAGGLERS, "stragglers"),
         "topology": [Choice(t, t) for t in given.topology or TOPOLOGIES],
@@ -270,12 +285,11 @@ def axes_of(given, machines):
 
 def notes_of(grid, machines, base):
     """[(name, words)]"""
-    out = [("Made", time.strftime("%Y-%m-%d")), ("Program", version_of(base.program)),
-           ("Simulated", f"up to {base.steps} steps of each, drawn from seed {base.seed}, --effort {base.effort:g}, with SimGrid {'.'.join(map(str, network.simgrid().simgrid_version))}"),
-           ("Predictions", f"{len(grid.points):,}")]
-    for described in machines:
-        sources = described.told.get("sources") or {}
-        out.append((described.name, "; ".join([described.told["date"]] * bool(described.told.get("date")) + [f"{key}: {words}" for key, words in sources.items()]) or described.path))
+    simulated = f"up to {base.steps} steps of each, drawn from seed {base.seed}, --effort {base.effort:g}, with SimGrid {network.simgrid().simgrid_version}"
+    out = [("Made", time.strftime("%Y-%m-%d")), ("Program", version_of(base.program)), ("Simulated", simulated), ("Predictions", f"{len(grid.points):,}")]
+    for described in {m.name: m for _, m in machines}.values():
+        said = [described.told.get("date"), described.told.get("notes"), *(f"{key}: {words}" for key, words in (described.told.get("sources") or {}).items())]
+        out.append((described.name, "; ".join(filter(None, said)) or described.path))
     return out
 
 
@@ -288,11 +302,14 @@ def run(parser, argv):
     base, given = parser.parse_args(argv), parser.parse_args(argv, argparse.Namespace(workers=None, steps=None, effort=None))
     base.steps, base.effort = given.steps or STEPS, given.effort or EFFORT
     try:
+        alone = [flag for flag in ("json", "calibrate", "judge") if getattr(given, flag)]
+        if alone:
+            raise CannotPredict(f"--html and --{alone[0]}: give one of them")
         for listed, ones in ONES.items():
             for one in ones:
                 if getattr(given, listed) and getattr(given, one):
                     raise CannotPredict(f"--{listed} and --{one}: give one of them")
-        machines = [machine.load(name) for name in ([given.machine] if given.machine else (given.machines or command.LISTS[1][1]).split(","))]
+        machines = machines_of([given.machine] if given.machine else (given.machines or command.LISTS[1][1]).split(","), given)
         grid = Grid(axes_of(given, machines))
         open(base.html, "a", encoding="utf-8").close()   # what cannot be written is said before minutes of work
         predict_all(grid, base, len(os.sched_getaffinity(0)))
@@ -301,7 +318,7 @@ def run(parser, argv):
     except (CannotPredict, OSError) as e:
         print(f"predict.py: error: {e}", file=sys.stderr)
         return 2
-    rooms = {m.name: m.device and m.device.get("memory_bytes") for m in machines}
+    rooms = {choice.name: described.device and described.device.get("memory_bytes") for choice, described in machines}
     words = shlex.join([os.path.join("experiments", "predict.py"), *argv])
     page = html(grid.document(rooms), words, notes_of(grid, machines, base))
     with open(base.html, "w", encoding="utf-8") as f:

@@ -24,7 +24,7 @@ AXES = {"model": ["tiny", "demo"], "network": ["100gbe", "ib400-fat-tree-4:1"], 
         "topology": ["ps:sync", "ps:async", "ps:backup:2", "zero:0", "zero:2"], "workers": ["2", "4"], "servers": ["1", "N"]}
 LISTS = {"model": "--models", "network": "--networks", "straggler": "--stragglers", "workers": "--workers", "servers": "--servers"}
 SHARED = ["--machine", "small.json", "--per-node", "1", "--steps", "6", "--effort", "0.2", "--seq", "512", "--batch", "2"]
-OF_A_CHOICE = {"100gbe": ["--bandwidth", "100gbit", "--latency", "10us"], "ib400-fat-tree-4:1": ["--bandwidth", "400gbit", "--latency", "2us", "--network", "fat_tree:4:1"],
+OF_A_CHOICE = {"100gbe": ["--bandwidth", "100gbit", "--latency", "50us"], "ib400-fat-tree-4:1": ["--bandwidth", "400gbit", "--latency", "20us", "--network", "fat_tree:4:1"],
                "none": [], "one-2x": ["--straggle", "0:2"]}
 CHOICES = [   # those that are compared with predict.py --json
     {"topology": "ps:sync", "beside": "zero:2", "workers": "4", "servers": "1"},
@@ -94,7 +94,7 @@ class Pages(Runs):
                                *flags, "--dump-dom", "file://" + self.at(name)], capture_output=True, text=True, timeout=200, check=False).stdout
 
     def browse(self, page, script, width=1400):
-        """What a script in the page gives to leave(). The page is in a frame: a window is 500 pixels wide at least."""
+        """The argument that a script in the page gives to leave(). The page is in a frame: a window is 500 pixels wide at least."""
         script = f"function leave(what) {{ parent.postMessage(encodeURIComponent(JSON.stringify(what)), '*'); }}\n{script}"
         self.write(page.replace("</body>", f"<script>{script}</script></body>"), "inside.html")
         self.write("<body><script>onmessage = (e) => { document.body.dataset.said = e.data; };</script>"
@@ -180,6 +180,15 @@ class Page(Pages):
         refused = self.run_it("train", "--topology", "ps:backup:2", "--workers", "2", "--model", "demo", "--dry-run", status=2).stderr
         self.assertIn(refused.split("error: ", 1)[1].strip().splitlines()[-1], said["b"])
 
+    def test_wrong_command_lines_are_refused(self):
+        for words, said in ((["--models", "tiny"], "goes with --html"), (["--html", "x.html", "--networks", "wet"], "possible are own, 25gbe"),
+                            (["--html", "x.html", "--json"], "give one of them"), (["--html", "x.html", "--machines", "small.json", *SHARED], "--machines and --machine"),
+                            (["--html", "none/x.html", *SHARED], "none/x.html"), (["--html", "x.html", "--machine", "nowhere"], "neither a file nor one of"),
+                            (["--html", "x.html", "--model", "nobody", "--topology", "zero:1", "--workers", "2", *SHARED], "choices can be predicted")):
+            p = self.predict(*words, status=2)
+            self.assertIn(said, p.stderr)
+            self.assertNotIn("Traceback", p.stderr)
+
     def test_a_person_without_a_mouse_can_use_it(self):
         found = self.browse(self.page, """const select = place("workers");
 select.selectedIndex = 0;
@@ -216,7 +225,7 @@ leave([...document.querySelectorAll("body *")].filter((e) => !e.closest(".wide")
         self.assertEqual(len(re.findall('<details class="all">', shown)), len(AXES["model"]) * len(AXES["network"]) * len(AXES["straggler"]))
         [document] = self.said({"workers": "4"}, "zero:2")
         worker = document["memory"][0]["predicted_bytes"]
-        table = re.search(f"<summary>tiny, {MACHINE}, 100 Gbit/s Ethernet; stragglers: none</summary>.*?</table>", shown, re.S).group()
+        table = re.search(f"<summary>tiny, {MACHINE}, 1 device a node, 100 Gbit/s Ethernet; stragglers: none</summary>.*?</table>", shown, re.S).group()
         time, memory = re.search("<th scope=\"row\">zero:2</th><td>[^<]*</td><td>([^<]*), ([^<]*)</td>", table).groups()
         self.assertTrue(shows(time, document["step_seconds"]["median"]), time)
         self.assertEqual(memory, f"{worker / 2**30:,.2f} GiB")

@@ -105,7 +105,7 @@ def seconds_text(value):
 
 
 def bytes_text(value):
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):   # as the program's dry run
         if value >= size:
             return f"{value / size:.3g} {unit}" if value < 100 * size else f"{value / size:.0f} {unit}"
     return f"{value} B"
@@ -154,10 +154,10 @@ def named(document):
 def winner(rows):
     """(name of the fastest row, words on its lead)"""
     best, second = sorted(rows, key=lambda d: d["tokens_per_second"], reverse=True)[:2]
-    ahead = best["tokens_per_second"] / second["tokens_per_second"] - 1
-    if ahead < 0.005:
+    ahead = best["tokens_per_second"] / second["tokens_per_second"]
+    if ahead < 1.005:
         return f"{named(best)} and {named(second)}", "equally fast"
-    return named(best), f"{100 * ahead:.1f}% before {named(second)}"
+    return named(best), f"{ahead:.3g} times as fast as {named(second)}"
 
 
 def crossings(documents):

@@ -81,10 +81,10 @@ esac
             return {"configuration": {"topology": topology, "workers": workers, "servers": 2 if topology[0] == "p" else 0,
                                       "network": {"bytes_per_second": rate}}, "tokens_per_second": tokens}
         rows = [made_row("ps:sync", n, 100 * min(n, 4)) for n in (2, 4, 8, 16)] + [made_row("zero:2", n, 60 * n) for n in (2, 4, 8, 16)]
-        self.assertEqual(["The fastest: ps:sync with 2 servers from N = 2 on (66.7% before zero:2), zero:2 from N = 8 on (20.0% before ps:sync with 2 servers)."],
+        self.assertEqual(["The fastest: ps:sync with 2 servers from N = 2 on (1.67 times as fast as zero:2), zero:2 from N = 8 on (1.2 times as fast as ps:sync with 2 servers)."],
                          result.crossings(rows))
         rows = [made_row("zero:1", 2, 5, 1e8), made_row("zero:2", 2, 4, 1e8), made_row("zero:1", 2, 5, 1e10), made_row("zero:2", 2, 6, 1e10)]
-        self.assertEqual(["The fastest: zero:1 from 800 Mbit/s on (25.0% before zero:2), zero:2 from 80 Gbit/s on (20.0% before zero:1)."], result.crossings(rows))
+        self.assertEqual(["The fastest: zero:1 from 800 Mbit/s on (1.25 times as fast as zero:2), zero:2 from 80 Gbit/s on (1.2 times as fast as zero:1)."], result.crossings(rows))
         self.assertEqual([], result.crossings(rows[:1]))
 
     def test_refusals(self):

@@ -190,7 +190,7 @@ function drawBytes(found) {
 const alongN = (topology) => axes.workers.map((_, workers) => predicted(choose({topology, workers})));
 const fits = (p) => Boolean(p.time) && !p.large;
 
-// What was so for a while, and what then: [[words, first N, last N]]
+// Values and the stretches of N that they hold for: [[value, first, last]]
 function stretches(values) {
   const out = [];
   values.forEach((value, i) => {

@@ -41,7 +41,7 @@ class Choice:
     options: dict = field(default_factory=dict)
 
 
-# Of a node, each way; latencies as those of Ethernet and InfiniBand in machines/*.json.
+# Rates of a node, each way; latencies as those of Ethernet and InfiniBand in machines/*.json.
 NETWORKS = [
     Choice("own", "the machine's own"),
     Choice("25gbe", "25 Gbit/s Ethernet", {"bandwidth": "25gbit", "latency": "50us"}),
@@ -142,7 +142,7 @@ class Grid:
                             *optional])
 
     def document(self, memory_bytes):
-        """What page.js reads. memory_bytes: {machine: of its device, or None}."""
+        """The document that page.js reads. memory_bytes: {machine: of its device, or None}."""
         axes = {name: [{"name": c.name, "words": c.words} for c in self.axes[name]] for name in AXES}
         for device in axes["machine"]:
             device["memory_bytes"] = memory_bytes.get(device["name"])

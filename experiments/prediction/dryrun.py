@@ -105,8 +105,10 @@ def read(told):
     step = told.get("step")
     if not step:
         raise CannotPredict(f"the program's dry run does not say what a step of {told.get('topology')} does, so its time cannot be predicted")
-    if step["workers"]["tasks"] is None:
-        raise CannotPredict(f"a step of {step['micro_batches']} micro-batches has more tasks than a document holds: predict one with fewer")
+    for what, found in (("tasks", step["workers"]["tasks"]), ("keys", step.get("keys", ()))):
+        if found is None:
+            raise CannotPredict(f"a step of {told.get('topology')} with {step['micro_batches']} micro-batches has more {what} than a document holds: "
+                                f"predict one with fewer {'micro-batches' if what == 'tasks' else 'keys: a larger parameter_server.partition_bytes'}")
     tasks = tuple(task_of(task, told["workers"]) for task in step["workers"]["tasks"])
     units = tuple(Unit(u["name"], u["elements"], u["padded"], u.get("forward_flops", 0), u.get("backward_flops", 0)) for u in step["units"])
     keys = tuple(Key(k["unit"], k["bytes"], k["server"], k.get("shard", 0), k.get("pull_bytes", k["bytes"])) for k in step.get("keys", ()))

@@ -154,6 +154,33 @@ static void threads_on_one_gpu(void **state) {
     }
 }
 
+// LoRA: products over some columns of a buffer, no gradients of what is frozen, and gathers of its own in stage 3.
+static void adapters(void **state) {
+#define LORA "--set lora.r=4 --set lora.alpha=6 --set lora.targets=all-linear "
+    static const struct setting settings[] = {{"gpt2.json", "bf16", 2}, {"llama.json", "fp16", 4}};
+    const struct job_place *p = *state;
+    for (int i = 0; i < 2; i++) {
+        const struct setting *s = &settings[i];
+        job_emulate(p, 1);
+        struct outcome first = train(p, s, "zero:0", "--device cuda --collective local " LORA);
+        struct outcome cpu = train(p, s, "zero:1", "--device cpu " LORA);
+        if (!(fabs(first.loss - cpu.loss) <= 0.02 * cpu.loss))
+            fail_msg("%s: loss %.7f on the GPU, %.7f on the CPU", s->dtype, first.loss, cpu.loss);
+        for (int z = 1; z < 4; z++) check(p, s, &first, rings[z], "--device cuda --collective local " LORA);
+        check(p, s, &first, "zero:3",
+              "--device cuda --collective local --set activation_checkpointing.recompute=block " LORA);
+        job_emulate(p, s->workers);
+        check(p, s, &first, "zero:3", "--device cuda --collective nccl " LORA);
+        struct outcome star = train(p, s, "ps:sync", "--device cuda " LORA);
+        assert_string_equal(star.curve, first.curve);
+        assert_string_equal(star.hash, first.hash);
+        outcome_free(&star);
+        outcome_free(&cpu);
+        outcome_free(&first);
+    }
+#undef LORA
+}
+
 static void threads_on_several_gpus(void **state) {
     struct setting s = {"gpt2.json", "fp32", 4};
     const struct job_place *p = *state;
@@ -369,6 +396,7 @@ static void nccl_is_missing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_on_one_gpu),
+        cmocka_unit_test(adapters),
         cmocka_unit_test(threads_on_several_gpus),
         cmocka_unit_test(groups_of_gpus),
         cmocka_unit_test(processes),

@@ -121,6 +121,27 @@ static void bwd_may_alias_and_omit_the_residual(void **state) {
     bwd_free(&t);
 }
 
+// Without the gradients of a frozen norm dx stays what it is.
+static void bwd_of_a_frozen_norm(void **state) {
+    (void)state;
+    for (int d = 0; d < KT_DTYPES; d++)
+        for (int kind = NORM_RMS; kind <= NORM_LAYER; kind++) {
+            int64_t r = 37, c = 130;
+            struct bwd t = bwd_create(kt_dtypes[d], (enum norm_kind)kind, r, c, false);
+            void *dx = kt_poisoned(kt_dtypes[d], r * c);
+            struct norm_bwd_args frozen = t.args;
+            if (kind == NORM_RMS) t.args.dbias = NULL;
+            kt_run(KT_OPS, OP_NORM_BWD, 2, &t.args);
+            t.args.dbias = frozen.dbias;
+            frozen.dx = dx;
+            frozen.dweight = frozen.dbias = NULL;
+            kt_check(OP_NORM_BWD, &frozen, &(struct kt_out){dx, r * c, kt_dtypes[d], 16, 2.0}, 1);
+            assert_memory_equal(t.args.dx, dx, (size_t)(r * c) * dtype_size(kt_dtypes[d]));
+            KT_FREE(dx);
+            bwd_free(&t);
+        }
+}
+
 // ---------------------------------------------------------------- gradients
 struct norm_scalar {
     struct norm_fwd_args args;
@@ -191,11 +212,9 @@ static void bias_grad_matches_ref(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fwd_matches_ref),
-        cmocka_unit_test(bwd_matches_ref),
-        cmocka_unit_test(bwd_may_alias_and_omit_the_residual),
-        cmocka_unit_test(rms_gradient),
-        cmocka_unit_test(layer_gradient),
+        cmocka_unit_test(fwd_matches_ref),       cmocka_unit_test(bwd_matches_ref),
+        cmocka_unit_test(bwd_of_a_frozen_norm),  cmocka_unit_test(bwd_may_alias_and_omit_the_residual),
+        cmocka_unit_test(rms_gradient),          cmocka_unit_test(layer_gradient),
         cmocka_unit_test(bias_grad_matches_ref),
     };
     return cmocka_run_group_tests(tests, NULL, KT_TEARDOWN);

@@ -200,6 +200,30 @@ static void cast_matches_ref(void **state) {
         }
 }
 
+// A factor, before the one rounding; in place too, whatever the alignment.
+static void cast_scales(void **state) {
+    (void)state;
+    for (int f = 0; f < KT_DTYPES; f++)
+        for (int t = 0; t < KT_DTYPES; t++) {
+            enum dtype from = kt_dtypes[f], to = kt_dtypes[t];
+            int64_t n = 1021;
+            unsigned char *in = kt_random(from, n, 3, 2.0f), *out = kt_poisoned(to, n);
+            struct cast_args a = {.out = out, .in = in, .n = n, .from = from, .to = to, .factor = 0.3f};
+            kt_check(OP_CAST, &a, &(struct kt_out){out, n, to, 0, 0}, 1);
+            for (int64_t i = 0; i < n; i++) {
+                float exact = dtype_load(from, in, (size_t)i) * 0.3f, rounded;
+                dtype_store(to, &rounded, 0, exact);
+                assert_true(dtype_load(to, out, (size_t)i) == dtype_load(to, &rounded, 0));
+            }
+            if (from == to) {
+                a.out = in;
+                kt_run(KT_OPS, OP_CAST, 2, &a);
+                assert_memory_equal(in, out, (size_t)n * dtype_size(to));
+            }
+            KT_FREE(in, out);
+        }
+}
+
 // Ties go to even, overflow to infinity, small numbers to subnormals or zero.
 static void cast_rounds_to_nearest_even(void **state) {
     static const struct {
@@ -310,6 +334,7 @@ int main(void) {
         cmocka_unit_test(reduce_on_cpus_takes_more),
         cmocka_unit_test(reduce_reads_unaligned_inputs),
         cmocka_unit_test(cast_matches_ref),
+        cmocka_unit_test(cast_scales),
         cmocka_unit_test(cast_rounds_to_nearest_even),
         cmocka_unit_test(fill_zero_fills_what_it_was_given),
         cmocka_unit_test(busy_takes_the_time_asked_for),

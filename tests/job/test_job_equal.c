@@ -120,6 +120,7 @@ static void everybody_is_local(const struct job_place *p, const struct setting *
 
 static void one_worker_is_local(void **state) {
     everybody_is_local(*state, &(struct setting){"gpt2.json", "bf16", 1}, "");
+    everybody_is_local(*state, &(struct setting){"llama.json", "fp16", 1}, "--set lora.r=4 ");
 }
 
 // Several micro-batches add to one buffer in every topology: gpt2's tied embedding has two uses in each of them, and with so few

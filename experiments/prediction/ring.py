@@ -57,6 +57,19 @@ class Kind:
         members = self.members(rank, ranks)
         return members[(members.index(rank) + 1) % len(members)]
 
+    def sends_first(self, rank, ranks):
+        """Of neighbours: every other rank along the cycle rank, rank + distance, .. from its lowest one (decentral/gossip.c)."""
+        length = ranks // math.gcd(ranks, self.distance)
+        cycle = [(rank + i * self.distance) % ranks for i in range(length)]
+        lowest = cycle.index(min(cycle))
+        return (length - lowest) % length % 2 == 0
+
+    def phases(self, ranks):
+        """How often a transfer's bytes pass one after the other: neighbours send and receive in turn."""
+        if self.pattern != "neighbours":
+            return 1
+        return 2 + ranks // math.gcd(ranks, self.distance) % 2
+
     @property
     def flows_of_rank(self):
         return 1 if self.pattern in ("neighbours", "ring") else self.size - 1
@@ -264,17 +277,26 @@ class Flows:
         ready = self.joined.setdefault((t, k), set())
         ready.add(rank)
         size = plan.sent(k) / kind.flows_of_rank
+        self.open.setdefault((t, rank, k), 2 * kind.flows_of_rank)
         if kind.pattern == "neighbours":
-            to, back = (rank + kind.distance) % plan.ranks, (rank - kind.distance) % plan.ranks
-            pairs = [(rank, to)] * (to in ready) + [(back, rank)] * (back in ready and back != rank)
+            pairs = self._turns(kind, t, rank, k)
         elif kind.pattern == "ring":   # each step of it needs all
             members = kind.members(rank, plan.ranks)
             pairs = [(m, kind.next_of(m, plan.ranks)) for m in members] if all(m in ready for m in members) else []
         else:
             pairs = [pair for p in kind.members(rank, plan.ranks) if p != rank and p in ready for pair in ((rank, p), (p, rank))]
-        self.open.setdefault((t, rank, k), 2 * kind.flows_of_rank)
         for src, dst in pairs:
             self.sim.flow(src, dst, size, self._arrived, t, src, dst, k)
+
+    def _turns(self, kind, t, rank, k):
+        """[(from, to)] of the flow that a rank and its neighbour have both come to: each sends and receives, one after the other."""
+        def sends(r):   # None: r is not there, or through with both
+            left, first = self.open.get((t, r, k)), kind.sends_first(r, self.plan.ranks)
+            return None if left is None else first == (left == 2)
+        to, back = (rank + kind.distance) % self.plan.ranks, (rank - kind.distance) % self.plan.ranks
+        if sends(rank):
+            return [(rank, to)] if sends(to) is False else []
+        return [(back, rank)] if sends(back) else []
 
     def _arrived(self, t, src, dst, k):
         for rank in (src, dst):
@@ -284,6 +306,10 @@ class Flows:
                 del self.open[at]
                 self.sim.waited(rank)
                 self._done(t, rank, k)
+            elif self.plan.tasks[k].pattern == "neighbours":
+                kind = self.plan.kind(k, t)
+                for pair in self._turns(kind, t, rank, k):
+                    self.sim.flow(*pair, self.plan.sent(k) / kind.flows_of_rank, self._arrived, t, *pair, k)
 
     def run(self, first):
         """(Split of the steps from `first` on, words on how)"""
@@ -368,7 +394,8 @@ class Patterns:
         return self.plan.overhead(k) + self.plan.latency(self.plan.kind(k, t))
 
     def work(self, k, t):
-        return self.plan.sent(k) * self.slopes[self.plan.kind(k, t)]
+        kind = self.plan.kind(k, t)
+        return self.plan.sent(k) * self.slopes[kind] * kind.phases(self.plan.ranks)
 
     def run(self, first):
         """As Flows.run."""

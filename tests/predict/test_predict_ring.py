@@ -99,16 +99,22 @@ class Formulas(unittest.TestCase):
         self.step(across.document(), machine, max(COMPUTING + wire, 0.27 + 4 * wire))
 
     def test_neighbours(self):
-        """Both neighbours' models, while forward and backward run."""
-        step = Step(6)
-        moved = [step.add("exchange", "reduce", bytes=10, sent=300_000_000, received=300_000_000, pattern="neighbours", neighbour=i) for i in (0, 1)]
-        step.forward()
-        for u in (3, 2, 1, 0):
-            step.add("backward", "compute", unit=u, micro=0)
-        step.add("mix", "compute", moved, elements=4)
-        self.step(step.document("gossip", distances=[[1, 5]]), made_machine(), COMPUTING)
+        """Both neighbours' models, while forward and backward run. A rank sends and receives in turn: two phases, three in a cycle of three."""
+        def document(ranks, distances):
+            step = Step(ranks)
+            moved = [step.add("exchange", "reduce", bytes=10, sent=100_000_000, received=100_000_000, pattern="neighbours", neighbour=i)
+                     for i in range(len(distances))]
+            step.forward()
+            for u in (3, 2, 1, 0):
+                step.add("backward", "compute", unit=u, micro=0)
+            step.add("mix", "compute", moved, elements=4)
+            return step.document("gossip", distances=[distances])
+        self.step(document(6, [1, 5]), made_machine(), COMPUTING)
         slow = made_machine(network={"bytes_per_second": GB / 4})
-        self.step(step.document("gossip", distances=[[1, 5]]), slow, 2.4)
+        self.step(document(6, [1, 5]), slow, 2 * 2 * 0.4)
+        self.step(document(2, [1]), slow, 2 * 0.4)
+        self.step(document(3, [1]), slow, 3 * 0.4)
+        self.step(document(6, [2]), slow, 3 * 0.4)   # two cycles of three
 
     def test_rounds_of_local_steps(self):
         """With every = 4 three steps of four move nothing."""

@@ -253,28 +253,3 @@ struct collective_call collective_leg(const struct collective_call *c, int rank,
     }
     return leg;
 }
-
-// Every peer of a call receives the same number of bytes.
-struct collective_traffic collective_traffic(const struct collective_call *c, int rank, int size, int group) {
-    int legs = collective_legs(c, size, group);
-    bool sums = c->primitive == COLLECTIVE_REDUCE_SCATTER;
-    struct collective_call last = collective_leg(c, rank, size, group, sums ? legs - 1 : 0);
-    struct collective_plan p = collective_plan_of(&last, rank, size);
-    struct collective_traffic t = {.all = collective_volume(&p), .messages = (uint64_t)(p.size - 1)};
-    if (legs > 1) {
-        uint64_t legs_within = (uint64_t)legs - 1;
-        struct collective_call within = collective_leg(c, rank, size, group, sums ? 0 : 1);
-        struct collective_plan w = collective_plan_of(&within, rank, size);
-        struct collective_volume v = collective_volume(&w);
-        t.across = t.all;
-        t.messages_across = t.messages;
-        t.all.sent += v.sent * legs_within;
-        t.all.received += v.received * legs_within;
-        t.messages += legs_within * (uint64_t)(w.size - 1);
-    } else if (group && size > 1) {
-        t.messages_across = (uint64_t)(size - group);
-        t.across = (struct collective_volume){(size_t)(t.all.sent / t.messages * t.messages_across),
-                                              (size_t)(t.all.received / t.messages * t.messages_across)};
-    }
-    return t;
-}

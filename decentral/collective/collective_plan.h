@@ -174,11 +174,4 @@ struct collective_team collective_across(int rank, int size, int group);
 int collective_legs(const struct collective_call *c, int size, int group);
 struct collective_call collective_leg(const struct collective_call *c, int rank, int size, int group, int k);
 
-// Payload and messages of the whole call; each leg sends one message to each of its peers. across: to other groups.
-struct collective_traffic {
-    struct collective_volume all, across;  // bytes
-    uint64_t messages, messages_across;    // sent
-};
-struct collective_traffic collective_traffic(const struct collective_call *c, int rank, int size, int group);
-
 #endif

@@ -4,32 +4,33 @@
 #include "decentral/zero/zero_state.h"
 #include "shared/core/numbers.h"
 
-// collective_traffic loops over the ranks, and neighbouring units often have equal sizes: of 65,536 ranks it would take
+// collective_volume loops over the ranks, and neighbouring units often have equal sizes: of 65,536 ranks it would take
 // minutes without these.
 #define KNOWN 16
-struct known_traffic {
+struct known_volume {
     struct collective_call call;
-    struct collective_traffic traffic;
+    struct collective_volume volume;
 };
 
 struct zero_tasks {
     const struct zero *z;
     struct step_tasks *t;
-    struct known_traffic known[KNOWN];
+    struct known_volume known[KNOWN];
     int next;  // known entry to replace
 };
 
 // ---------------------------------------------------------------- transfers
-static struct collective_traffic traffic_of(struct zero_tasks *x, const struct collective_call *c) {
+static struct collective_volume volume_of(struct zero_tasks *x, const struct collective_call *c) {
     for (int i = 0; i < KNOWN; i++) {
         const struct collective_call *k = &x->known[i].call;
         if (k->count == c->count && k->primitive == c->primitive && k->team.count == c->team.count &&
             k->team.step == c->team.step && k->stride == c->stride)
-            return x->known[i].traffic;
+            return x->known[i].volume;
     }
-    struct known_traffic *k = &x->known[x->next++ % KNOWN];
-    *k = (struct known_traffic){*c, collective_traffic(c, x->z->source.rank, x->z->source.size, 0)};
-    return k->traffic;
+    const struct collective_plan p = collective_plan_of(c, x->z->source.rank, x->z->source.size);
+    struct known_volume *k = &x->known[x->next++ % KNOWN];
+    *k = (struct known_volume){*c, collective_volume(&p)};
+    return k->volume;
 }
 
 static enum task_pattern pattern_of(const struct zero *z, const struct collective_call *c) {
@@ -43,14 +44,14 @@ struct zero_range {
     int first, count;
 };
 
-// Adds the legs `from` to `to` of a call of all ranks, which are equal, as one task.
+// Adds leg `leg` of a call, and those behind it that are equal, `legs` in all, as one task.
 static void add_legs(struct zero_tasks *x, const struct collective_call *c, int group, int leg, int legs,
                      enum task_stream stream, struct zero_range units) {
     const struct zero *z = x->z;
     const int world = z->source.size, counted = zero_counted_group(&z->opt);
     const bool serial = z->opt.no_overlap;
     const struct collective_call one = collective_leg(c, z->source.rank, world, group, leg);
-    const struct collective_traffic traffic = traffic_of(x, &one);
+    const struct collective_volume volume = volume_of(x, &one);
     const int compute = x->t->last[ON_COMPUTE], members = one.team.count ? one.team.count : world;
     struct step_task *s = step_tasks_add(
         x->t, c->primitive == COLLECTIVE_ALL_GATHER ? TASK_ALL_GATHER : TASK_REDUCE_SCATTER, stream);
@@ -60,11 +61,11 @@ static void add_legs(struct zero_tasks *x, const struct collective_call *c, int 
     s->team = !one.team.count ? TEAM_ALL : one.team.step > 1 ? TEAM_ACROSS : TEAM_WITHIN;
     s->team_size = members;
     s->bytes = (uint64_t)legs * (uint64_t)members * one.count * dtype_size(one.dt);
-    s->moves = (struct task_moves){.sent = (uint64_t)legs * traffic.all.sent,
-                                   .received = (uint64_t)legs * traffic.all.received,
-                                   .messages = (uint64_t)legs * traffic.messages};
+    s->moves = (struct task_moves){.sent = (uint64_t)legs * volume.sent,
+                                   .received = (uint64_t)legs * volume.received,
+                                   .messages = (uint64_t)legs * (uint64_t)(members - 1)};
     struct task_moves *m = &s->moves;
-    // Without legs each peer receives the same number of bytes, and world - counted of the peers are in other groups.
+    // Each peer receives the same number of bytes, and world - counted of the peers are in other groups.
     uint64_t peers = m->messages, others = s->team == TEAM_ACROSS ? peers : (uint64_t)(world - counted);
     if (counted && peers && s->team != TEAM_WITHIN) {
         m->messages_across = others;

@@ -26,7 +26,7 @@ struct step_task *step_tasks_add(struct step_tasks *t, enum task_kind kind, enum
     return s;
 }
 
-// Of the tasks of one stream the last one is enough.
+// The last one of a stream's tasks is enough.
 static void note(const struct step_tasks *t, int *list, uint8_t *count, int task) {
     int i = 0;
     while (i < *count && t->list[list[i]].stream != t->list[task].stream) i++;

@@ -67,7 +67,7 @@ enum task_pattern {
     PATTERN_HOST
 };
 
-// What a rank sends and receives in a task, in bytes; messages that it sends. across: to and from other groups.
+// Bytes that a rank sends and receives in a task; messages that it sends. across: to and from other groups.
 struct task_moves {
     uint64_t sent, received, across_sent, across_received, messages, messages_across;
 };
@@ -122,7 +122,7 @@ struct step_tasks {
     struct task_previous wait_previous;
 };
 
-// What a topology adds to the walk.
+// The hooks add a topology's tasks to the walk.
 struct step_hooks {
     // Weights lie in the slots of a schedule, and `fetch` adds the transfer that brings u's to its slot, whose last use
     // was the task `idle` (-1: none in this step). again: a repeated one (unit_schedule_is_repeat). NULL: each unit's

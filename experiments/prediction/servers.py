@@ -98,6 +98,9 @@ class Shard:
         self.endpoint = star.place.workers + server
         self.thread = Thread(star.simulation, self.endpoint)
         self.keys = {}
+        self.complete = Counter()   # step: keys whose sum is complete
+        self.arrived = Counter()    # (step, worker): keys
+        self.sets = {}              # step: the workers whose gradients count
 
     def add(self, key):
         self.keys[key.index] = KeyState(key, self.star.place.workers)
@@ -239,6 +242,7 @@ class Policy:
         self.staleness = Counter()
         self.pushes = self.dropped = 0
         self.batches, self.taken_at = [0] * star.place.workers, []
+        self.reported = {}         # step: when the last worker that it needs had computed it
 
     # ---- the workers' loop
     def begin(self, worker):
@@ -253,6 +257,8 @@ class Policy:
             worker.end(step)
             worker.plan(step.number + 1)
             return
+        if step.round not in self.star.scheduler.fixed:
+            self.reported[step.round] = self.star.simulation.now
         self.star.scheduler.report(worker, step.round)
         worker.ended = step
         self.go_on(worker)
@@ -261,7 +267,7 @@ class Policy:
         step = worker.ended
         if step and worker.closed >= step.round - self.rule.lag:
             worker.ended = None
-            worker.end(step)
+            worker.end(step, self.reported.get(step.round - self.rule.lag, 0.0))
             worker.plan(step.number + 1)
 
     def closed(self, worker, step):
@@ -285,7 +291,7 @@ class InOrder(Policy):
         shard.answer(state, push.worker)
         if (push.step, push.micro, push.worker) == (state.step, state.micro, state.next):
             self.advance(shard, state)
-        elif not self.star.local(push.worker, push.key.server):
+        elif self.rule.by_units or not self.star.local(push.worker, push.key.server):   # else it stays in the worker's memory
             shard.acknowledge(push, held=True)
 
     def advance(self, shard, state):
@@ -317,7 +323,6 @@ class InOrder(Policy):
         """The step's sum of a key is complete."""
         step = state.step
         state.complete = True
-        shard.complete = getattr(shard, "complete", Counter())
         shard.complete[step] += 1
         if shard.complete[step] == len(shard.keys):
             self.star.scheduler.sum(shard, step)
@@ -353,20 +358,19 @@ class Set(InOrder):
         self.pushes += key.messages
         state.pushed[push.worker] = max(state.pushed[push.worker], push.step + 1)
         shard.acknowledge(push)
-        if push.step < state.step or push.step in shard.__dict__.setdefault("sets", {}):
+        if push.step < state.step or push.step in shard.sets:
             self.dropped += key.messages * star.m
             shard.answer(state, push.worker)
             return
         state.held[push.step, 0, push.worker] = push
         state.ready_of[push.step] = max(state.ready_of.get(push.step, 0.0), push.ready)
-        counts = shard.__dict__.setdefault("counts", Counter())
-        counts[push.step, push.worker] += 1
-        if counts[push.step, push.worker] == len(shard.keys):
+        shard.arrived[push.step, push.worker] += 1
+        if shard.arrived[push.step, push.worker] == len(shard.keys):
             star.scheduler.has_arrived(shard, push.worker, push.step)
 
     def fixed(self, shard, step):
         members = self.star.scheduler.fixed[step]
-        shard.__dict__.setdefault("sets", {})[step] = members
+        shard.sets[step] = members
         for state in shard.keys.values():
             here = [w for w in range(self.star.place.workers) if state.held.pop((step, 0, w), None)]
             self.dropped += sum(w not in members for w in here) * state.key.messages
@@ -378,7 +382,7 @@ class Set(InOrder):
         pass
 
     def may_read(self, state, rank, want):
-        return state.pushed[rank] >= want and state.step >= want or state.step >= want
+        return state.step >= want
 
     def reads(self, state, rank, want):
         state.pushed[rank] = max(state.pushed[rank], state.step)
@@ -478,9 +482,8 @@ class Ringleader(Alone):
     def push(self, shard, state, push):
         state.held[push.worker] = push
         shard.acknowledge(push)
-        counts = shard.__dict__.setdefault("counts", Counter())
-        counts[push.step, push.worker] += 1
-        if counts[push.step, push.worker] < len(shard.keys):
+        shard.arrived[push.step, push.worker] += 1
+        if shard.arrived[push.step, push.worker] < len(shard.keys):
             return
         star = self.star
 

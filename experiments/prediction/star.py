@@ -9,7 +9,8 @@ What a worker computes, pushes and pulls is the dry run's graph of tasks; which 
     shard       one thread: takes a message, adds, updates, answers; what that costs is the machine file's "server"
     scheduler   one thread: reports, sums, decisions, sets, batches of the budget
 
-Links, and cores that ranks share, are network.Simulation's. A worker and a server beside it share memory: their bytes use no link.
+Links, and cores that ranks share, are network.Simulation's. A server has a node of its own, after the workers' nodes, or is on the node of its
+worker, with which it then shares memory: their bytes use no link.
 
 Many keys and ranks
     bundles   A message per key is simulated where a step has at most MESSAGES of them. Else the keys of a unit that one shard has are one
@@ -106,6 +107,7 @@ class Place:
     nodes: list
     machine: object
     devices: dict         # {endpoint: bytes a second} of links of a node's endpoints that are not the machine's
+    width: int = 1        # nodes that one of the simulation's stands for
     share: float = 1.0    # bytes of a connection: those of merged neighbours are added
     effort: float = 1.0   # messages that are simulated one by one, in proportion to MESSAGES
 
@@ -131,15 +133,16 @@ class Place:
             return Place(workers, count, 1, 1, paired, [*nodes, max(nodes) + 1], machine, {}, effort=effort)
         # A node has the links of the ranks that are merged more; the others' device links are as wide as their own.
         told, rate = copy.deepcopy(machine.told), machine.network["bytes_per_second"]
-        told["network"]["bytes_per_second"] = rate * max(m / per_node, q)
+        width = max(1, m // per_node) if paired else max(m // per_node, q)
+        told["network"]["bytes_per_second"] = rate * width
         told["node"]["bytes_per_second"] *= m   # of the scheduler, and of pairs
         told["cores"] = None
         merged = replace(machine, told=told)
         if paired:
-            share = (workers - 1) / workers / ((classes - 1) / classes) if classes > 1 else 1.0
-            return Place(classes, shards, m, q, True, [*range(classes), *range(shards), 0], merged, {}, share, effort)
+            share = (workers - per_node) / workers / ((classes - 1) / classes) if classes > 1 else 1.0
+            return Place(classes, shards, m, q, True, [*range(classes), *range(shards), 0], merged, {}, width, share, effort)
         devices = {**{c: machine.rate * max(1, m / per_node) for c in range(classes)}, **{classes + s: machine.rate * q for s in range(shards)}}
-        return Place(classes, shards, m, q, False, [*range(classes + shards)] + [classes + s for s in range(shards)], merged, devices, effort=effort)
+        return Place(classes, shards, m, q, False, [*range(classes + shards)] + [classes + s for s in range(shards)], merged, devices, width, effort=effort)
 
 
 class Draws:
@@ -305,10 +308,7 @@ class Worker:
         i = star.computing[self.at]
         if step.open[i]:
             return
-        gap = now - self.idle_since
-        wait = min(gap, max(0.0, self.needed - self.idle_since))
-        step.parts["wait"] += wait
-        step.parts["exposed"] += gap - wait
+        self.stood(step, self.needed)
         step.busy = True
         self.simulation.compute(self.endpoint, star.draws.seconds(self.rank, step.number, i), self.computed, step, i, now)
 
@@ -321,11 +321,18 @@ class Worker:
         self.over(step, i)
         self.advance()
 
-    def end(self, step):
-        """The worker's loop has ended a step; plan begins the next one."""
+    def stood(self, step, needed):
+        """Compute was idle until now. Until `needed` not all ranks were ready that it waited for."""
         now = self.simulation.now
-        step.parts["exposed"] += now - self.idle_since
+        wait = min(now - self.idle_since, max(0.0, needed - self.idle_since))
+        step.parts["wait"] += wait
+        step.parts["exposed"] += now - self.idle_since - wait
         self.idle_since = now
+
+    def end(self, step, needed=0.0):
+        """The worker's loop has ended a step; plan begins the next one. needed: when all had computed the step that it waited for."""
+        now = self.simulation.now
+        self.stood(step, needed)
         step.length = now - step.began
         self.done.append(step)
         self.steps.pop(step.number - 1, None)
@@ -473,7 +480,7 @@ class Star:
         self.keys = bundled(document, place)
         self.random = random.Random(draws.seed)
         self._graph()
-        self._channels, self._buckets, self._of_units = {}, {}, {}
+        self._channels, self._of_units = {}, {}
         self.shards = {}
         for k in self.keys:
             at = k.server, k.shard
@@ -506,14 +513,10 @@ class Star:
                 self.after_next[j].append(i)
 
     def keys_of(self, units):
-        """The keys of these units. A bundle belongs to its first unit."""
+        """The keys of these units. A bundle belongs to its first unit, whose gradient completes it: the backward pass ends there."""
         if units not in self._of_units:
-            self._of_units[units] = [k for k in self.keys if self.first_of(k) in units]
+            self._of_units[units] = [k for k in self.keys if k.units[0] in units]
         return self._of_units[units]
-
-    def first_of(self, key):
-        """The unit whose push completes a bundle: the backward pass ends with the first one."""
-        return key.units[0]
 
     # ---- connections
     def local(self, worker, server):
@@ -577,13 +580,14 @@ class Star:
         policy = self.policy
         return Happened([[(s.number, s.began, s.length, s.parts) for s in w.done] for w in self.workers], [w.skipped for w in self.workers],
                         self.scheduler.closes, self.ended, dict(policy.staleness), policy.pushes, policy.dropped,
-                        max(s.thread.seconds for s in self.shards.values()), policy.batches, policy.taken_at, self.simulation.flow_count)
+                        max(s.thread.seconds for s in self.shards.values()), policy.batches, policy.taken_at, self.simulation.flow_count,
+                        [len(members) for members in self.scheduler.fixed.values()])
 
 
 @dataclass
 class Happened:
     """What a simulation has seen. workers: of each the steps (number, began, seconds, parts). closes: when the scheduler closed each step.
-    taken: when each batch of the budget was. staleness: {updates: pushes of keys}."""
+    taken: when each batch of the budget was. sets: how many workers each step had, where some may be late. staleness: {updates: pushes of keys}."""
     workers: list
     skipped: list
     closes: list
@@ -595,11 +599,12 @@ class Happened:
     batches: list
     taken: list
     flows: int
+    sets: list
 
 
 def simulated(document, place, draws, count):
     """In a child process."""
-    network.LEAF = max(1, network.LEAF // place.m)   # as many nodes below a switch as before
+    network.LEAF = max(1, network.LEAF // place.width)   # as many nodes below a switch as before
     return Star(document, place, draws, count).run()
 
 
@@ -609,7 +614,7 @@ def run(document, machine, straggle=None, delay=None, steps=20, seed=1, effort=1
     place = Place.of(document, machine, merges and name in ("sync", "ssp"), merges, effort)
     draws = Draws(document, machine, straggle, delay, seed, place.m)
     messages = 2 * len(bundled(document, place)) * place.workers
-    varies = draws.trouble.drawn or name not in ("sync",)
+    varies = draws.trouble.drawn or name != "sync" or machine.network["share_spread"]
     count = min(steps, max(LEAST_STEPS, int(effort * EFFORT) // messages)) if varies else min(steps, LEAST_STEPS * document.every)
     return network.in_child(simulated, document, place, draws, count), place, draws
 
@@ -636,7 +641,7 @@ def execute(document, machine, straggle, delay, steps, seed, effort=1.0):
         seconds = [b - a for a, b in zip(ends, ends[1:])][warm - 1:] or [s[2] for s in counted]
         if rule.drops:
             parts = scaled(parts, sum(seconds) / len(seconds))
-            rate = 1 / (sum(seconds) / len(seconds)) * rule.needs / document.workers if not rule.grace else None
+            rate = sum(happened.sets) / len(happened.sets) / document.workers / (sum(seconds) / len(seconds))   # of the gradients that count
     mean = sum(seconds) / len(seconds)
     staleness = happened.staleness if rule.alone or rule.lead else None
     if rule.drops and happened.pushes:
@@ -663,7 +668,7 @@ def limit(document, machine, draws, happened, parts, mean):
         of_server[k.server] = of_server.get(k.server, 0) + max(k.bytes, k.pull_bytes) * document.workers / document.every
     whole = sum(parts.values()) or mean
     shares = {"compute": (parts["forward"] + parts["backward"] + parts["optimizer"]) / whole,
-              "worker's link": max(sent, received) / rate / mean,
+              "worker's link": max(sent, received) * min(machine.per_node, document.workers) / rate / mean,
               "server's link": max(of_server.values(), default=0) / rate / mean,
               "server's update": happened.server_seconds / turns / mean}
     if draws.trouble.any and parts["wait"] > 0.25 * whole:

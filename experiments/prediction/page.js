@@ -95,8 +95,9 @@ function answer({side, topology, name, p}) {
 function versus(found) {
   const [a, b] = found;
   if (!b || !a.p.time || !b.p.time || a.p.large || b.p.large) return "";
-  const ratio = a.p.tokens / b.p.tokens, more = ratio >= 1;
-  return Math.abs(ratio - 1) < 0.005 ? ` Both are equally fast.` : ` In tokens a second ${a.name} is ${digits(more ? ratio : 1 / ratio)} times as ${more ? "fast" : "slow"} as ${b.name}.`;
+  const ratio = a.p.tokens / b.p.tokens;
+  if (Math.abs(ratio - 1) < 0.005) return ` Both are equally fast.`;
+  return ratio > 1 ? ` It is ${digits(ratio)} times as fast as ${b.name}.` : ` ${b.name} is ${digits(1 / ratio)} times as fast.`;
 }
 
 // ---------------------------------------------------------------- bars
@@ -231,7 +232,7 @@ function scaleDrawing(every, of, show) {
   const values = every.flatMap(({all}) => all.filter(fits).map(of)), width = Math.max(280, place("scale").clientWidth), top = 12, base = 290;
   let low = Math.min(...values), high = Math.max(...values);
   if (high < 1.3 * low) { low /= 1.15; high *= 1.15; }
-  const marks = powers(low, high, high / low > 300), left = 12 + Math.max(...marks.map((value) => wide(show(value))), 30), right = width - 14 - Math.max(...every.map(({name}) => wide(name, true)));
+  const marks = powers(low, high, high / low > 3000), left = 12 + Math.max(...marks.map((value) => wide(show(value))), 30), right = width - 14 - Math.max(...every.map(({name}) => wide(name, true)));
   const gap = (right - left) / axes.workers.length, x = (i) => left + gap * (i + 0.5), y = (value) => base - 8 - Math.log(value / low) / Math.log(high / low) * (base - top - 16);
   const out = [svg("rect", {class: "here", x: x(chosen.workers) - gap / 2, y: top, width: gap, height: base - top})];
   for (const value of marks) out.push(svg("line", {class: "grid", x1: left, x2: right, y1: y(value), y2: y(value)}), text("tick", left - 8, y(value) + 4, show(value), "end"));

@@ -113,11 +113,11 @@ class Grid:
         return out
 
     def first(self):
-        """{axis: the choice that the page opens with}: a star beside a ring, in the middle of the workers."""
+        """{axis: the choice that the page opens with}: a star with its most servers beside a ring, in the middle of the workers."""
         names = [c.name for c in self.axes["topology"]]
         rings = [i for i, name in enumerate(names) if not is_star(name)]
         ring = names.index("zero:2") if "zero:2" in names else rings[0] if rings else 0
-        return {**dict.fromkeys(AXES, 0), "workers": len(self.axes["workers"]) // 2, "beside": ring}
+        return {**dict.fromkeys(AXES, 0), "workers": len(self.axes["workers"]) // 2, "servers": len(self.axes["servers"]) - 1, "beside": ring}
 
     def key(self, numbers):
         key = 0

@@ -397,7 +397,7 @@ class Worker:
             step = number // star.every
             key = star.keys[index]
             pays = 0 if star.local(self.rank, key.server) else key.push
-            held = sum(size for at, size in self.held_of.items() if at <= (step, unit)) if credits.held and not credits.all else 0
+            held = sum(size for at, size in self.held_of.items() if size and at <= (step, unit)) if credits.held and not credits.all else 0
             if pays and not credits.allow(pays, held):
                 return
             heapq.heappop(self.queue)
@@ -427,8 +427,6 @@ class Worker:
             if was_held:
                 self.credits.held -= pays
                 self.held_of[unit] -= pays
-                if self.held_of[unit] <= 0:
-                    del self.held_of[unit]
         if not was_held if copied else not held:
             self.taken(push)
         self.pump()

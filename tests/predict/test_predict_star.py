@@ -113,6 +113,34 @@ class Synchronous(unittest.TestCase):
         seen = happened(star.star(commit="step"), machine(rate, NOTHING, NOTHING))
         self.assertAlmostEqual(2 * 0.75 * UNITS * size / rate, median(seen), delta=0.02 * median(seen))
 
+    def test_two_units_at_a_time_on_workers(self):
+        """Resident units: pulls for the forward and again for the backward pass, pushes per unit; a server copies what is early, so the
+        workers of one step need not be equally fast. Links: three quarters of M out for pushes, and of the pulls in."""
+        workers, size, rate, star = 4, 1_000_000, 1e7, Star(4, 4, 1_000_000, keys=4)
+        star.tasks = []
+
+        def pull(u, needs, previous=()):
+            return star.add("pull", "pull", needs, previous, unit=u, micro=0, bytes=size, sent=0, received=size * 3 // 4, pattern="servers")
+        pushes = {2: 8, 1: 10, 0: 13}
+        first = [pull(u, (), (pushes[u],)) for u in (0, 1)]                               # 0, 1
+        forward = star.add("forward", "compute", (first[0],), unit=0, micro=0)            # 2
+        third = pull(2, (forward,), (pushes[2],))                                         # 3
+        star.add("forward", "compute", (first[1],), unit=1, micro=0)                      # 4
+        star.add("forward", "compute", (third,), unit=2, micro=0)                         # 5
+        again = None
+        for u in (2, 1, 0):
+            backward = star.add("backward", "compute", () if again is None or u == 1 else (again,), unit=u, micro=0)
+            if u == 2:
+                again = pull(0, (backward,))                                              # 7
+            push = star.add("push", "push", (backward,), unit=u, micro=0, bytes=size, sent=size * 3 // 4, received=0, pattern="servers")
+            if u == 1:
+                star.add("decide", "compute", (), pattern="scheduler")                    # 11
+            self.assertEqual(pushes[u], push)
+        seen = happened(star.star(commit="step"), machine(rate, NOTHING, NOTHING), straggle="1:2")
+        out, back = 0.75 * 3 * size / rate, 0.75 * 4 * size / rate
+        self.assertGreater(median(seen), 0.98 * (out + back) - 0.1)
+        self.assertLess(median(seen), 1.05 * (out + back))
+
     def test_merged_ranks_are_all_ranks(self):
         """The same star rank by rank, and with many ranks as one."""
         from prediction import star

@@ -92,6 +92,8 @@ static void test_what_a_turn_leaves_is_not_gathered_again(void **state) {
     const struct unit_prefetch one = {0}, none = {.bounded = true}, all = {true, INT64_MAX, 0, false};
     expect(&plain, one, 1, LIST(1, 1, 1, 1, 1, 1), LIST(1, 1, 1, 1, 0, 0));
     expect(&plain, one, 3, LIST(1, 1, 3, 3, 3, 3), LIST(3, 3, 3, 3, 0, 0));
+    expect(&plain, one, 700000000, LIST(1, 1, 700000000, 700000000, 700000000, 700000000),
+           LIST(700000000, 700000000, 700000000, 700000000, 0, 0));
     expect(&tied, one, 3, LIST(1, 1, 1, 3, 3, 3), LIST(0, 3, 3, 3, 0, 0));
     expect(&plain, none, 2, LIST(1, 2, 2, 2, 2, 2), LIST(2, 2, 2, 2, 2, 0));
     expect(&plain, all, 1000000000, LIST(1, 1, 1, 1, 1, 1), LIST(0, 0, 0, 0, 0, 0));

@@ -31,7 +31,7 @@ RUNS = {
     "late": ["--topology", "ps:backup:1", "--workers", "2", "--no-weights", "--set", "eval_batches=0"],
     "async": ["--topology", "ps:async", *STAR, *EVALS, "--delay", "0:constant:20", "--delay", "1:constant:20", "--record-arrivals", "--log-updates"],
     "old": ["--topology", "ps:async", "--workers", "2", "--no-weights", "--set", "eval_batches=0", "--set", "parameter_server.max_staleness=0"],
-    "gossip": ["--topology", "gossip", "--workers", "2", "--no-weights", "--set", "eval_batches=0", "--set", "lora.r=2", "--set", "lora.targets=q_proj"],
+    "gossip": ["--topology", "gossip", "--workers", "2", "--set", "eval_batches=0", "--set", "lora.r=2", "--set", "lora.targets=q_proj"],
     "rounds": ["--topology", "zero:0", "--workers", "2", "--no-weights", "--set", "eval_batches=0", "--local-steps", "1",
                "--set", "zero_optimization.reduce_bucket_size=100000"],
     "replay": ["--topology", "ps:async", *STAR, *EVALS, "--replay-arrivals", "async"],

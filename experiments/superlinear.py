@@ -5,7 +5,7 @@
     experiments/superlinear.py -c experiments/recipes/superlinear.json --dry-run --machine dgx-a100
 
 For each number of workers the script asks the program's dry run for the largest micro-batch within memory.device_bytes of the
-configuration, zero:3 (one worker: local), and trains with it. Ranks on one machine share its cores: tokens per second and rank is shown where each
+configuration, zero:3 (one worker: local), asks `starring plan` for its tokens per second, and trains with it. Ranks on one machine share its cores: tokens per second and rank is shown where each
 rank has a core of its own, and tokens per second of CPU time everywhere. CPU time is that of the steps alone: of two runs that differ in
 their steps only. --machine predicts the same ranks on a described machine (predict.py)."""
 import argparse
@@ -79,6 +79,16 @@ def largest_batch(args, workers, limit):
     return low, predicted(args, workers, low)
 
 
+def planned(args, workers, batch, limit):
+    """Tokens per second of one rank by `starring plan`, at its rates."""
+    argv = [args.program, "plan", "-c", args.config, *topology(workers), "--batch", str(batch), "--device-memory", str(limit), "--json"]
+    p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if p.returncode:
+        raise Failed(f"{' '.join(argv)}: exit status {p.returncode}\n{p.stderr.strip()}")
+    plain = [plan for plan in json.loads(p.stdout)["plans"] if {plan["recompute"], plan["offload_optimizer"], plan["offload_param"]} == {"none"}]
+    return plain[0]["tokens_per_second"] / workers
+
+
 def on_machine(args, workers, batch):
     """Seconds of a step by predict.py, or None."""
     if not args.machine:
@@ -110,7 +120,8 @@ def measure(args, folder):
     for workers in args.workers:
         batch, said = largest_batch(args, workers, limit)
         rows.append({"workers": workers, "batch": batch, "tokens": batch * said["seq_len"], "predicted_bytes": said["memory"][0]["predicted_bytes"],
-                     "state_bytes": said["memory"][0]["formula_bytes"], "on_machine": on_machine(args, workers, batch), "runs": [],
+                     "state_bytes": said["memory"][0]["formula_bytes"], "planned_per_second": planned(args, workers, batch, limit),
+                     "on_machine": on_machine(args, workers, batch), "runs": [],
                      "own_cores": workers * threads <= len(os.sched_getaffinity(0))})
     for _ in range(0 if args.dry_run else args.rounds):
         for row in rows:
@@ -124,9 +135,9 @@ def measure(args, folder):
 
 def show(said):
     cell = lambda row, key: (f"{row[key]:,.0f} ({row[key] / said['rows'][0][key]:.2f})" if row[key] and said["rows"][0][key] else "-")
-    head = ["workers", "micro-batch", "tokens", "MiB predicted", "tokens/s and rank", "tokens/s of CPU", *([f"on {said['machine']}"] if said["machine"] else [])]
-    print(tables.text([head] + [[r["workers"], r["batch"], r["tokens"], f"{r['predicted_bytes'] / (1 << 20):.1f}", cell(r, "per_second"),
-                                 cell(r, "per_cpu_second"), *([cell(r, "predicted_per_second")] if said["machine"] else [])] for r in said["rows"]], left=0))
+    head = ["workers", "micro-batch", "tokens", "MiB predicted", "tokens/s and rank: plan", "run", "tokens/s of CPU", *([f"on {said['machine']}"] if said["machine"] else [])]
+    print(tables.text([head] + [[r["workers"], r["batch"], r["tokens"], f"{r['predicted_bytes'] / (1 << 20):.1f}", cell(r, "planned_per_second"),
+                                 cell(r, "per_second"), cell(r, "per_cpu_second"), *([cell(r, "predicted_per_second")] if said["machine"] else [])] for r in said["rows"]], left=0))
     print("\nin parentheses: times the first row's. tokens: of a micro-batch of one rank")
 
 

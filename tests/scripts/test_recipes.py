@@ -21,7 +21,7 @@ from study import plan
 PAGES = os.path.join(TOP, "docs", "experiments")
 RECIPES, STUDIES = "experiments/recipes", "experiments/studies"
 
-SCRIPTS = tuple(f"experiments/{name}.py" for name in ("largest", "netlab", "placement", "superlinear", "underflow"))
+SCRIPTS = tuple(f"experiments/{name}.py" for name in ("largest", "netlab", "placement", "predict", "superlinear", "underflow"))
 
 MIB = 1 << 20
 
@@ -275,12 +275,24 @@ class Figures(Runs):
             last = said["params"]
 
     def test_largest_batches_of_the_superlinear_page(self):
-        shown = {n: (row["micro-batch"], row["predicted (bytes)"]) for n, row in rows("superlinear", "predicted (bytes)").items()}
+        shown = {n: (row["micro-batch"], row["predicted (bytes)"], row["plan: tokens/s and rank"].split()[0])
+                 for n, row in rows("superlinear", "predicted (bytes)").items()}
         argv = next(c for c in commands("superlinear") if c[0].endswith("superlinear.py"))
         p = subprocess.run([sys.executable, *argv, "--dry-run", "--json"], cwd=TOP, capture_output=True, text=True, check=False,
                            env={**os.environ, "STARRING": PROGRAM})
         self.assertEqual(p.returncode, 0, p.stderr)
-        self.assertEqual(shown, {str(r["workers"]): (str(r["batch"]), str(r["predicted_bytes"])) for r in json.loads(p.stdout)["rows"]})
+        self.assertEqual(shown, {str(r["workers"]): (str(r["batch"]), str(r["predicted_bytes"]), f"{r['planned_per_second']:,.0f}")
+                                 for r in json.loads(p.stdout)["rows"]})
+
+    def test_bytes_of_1024_cards(self):
+        shown = re.findall(r"^\| (\S+), (fp32|bf16), (\d+) workers \| (workers|servers|ranks)[^|]* \| ([0-9.]+) \|", text_of("fat-tree"), re.MULTILINE)
+        self.assertEqual(len(shown), 7)
+        for topology, dtype, workers, who, terabytes in shown:
+            said = dry(f"{RECIPES}/fat-tree.json", topology, "--workers", workers, "--dtype", dtype)
+            role = "server" if who == "servers" else "worker"
+            self.assertEqual(terabytes, f"{1e-12 * sum(e['predicted_sent'] for e in said['wire'] if e['role'] == role):.1f}", topology)
+        self.assertEqual(round(128 * 175e9 * 4 * 1e-12, 1), 89.6)
+        self.assertIn(f"GPT-3 ({said['params']:,} parameters)", text_of("fat-tree"))
 
     def test_three_dimensions(self):
         """Drawings and tables of the page are those of its commands."""

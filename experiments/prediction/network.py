@@ -1,10 +1,11 @@
 """A machine's network on SimGrid, flow by flow, and what its ranks compute meanwhile.
 
 `in_child(function, ..)` runs function(..) in a child process, because SimGrid has one engine per process. Inside it, `Simulation` is a clock
-with three verbs, each with a function that is called when it is over:
+with four verbs, each with a function that is called when it is over:
 
     flow(src, dst, bytes, then)        bytes from one endpoint to another; flows share links by max-min fairness (shares=2: one counts as two)
     compute(endpoint, seconds, then)   the endpoint computes; where a machine's ranks share cores, they share them by max-min fairness too
+    spin(endpoint, seconds, then)      so many seconds pass while the endpoint keeps its cores busy, as an injected delay does
     after(seconds, then)               nothing but time
 
 `run()` returns when nothing is under way. One actor waits for all flows at once: an actor per rank would be a thread per rank here.
@@ -251,7 +252,7 @@ class Simulation:
         self.burst = machine.network["burst_seconds"] * machine.rate * scale_latency   # bytes
         self.buckets = {}
         self.waiting_share, self.crowding = cores.get("waiting_share", 0), cores.get("crowding", 1)
-        self.waiting, self.computing = {}, {}   # by a set of cores: transfers that are waited for; threads that compute
+        self.waiting, self.computing, self.spinning = {}, {}, {}   # by a set of cores: transfers that are waited for; threads that compute, that spin
 
     def flow(self, src, dst, size, then, *args, shares=1):
         if size < 1 or src == dst:
@@ -310,22 +311,33 @@ class Simulation:
 
     def compute(self, endpoint, seconds, then, *args):
         core = self.platform.cores[endpoint]
-        if core is not None and self.crowding > 1 and seconds > 0:
+        if core is not None and seconds > 0:
             self._change(self.computing, core, core[2])
-            then, args = functools.partial(self._computed, core, then, args), ()
+            then, args = functools.partial(self._ended, self.computing, core, then, args), ()
         self._compute(endpoint, seconds, core[2] if core else 1, then, *args)
 
-    def _computed(self, core, then, args):
-        self._change(self.computing, core, -core[2])
+    def spin(self, endpoint, seconds, then, *args):
+        """The endpoint computes until a clock has gone on by so many seconds, however much of its cores it gets."""
+        core = self.platform.cores[endpoint]
+        if core is not None and seconds > 0:
+            self._change(self.spinning, core, core[2])
+            then, args = functools.partial(self._ended, self.spinning, core, then, args), ()
+        self.after(seconds, then, *args)
+
+    def _ended(self, counts, core, then, args):
+        self._change(counts, core, -core[2])
         then(*args)
 
     def _change(self, counts, core, change):
         """Counts what uses a set of cores, and sets how many are left to compute with."""
         link, count = core[3], self.machine.cores["count"]
         counts[link.name] = counts.get(link.name, 0) + change
-        crowded = self.computing.get(link.name, 0) > count
-        left = count - self.waiting_share * self.waiting.get(link.name, 0)   # pollers get at most half: they share as others do
-        link.set_bandwidth(WORK * max(count / 2, left) / (self.crowding if crowded else 1))
+        computing, spinning = self.computing.get(link.name, 0), self.spinning.get(link.name, 0)
+        left = max(count / 2, count - self.waiting_share * self.waiting.get(link.name, 0))   # pollers get at most half: they share as others do
+        if spinning:
+            left -= spinning * min(1, left / (computing + spinning))
+        # Nothing computes where nothing is left: any rate will do.
+        link.set_bandwidth(WORK * max(left, 1e-3) / (self.crowding if computing + spinning > count else 1))
 
     def _compute(self, endpoint, seconds, threads, then, *args):
         core = self.platform.cores[endpoint]

@@ -204,9 +204,9 @@ class Flows:
         self.plan, self.steps = plan, steps
         self.sim = network.Simulation(plan.machine, plan.nodes)
         self.drawn = [trouble.step(plan.document.micro_batches) for _ in range(steps)]
-        first = first_of(plan)
-        self.seconds = [[computing_seconds(plan, k, *self.drawn[t], first) if task.computes else None for k, task in enumerate(plan.tasks)]
-                        for t in range(steps)]
+        self.first = first_of(plan)
+        self.seconds = [[computing_seconds(plan, k, factors, 0.0, -1) if task.computes else None for k, task in enumerate(plan.tasks)]
+                        for factors, _ in self.drawn]
         shape = (steps, plan.count, plan.ranks)
         self.start, self.end = np.zeros(shape), np.zeros(shape)   # seconds; a skipped task begins and ends at once
         self.after = [[] for _ in plan.tasks]
@@ -251,13 +251,20 @@ class Flows:
             else:
                 self._join(t, rank, k)
         elif plan.tasks[k].computes:
-            seconds = self.seconds[t][k][rank]
-            if seconds > 0:
-                self.sim.compute(rank, seconds, self._done, t, rank, k)
+            delay = self.drawn[t][1][rank] if k == self.first else 0
+            if delay > 0:
+                self.sim.spin(rank, delay, self._compute, t, rank, k)
             else:
-                self._done(t, rank, k)
+                self._compute(t, rank, k)
         else:
             self.sim.after(plan.seconds[k], self._done, t, rank, k)
+
+    def _compute(self, t, rank, k):
+        seconds = self.seconds[t][k][rank]
+        if seconds > 0:
+            self.sim.compute(rank, seconds, self._done, t, rank, k)
+        else:
+            self._done(t, rank, k)
 
     def _done(self, t, rank, k):
         self.end[t, k, rank] = self.sim.now

@@ -162,6 +162,16 @@ class Formulas(unittest.TestCase):
             outcome = execute(reduced(ranks, 4).document(), made_machine(cores=cores), executor="flows")
             self.assertAlmostEqual(expected, median(outcome), 4)
 
+    def test_a_delay_is_time_of_a_clock(self):
+        """Four ranks on two cores: a delay of each takes as long as it says, and no longer for having half a core; computing takes twice as long."""
+        cores = {"count": 2, "ranks_share": "job"}
+        outcome = execute(reduced(4, 4).document(), made_machine(cores=cores), delay="*:constant:300", executor="flows")
+        self.assertAlmostEqual(0.3 + 2 * COMPUTING, median(outcome), 3)
+        outcome = execute(reduced(4, 4).document(), made_machine(cores=cores), delay="0:constant:300", executor="flows")
+        # Meanwhile the three others have what the spinning one leaves: 1.5 of 2 cores.
+        self.assertGreater(median(outcome), 0.3 + COMPUTING)
+        self.assertLess(median(outcome), 0.3 + 2 * COMPUTING)
+
     def test_polling_takes_cores(self):
         """While a transfer is under way each of two ranks polls with a quarter of a core: computing has 1.5 of 2 cores."""
         cores = {"count": 2, "ranks_share": "job", "waiting_share": 0.25}

@@ -16,3 +16,10 @@ def markdown(rows, left=1):
     head, *body = aligned([[str(cell).replace("|", "\\|") for cell in row] for row in rows], left)
     rule = ["-" * (len(cell) + 2) if i < left else "-" * (len(cell) + 1) + ":" for i, cell in enumerate(head)]
     return "\n".join(["| " + " | ".join(head) + " |", "|" + "|".join(rule) + "|", *("| " + " | ".join(row) + " |" for row in body)])
+
+
+def placed(text, mark, rows):
+    """A page's text with its Markdown table between `<!-- MARK -->` and `<!-- end of MARK -->` made of these rows."""
+    begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
+    before, rest = text.split(begin)
+    return before + begin + markdown(rows) + "\n" + end + rest.split(end)[1]

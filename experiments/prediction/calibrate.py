@@ -25,9 +25,11 @@ from . import machine, shares
 from .cases import MODELS
 
 STEPS, ROUNDS = 25, 3
+CROWD = 3                     # processes a core, where cores are short
 MATMUL = 256                  # a small product between the steps, whose shares are not used
-SHAPED = (("50Mbit", 4), ("200Mbit", 2), ("200Mbit", 4), ("200Mbit", 8), ("1Gbit", 2))
-SIZE = ("--min-bytes", "1M", "--max-bytes", "1M", "--iterations", "15", "--warmup", "4")   # without what the buckets save at first
+SHAPED = ("50Mbit", "200Mbit", "1Gbit")
+EXCHANGING = (2, 4, 8)        # ranks
+SIZES = {1 << 20: ("--iterations", "12", "--warmup", "3"), 4 << 20: ("--iterations", "6", "--warmup", "2")}   # in the links' queues; more than these hold
 SHARING = 4                   # connections on one link
 UNSHAPED = "100Gbit"          # more than this machine moves
 EMBEDDING = {"forward": ("embed_fwd",), "backward": ("embed_bwd",)}
@@ -93,6 +95,14 @@ def units_of(program, model, batch, seq, dtype, cores, layers):
             "begin_seconds": mean(steps, lambda d: d["idle_seconds"])}, rows
 
 
+def crowding(program, model, batch, seq, dtype, cores):
+    """How many times longer than its share of the cores computing takes, while CROWD times as many threads compute as there are cores."""
+    words = [program, "bench", "step", "--model", model, "--batch", str(batch), "--seq", str(seq), "--dtype", dtype, "--threads", "1", "--matmul", str(MATMUL),
+             "--steps", str(STEPS)]
+    few, many = (min(mean(bench(words, count), lambda d: d["step_seconds"] - d["idle_seconds"]) for _ in range(ROUNDS)) for count in (cores, CROWD * cores))
+    return max(1.0, many / CROWD / few)
+
+
 def layers_of(program, model, batch, seq, dtype):
     """Blocks of a model, from the dry run's units."""
     words = [program, "train", "--model", model, "--batch", str(batch), "--seq", str(seq), "--dtype", dtype, "--topology", "zero:1", "--workers", "2",
@@ -155,42 +165,67 @@ def sockets(bandwidth, senders, seconds):
 
 def byte_seconds(bandwidth):
     """What a byte costs the cores, both ends and the kernel's links between them: of two times, so that starting the processes is left out."""
-    (few, least), (many, most) = (min((sockets(bandwidth, 1, seconds) for _ in range(3)), key=lambda found: found[1]) for seconds in (0.4, 2.4))
+    (few, least), (many, most) = (min((sockets(bandwidth, 1, seconds) for _ in range(5)), key=lambda found: found[1]) for seconds in (0.4, 2.4))
     return max(0.0, most - least) / (sum(map(sum, many)) - sum(map(sum, few)))
 
 
-def collectives(program):
-    """(shares of the rate that payload reaches, rows of a table)"""
-    found, shown = [], []
-    for bandwidth, ranks in SHAPED:
-        for row in collective(program, bandwidth, ranks, ["--op", "all_gather,reduce_scatter", *SIZE]):
-            seconds = row["out_of_place"]["seconds"]
-            found.append(row["size"] * (ranks - 1) / ranks / seconds / (rate.parse(bandwidth) / 8))
-            shown.append([f"{row['operation']} of 1 MiB, {ranks} ranks", bandwidth, f"{seconds * 1e3:.2f} ms", f"{found[-1]:.3f} of the rate"])
-    return found, shown
+def waiting_share(program, byte):
+    """The share of a core that a rank uses while it waits for a transfer over MPI, which polls; without what its bytes cost (byte, in seconds)."""
+    ranks, found = 4, []
+    for iterations in (5, 45):
+        before = busy_seconds()
+        row = collective(program, "50Mbit", ranks, ["--op", "all_gather", "--min-bytes", "1M", "--max-bytes", "1M", "--warmup", "3", "--iterations",
+                                                    str(iterations)])[0]
+        found.append((busy_seconds() - before, iterations * (row["out_of_place"]["seconds"] + row["in_place"]["seconds"]), 2 * iterations))
+    (few, short, first), (many, long, last) = found
+    sent = (last - first) * ranks * row["size"] * (ranks - 1) / ranks
+    return max(0.0, (many - few - sent * byte) / (ranks * (long - short)))
+
+
+def exchanges(program):
+    """(share of the rate that payload reaches between two ranks, {bytes: {ranks: {bytes per second: share}}} of several that all send to each
+    other, rows of a table)."""
+    two, several, shown = [], {}, []
+    for size, words in SIZES.items():
+        for bandwidth in SHAPED:
+            for ranks in EXCHANGING:
+                found = []
+                for row in collective(program, bandwidth, ranks, ["--op", "all_gather,reduce_scatter", "--min-bytes", str(size), "--max-bytes", str(size), *words]):
+                    seconds = row["out_of_place"]["seconds"]
+                    found.append(row["size"] * (ranks - 1) / ranks / seconds / (rate.parse(bandwidth) / 8))
+                    shown.append([f"{row['operation']} of {size >> 20} MiB, {ranks} ranks", bandwidth, f"{seconds * 1e3:.1f} ms", f"{found[-1]:.3f} of the rate"])
+                share = round(min(1.0, statistics.fmean(found)), 4)
+                if ranks == 2:
+                    two.append(share)
+                else:
+                    several.setdefault(str(size), {}).setdefault(str(ranks), {})[f"{rate.parse(bandwidth) / 8:.0f}"] = share
+    return statistics.median(two), several, shown
 
 
 def links(program, told):
     """The sections network and cores, and the rows of a table. told: sources, which get theirs."""
-    reached, shown = collectives(program)
+    reached, exchange, shown = exchanges(program)
     small = ["--op", "all_gather", "--min-bytes", "1K", "--max-bytes", "1K", "--iterations", "200"]
     few, many = (collective(program, UNSHAPED, ranks, small)[0]["out_of_place"]["seconds"] for ranks in (2, 8))
     message = max(0.0, (many - few) / 6)
     spread = statistics.median(shares.spread(sockets(bandwidth, SHARING, 0.6)[0]) for bandwidth in ("100Mbit", "300Mbit") for _ in range(3))
-    kernel = byte_seconds("500Mbit")
+    kernel = byte_seconds("1Gbit")
     star = bench([program, "bench", "ps", "--min-bytes", "1M", "--max-bytes", "1M", "--medium", "tcp", "--rounds", "3"])[0]["rows"][0]["star"]["tcp"]
     program_seconds = sum(star["cpu_seconds_per_gb"][role] for role in ("worker", "server")) * 1e-9
-    shown += [["all_gather of 1 KiB, 2 ranks", "none", f"{few * 1e6:.0f} us", ""], ["each message more", "none", f"{message * 1e6:.0f} us", ""],
+    waiting = waiting_share(program, kernel + program_seconds)
+    shown += [["a rank that waits, over MPI", "50Mbit", f"{waiting:.2f} of a core", ""], ["all_gather of 1 KiB, 2 ranks", "none", f"{few * 1e6:.0f} us", ""], ["each message more", "none", f"{message * 1e6:.0f} us", ""],
               [f"shares of {SHARING} connections, sd / mean", "100, 300 Mbit", "", f"{spread:.2f}"],
-              ["a GB, kernel's part", "500Mbit", f"{kernel * 1e9:.2f} s of a core", ""],
+              ["a GB, kernel's part", "1Gbit", f"{kernel * 1e9:.2f} s of a core", ""],
               ["a GB, program's part", "loopback", f"{program_seconds * 1e9:.2f} s of a core", ""]]
-    told["network"] = (f"starring bench collective between network namespaces (netlab), {', '.join(f'{n} ranks at {b}' for b, n in SHAPED)}; "
+    told["network"] = (f"starring bench collective between network namespaces (netlab), {', '.join(map(str, EXCHANGING))} ranks at {', '.join(SHAPED)}; "
                        "share_spread: plain sockets there; burst_seconds: the netlab's")
+    told["node"] = "a rank a node in a lab: these links are not used"
     told["cores"] = "transport: /proc/stat while a plain socket sends over a netlab's link, and cpu_seconds_per_gb of starring bench ps"
     network = {"kind": "switch", "bytes_per_second": rate.parse("1Gbit") / 8, "links_per_node": 1, "latency_seconds": few, "oversubscription": 1,
-               "efficiency": round(min(1.0, statistics.median(reached)), 4), "per_message_seconds": message, "burst_seconds": lab.BURST_MS * 1e-3,
+               "efficiency": reached, "exchange": exchange, "per_message_seconds": message, "burst_seconds": lab.BURST_MS * 1e-3,
                "share_spread": round(spread, 3)}
-    return network, {"count": os.cpu_count(), "ranks_share": "job", "transport_seconds_per_byte": kernel + program_seconds}, shown
+    return network, {"count": os.cpu_count(), "ranks_share": "job", "transport_seconds_per_byte": kernel + program_seconds,
+                     "waiting_share": waiting}, shown
 
 
 # ---------------------------------------------------------------- servers
@@ -234,6 +269,8 @@ def calibrated(program, models, say):
     told["units"] = f"starring bench step, {cores} processes of one thread at once; shares of a unit by starring bench kernels --model"
     say(tables.text([["unit", "micro-batch", "forward", "backward"], *shown]))
     network, shared, shown = links(program, told)
+    shared["crowding"] = crowding(program, *models[-1], cores)
+    shown.append([f"computing, {CROWD} ranks a core", "", f"{shared['crowding']:.2f} of its share", ""])
     say("\n" + tables.text([["link", "rate", "time", "share"], *shown]))
     served = server(program, rows, told)
     say(f"\nserver: sums {served['sum_bytes_per_second'] / 1e9:.1f} GB/s, updates {served['update_elements_per_second'] / 1e9:.2f} elements a ns, "

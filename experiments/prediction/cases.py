@@ -1,7 +1,7 @@
 """The judged runs: what is trained over shaped links, and then predicted. Chosen to cover topologies, ranks, servers, models, bandwidths and
 trouble, before any of them was measured."""
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 # What one worker computes in a micro-batch; --calibrate measures exactly these.
@@ -23,10 +23,12 @@ class Case:
     bandwidth: str
     more: str = ""      # options of `starring train`, as words
     steps: int = 12
+    engine: str = ""    # of a ring: "": Open MPI, which bench collective measures over shaped links as well; tcp: our own
 
     @property
     def name(self):
         words = [self.topology, f"n{self.workers}"] + ([f"s{self.servers}"] if self.servers else []) + [self.model, self.bandwidth]
+        words += [self.engine] if self.engine else []
         return "-".join(words + self.more.replace("--set ", "").replace("--", "").split()).replace(":", "-").replace("/", "-").replace("*", "all")
 
     def words(self):
@@ -34,13 +36,13 @@ class Case:
         model, batch, seq, dtype = MODELS[self.model]
         return ["--topology", self.topology, "--workers", str(self.workers), *(["--servers", str(self.servers)] if self.servers else []),
                 "--model", model, "--batch", str(batch), "--seq", str(seq), "--dtype", dtype,
-                "--set", "data.tokenizer=byte", *([] if self.servers or self.topology.startswith("ps:") else ["--collective", "tcp"]), *self.more.split()]
+                "--set", "data.tokenizer=byte", *(["--collective", self.engine] if self.engine else []), *self.more.split()]
 
 
 NO_CLIP = "--set gradient_clipping=0"
 SMALL = "--set parameter_server.partition_bytes=65536"
 H4, H8 = "--local-steps 4", "--local-steps 8"
-CASES = (
+JUDGED = (
     # Rings.
     Case("ring", "zero:0", 2, 0, "demo", "200Mbit"),
     Case("ring", "zero:0", 4, 0, "demo", "100Mbit", steps=10),
@@ -114,3 +116,6 @@ CASES = (
     Case("async", "ps:async", 4, 2, "demo", "300Mbit", "--set parameter_server.max_lead=1 --delay *:exponential:100", steps=24),
     Case("async", "ps:ringleader", 4, 2, "demo", "300Mbit", steps=16),
 )
+
+# The rings again over our own tcp: no bench measures that between hosts, so nothing is calibrated for it.
+CASES = (*JUDGED, *(replace(case, engine="tcp", family="rings over our tcp") for case in JUDGED if not case.topology.startswith("ps:")))

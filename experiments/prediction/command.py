@@ -84,6 +84,7 @@ def parser(about):
     ap.add_argument("--calibrate", metavar="FILE", help="measure this machine, as root, for some minutes, and write its machine file: of the judged models, or of "
                     "--model with --batch, --seq and --dtype")
     ap.add_argument("--judge", metavar="FILE", help="train what FILE lacks of the judged runs, as root, predict them with --machine, print and keep the errors")
+    ap.add_argument("--published", action="store_true", help="predict what others have published of their machines, and print it beside")
     ap.add_argument("--again", action="store_true", help="with --judge: measure nothing, predict FILE's runs again")
     page = ap.add_argument_group("the page", "One offline file that chooses among the predictions of all combinations of these, and of the rows' options above; "
                                  "with one of those left out, of a few common values. --steps is 10 and --effort 0.05 unless given.")
@@ -180,10 +181,13 @@ def calibrate(options):
     return calibration.run(options.program, options.calibrate, options.model and [(options.model, int(options.batch), int(options.seq), options.dtype)])
 
 
+def published(options):
+    from . import published as table
+    return table.run(options.program)
+
+
 def judge(options):
     from . import judge as judgement
-    if not options.machine:
-        raise CannotPredict("--judge: give --machine FILE, which --calibrate has written here")
     return judgement.run(options.program, options.judge, options.machine, options.again)
 
 
@@ -192,9 +196,9 @@ def run(options):
         alone = [flag for flag, _, _ in LISTS if getattr(options, flag[2:])]
         if alone:
             raise CannotPredict(f"{alone[0]} is of the page: it goes with --html FILE")
-        if options.calibrate or options.judge:
+        if options.calibrate or options.judge or options.published:
             cli.needs("simgrid", "numpy")
-            return calibrate(options) if options.calibrate else judge(options)
+            return calibrate(options) if options.calibrate else judge(options) if options.judge else published(options)
         asked = rows(options)
         for row in asked:
             ask(*row)   # what is refused is refused before anything is simulated, and before packages are missed

@@ -6,6 +6,7 @@ measures what FILE does not have yet, and predicts all of it. A measured run is 
 measurements are judged anew. What is compared: where all ranks wait for each other the median step, with local steps the mean step, else the
 tokens per second, while all workers work; and the mean staleness of asynchronous runs.
 """
+import concurrent.futures
 import datetime
 import functools
 import json
@@ -18,14 +19,16 @@ import time
 import regular
 import tables
 from netlab import formula, lab, train
+from program import TOP
 
 from . import CannotPredict, command
 from .cases import CASES, MODELS
 
-RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "judged.json")   # of docs/experiments/prediction.md
+PAGE = os.path.join(TOP, "docs", "experiments", "prediction.md")   # its tables are those of
+RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "judged.json")
 WARM_UP = 2           # steps that do not count
 LIMIT_SECONDS = 90    # a run that takes longer is ended
-PREDICTED_STEPS = 200
+PREDICTED_STEPS = 60
 TAIL_LINES = 15
 
 
@@ -114,11 +117,11 @@ def measure_all(program, cases, done, keep):
 
 def judged(program, cases, done, machine):
     """The results of the cases that were measured: a list of objects."""
-    out = []
-    for case in cases:
-        if case.name not in done:
-            continue
-        found, expected = done[case.name], predicted(program, case, machine)
+    out, cases = [], [case for case in cases if case.name in done]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:   # each simulation is a process of its own
+        documents = list(pool.map(lambda case: predicted(program, case, machine), cases))
+    for case, expected in zip(cases, documents):
+        found = done[case.name]
         seconds = seconds_of(case, found)
         run = {"name": case.name, "family": case.family, "waits": waits(case), "compared": compared(case), "seconds": seconds,
                "predicted": expected, "error": expected["seconds"] / seconds - 1, "parts": found["parts"]}
@@ -163,44 +166,62 @@ def rows_of_families(runs):
     return lines
 
 
+def read(path):
+    """A results file: date, machine (of --machine), measured {name: measurement}, runs."""
+    if not os.path.exists(path):
+        return {"date": None, "machine": None, "measured": {}, "runs": []}
+    with regular.open_file(path, limit=regular.WHOLE, encoding="utf-8") as f:
+        return json.load(f)
+
+
 def run(program, path, machine, again=False):
-    """predict.py --judge: measures what the file lacks, unless `again`, predicts all, prints and keeps the results. Exit status."""
-    kept = {"date": None, "machine": None, "measured": {}}
-    if os.path.exists(path):
-        with regular.open_file(path, limit=regular.WHOLE, encoding="utf-8") as f:
-            kept = json.load(f)
-    done = kept["measured"]
+    """predict.py --judge: measures what the file lacks, unless `again`, predicts all, prints and keeps the results. machine None: the file's.
+    Exit status."""
+    kept = read(path)
 
     def keep():
         with open(path, "w", encoding="utf-8") as f:
             json.dump(kept, f, indent=1)
             f.write("\n")
     try:
+        kept["machine"] = machine or kept["machine"]
+        if not kept["machine"]:
+            raise CannotPredict("--judge: give --machine FILE, which --calibrate has written here")
         if not again:
             kept["date"] = kept["date"] or datetime.date.today().isoformat()
-            measure_all(program, CASES, done, keep)
-        if not done:
+            measure_all(program, CASES, kept["measured"], keep)
+        if not kept["measured"]:
             raise CannotPredict(f"{path} has no measurement: leave --again out, to measure")
-        with regular.open_file(machine, limit=regular.WHOLE, encoding="utf-8") as f:
-            kept["machine"] = json.load(f)
-        kept["runs"] = judged(program, CASES, done, machine)
+        kept["runs"] = judged(program, CASES, kept["measured"], kept["machine"])
     except (JudgeError, CannotPredict, lab.LabError, OSError) as e:
         print(f"predict.py: error: {e}", file=sys.stderr)
         return 1 if isinstance(e, JudgeError) else 2
     keep()
+    if os.path.realpath(path) == os.path.realpath(RESULTS):
+        rewrite(lambda text: page(text, kept["runs"]))
     print("\n" + tables.text(rows_of_runs(kept["runs"])) + "\n\n" + tables.text(rows_of_families(kept["runs"])).replace("**", ""))
     return 0
+
+
+def page(text, runs):
+    """The page's text with its tables of these runs."""
+    return tables.placed(tables.placed(text, "families", rows_of_families(runs)), "runs", rows_of_runs(runs))
+
+
+def rewrite(change):
+    """Writes PAGE anew, where there is one: change(text) gives its text."""
+    if os.path.exists(PAGE):
+        with open(PAGE, encoding="utf-8") as f:
+            text = f.read()
+        with open(PAGE, "w", encoding="utf-8") as f:
+            f.write(change(text))
 
 
 # ---------------------------------------------------------------- beside a prediction
 @functools.cache
 def results():
-    """The runs of RESULTS; []: there is no such file."""
-    try:
-        with regular.open_file(RESULTS, limit=regular.WHOLE, encoding="utf-8") as f:
-            return json.load(f)["runs"]
-    except OSError:
-        return []
+    """The runs of RESULTS."""
+    return read(RESULTS)["runs"]
 
 
 def error_of(document):

@@ -14,7 +14,8 @@
     node                  devices, bytes_per_second (each way, of a device to others of its node), latency_seconds
     network               kind switch|fat_tree|dragonfly|torus, bytes_per_second (of a node, each way), links_per_node, latency_seconds (one
                           way below one switch), oversubscription, efficiency (payload / rate), per_message_seconds, burst_seconds (a shaped link's
-                          token bucket: so many seconds of its rate pass at once after it was idle)
+                          token bucket: so many seconds of its rate pass at once after it was idle);
+                          exchange {bytes: {ranks: {bytes_per_second: share}}}: of the rate, that so many ranks reach which all send to each other
     server                what a star's server does with bytes: sum_bytes_per_second, update_elements_per_second, threads, reply_seconds
 
 Seconds, bytes and flops are plain numbers. `load` finds a file or a name of machines/; `changed` applies --bandwidth, --latency, --network
@@ -53,7 +54,7 @@ SECTIONS = {
     "network": {"kind": ("words", KINDS), "bytes_per_second": ("number", POSITIVE, None), "links_per_node": ("number", 1, 1),
                 "latency_seconds": ("number", 0, 0), "oversubscription": ("number", 1, 1), "efficiency": ("number", POSITIVE, 1),
                 "per_message_seconds": ("number", 0, 0), "burst_seconds": ("number", 0, 0),
-                "share_spread": ("number", 0, 0)},
+                "share_spread": ("number", 0, 0), "exchange": ("map",)},
     "server": {"sum_bytes_per_second": ("number", POSITIVE, None), "update_elements_per_second": ("number", POSITIVE, None),
                "threads": ("number", 1, 1), "reply_seconds": ("number", 0, 0)},
 }
@@ -86,6 +87,17 @@ class Machine:
         """Payload bytes per second of a node's network, each way."""
         return self.network["bytes_per_second"] * self.network["efficiency"]
 
+    def stretch(self, ranks, size):
+        """How many times longer an exchange of `size` bytes takes where `ranks` ranks send to each other at once, than between two: by
+        network.exchange, with sizes, ranks and rates interpolated on a logarithmic scale, its ends beyond them."""
+        if not self.network.get("exchange") or ranks <= 2 or size <= 0:
+            return 1.0
+        two = self.network["efficiency"]
+
+        def of_size(by_ranks):
+            return interpolated({2: two, **{count: interpolated(by_rate, self.network["bytes_per_second"]) for count, by_rate in by_ranks.items()}}, ranks)
+        return max(1.0, two / interpolated({one: of_size(by_ranks) for one, by_ranks in self.network["exchange"].items()}, size))
+
     @property
     def threads(self):
         """Threads that a rank's computing was measured with."""
@@ -95,6 +107,15 @@ class Machine:
         """The number of the set of cores that this node's ranks share; None: each rank has what it needs."""
         share = self.cores and self.cores.get("ranks_share")
         return None if not share else 0 if share == "job" else node
+
+
+def interpolated(table, at):
+    """The value at `at` of {number: value}, on a logarithmic scale between its numbers; that of its ends beyond them."""
+    points, x = sorted((math.log(float(number)), value) for number, value in table.items()), math.log(at)
+    for (x0, y0), (x1, y1) in zip(points, points[1:]):
+        if x <= x1:
+            return y0 + (y1 - y0) * max(0.0, x - x0) / (x1 - x0)
+    return points[-1][1]
 
 
 def is_number(value):

@@ -151,6 +151,10 @@ class Plan:
             return task.sent
         return task.bytes * (2 if task.task == "all_reduce" else 1) * (self.ranks - 1) / self.ranks
 
+    def stretched(self, k, kind):
+        """Bytes that a rank sends, as many more as an exchange of several ranks over a network is slower than one of two."""
+        return self.sent(k) * (self.machine.stretch(kind.size, self.tasks[k].bytes) if kind.pattern == "all_to_all" and not self.inside(kind) else 1.0)
+
     def overhead(self, k):
         """Seconds of transfer k that no bandwidth makes shorter, beside one way's latency: its messages, and the other ways of a ring."""
         task = self.tasks[k]
@@ -283,7 +287,7 @@ class Flows:
         plan, kind = self.plan, self.plan.kind(k, t)
         ready = self.joined.setdefault((t, k), set())
         ready.add(rank)
-        size = plan.sent(k) / kind.flows_of_rank
+        size = plan.stretched(k, kind) / kind.flows_of_rank
         self.open.setdefault((t, rank, k), 2 * kind.flows_of_rank)
         if kind.pattern == "neighbours":
             pairs = self._turns(kind, t, rank, k)
@@ -402,7 +406,7 @@ class Patterns:
 
     def work(self, k, t):
         kind = self.plan.kind(k, t)
-        return self.plan.sent(k) * self.slopes[kind] * kind.phases(self.plan.ranks)
+        return self.plan.stretched(k, kind) * self.slopes[kind] * kind.phases(self.plan.ranks)
 
     def run(self, first):
         """As Flows.run."""

@@ -1,0 +1,74 @@
+"""Published times of other programs at their own machines, beside what predict.py says of the same step here: published.json.
+
+A row's efficiency (of the datasheet's rate, forward and backward of a step) is from figures of other models than the row's own, so that nothing of
+the row is in its prediction. What needs tensor or pipeline parallelism has no row: this program does not have them; `refused` says so.
+"""
+import copy
+import json
+import os
+import tempfile
+
+import regular
+import tables
+
+from . import command, judge, machine
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+ROWS = os.path.join(FOLDER, "published.json")
+
+
+def read():
+    with regular.open_file(ROWS, limit=regular.WHOLE, encoding="utf-8") as f:
+        return json.load(f)
+
+
+def described(row, folder):
+    """The path of the row's machine with the row's efficiency, written to the folder."""
+    told = copy.deepcopy(machine.load(row["machine"]).told)
+    told["device"]["efficiency"]["product"] = row["efficiency"]
+    path = os.path.join(folder, "machine.json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(told, f)
+    return path
+
+
+def predicted(program, row, folder):
+    """The document (result.py) of one row."""
+    words = [os.path.join(FOLDER, word) if word.startswith("models/") else word for word in row["words"]]
+    options = command.parser("").parse_args([*words, "--machine", described(row, folder), "--program", program])
+    return command.predict(options, options.topology[0])
+
+
+def lines(rows):
+    """Of a table: published beside predicted."""
+    out = [["published", "machine", "GPUs", "step", "predicted", "error", "of it computing", "exposed", "efficiency of", "why it misses"]]
+    for row in rows:
+        found = row["predicted"]
+        out.append([row["name"], row["machine"], row["words"][row["words"].index("--workers") + 1], f"{row['step_seconds']:.3g} s", f"{found['seconds']:.3g} s",
+                    f"{100 * (found['seconds'] / row['step_seconds'] - 1):+.0f}%", f"{found['computing']:.3g} s", f"{found['exposed']:.3g} s",
+                    row["efficiency_of"], row["why"]])
+    return out
+
+
+def page(text):
+    """The page's text with its table of the stored rows."""
+    return tables.placed(text, "published", lines(read()["rows"]))
+
+
+def run(program):
+    """predict.py --published: predicts all rows, prints the table and keeps the figures. Exit status."""
+    told = read()
+    with tempfile.TemporaryDirectory() as folder:
+        for row in told["rows"]:
+            document = predicted(program, row, folder)
+            parts = document["parts"]
+            row["predicted"] = {"seconds": document["step_seconds"]["median"], "computing": parts["forward"] + parts["backward"] + parts["optimizer"],
+                                "exposed": parts["exposed"] + parts["wait"]}
+    with open(ROWS, "w", encoding="utf-8") as f:
+        json.dump(told, f, indent=1)
+        f.write("\n")
+    judge.rewrite(page)
+    print(tables.text(lines(told["rows"])))
+    for refused in told["refused"]:
+        print(f"\nnot predicted: {refused['what']}: {refused['why']}")
+    return 0

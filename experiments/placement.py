@@ -73,7 +73,7 @@ def strides(options, order=None):
 
 
 def coordinates(options):
-    """Of each rank, {axis: its position}, and its node."""
+    """{axis: position, "rank", "node"} of each rank."""
     along, ranks = strides(options), options.tensor * options.pipe * options.data
     return [{axis: rank // along[axis] % getattr(options, axis) for axis in AXES} | {"rank": rank, "node": rank // options.per_node} for rank in range(ranks)]
 
@@ -112,7 +112,7 @@ def drawing(options):
 # ---------------------------------------------------------------- what a rank holds and sends
 @dataclass
 class Model:
-    """What the dry run says: elements and flops per unit; bytes per element of each class, and sent per element, of a data-parallel rank."""
+    """The dry run's figures: elements and flops per unit; bytes per element of each class, and sent per element, of a data-parallel rank."""
     params: int
     units: tuple
     hidden: int
@@ -143,7 +143,7 @@ def ask(options):
 
 
 def stages(options, model):
-    """Of each stage: (blocks, has the embedding, has the head)."""
+    """(blocks, has the embedding, has the head) of each stage."""
     blocks, extra = len(model.units) - 2, 2 if options.stages == "units" else 0
     if (blocks + extra) % options.pipe:
         raise CannotPredict(f"{blocks} blocks{' and embedding and head' if extra else ''} do not divide into --pipe {options.pipe} equal stages"
@@ -154,7 +154,7 @@ def stages(options, model):
 
 
 def elements(options, model, stage):
-    """Of one rank of a stage. Tensor ranks share matrices and the biases of their columns; norms and the biases of the sums are whole in each (6 h of
+    """The elements of one rank of a stage. Tensor ranks share matrices and the biases of their columns; norms and the biases of the sums are whole in each (6 h of
     a block), and so are positions. The tied head of the last stage is a copy of the embedding's words."""
     blocks, first, last = stage
     whole = 6 * model.hidden
@@ -197,7 +197,7 @@ def traffic(options, model, stage, n, micro_batches):
 
 
 def seconds(options, sent, order=None):
-    """Of each axis, at the links' rates: within the node, and over the node's link, which all its groups use at once."""
+    """{axis: seconds} at the links' rates: within the node, and over the node's link, which all its groups use at once."""
     along, found = strides(options, order), {}
     for axis in AXES:
         k = members(options, axis, along)

@@ -1,4 +1,4 @@
-"""What a simulated star queues: the jobs of a thread, the messages of a connection."""
+"""Queues of a simulated star: the jobs of a thread, the messages of a connection."""
 from collections import deque
 
 

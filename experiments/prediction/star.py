@@ -163,12 +163,15 @@ class Draws:
         return self.steps[number]
 
     def seconds(self, rank, step, i):
-        """Of task i of the rank's step. A delay is before the first unit's forward pass, when its weights are there."""
+        """Of task i of the rank's step."""
         task = self.tasks[i]
         if task.task not in ("forward", "backward"):
             return self.whole[i]
-        factors, delays = self._step(step)
-        return self.whole[i] * factors[task.micro or 0][rank] + (delays[rank] if i == self.first else 0.0)
+        return self.whole[i] * self._step(step)[0][task.micro or 0][rank]
+
+    def delay(self, rank, step, i):
+        """By the clock, before task i: before the first unit's forward pass, when its weights are there."""
+        return self._step(step)[1][rank] if i == self.first else 0.0
 
 
 # ---------------------------------------------------------------- credits
@@ -310,7 +313,17 @@ class Worker:
             return
         self.stood(step, self.needed)
         step.busy = True
-        self.simulation.compute(self.endpoint, star.draws.seconds(self.rank, step.number, i), self.computed, step, i, now)
+        delay = star.draws.delay(self.rank, step.number, i)
+        if delay <= 0:
+            self.compute(step, i, now)
+            return
+        # It lasts as long as the clock says, and takes its share of cores from others meanwhile.
+        count = (star.place.machine.cores or {}).get("count", math.inf)
+        self.simulation.compute(self.endpoint, delay * min(1.0, count / star.place.workers), lambda: None)
+        self.simulation.after(delay, self.compute, step, i, now)
+
+    def compute(self, step, i, since):
+        self.simulation.compute(self.endpoint, self.star.draws.seconds(self.rank, step.number, i), self.computed, step, i, since)
 
     def computed(self, step, i, since):
         step.busy = False

@@ -164,7 +164,7 @@ def sockets(bandwidth, senders, seconds):
 
 
 def byte_seconds(bandwidth):
-    """What a byte costs the cores, both ends and the kernel's links between them: of two times, so that starting the processes is left out."""
+    """CPU seconds of a byte, both ends and the kernel's links between them: of two times, so that starting the processes is left out."""
     (few, least), (many, most) = (min((sockets(bandwidth, 1, seconds) for _ in range(5)), key=lambda found: found[1]) for seconds in (0.4, 2.4))
     return max(0.0, most - least) / (sum(map(sum, many)) - sum(map(sum, few)))
 

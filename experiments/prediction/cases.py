@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, replace
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-# What one worker computes in a micro-batch; --calibrate measures exactly these.
+# The computing of one worker in a micro-batch; --calibrate measures exactly these.
 MODELS = {
     "tiny": ("tiny", 8, 64, "bf16"),
     "demo": ("demo", 4, 128, "bf16"),

@@ -3,7 +3,7 @@
     predict.py --calibrate CAL.json; predict.py --judge FILE --machine CAL.json
 
 measures what FILE does not have yet, and predicts all of it. A measured run is not measured again: with another model of the network the same
-measurements are judged anew. What is compared: where all ranks wait for each other the median step, with local steps the mean step, else the
+measurements are judged anew. The compared figure: where all ranks wait for each other the median step, with local steps the mean step, else the
 tokens per second, while all workers work; and the mean staleness of asynchronous runs.
 """
 import concurrent.futures
@@ -48,7 +48,7 @@ def words_of_run(program, case, directory):
 
 
 def measured(program, case):
-    """What one run over a lab took: a JSON object."""
+    """A run over a lab, measured: a JSON object."""
     with tempfile.TemporaryDirectory() as folder:
         directory, log = os.path.join(folder, "run"), os.path.join(folder, "log")
         with open(log, "wb") as f:
@@ -88,7 +88,7 @@ def seconds_of(case, found):
 
 
 def predicted(program, case, machine):
-    """What is kept of a prediction: seconds of a step, quantiles, parts, limit, staleness."""
+    """A prediction's figures that are kept: seconds of a step, quantiles, parts, limit, staleness."""
     known, more, words = [], [], case.words()
     own = ("--topology", "--workers", "--servers", "--set", *(flag for flag, _, _ in command.PASSED))
     for flag, value in zip(words[::2], words[1::2]):
@@ -225,7 +225,7 @@ def results():
 
 
 def error_of(document):
-    """Of command.predict: the judged error of predictions like this one; None: nothing like it was judged. Alike are those that wait for all, with
+    """For command.predict: the judged error of predictions like this one; None: nothing like it was judged. Alike are those that wait for all, with
     and without servers, and those that do not."""
     topology = document["configuration"]["topology"]
     star = topology.startswith("ps:")

@@ -212,7 +212,7 @@ def load(name):
 
 
 def bytes_per_second(words):
-    """Of "10gbit", "1.6Tbit/s" (bits) or "900GB/s" (bytes, with /s)."""
+    """A rate of words: "10gbit", "1.6Tbit/s" (bits) or "900GB/s" (bytes, with /s)."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]b)/s\s*", words, re.I)
     if match and match.group(2)[1] == "B":
         number = float(match.group(1)) * BYTES_PER_SECOND[match.group(2).lower()]
@@ -226,7 +226,7 @@ def bytes_per_second(words):
 
 
 def seconds(words):
-    """Of "5us", "0.5ms"."""
+    """Seconds of words: "5us", "0.5ms"."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|ms|us|µs|ns)\s*", words)
     if not match:
         raise CannotPredict(f"--latency {words!r}: expected a time with its unit, as 5us, 0.5ms or 800ns")

@@ -1,7 +1,7 @@
 """Published times of other programs at their own machines, beside what predict.py says of the same step here: published.json.
 
 A row's efficiency (of the datasheet's rate, forward and backward of a step) is from figures of other models than the row's own, so that nothing of
-the row is in its prediction. What needs tensor or pipeline parallelism has no row: this program does not have them; `refused` says so.
+the row is in its prediction. A figure that needs tensor or pipeline parallelism has no row: this program does not have them; `refused` says so.
 """
 import copy
 import json
@@ -40,7 +40,7 @@ def predicted(program, row, folder):
 
 
 def lines(rows):
-    """Of a table: published beside predicted."""
+    """The rows of a table: published beside predicted."""
     out = [["published", "machine", "GPUs", "step", "predicted", "error", "of it computing", "exposed", "efficiency of", "why it misses"]]
     for row in rows:
         found = row["predicted"]

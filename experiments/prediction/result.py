@@ -1,4 +1,4 @@
-"""What a prediction says: `Outcome` is what an executor (ring.py, star.py) hands over, `document` makes the JSON of it, `table` the table.
+"""A prediction's figures: `Outcome` is what an executor (ring.py, star.py) hands over, `document` makes the JSON of it, `table` the table.
 
     configuration   topology, workers, servers, model, dtype, micro_batch_size, micro_batches, seq_len, machine, network, straggler, steps, how
     memory          per role, of the rank that needs most: predicted_bytes, parts {class: bytes}, formula, formula_bytes

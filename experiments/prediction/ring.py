@@ -58,7 +58,7 @@ class Kind:
         return members[(members.index(rank) + 1) % len(members)]
 
     def sends_first(self, rank, ranks):
-        """Of neighbours: every other rank along the cycle rank, rank + distance, .. from its lowest one (decentral/gossip.c)."""
+        """For neighbours: every other rank along the cycle rank, rank + distance, .. from its lowest one (decentral/gossip.c)."""
         length = ranks // math.gcd(ranks, self.distance)
         cycle = [(rank + i * self.distance) % ranks for i in range(length)]
         lowest = cycle.index(min(cycle))

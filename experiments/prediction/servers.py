@@ -76,7 +76,7 @@ class Push:
 
 
 class KeyState:
-    """What a shard knows of a key."""
+    """A key, as its shard knows it."""
 
     def __init__(self, key, workers):
         self.key, self.step, self.version = key, 0, 0
@@ -235,7 +235,7 @@ class Scheduler:
 
 # ---------------------------------------------------------------- consistencies
 class Policy:
-    """What all consistencies share."""
+    """The rules that all consistencies share."""
 
     def __init__(self, star):
         self.star, self.rule = star, star.rule

@@ -40,7 +40,7 @@ LEAST_STEPS = 5 + result.WARM_UP
 
 
 class Costs:
-    """What the machine file says of messages and servers, in seconds; zeros where it says nothing."""
+    """The machine file's figures of messages and servers, in seconds; zeros where it says nothing."""
 
     def __init__(self, machine):
         def of(section, key, default=0.0):
@@ -55,7 +55,7 @@ class Costs:
 # ---------------------------------------------------------------- what is simulated
 @dataclass
 class Key:
-    """What one message moves: a key, or those that one shard has of a unit or of neighbours. Bytes of one worker."""
+    """The content of one message: a key, or those that one shard has of a unit or of neighbours. Bytes of one worker."""
     index: int
     units: tuple
     push: float
@@ -163,7 +163,7 @@ class Draws:
         return self.steps[number]
 
     def seconds(self, rank, step, i):
-        """Of task i of the rank's step."""
+        """The time of task i of the rank's step."""
         task = self.tasks[i]
         if task.task not in ("forward", "backward"):
             return self.whole[i]
@@ -504,7 +504,7 @@ class Star:
         self.running, self.ended = place.workers, 0.0
 
     def _graph(self):
-        """Who follows whom. asks: of each pull the push that asks for it, None where it asks by itself; wants: how many steps after its own
+        """The order of tasks. asks: of each pull the push that asks for it, None where it asks by itself; wants: how many steps after its own
         a pull's weights are."""
         tasks = self.tasks
         self.computing = [i for i, t in enumerate(tasks) if t.computes]
@@ -597,7 +597,7 @@ class Star:
 
 @dataclass
 class Happened:
-    """What a simulation has seen. workers: of each the steps (number, began, seconds, parts). closes: when the scheduler closed each step.
+    """The record of a simulation. workers: of each the steps (number, began, seconds, parts). closes: when the scheduler closed each step.
     taken: when each batch of the budget was. sets: how many workers each step had, where some may be late. staleness: {updates: pushes of keys}."""
     workers: list
     skipped: list
@@ -670,7 +670,7 @@ def scaled(parts, mean):
 
 
 def limit(document, machine, draws, happened, parts, mean):
-    """What a faster step would need: the busiest of the job's resources."""
+    """The limit of a step: the busiest of the job's resources."""
     sent = sum(k.bytes for k in document.keys) / document.every
     received = sum(k.pull_bytes for k in document.keys) / document.every
     rate, turns = machine.rate, max(1, len(happened.closes) or len(happened.taken) / document.workers)

@@ -82,7 +82,7 @@ class Lora(Runs):
             with self.subTest(words):
                 self.assertIn(said, self.train("rest", *resume, *words, status=None).stderr)
         self.assertIn("is of another run", self.train("rest", *resume, lora=[], status=2).stderr)
-        # Of files: another base with the same shapes.
+        # A base in files: another one with the same shapes.
         self.run_it("train", *SMALL, *NO_EVALS, "--topology", "local", "--steps", "1", "--quiet", "--out", "a", "--force")
         self.run_it("train", *SMALL, *NO_EVALS, "--topology", "local", "--steps", "2", "--quiet", "--out", "b", "--force")
         self.train("half", *NO_EVALS, "--model", "a/weights", "--checkpoint-every", "3", "--topology", "zero:1", steps=3)

@@ -335,9 +335,8 @@ class Simulation:
         computing, spinning = self.computing.get(link.name, 0), self.spinning.get(link.name, 0)
         left = max(count / 2, count - self.waiting_share * self.waiting.get(link.name, 0))   # pollers get at most half: they share as others do
         if spinning:
-            left -= spinning * min(1, left / (computing + spinning))
-        # Nothing computes where nothing is left: any rate will do.
-        link.set_bandwidth(WORK * max(left, 1e-3) / (self.crowding if computing + spinning > count else 1))
+            left -= spinning * min(1, left / (max(1, computing) + spinning))   # where none computes, the transport still does
+        link.set_bandwidth(WORK * left / (self.crowding if computing + spinning > count else 1))
 
     def _compute(self, endpoint, seconds, threads, then, *args):
         core = self.platform.cores[endpoint]

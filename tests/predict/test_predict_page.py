@@ -20,15 +20,15 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 PYTHON = next((p for p in (sys.executable, "/usr/bin/python3") if os.path.exists(p) and
                subprocess.run([p, "-c", "import simgrid, jinja2, pandas"], capture_output=True, check=False).returncode == 0), None)
 MACHINE = "small"   # dgx-a100 with devices that demo's zero:0 does not fit
-AXES = {"model": ["tiny", "demo"], "network": ["100gbe", "ib400-fat-tree-4:1"], "straggler": ["none", "one-2x"],
+AXES = {"model": ["tiny", "demo"], "network": ["100gbe", "ib400-fat-tree-4:1"], "straggler": ["none", "exponential"],
         "topology": ["ps:sync", "ps:async", "ps:backup:2", "zero:0", "zero:2"], "workers": ["2", "4"], "servers": ["1", "N"]}
 LISTS = {"model": "--models", "network": "--networks", "straggler": "--stragglers", "workers": "--workers", "servers": "--servers"}
 SHARED = ["--machine", "small.json", "--per-node", "1", "--steps", "6", "--effort", "0.2", "--seq", "512", "--batch", "2"]
 OF_A_CHOICE = {"100gbe": ["--bandwidth", "100gbit", "--latency", "50us"], "ib400-fat-tree-4:1": ["--bandwidth", "400gbit", "--latency", "20us", "--network", "fat_tree:4:1"],
-               "none": [], "one-2x": ["--straggle", "0:2"]}
+               "none": [], "exponential": ["--delay", "*:exponential:20"]}
 CHOICES = [   # those that are compared with predict.py --json
     {"topology": "ps:sync", "beside": "zero:2", "workers": "4", "servers": "1"},
-    {"topology": "ps:async", "beside": "ps:backup:2", "workers": "4", "servers": "N", "straggler": "one-2x"},
+    {"topology": "ps:async", "beside": "ps:backup:2", "workers": "4", "servers": "N", "straggler": "exponential"},
     {"topology": "zero:2", "beside": "zero:0", "workers": "2", "network": "ib400-fat-tree-4:1"},
     {"topology": "zero:0", "beside": "ps:backup:2", "workers": "2", "model": "demo"},   # too large, and refused
 ]
@@ -155,6 +155,8 @@ class Page(Pages):
                 self.assertTrue(shows(text, expected[name]), (choice, name, text, expected[name]))
                 compared += 1
         self.assertGreater(compared, 150)
+        late = {name: float(value) for name, value, _ in walked[1]["figures"] if name in ("a.p5", "a.median", "a.p95", "a.p99")}
+        self.assertEqual(len(set(late.values())), 4, late)   # each is another number, so none stands in another's place
         star = walked[0]["figures"]
         self.assertEqual({name for name, _, _ in star if name.endswith(".formula_bytes")}, {"a.worker.formula_bytes", "a.server.formula_bytes", "b.worker.formula_bytes"})
 

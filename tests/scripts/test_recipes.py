@@ -20,6 +20,7 @@ from study import plan
 
 PAGES = os.path.join(TOP, "docs", "experiments")
 RECIPES, STUDIES = "experiments/recipes", "experiments/studies"
+JUDGED = "experiments/prediction/judged.json"   # stored runs, which take the place of a recipe on their page
 
 SCRIPTS = tuple(f"experiments/{name}.py" for name in ("largest", "netlab", "placement", "predict", "superlinear", "underflow"))
 
@@ -43,7 +44,7 @@ def commands(name):
 
 def recipes(name):
     """The JSON files that the commands of a page name."""
-    return {w for command in commands(name) for w in command if w.startswith((RECIPES + "/", STUDIES + "/"))}
+    return {w for command in commands(name) for w in command if w.startswith((RECIPES + "/", STUDIES + "/")) or w == JUDGED}
 
 
 def run(*argv):

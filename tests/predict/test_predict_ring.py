@@ -204,8 +204,26 @@ def all_to_all(machine, nodes):
     return simulation.run(begin), len(arrived)
 
 
+def bytes_beside_spinners(machine):
+    """When a flow of 10 MB ends, beside four endpoints that spin. Inside a child process."""
+    from prediction import network
+    simulation, ended = network.Simulation(machine, range(4)), []
+
+    def begin():
+        for i in range(4):
+            simulation.spin(i, 2.0, lambda: None)
+        simulation.flow(0, 1, 1e7, lambda: ended.append(simulation.now))
+    simulation.run(begin)
+    return ended[0]
+
+
 @needs_simgrid
 class Platforms(unittest.TestCase):
+    def test_spinners_leave_bytes_their_share(self):
+        from prediction import network
+        machine = made_machine(cores={"count": 2, "ranks_share": "job", "transport_seconds_per_byte": 1e-8})
+        self.assertAlmostEqual(0.25, network.in_child(bytes_beside_spinners, machine), 2)   # 0.1 s of a core, with a fifth of two
+
     def test_any_endpoints_on_any_nodes(self):
         """Nodes with one endpoint beside nodes with several, and numbers of nodes that no shape has."""
         from prediction import network

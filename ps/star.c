@@ -124,7 +124,7 @@ static int listed_keys(const struct config *c, const struct layout *l, struct sh
     return cut.keys <= STEP_TASKS_LISTED && !(*m = shard_map_of(c, l)) ? -1 : 0;
 }
 
-// What a worker's own server has of each unit moves in shared memory.
+// A worker's own server holds a part of each unit, which moves in shared memory.
 static void take_local(const struct config *c, const struct shard_map *m, int rank, struct step_tasks *t) {
     for (struct step_task *s = t->list; s < t->list + t->count; s++) {
         if (s->kind != TASK_PUSH && s->kind != TASK_PULL) continue;

@@ -179,7 +179,7 @@ static int check_options(const struct zero_options *o) {
     if (o->offload.params && (zero_policy_of(o->stage)->weights != RESIDENT_SHARD || !o->offload.optimizer ||
                               (o->offload.ratio > 0 && o->offload.ratio < 1)))
         return fail("zero:%d: offload_param needs stage 3, and all of offload_optimizer", o->stage);
-    // What LoRA freezes is not in what these two know.
+    // hpZ and offloaded parameters know no frozen weights.
     if (o->layout->model && (zero_hpz(o) || o->offload.params))
         return fail(
             "%s: it is about weights that are trained, and with LoRA nearly all are frozen, 1/N of them on each rank: leave it "

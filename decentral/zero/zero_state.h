@@ -65,7 +65,7 @@ struct zero_slot {
     uint64_t idle_at, move;  // ids of the timeline: the mark at a weight slot's idle, the last transfer
 };
 
-// What LoRA freezes, sharded in stage 3. Its units are those of layout->rest.
+// Frozen weights (LoRA), sharded in stage 3. Its units are those of layout->rest.
 struct zero_frozen {
     struct unit_schedule schedule;
     struct zero_slot *slots;  // (unit_schedule_count), or NULL: nothing is sharded

@@ -41,7 +41,7 @@ def predicted(program, row, folder):
 
 def lines(rows):
     """The rows of a table: published beside predicted."""
-    out = [["published", "machine", "GPUs", "step", "predicted", "error", "of it computing", "exposed", "efficiency of", "why it misses"]]
+    out = [["published", "machine", "GPUs", "step", "predicted", "error", "of it computing", "exposed", "efficiency of", "what may be the cause"]]
     for row in rows:
         found = row["predicted"]
         out.append([row["name"], row["machine"], row["words"][row["words"].index("--workers") + 1], f"{row['step_seconds']:.3g} s", f"{found['seconds']:.3g} s",

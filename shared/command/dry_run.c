@@ -106,7 +106,7 @@ static int print_step(FILE *f, const struct job *j, const struct step *step) {
     const struct config *c = j->config;
     fprintf(f, "{\n\t\t\"micro_batches\": %lld,\n\t\t\"every\": %lld,\n\t\t\"units\": [",
             (long long)c->accumulation, (long long)(c->local_steps.steps ? c->local_steps.steps : 1));
-    // What is trained, then what is not (step_tasks_frozen).
+    // Trained units, then frozen ones (step_tasks_frozen).
     const int all = layout_of_model(j->layout)->count;
     const char *comma = "";
     for (int frozen = 0; frozen < 2; frozen++)

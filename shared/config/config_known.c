@@ -180,7 +180,7 @@ static const struct known known[] = {
         "layer_reduction.enabled",
         NULL, NULL),
     REFUSE("weight_quantization", NULL, NULL),
-    // Of peft's LoraConfig.
+    // Keys of peft's LoraConfig.
     REFUSE("lora.lora_dropout", "0", "adapters read what their layer reads"),
     REFUSE("lora.bias", "\"none\"", "biases are frozen, as all that is no adapter"),
     REFUSE("lora.use_rslora", "false",

@@ -9,7 +9,7 @@ static void *take(struct model *m, enum mem_class c, int64_t rows, int64_t colum
     return arena_take(&m->arena, c, size_bytes(rows, columns, bytes_each));
 }
 
-// What the adapters of a linear layer keep.
+// The activations that the adapters of a linear layer keep.
 static void carve_adapters(struct model *m, struct linear *l) {
     for (int part = 0; part < LORA_PARTS; part++)
         if (l->adapters[part].a >= 0)

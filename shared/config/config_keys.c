@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "shared/config/config_internal.h"
+#include "shared/model/spec.h"
 
 #define NAME_OF(id, name, ...)       name,
 #define ROW_OF(id, ...)              {__VA_ARGS__},
@@ -362,10 +363,10 @@ static const struct config_key keys[] = {
     NUMBER("local_steps.outer.momentum", T, KEY_F32, c.local_steps.momentum, 0, 1),
     NUMBER("local_steps.outer.age_decay", T, KEY_F32, c.local_steps.age_decay, 0, FLOAT_MAX, DEFAULT("0")),
     NUMBER("local_steps.outer.age_cutoff", T, KEY_F32, c.local_steps.age_cutoff, 0, FLOAT_MAX, DEFAULT("0")),
-    // Defaults as in peft's LoraConfig.
-    NUMBER("lora.r", T, KEY_INT, c.lora.r, 0, 65536),
-    NUMBER("lora.alpha", T, KEY_F32, c.lora.alpha, 0, FLOAT_MAX, DEFAULT("8")),
-    LIST("lora.targets", T, c.lora.targets),
+    // Defaults as in peft's LoraConfig. A run that resumes compares the adapters instead (model.adapters).
+    NUMBER("lora.r", R, KEY_INT, c.lora.r, 0, LORA_R_MAX),
+    NUMBER("lora.alpha", R, KEY_F32, c.lora.alpha, LORA_ALPHA_MIN, LORA_ALPHA_MAX, DEFAULT("8")),
+    LIST("lora.targets", R, c.lora.targets),
     NUMBER("parameter_server.servers", R | ORDER, KEY_INT, c.ps.servers, 1, 4096, DEFAULT("1"),
            FLAG("servers", "S", "number of parameter servers of a star (1)"), OFTEN(RANKS)),
     TEXT(

@@ -37,7 +37,7 @@ char *hf_adapter_base(const char *given) {
     }
     if (root && !found && !named)
         fail(
-            "%s: \"base_model_name_or_path\" is missing: write there the directory of the model that the adapter belongs to",
+            "%s: \"base_model_name_or_path\" is missing or no text: write there the directory of the model that the adapter belongs to",
             path);
     else if (root && !found) {
         bool hub = is_hub_name(named);
@@ -56,8 +56,6 @@ char *hf_adapter_base(const char *given) {
 }
 
 // ---------------------------------------------------------------- reading
-#define RANK_MAX  65536  // that of lora.r
-#define ALPHA_MAX 1e30f
 #define NAMES_MAX 256  // more than the modules of a block
 
 // Only the first error is logged.
@@ -93,7 +91,7 @@ static void read_task(struct parse *p, const cJSON *j) {
 }
 
 static void read_rank(struct parse *p, const cJSON *j) {
-    if (!cJSON_IsNumber(j) || !(j->valuedouble >= 1 && j->valuedouble <= RANK_MAX) ||
+    if (!cJSON_IsNumber(j) || !(j->valuedouble >= 1 && j->valuedouble <= LORA_R_MAX) ||
         j->valuedouble != floor(j->valuedouble))
         reject(p, j, "must be a whole number from 1 to 65536");
     else
@@ -101,8 +99,8 @@ static void read_rank(struct parse *p, const cJSON *j) {
 }
 
 static void read_alpha(struct parse *p, const cJSON *j) {
-    if (!cJSON_IsNumber(j) || !((float)j->valuedouble > 0 && (float)j->valuedouble <= ALPHA_MAX))
-        reject(p, j, "must be a number above 0, at most 1e30");
+    if (!cJSON_IsNumber(j) || !(j->valuedouble >= LORA_ALPHA_MIN && j->valuedouble <= LORA_ALPHA_MAX))
+        reject(p, j, "must be a number from 1e-30 to 1e30");
     else
         p->spec->lora.alpha = (float)j->valuedouble;
 }

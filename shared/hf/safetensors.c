@@ -149,8 +149,10 @@ static int read_header(struct st_file *f) {
     uint64_t n = 0;
     for (int i = 7; i >= 0; i--) n = n << 8 | p[i];
     if (n > MAX_HEADER_BYTES || n > f->map.bytes - 8) {
-        char *what =
-            file_kind_text(FILE_AS_MODEL, file_kind_of_bytes(FILE_AS_MODEL, p, f->map.bytes), f->path);
+        // A header that begins as it should is cut off: its file is of the right kind.
+        bool begins = n <= MAX_HEADER_BYTES && f->map.bytes > 8 && p[8] == '{';
+        const struct file_kind *kind = begins ? NULL : file_kind_of_bytes(FILE_AS_MODEL, p, f->map.bytes);
+        char *what = file_kind_text(FILE_AS_MODEL, kind, f->path);
         int rc = what ? fail("%s", what) : 0;
         free(what);
         if (rc) return rc;

@@ -28,6 +28,10 @@ struct model_traits {
 // of its own.
 enum lora_linear { LORA_QKV, LORA_OUT, LORA_UP, LORA_DOWN, LORA_LINEARS };
 #define LORA_PARTS 3
+#define LORA_R_MAX 65536
+// alpha / r stays a normal number in fp32; 0 would train nothing.
+#define LORA_ALPHA_MIN 1e-30
+#define LORA_ALPHA_MAX 1e30
 struct lora_spec {
     int32_t r;  // 0: no adapters, all tensors are trained
     float alpha;

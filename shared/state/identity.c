@@ -11,6 +11,7 @@
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 #include "shared/data/data.h"
+#include "shared/hf/families.h"
 #include "shared/hf/hf_dir.h"
 
 #define NAMED_MAX 3   // differences that a message names
@@ -194,7 +195,12 @@ static void put_model(struct identity *i, const struct model_spec *s) {
     if (s->lora.r) {
         char alpha[32];
         shortest_f32(alpha, s->lora.alpha);
-        char *text = xasprintf("rank %d, alpha %s", s->lora.r, alpha);
+        char *text = xasprintf("rank %d, alpha %s", s->lora.r, alpha), module[HF_NAME_MAX];
+        for (int m = 0; hf_lora_module(s, m, module); m++) {
+            char *longer = xasprintf("%s%s %s", text, m ? "" : ", of", module);
+            free(text);
+            text = longer;
+        }
         identity_put(i, "model.adapters", text);
         free(text);
     }

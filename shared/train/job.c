@@ -9,6 +9,7 @@
 #include "shared/core/file.h"
 #include "shared/core/system.h"
 #include "shared/data/data.h"
+#include "shared/hf/hf_adapter.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
 #include "shared/model/layout.h"
@@ -143,9 +144,35 @@ int job_spec(const struct config *c, struct model_spec *s) {
         key, c->model, found.r, (double)found.alpha);
 }
 
+// A run's files replace those of the last run in --out, and its weights those in RUN/weights: what it reads must not be
+// there.
+static int keep_apart(const struct config *c, const char *read) {
+    char *weights = c->out ? xasprintf("%s/weights", c->out) : NULL;
+    char *theirs = read ? realpath(read, NULL) : NULL, *ours = weights ? realpath(weights, NULL) : NULL;
+    size_t n = ours ? strlen(ours) : 0;
+    bool inside = theirs && ours && !strncmp(theirs, ours, n) && (!theirs[n] || theirs[n] == '/');
+    int rc =
+        inside
+            ? fail(
+                  "--out %s: the run begins with %s, which its own weights would replace: choose another --out",
+                  c->out, theirs)
+            : 0;
+    free(weights);
+    free(theirs);
+    free(ours);
+    return rc;
+}
+
+static int keep_files(const struct config *c) {
+    char *base = c->model && hf_is_adapter(c->model) ? hf_adapter_base(c->model) : NULL;
+    int rc = keep_apart(c, c->model) || keep_apart(c, base) || keep_apart(c, c->tokenizer) ? -1 : 0;
+    free(base);
+    return rc;
+}
+
 int job_open(struct job *j, const struct config *c, bool predict_only) {
     j->config = c;
-    bool known = !job_spec(c, &j->spec) && !model_spec_check_seq(&j->spec, c->seq);
+    bool known = !job_spec(c, &j->spec) && !model_spec_check_seq(&j->spec, c->seq) && !keep_files(c);
     if (known) j->layout = model_layout_create(&j->spec, c->workers);
     if (predict_only || (known && !j->layout)) return j->layout ? 0 : -1;
     return open_files(j, known);

@@ -88,6 +88,23 @@ class Adapters(Runs):
         self.assertEqual(sorted(os.listdir(self.at("a", "weights"))), ["base", "config.json", "model.safetensors"])
         self.assertEqual(os.listdir(self.at("a", "weights", "base")), [])
 
+    def test_no_run_replaces_what_it_reads(self):
+        self.train("base")
+        self.train("a", *LORA, model="base/weights")
+        self.train("drawn", *LORA)
+        os.symlink("a", self.at("link"))
+        before = {run: self.bytes_of(run, "weights", file) for run, file in
+                  (("base", "model.safetensors"), ("a", "adapter_model.safetensors"), ("drawn", "base/model.safetensors"))}
+        for out, model in (("base", "base/weights"), ("base", "base/weights/"), ("base", "base/weights/config.json"), ("base", "a/weights"), ("a", "a/weights"),
+                           ("link", "a/weights"), ("a", "link/weights"), ("drawn", "drawn/weights"), ("drawn", "drawn/weights/base")):
+            for more in (["--force"], ["--force", "--dry-run"], ["--force", *LORA]):
+                with self.subTest(out=out, model=model, more=more):
+                    self.assertIn("its own weights would replace", self.train(out, *more, model=model, status=2).stderr)
+        for run, file in (("base", "model.safetensors"), ("a", "adapter_model.safetensors"), ("drawn", "base/model.safetensors")):
+            self.assertEqual(self.bytes_of(run, "weights", file), before[run])
+        # Another run's directory is replaced.
+        self.train("a", "--force", *LORA, model="base/weights")
+
     def test_refused(self):
         """Before anything starts, also by the dry run, with the file and the tensor or key."""
         shutil.copytree(os.path.join(TOP, "tests", "data", "vectors", "llama"), self.at("llama"))

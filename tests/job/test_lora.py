@@ -77,10 +77,16 @@ class Lora(Runs):
     def test_what_a_checkpoint_belongs_to(self):
         self.train("half", *NO_EVALS, "--checkpoint-every", "3", "--topology", "zero:1", steps=3)
         resume = [*NO_EVALS, "--topology", "zero:1", "--resume", "half/checkpoints/step-3"]
-        for words, said in ((["--set", "lora.r=8"], "lora.r = 4"), (["--set", "lora.alpha=4"], "lora.alpha"), (["--seed", "2"], "seed"),
-                            (["--set", "lora.targets=q_proj"], "lora.targets")):
+        for words, said in ((["--set", "lora.r=8"], "this run has rank 8"), (["--set", "lora.alpha=4"], "this run has rank 4, alpha 4"),
+                            (["--seed", "2"], "seed"), (["--set", "lora.targets=q_proj"], "this run has rank 4, alpha 8, of self_attn.q_proj;")):
             with self.subTest(words):
-                self.assertIn(said, self.train("rest", *resume, *words, status=None).stderr)
+                self.assertIn(said, self.train("rest", *resume, *words, status=2).stderr)
+        # The same adapters in other words.
+        self.train("rest", *resume)
+        expected = self.hash("rest")
+        for targets in ("down_proj,q_proj", '["mlp.down_proj", "q_proj", "q_proj"]'):
+            self.train("rest", *resume, "--set", f"lora.targets={targets}")
+            self.assertEqual(self.hash("rest"), expected)
         self.assertIn("is of another run", self.train("rest", *resume, lora=[], status=2).stderr)
         # A base in files: another one with the same shapes.
         self.run_it("train", *SMALL, *NO_EVALS, "--topology", "local", "--steps", "1", "--quiet", "--out", "a", "--force")
@@ -134,6 +140,8 @@ class Lora(Runs):
                 (["--set", "lora.targets=q_proj,wte"], 'no linear layer "wte" in its blocks; possible are self_attn.q_proj'),
                 (["--set", "lora.targets=lm_head"], 'no linear layer "lm_head"'),
                 (["--set", "lora.targets=proj"], 'no linear layer "proj"'),
+                (["--set", "lora.alpha=0"], "lora.alpha: expected a number from 1e-30 to 1e+30, got number 0"),
+                (["--set", "lora.alpha=1e31"], "lora.alpha: expected a number from 1e-30 to 1e+30"),
                 (["--set", "lora.r=1.5"], "lora.r: expected an integer"),
                 (["--set", "lora.rank=4"], "the nearest known name is r"),
                 (["--set", "lora.target_modules=q_proj"], "the nearest known name is targets"),

@@ -69,7 +69,7 @@ static const struct {
      "model.head_size model.ffn model.tied model.norm model.norm_eps model.positions "
      "model.rope model.mlp model.biases model.adapters data.documents data.seq_len dtype seed train_batch_size gossip.graph local_steps.steps "
      "local_steps.outer.type local_steps.outer.lr local_steps.outer.momentum local_steps.outer.age_decay "
-     "local_steps.outer.age_cutoff lora.r lora.alpha lora.targets "
+     "local_steps.outer.age_cutoff "
      "optimizer.type optimizer.params.lr optimizer.params.betas optimizer.params.eps "
      "optimizer.params.weight_decay optimizer.params.adam_w_mode optimizer.params.momentum "
      "optimizer.params.alpha optimizer.params.dampening optimizer.params.nesterov "
@@ -91,7 +91,7 @@ static const struct {
     {R,
      "program model.init_std recovery.resumed topology medium steps eval_every "
      "eval_every_seconds eval_batches target_loss trouble.straggle trouble.delay "
-     "zero_optimization.stage3_prefetch_bucket_size zero_optimization.stage3_max_live_parameters "
+     "lora.r lora.alpha lora.targets zero_optimization.stage3_prefetch_bucket_size zero_optimization.stage3_max_live_parameters "
      "zero_optimization.zero_hpz_partition_size zero_optimization.reduce_bucket_size zero_optimization.allgather_bucket_size "
      "zero_optimization.overlap_comm ring.collective ring.no_sync parameter_server.servers parameter_server.threads "
      "parameter_server.servers_on parameter_server.partition_bytes "

@@ -212,6 +212,11 @@ static const struct known known[] = {
     GONE(
         "security.keys", NULL,
         "all processes of a job have one key, in the environment: export STARRING_JOB_KEY=$(starring keygen)"),
+    // As a mere unknown key of a file each would be ignored, and all weights trained.
+    ELSEWHERE("lora.rank", "write lora.r"),
+    ELSEWHERE("lora.lora_r", "write lora.r"),
+    ELSEWHERE("lora.lora_alpha", "write lora.alpha"),
+    ELSEWHERE("lora.target_modules", "write lora.targets"),
     ELSEWHERE("architectures", of_model),
     ELSEWHERE("model_type", of_model),
     ELSEWHERE("compute_environment", of_accelerate),

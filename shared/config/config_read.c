@@ -198,9 +198,6 @@ static const char *foreign_name(const char *level, const char *name) {
                 {"optimizer.params", "wd", "weight_decay"},
                 {"optimizer.params", "l2", "weight_decay"},
                 {"optimizer.params", "correct_bias", "bias_correction"},
-                {"lora", "rank", "r"},
-                {"lora", "lora_alpha", "alpha"},
-                {"lora", "target_modules", "targets"},
                 {"scheduler", "name", "type"},
                 {"scheduler.params", "warmup", "warmup_num_steps"},
                 {"scheduler.params", "warmup_ratio", "warmup_num_steps"},
@@ -392,7 +389,8 @@ static int meet_known(struct reading *r, const struct known *k, const cJSON *v) 
             "%s: %s: %s is known to %s and not supported yet, and "
             "it would change the results: remove the key%s%s",
             config_origin(r, k->path, from), k->path, config_shown(v, text),
-            strncmp(k->path, "lora.", 5) ? "DeepSpeed" : "peft", why ? " or turn it off; " : " or turn it off", why ? why : "");
+            strncmp(k->path, "lora.", 5) ? "DeepSpeed" : "peft",
+            why ? " or turn it off; " : " or turn it off", why ? why : "");
         return -1;
     }
     enum note_topic topic = k->use == KNOWN_NO_EFFECT ? k->topic : off ? NOTE_OFF : NOTE_IGNORED;

@@ -143,8 +143,8 @@ class Lora(Runs):
                 (["--set", "lora.alpha=0"], "lora.alpha: expected a number from 1e-30 to 1e+30, got number 0"),
                 (["--set", "lora.alpha=1e31"], "lora.alpha: expected a number from 1e-30 to 1e+30"),
                 (["--set", "lora.r=1.5"], "lora.r: expected an integer"),
-                (["--set", "lora.rank=4"], "the nearest known name is r"),
-                (["--set", "lora.target_modules=q_proj"], "the nearest known name is targets"),
+                (["--set", "lora.rank=4"], "lora.rank: write lora.r"),
+                (["--set", "lora.target_modules=q_proj"], "lora.target_modules: write lora.targets"),
                 (["--set", "lora.lora_dropout=0.1"], "is known to peft and not supported"),
                 (["--set", "lora.use_dora=true"], "is known to peft"),
                 (["--set", "lora.modules_to_save=[\"lm_head\"]"], "only adapters are trained"),
@@ -153,6 +153,10 @@ class Lora(Runs):
                  "offload_param: it is about weights that are trained")):
             with self.subTest(words):
                 self.refused(*lora, *words, said=said)
+        # A file with peft's names does not train all weights.
+        for key, value, said in (("lora_alpha", 16, "write lora.alpha"), ("target_modules", ["q_proj"], "write lora.targets"), ("lora_r", 8, "write lora.r")):
+            self.write(json.dumps({"lora": {key: value}}), "peft.json")
+            self.refused("train", *SMALL, "-c", "peft.json", "--topology", "local", "--out", "refused", said=["peft.json", said])
         # Off as peft's defaults are.
         self.run_it(*lora, "--dry-run", "--set", "lora.lora_dropout=0", "--set", "lora.bias=none", "--set", "lora.use_rslora=false",
                     "--set", "lora.init_lora_weights=true", "--set", "lora.fan_in_fan_out=true")

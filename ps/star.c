@@ -159,14 +159,18 @@ static const char *number_or_null(char text[24], bool number, int64_t n) {
 static void print_rule(const struct config *c, FILE *f) {
     const struct consistency_rule rule = consistency_of(c);
     bool decided = commit_round(c) && !rule.row->on_arrival;
-    char bound[24], lead[24], grace[24];
+    char bound[24], lead[24], grace[24], stale[24], credit[24];
     fprintf(f,
             "\n\t\t\"consistency\": {\"name\": \"%s\", \"bound\": %s, \"commit\": \"%s\", \"needs\": %d, "
-            "\"lag\": %d, \"pushes_per_update\": %d, \"max_lead\": %s, \"grace_ms\": %s, \"read\": \"%s\"},",
+            "\"lag\": %d, \"pushes_per_update\": %d, \"max_lead\": %s, \"max_staleness\": %s, "
+            "\"grace_ms\": %s, \"credit_bytes\": %s, \"read\": \"%s\"},",
             rule.row->name, number_or_null(bound, rule.row->argument, rule.argument),
             decided ? "step" : "key", rule.needs, rule.lag, rule.per_update,
             number_or_null(lead, c->ps.max_lead > 0, c->ps.max_lead),
-            number_or_null(grace, rule.row->graces, c->ps.grace_ms), rule.oldest ? "oldest" : "newest");
+            number_or_null(stale, c->ps.max_staleness >= 0, c->ps.max_staleness),
+            number_or_null(grace, rule.row->graces, c->ps.grace_ms),
+            number_or_null(credit, c->ps.credit_bytes > 0, c->ps.credit_bytes),
+            rule.oldest ? "oldest" : "newest");
 }
 
 static int step_facts(const struct config *outside, const struct layout *l, FILE *f) {

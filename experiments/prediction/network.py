@@ -127,10 +127,11 @@ def fat_tree_shape(nodes, oversubscription):
 
 class Platform:
     """Builds the platform of the endpoints on `nodes`. threads: of each endpoint's computing; None: the machine's. scale_latency 0: without
-    latencies. devices: {endpoint: bytes a second} of links that are not the machine's."""
+    latencies. devices, rates: {endpoint, node: bytes a second} of links that are not the machine's; rates are for nodes at one switch."""
 
-    def __init__(self, machine, nodes, threads=None, scale_latency=1, devices=None):
-        self.sg, self.machine, self.nodes, self.scale, self.devices = simgrid(), machine, list(nodes), scale_latency, devices or {}
+    def __init__(self, machine, nodes, threads=None, scale_latency=1, devices=None, rates=None):
+        self.sg, self.machine, self.nodes, self.scale = simgrid(), machine, list(nodes), scale_latency
+        self.devices, self.rates = devices or {}, rates or {}
         sg = self.sg
         self.engine = sg.Engine(["predict", *("--cfg=" + setting for setting in SETTINGS), "--log=root.thres:critical", "--log=no_loc"])
         self.root = self._zone(sg.NetZone.create_star_zone, "all")
@@ -185,7 +186,7 @@ class Platform:
             zone = self._zone(sg.NetZone.create_star_zone, "network", self.root)
             for node in self.order:
                 point, way = self._node(zone, node)
-                link = self._link(zone, f"network{node}", rate, latency)
+                link = self._link(zone, f"network{node}", self.rates.get(node, rate), latency)
                 zone.add_route(point, None, way, None, [sg.LinkInRoute(link, sg.LinkInRoute.UP)], True)
             zone.seal()
             return
@@ -239,8 +240,8 @@ class Platform:
 class Simulation:
     """See the head of this file. `begin(simulation)` starts what there is to do; `run` returns when nothing is under way."""
 
-    def __init__(self, machine, nodes, threads=None, scale_latency=1, devices=None):
-        self.machine, self.platform = machine, Platform(machine, nodes, threads, scale_latency, devices)
+    def __init__(self, machine, nodes, threads=None, scale_latency=1, devices=None, rates=None):
+        self.machine, self.platform = machine, Platform(machine, nodes, threads, scale_latency, devices, rates)
         self.sg, self.engine = self.platform.sg, self.platform.engine
         self.flows, self.thens = [], []
         self.timers, self.numbers = [], itertools.count()
@@ -394,9 +395,8 @@ class Simulation:
             comm.wait_any(self.flows)
         self.now = self.engine.clock
         done = [i for i, flow in enumerate(self.flows) if flow.remaining <= 0]
-        over = set(done)
         thens = [self.thens[i] for i in done]
-        self.flows = [flow for i, flow in enumerate(self.flows) if i not in over]
-        self.thens = [then for i, then in enumerate(self.thens) if i not in over]
+        for i in reversed(done):
+            del self.flows[i], self.thens[i]
         for then, args in thens:
             then(*args)

@@ -6,12 +6,15 @@ ps/agree/). star.py has the workers and the connections.
     OnArrival    async: each push, or the mean of K, is an update when it arrives; one budget of batches for all workers
     Ringleader   async with a table by worker; the scheduler fixes one order of pushes for all keys
 """
+import math
 from collections import Counter
 from dataclasses import dataclass
 
+from . import result
 from .queues import Thread
 
 SCHEDULER_SECONDS = 30e-6   # of a message: docs/results/2026-11-27-cluster.md
+FP32 = 4                    # bytes
 
 
 def keeps_two_units(document):
@@ -40,11 +43,11 @@ class Rule:
     @staticmethod
     def of(document, workers):
         c = document.step["consistency"]
-        name, bound, stale = c["name"], int(c.get("bound") or 0), c.get("max_staleness")
+        name, bound = c["name"], int(c.get("bound") or 0)
         needs = {"backup": workers - bound, "quorum": max(1, bound)}.get(name, workers)
         units = keeps_two_units(document)
         return Rule(name, workers, needs, name == "backup", (c.get("grace_ms") or 0) / 1e3, bound if name == "ssp" else 0, c.get("commit") == "step",
-                    c.get("pushes_per_update") or 1, c.get("max_lead") or 0, stale if stale is not None and stale >= 0 else None,
+                    c.get("pushes_per_update") or 1, c.get("max_lead") or 0, c.get("max_staleness"),
                     c.get("read") == "oldest", units, document.micro_batches if units else 1, c.get("credit_bytes") or 0)
 
     @property
@@ -83,11 +86,12 @@ class KeyState:
         self.next, self.micro = 0, 0                 # the worker and micro-batch to be added next
         self.held = {}                               # (step, micro, worker): Push
         self.pushed = [0] * workers                  # pushes taken, in steps
-        self.pulls = [None] * workers                # the step whose weights the worker waits for
+        self.pulls = {}                              # of workers that wait: the step whose weights they want
         self.ready = 0.0                             # when the last gradient of the weights was complete
         self.ready_of = {}                           # step: the same
         self.complete = False                        # its sum waits for the decision
         self.sum = []                                # pushes in an open mean
+        self.slowest = 0                             # least pushes of a worker that are in no open mean, with max_lead
 
 
 class Shard:
@@ -108,6 +112,10 @@ class Shard:
     # ---- costs, in this thread's seconds
     def adds(self, key, count=1):
         return count * key.push * self.star.costs.sum_byte * self.star.m / self.star.q
+
+    def moves(self, size):
+        """Reads and writes so many bytes of state, as fast as a sum reads gradients."""
+        return size * self.star.costs.sum_byte / self.star.q
 
     def updates(self, key):
         return key.elements * self.star.costs.update_element / self.star.q
@@ -136,17 +144,17 @@ class Shard:
 
     def answer(self, state, rank):
         """Answers a worker's pull if the consistency allows it."""
-        policy, want = self.star.policy, state.pulls[rank]
+        policy, want = self.star.policy, state.pulls.get(rank)
         if want is None or not policy.may_read(state, rank, want):
             return
-        state.pulls[rank] = None
+        del state.pulls[rank]
         step, version, ready = policy.reads(state, rank, want)
         worker, key = self.star.workers[rank], state.key
         cost = self.star.costs.reply * key.messages * self.star.m / self.star.q
         self.thread.first(cost, lambda: self.star.to_worker(rank, key, key.pull, lambda: worker.weights(key, step, version, ready)))
 
     def answer_all(self, state):
-        for rank in range(self.star.place.workers):
+        for rank in sorted(state.pulls):
             self.answer(state, rank)
 
 
@@ -160,25 +168,27 @@ class Scheduler:
         self.reports, self.sums = Counter(), Counter()
         self.arrived = {}          # (step, worker): shards that have all of its keys
         self.reported = set()      # (step, worker)
+        self.whole = {}            # step: workers that have reported it and whose keys are at all shards
         self.fixed = {}            # step: its workers
         self.grace = set()         # steps whose grace is running
 
-    def tell(self, endpoint, then):
-        """A message of a rank to the scheduler."""
-        self.star.control(endpoint, self.endpoint, lambda: self.thread.do(SCHEDULER_SECONDS * self.star.m, then))
+    def tell(self, endpoint, then, merged):
+        """A message to the scheduler of each of the ranks that an endpoint stands for."""
+        self.star.control(endpoint, self.endpoint, lambda: self.thread.do(SCHEDULER_SECONDS * merged, then))
 
     def report(self, worker, step):
         def take():
             self.reports[step] += 1
             self.reported.add((step, worker.rank))
+            self._counts(worker.rank, step)
             self._advance(step)
-        self.tell(worker.endpoint, take)
+        self.tell(worker.endpoint, take, self.star.m)
 
     def sum(self, shard, step):
         def take():
             self.sums[step] += 1
             self._advance(step)
-        self.tell(shard.endpoint, take)
+        self.tell(shard.endpoint, take, self.star.q)
 
     def _advance(self, step):
         """Decides and closes the step once every report and every shard's sum is here."""
@@ -199,16 +209,20 @@ class Scheduler:
     def has_arrived(self, shard, worker, step):
         def take():
             self.arrived[step, worker] = self.arrived.get((step, worker), 0) + 1
+            self._counts(worker, step)
             self._advance(step)
-        self.tell(shard.endpoint, take)
+        self.tell(shard.endpoint, take, self.star.q)
+
+    def _counts(self, worker, step):
+        if (step, worker) in self.reported and self.arrived.get((step, worker), 0) == len(self.star.shards):
+            self.whole.setdefault(step, []).append(worker)
 
     def fix(self, step):
         """Fixes the workers of a step once there are enough, and the grace is over or nobody is missing."""
         star, rule = self.star, self.star.rule
         if step in self.fixed or step != len(self.closes):
             return
-        count = star.place.workers
-        whole = [w for w in range(count) if self.arrived.get((step, w), 0) == len(star.shards) and (step, w) in self.reported]
+        count, whole = star.place.workers, self.whole.get(step, ())
         if len(whole) < rule.needs:
             return
         if rule.grace and len(whole) < count and step not in self.grace:
@@ -217,15 +231,13 @@ class Scheduler:
             return
         if step in self.grace and len(whole) < count:
             return
-        self.settle(step, whole)
+        self.settle(step)
 
-    def settle(self, step, whole=None):
+    def settle(self, step):
         star, rule = self.star, self.star.rule
         if step in self.fixed:
             return
-        count = star.place.workers
-        if whole is None:
-            whole = [w for w in range(count) if self.arrived.get((step, w), 0) == len(star.shards) and (step, w) in self.reported]
+        count, whole = star.place.workers, self.whole[step]
         if rule.exact:   # of more that are complete at once the first from worker step mod N on count
             whole = sorted(whole, key=lambda w: (w - step) % count)[:rule.needs]
         self.fixed[step] = frozenset(whole)
@@ -239,7 +251,7 @@ class Policy:
 
     def __init__(self, star):
         self.star, self.rule = star, star.rule
-        self.staleness = Counter()
+        self.staleness, self.settled = Counter(), Counter()   # of all pushes; without the first steps
         self.pushes = self.dropped = 0
         self.batches, self.taken_at = [0] * star.place.workers, []
         self.reported = {}         # step: when the last worker that it needs had computed it
@@ -274,8 +286,11 @@ class Policy:
         worker.closed = max(worker.closed, step)
         self.go_on(worker)
 
-    def count(self, age, key):
-        self.staleness[age] += key.messages
+    def count(self, age, key, step, pushes=1):
+        """So many updates behind; step: the pusher's."""
+        self.staleness[age] += pushes * key.messages
+        if step >= result.WARM_UP:
+            self.settled[age] += pushes * key.messages
 
 
 class InOrder(Policy):
@@ -283,7 +298,7 @@ class InOrder(Policy):
 
     def push(self, shard, state, push):
         self.pushes += push.key.messages
-        self.count(push.step - push.version, push.key)
+        self.count(push.step - push.version, push.key, push.step)
         state.held[push.step, push.micro, push.worker] = push
         state.ready_of[push.step] = max(state.ready_of.get(push.step, 0.0), push.ready)
         if push.micro == self.rule.micro - 1:
@@ -374,8 +389,7 @@ class Set(InOrder):
         for state in shard.keys.values():
             here = [w for w in range(self.star.place.workers) if state.held.pop((step, 0, w), None)]
             self.dropped += sum(w not in members for w in here) * state.key.messages
-            for _ in members:
-                self.count(0, state.key)
+            self.count(0, state.key, step, len(members))
             shard.thread.first(shard.adds(state.key, len(members)), lambda s=state: self.summed(shard, s))
 
     def advance(self, shard, state):
@@ -406,7 +420,7 @@ class Alone(Policy):
                 star.control(scheduler.endpoint, worker.endpoint, lambda: worker.plan(number))
             else:
                 star.control(scheduler.endpoint, worker.endpoint, lambda: star.finished(worker))
-        scheduler.tell(worker.endpoint, asked)
+        scheduler.tell(worker.endpoint, asked, star.m)
 
     def stepped(self, worker, step):
         worker.end(step)
@@ -430,7 +444,7 @@ class OnArrival(Alone):
         self.pushes += key.messages
         used = rule.max_staleness is None or age <= rule.max_staleness
         if used:
-            self.count(age, key)
+            self.count(age, key, push.step)
         else:
             self.dropped += key.messages
         state.ready = max(state.ready, push.ready)
@@ -438,7 +452,7 @@ class OnArrival(Alone):
         def applied():
             state.pushed[push.worker] = push.step + 1
             shard.acknowledge(push)
-            shard.answer_all(state)
+            self.opens(shard, state, push.worker)
         cost = 0.0
         if used and rule.per_update == 1:
             cost = shard.updates(key)
@@ -456,8 +470,22 @@ class OnArrival(Alone):
         if state.pushed[rank] < want:
             return False
         lead = self.rule.max_lead
-        return not lead or rank in self.gone or all(
-            w in self.gone or state.pushed[w] - state.sum.count(w) >= want - lead for w in range(self.star.place.workers))
+        return not lead or rank in self.gone or state.slowest >= want - lead
+
+    def opens(self, shard, state, worker):
+        """Answers the pulls that a worker's push allows: its own and, if it was the slowest, those of others."""
+        if self.slower(state):
+            shard.answer_all(state)
+        else:
+            shard.answer(state, worker)
+
+    def slower(self, state):
+        """Whether the slowest of the workers that still push has gone on."""
+        if not self.rule.max_lead:
+            return False
+        before, open_pushes = state.slowest, Counter(state.sum)
+        state.slowest = min((pushed - open_pushes[w] for w, pushed in enumerate(state.pushed) if w not in self.gone), default=math.inf)
+        return state.slowest > before
 
     def reads(self, state, rank, want):
         return want, state.version, state.ready
@@ -466,6 +494,7 @@ class OnArrival(Alone):
         self.gone.add(worker.rank)
         for shard in self.star.shards.values():
             for state in shard.keys.values():
+                self.slower(state)
                 shard.answer_all(state)
 
 
@@ -492,7 +521,7 @@ class Ringleader(Alone):
             if self.shards_of[push.worker, push.step] == len(star.shards):
                 for other in star.shards.values():
                     star.control(star.scheduler.endpoint, other.endpoint, lambda s=other: s.thread.do(0.0, lambda: self.ordered(s, push.worker)))
-        star.scheduler.tell(shard.endpoint, take)
+        star.scheduler.tell(shard.endpoint, take, star.q)
 
     def ordered(self, shard, worker):
         """The worker's push is the next one."""
@@ -501,13 +530,18 @@ class Ringleader(Alone):
             t = self.tables.setdefault(push.key.index, self.fresh())
             n = self.star.place.workers
             first_use = t["updates"] - t["done"] + n if t["updated"][worker] else t["updates"]
-            self.count(first_use - t["model"][worker], push.key)
+            self.count(first_use - t["model"][worker], push.key, push.step)
             self.pushes += push.key.messages
-            t["count"][worker] += 1
             state.ready = max(state.ready, push.ready)
-            cost = shard.adds(push.key)
+            # The gradient is widened and added to the worker's row of fp32.
+            row = FP32 * push.key.elements
+            cost = shard.moves(push.key.push + row * (2 if t["count"][worker] else 1))
+            t["count"][worker] += 1
             if not t["updated"][worker] and all(u or c for u, c in zip(t["updated"], t["count"])):
-                cost += shard.adds(push.key, n) + shard.updates(push.key)   # the mean over the table
+                # The worker's row joins the sum of those before it, which is copied; to the copy each row that has had no update is added;
+                # the direction is rounded; the worker gets a copy of the new weights.
+                others = n - 1 - t["done"]
+                cost += shard.moves(row * ((3 if t["done"] else 2) + 2 + 3 * others + 2) + 2 * push.key.pull) + shard.updates(push.key)
                 t["updated"][worker], t["count"][worker] = True, 0
                 t["updates"] += 1
                 t["done"] += 1

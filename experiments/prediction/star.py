@@ -19,7 +19,12 @@ Many keys and ranks
               computing takes as long as the slowest of the m; q servers become one with q times the link and q times the speed. All
               flows of a link keep their shares, since all merged ranks have the same m. Bytes that merged neighbours send each other
               on their own links are spread over the other connections, so each link carries what it carries. A straggler slows
-              all of its class. Asynchronous workers, and those that may be dropped, have an order of their own and are not merged.
+              all of its class.
+    servers   Asynchronous workers, and those that may be dropped, have an order of their own and are not merged. Their servers are, below
+              one switch, where connections are more than PAIRS: a worker sends all servers alike at the same time. So are those of
+              fewer synchronous workers. On a fat tree, a dragonfly or a torus, and where ranks share cores, each server is simulated.
+    steps     As many as EFFORT messages allow, at least LEAST_STEPS. Steps of an asynchronous star that are asked for beyond these count as the
+              simulated ones without the first two, whose gradients are fresher: so a short simulation has the staleness of a long one.
 """
 import copy
 import heapq
@@ -34,7 +39,7 @@ WINDOW_MOST, WINDOW_SECONDS, FADE = 32 << 20, 0.06, 0.95   # of bytes under way:
 SHARES = 2
 MESSAGES = 4000        # of a step, of all workers, one way
 CLASSES = 64, 16       # most workers, servers that are simulated one by one
-PAIRS = 1024           # connections of more workers that are not merged: their servers are, below one switch
+PAIRS = 512            # most connections of workers that are not merged: beyond, their servers are, below one switch
 EFFORT = 100000        # messages of a simulation
 LEAST_STEPS = 5 + result.WARM_UP
 
@@ -110,6 +115,7 @@ class Place:
     width: int = 1        # nodes that one of the simulation's stands for
     share: float = 1.0    # bytes of a connection: those of merged neighbours are added
     effort: float = 1.0   # messages that are simulated one by one, in proportion to MESSAGES
+    rates: dict = field(default_factory=dict)   # {node: bytes a second} of network links that are not the machine's
 
     @staticmethod
     def of(document, machine, merges, servers_alone=False, effort=1.0):
@@ -123,14 +129,18 @@ class Place:
             m = workers // max(d for d in range(1, most_workers + 1) if workers % d == 0 and (workers // d) % per_node == 0)
             most = max(1, m // per_node)   # a merged server's link is no wider than a merged worker's
             q = m if paired else max(q for q in range(1, most + 1) if count % q == 0 and count // q >= min(count, most_servers))
-        elif servers_alone and not paired and workers > most_workers and per_node == 1 and machine.network["kind"] == "switch":
+        elif servers_alone and not paired and not machine.cores and machine.network["kind"] == "switch":
             q = max(q for q in range(1, count + 1) if count % q == 0 and count // q >= min(count, math.ceil(effort * PAIRS / workers)))
         classes, shards = workers // m, math.ceil(count / q)
-        if m == q == 1:
+        if m == 1:
             nodes = [r // per_node for r in range(workers)]
             first = nodes[-1] + 1
-            nodes += [nodes[r] for r in range(count)] if paired else [first + s for s in range(count)]
-            return Place(workers, count, 1, 1, paired, [*nodes, max(nodes) + 1], machine, {}, effort=effort)
+            own = [first + s for s in range(shards)]
+            nodes += [nodes[r] for r in range(count)] if paired else own
+            wide = own if q > 1 else ()
+            return Place(workers, shards, 1, q, paired, [*nodes, max(nodes) + 1], machine,
+                         {workers + s: q * machine.node["bytes_per_second"] for s in range(len(wide))}, effort=effort,
+                         rates={node: q * machine.rate for node in wide})
         # A node has the links of the ranks that are merged more; the others' device links are as wide as their own.
         told, rate = copy.deepcopy(machine.told), machine.network["bytes_per_second"]
         width = max(1, m // per_node) if paired else max(m // per_node, q)
@@ -180,9 +190,9 @@ class Credits:
     in a message: as many messages are under way as there would be keys, so that as many servers have one."""
 
     def __init__(self, most, opened, largest, scale):
-        self.most, self.scale = most or math.inf, scale
+        self.most, self.scale = (most or math.inf) * scale, scale
         self.taken = self.held = self.since = 0.0
-        self.window, self.least, self.all = float(WINDOW_MOST * scale), 2 * largest, self.most >= opened
+        self.window, self.least, self.all = float(WINDOW_MOST * scale), 2 * largest, not most or most >= opened
         self._bytes = self._seconds = self._answer = 0.0
 
     def arrived(self, size, sent, now):
@@ -484,7 +494,7 @@ class Star:
         self.document, self.place, self.draws, self.count = document, place, draws, count
         self.costs, self.m, self.q = Costs(place.machine), place.m, place.q
         threads = [place.machine.threads] * place.workers + [1] * (len(place.nodes) - place.workers)
-        self.simulation = network.Simulation(place.machine, place.nodes, threads, scale_latency=0, devices=place.devices)
+        self.simulation = network.Simulation(place.machine, place.nodes, threads, scale_latency=0, devices=place.devices, rates=place.rates)
         self.simulation.burst = place.machine.network["burst_seconds"] * place.machine.rate
         self.tasks, self.every = document.tasks, document.every
         self.rule = servers.Rule.of(document, place.workers)
@@ -592,7 +602,7 @@ class Star:
         return Happened([[(s.number, s.began, s.length, s.parts) for s in w.done] for w in self.workers], [w.skipped for w in self.workers],
                         self.scheduler.closes, self.ended, dict(policy.staleness), policy.pushes, policy.dropped,
                         max(s.thread.seconds for s in self.shards.values()), policy.batches, policy.taken_at, self.simulation.flow_count,
-                        [len(members) for members in self.scheduler.fixed.values()])
+                        [len(members) for members in self.scheduler.fixed.values()], dict(policy.settled), self.count)
 
 
 @dataclass
@@ -611,6 +621,13 @@ class Happened:
     taken: list
     flows: int
     sets: list
+    settled: dict    # staleness without the first steps
+    count: int
+
+    def staleness_of(self, steps):
+        """The staleness of so many steps: those that were not simulated are as the settled ones."""
+        more = (steps - self.count) / max(1, self.count - result.WARM_UP) if self.settled else 0
+        return {age: round(found + more * self.settled.get(age, 0)) for age, found in self.staleness.items()}
 
 
 def simulated(document, place, draws, count):
@@ -654,11 +671,11 @@ def execute(document, machine, straggle, delay, steps, seed, effort=1.0):
             parts = scaled(parts, sum(seconds) / len(seconds))
             rate = sum(happened.sets) / len(happened.sets) / document.workers / (sum(seconds) / len(seconds))   # of the gradients that count
     mean = sum(seconds) / len(seconds)
-    staleness = happened.staleness if rule.alone or rule.lead else None
+    staleness = happened.staleness_of(steps + warm) if rule.alone or rule.lead else None
     if rule.drops and happened.pushes:
         notes.append(f"{document.topology}: {100 * happened.dropped / happened.pushes:.0f}% of the pushes came too late and were dropped")
     how = f"{happened.flows} messages of {len(counted) // place.workers} steps of {place.workers} workers and {place.servers} servers"
-    if place.m > 1:
+    if place.m > 1 or place.q > 1:
         how += f" (each for {place.m} and {place.q} equal ones)"
     return result.Outcome(seconds, parts, limit(document, machine, draws, happened, parts, mean), how, staleness, rate, notes)
 

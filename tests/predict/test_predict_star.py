@@ -5,7 +5,9 @@ import statistics
 import unittest
 
 import made
+import program
 from made import GB, Step, made_machine, needs_simgrid
+from prediction import servers
 
 FORWARD, BACKWARD, UNITS = 1e-3, 2e-3, 3
 STEP = UNITS * (FORWARD + BACKWARD)
@@ -297,6 +299,58 @@ class NotAllTogether(unittest.TestCase):
         self.assertLessEqual(max(seen.staleness), 2 * 4 - 2)
         self.assertGreater(max(seen.staleness), 3)
         self.assertEqual(200, sum(seen.batches))
+
+
+    def test_merged_servers_are_all_servers(self):
+        """Sixteen workers that are not merged, two to a node, with each server, and with all servers as one."""
+        from prediction import star
+        at = {"rate": 2e8, "node": {"devices": 2}, "server": {"sum_bytes_per_second": 2e9, "update_elements_per_second": 1e9}}
+        for name, more in (("async", {}), ("ringleader", {}), ("ssp", {"bound": 2}), ("backup", {"bound": 2}), ("quorum", {"bound": 12, "grace_ms": 2})):
+            document, kept, seen = Star(16, 8, 1_000_000, keys=16).star(name, **more), star.PAIRS, []
+            try:
+                for star.PAIRS in (kept, 1):
+                    seen.append(star.run(document, machine(**at), None, "*:exponential:20", 40))
+            finally:
+                star.PAIRS = kept
+            (whole, of_all, _), (few, of_few, _) = seen
+            self.assertEqual((8, 1), (of_all.servers, of_few.servers))
+            self.assertEqual((16, 16), (len(whole.workers), len(few.workers)))
+            self.assertLess(few.flows, whole.flows / 3)
+            self.assertAlmostEqual(whole.seconds, few.seconds, delta=0.05 * whole.seconds, msg=name)
+            if name in ("async", "ringleader"):
+                self.assertAlmostEqual(mean(whole.staleness), mean(few.staleness), delta=0.05 * mean(whole.staleness), msg=name)
+
+    def test_a_short_simulation_has_the_staleness_of_a_long_one(self):
+        from prediction import star
+        document, kept = Star(8, 1, 1000, units=1, keys=1).star("async"), star.EFFORT
+        whole = star.execute(document, machine(), None, "*:exponential:5", 100, 1)
+        try:
+            star.EFFORT = 1
+            few = star.execute(document, machine(), None, "*:exponential:5", 100, 1)
+        finally:
+            star.EFFORT = kept
+        self.assertLess(len(few.steps), len(whole.steps) / 10)
+        self.assertAlmostEqual(mean(whole.staleness), mean(few.staleness), delta=0.04 * mean(whole.staleness))
+        self.assertAlmostEqual(sum(whole.staleness.values()), sum(few.staleness.values()), delta=0.01 * sum(whole.staleness.values()))
+
+    def test_credits_hold_a_worker_back(self):
+        """Credits of one key: each push waits until the one before it is in the sum, a latency there and one back. Bundled keys as many."""
+        from prediction import star
+        at, keys = machine(1e9, NOTHING, NOTHING, network={"latency_seconds": 1e-3}), 8
+        free, one = (median(happened(Star(1, 1, 8000, keys=keys).star(credit_bytes=credit), at)) for credit in (None, 1000))
+        self.assertGreater(one, UNITS * keys * 2e-3)
+        self.assertLess(free, one / 2)
+
+    def test_the_program_says_credits_and_ages(self):
+        """What a star sets is in its dry run, and so in its prediction; what it leaves out is null."""
+        words = ("--topology", "ps:async", "--workers", "2", "--servers", "1", "--model", "tiny", "--steps", "10")
+        for given, expected in (((), (None, None, 0)), (("--set", "parameter_server.max_staleness=3", "--set", "parameter_server.credit_bytes=8M"),
+                                                        (3, 8 << 20, 8 << 20)),
+                                (("--set", "parameter_server.max_staleness=0"), (0, None, 0))):
+            document = made.dryrun.ask(program.built(), (*words, *given))
+            told, rule = document.step["consistency"], servers.Rule.of(document, 2)
+            self.assertEqual(expected, (told["max_staleness"], told["credit_bytes"], rule.credit_bytes))
+            self.assertEqual(expected[0], rule.max_staleness)
 
 
 @needs_simgrid

@@ -301,6 +301,14 @@ class NotAllTogether(unittest.TestCase):
         self.assertEqual(200, sum(seen.batches))
 
 
+    def test_ringleader_passes_over_its_table(self):
+        """One worker, fp32: the gradient is read and the row written, read into part_acc, copied to acc, rounded, and the weights are copied:
+        ten times the key's bytes."""
+        size, rate = 1_000_000, 1e8
+        document = Star(1, 1, size, units=1, keys=1).star("ringleader")
+        seen = happened(document, machine(forward=NOTHING, backward=NOTHING, server={"sum_bytes_per_second": rate}), steps=20)
+        self.assertAlmostEqual(10 * size / rate, median(seen), delta=0.01 * median(seen))
+
     def test_merged_servers_are_all_servers(self):
         """Sixteen workers that are not merged, two to a node, with each server, and with all servers as one."""
         from prediction import star

@@ -163,6 +163,17 @@ def predict(options, topology):
     return document
 
 
+def check_more(options):
+    """Refuses, behind --, what predict.py sets itself: the last word would win in the dry run, and the simulation would know nothing of it."""
+    own = [*(flag for flag, _, _ in PASSED), "--topology", "--workers", "--servers", "--set", "--config", "-c", "--steps", "--seed", "--json"]
+    for word in options.more:
+        flag = word.split("=")[0]
+        if flag in own:
+            raise CannotPredict(f"{flag} behind --: give it before the --, as predict.py's own option")
+        if flag in ("--help", "-h", "--dry-run"):
+            raise CannotPredict(f"{flag} behind --: predict.py asks for a dry run itself; leave it out")
+
+
 def rows(options):
     """[(options, topology)] of all rows: each topology with each number of workers and, a star, of servers, over each bandwidth."""
     out = []
@@ -199,6 +210,7 @@ def run(options):
         if options.calibrate or options.judge or options.published:
             cli.needs("simgrid", "numpy")
             return calibrate(options) if options.calibrate else judge(options) if options.judge else published(options)
+        check_more(options)
         asked = rows(options)
         for row in asked:
             ask(*row)   # what is refused is refused before anything is simulated, and before packages are missed

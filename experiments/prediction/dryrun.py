@@ -139,4 +139,8 @@ def answer(program, words):
 
 def ask(program, words):
     """The Document of `program train WORDS`; CannotPredict with the program's own sentence where it refuses them."""
-    return read(json.loads(answer(program, tuple(words))))
+    try:
+        told = json.loads(answer(program, tuple(words)))
+    except json.JSONDecodeError:
+        raise CannotPredict(f"{program} train --dry-run --json answers with something other than JSON: is it starring? Name it with --program") from None
+    return read(told)

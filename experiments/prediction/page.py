@@ -302,6 +302,7 @@ def run(parser, argv):
     base, given = parser.parse_args(argv), parser.parse_args(argv, argparse.Namespace(workers=None, steps=None, effort=None))
     base.steps, base.effort = given.steps or STEPS, given.effort or EFFORT
     try:
+        command.check_more(given)
         alone = [flag for flag in ("json", "calibrate", "judge") if getattr(given, flag)]
         if alone:
             raise CannotPredict(f"--html and --{alone[0]}: give one of them")

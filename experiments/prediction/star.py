@@ -691,14 +691,16 @@ def limit(document, machine, draws, happened, parts, mean):
     sent = sum(k.bytes for k in document.keys) / document.every
     received = sum(k.pull_bytes for k in document.keys) / document.every
     rate, turns = machine.rate, max(1, len(happened.closes) or len(happened.taken) / document.workers)
-    of_server = {}
+    of_server, of_shard = {}, {}
     for k in document.keys:
+        of_shard[k.server, k.shard] = of_shard.get((k.server, k.shard), 0) + document.workers / document.every
         of_server[k.server] = of_server.get(k.server, 0) + max(k.bytes, k.pull_bytes) * document.workers / document.every
     whole = sum(parts.values()) or mean
+    messages = max(of_shard.values(), default=0) * (machine.network["per_message_seconds"] or 0) / mean   # of the server's thread, before it adds
     shares = {"compute": (parts["forward"] + parts["backward"] + parts["optimizer"]) / whole,
               "worker's link": max(sent, received) * min(machine.per_node, document.workers) / rate / mean,
               "server's link": max(of_server.values(), default=0) / rate / mean,
-              "server's update": happened.server_seconds / turns / mean}
+              "server's update": happened.server_seconds / turns / mean - messages, "latency": messages}
     if draws.trouble.any and parts["wait"] > 0.25 * whole:
         return "straggler"
     best = max(shares, key=shares.get)

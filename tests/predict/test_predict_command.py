@@ -104,6 +104,16 @@ esac
             with self.subTest(words=words):
                 self.assertIn(said, self.refused(*words))
 
+    def test_what_goes_before_the_dashes(self):
+        for flag, *value in (["--workers", "4"], ["--straggle", "0:3"], ["--delay=0:constant:5"], ["--steps", "3"], ["--set", "a=b"], ["-c", "a.json"], ["--help"]):
+            with self.subTest(flag):
+                self.assertIn(f"{flag.split('=')[0]} behind --:", self.refused("--topology", "zero:2", "--", flag, *value))
+
+    def test_another_program(self):
+        other = self.write("other", "#!/bin/sh\necho yes\n")
+        os.chmod(other, stat.S_IRWXU)
+        self.assertIn("answers with something other than JSON", self.refused("--topology", "zero:2", "--program", other))
+
     def test_machines_are_refused(self):
         def file(**changes):
             told = json.loads(json.dumps(made.MACHINE))
@@ -125,6 +135,15 @@ esac
         self.assertIn("bad.json: network is missing", self.refused(of=file(network=None)))
         self.assertIn("neither units (measured times) nor device (peaks)", self.refused(of=file(units=None, device=None)))
         self.assertIn("cores.ranks_share: \"rack\": possible are", self.refused(of=file(cores={"count": 2, "ranks_share": "rack"})))
+        self.assertIn("bad.json: no JSON: maximum recursion depth", self.refused(of=self.write("bad.json", "[" * 100000)))
+        self.assertIn("bad.json: sources: expected an object of texts", self.refused(of=file(sources=["a page"])))
+        self.assertIn("bad.json: name: expected a text", self.refused(of=file(name=3)))
+        self.assertIn("bad.json: node.devices: 2.5: expected a whole number, at least 1", self.refused(of=file(node__devices=2.5)))
+        self.assertIn("bad.json: device.efficiency.products: unknown; possible are product, memory", self.refused(of=file(device__efficiency={"products": 1})))
+        self.assertIn("bad.json: device.flops_per_second.fp32: 0: expected a number above 0", self.refused(of=file(device__flops_per_second={"fp32": 0})))
+        for exchange, said in (({"1e6": 0.5}, ".1e6: 0.5: expected an object of objects"), ({"1e6": {"4": {"fast": 1}}}, '.1e6.4: "fast": expected a number above 0 in'),
+                               ({"0": {"4": {"1e9": 1}}}, ': "0": expected a number above 0 in'), ({"1e6": {"4": {"1e9": {"1": 1}}}}, '.1e6.4.1e9: {"1": 1}: expected')):
+            self.assertIn("bad.json: network.exchange" + said, self.refused(of=file(network__exchange=exchange)))
 
     @needs_simgrid
     def test_computing_that_nobody_knows(self):

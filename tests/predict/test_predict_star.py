@@ -379,6 +379,7 @@ class Outcomes(unittest.TestCase):
         self.assertEqual("compute", self.outcome(star).limit)
         self.assertEqual("straggler", self.outcome(star, straggle="1:3").limit)
         self.assertEqual("server's update", self.outcome(star, machine(server={"sum_bytes_per_second": 1e7})).limit)
+        self.assertEqual("latency", self.outcome(star, machine(network={"per_message_seconds": 1.0})).limit)
         self.assertEqual("worker's link", self.outcome(Star(2, 4, 1_000_000).star(), machine(1e7)).limit)
         self.assertEqual("latency", self.outcome(star, machine(forward=NOTHING, backward=NOTHING, network={"latency_seconds": 0.01})).limit)
 

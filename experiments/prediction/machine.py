@@ -38,25 +38,27 @@ KINDS = ("switch", "fat_tree", "dragonfly", "torus")
 BYTES_PER_SECOND = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
 OF_A_SECOND = {"s": 1, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9}
 
-# The keys of each section. A number is at least `least`: ("number", least, default), or a "count", which is whole; ("words", possible or None);
+# The keys of each section. A number is at least `least`: ("number", least, default), or a "count", which is whole, or a "share", at most 1;
+# ("words", possible or None);
 # ("map", keys of each level: their names, or "number" for numbers above 0; the least value).
 POSITIVE = 1e-300
+NUMBERS = ("number", "count", "share")
 DTYPES = ("bf16", "fp16", "fp32")
 SECTIONS = {
     "device": {"kind": ("words", ("gpu", "cpu")), "memory_bytes": ("number", 0, None), "memory_bytes_per_second": ("number", POSITIVE, None),
-               "flops_per_second": ("map", (DTYPES,), POSITIVE), "efficiency": ("map", (("product", "memory"),), POSITIVE), "host_link_bytes_per_second": ("number", POSITIVE, None),
+               "flops_per_second": ("map", (DTYPES,), POSITIVE), "efficiency": ("map", (("product", "memory"),), POSITIVE, "share"), "host_link_bytes_per_second": ("number", POSITIVE, None),
                "disk_bytes_per_second": ("number", POSITIVE, None)},
     "units": {"model": ("words", None), "dtype": ("words", None), "micro_batch_size": ("count", 1, None), "seq_len": ("count", 1, None),
               "threads": ("count", 1, 1), "seconds": ("map", (None, ("forward", "backward")), 0), "update_seconds_per_element": ("number", 0, None), "begin_seconds": ("number", 0, 0),
               "spread": ("number", 0, 0)},
     "cores": {"count": ("number", 1, None), "ranks_share": ("any",), "transport_seconds_per_byte": ("number", 0, 0),
-              "transport_seconds_per_message": ("number", 0, 0), "waiting_share": ("number", 0, 0),
+              "transport_seconds_per_message": ("number", 0, 0), "waiting_share": ("share", 0, 0),
               "crowding": ("number", 1, 1)},
     "node": {"devices": ("count", 1, 1), "bytes_per_second": ("number", POSITIVE, None), "latency_seconds": ("number", 0, 0)},
     "network": {"kind": ("words", KINDS), "bytes_per_second": ("number", POSITIVE, None), "links_per_node": ("count", 1, 1),
-                "latency_seconds": ("number", 0, 0), "oversubscription": ("number", 1, 1), "efficiency": ("number", POSITIVE, 1),
+                "latency_seconds": ("number", 0, 0), "oversubscription": ("number", 1, 1), "efficiency": ("share", POSITIVE, 1),
                 "per_message_seconds": ("number", 0, 0), "burst_seconds": ("number", 0, 0),
-                "share_spread": ("number", 0, 0), "exchange": ("map", ("number",) * 3, POSITIVE)},
+                "share_spread": ("number", 0, 0), "exchange": ("map", ("number",) * 3, POSITIVE, "share")},
     "server": {"sum_bytes_per_second": ("number", POSITIVE, None), "update_elements_per_second": ("number", POSITIVE, None),
                "threads": ("count", 1, 1), "reply_seconds": ("number", 0, 0)},
 }
@@ -125,9 +127,9 @@ def is_number(value):
 
 
 def check_value(where, rule, value):
-    if rule[0] in ("number", "count") and not (is_number(value) and value >= rule[1] and (rule[0] == "number" or value == int(value))):
+    if rule[0] in NUMBERS and not (is_number(value) and value >= rule[1] and (rule[0] != "count" or value == int(value)) and (rule[0] != "share" or value <= 1)):
         raise CannotPredict(f"{where}: {json.dumps(value)}: expected a {'whole ' * (rule[0] == 'count')}number"
-                            f"{' above 0' if rule[1] == POSITIVE else f', at least {rule[1]:g}'}")
+                            f"{' above 0' if rule[1] == POSITIVE else f', at least {rule[1]:g}'}{', at most 1' * (rule[0] == 'share')}")
     if rule[0] == "words" and not isinstance(value, str):
         raise CannotPredict(f"{where}: {json.dumps(value)}: expected a text")
     if rule[0] == "words" and rule[1] and value not in rule[1]:
@@ -136,8 +138,8 @@ def check_value(where, rule, value):
         check_map(where, value, *rule[1:])
 
 
-def check_map(where, value, levels, least):
-    """Checks an object of numbers, or of objects of the further levels."""
+def check_map(where, value, levels, least, kind="number"):
+    """Checks an object of numbers of this kind, or of objects of the further levels."""
     if not isinstance(value, dict) or not value:
         raise CannotPredict(f"{where}: {json.dumps(value)}: expected an object of {'objects' if levels[1:] else 'numbers'}")
     for key, inside in value.items():
@@ -146,9 +148,9 @@ def check_map(where, value, levels, least):
         if isinstance(levels[0], tuple) and key not in levels[0]:
             raise CannotPredict(f"{where}.{key}: unknown; possible are {', '.join(levels[0])}")
         if levels[1:]:
-            check_map(f"{where}.{key}", inside, levels[1:], least)
+            check_map(f"{where}.{key}", inside, levels[1:], least, kind)
         else:
-            check_value(f"{where}.{key}", ("number", least), inside)
+            check_value(f"{where}.{key}", (kind, least), inside)
 
 
 def check_section(where, section, value):
@@ -165,7 +167,7 @@ def check_section(where, section, value):
         if value.get(key) is None:
             raise CannotPredict(f"{where}.{key} is missing")
     for key, rule in rules.items():
-        if rule[0] in ("number", "count") and value.get(key) is None:
+        if rule[0] in NUMBERS and value.get(key) is None:
             value[key] = rule[2]
 
 

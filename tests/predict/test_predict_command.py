@@ -140,6 +140,8 @@ esac
         self.assertIn("bad.json: name: expected a text", self.refused(of=file(name=3)))
         self.assertIn("bad.json: node.devices: 2.5: expected a whole number, at least 1", self.refused(of=file(node__devices=2.5)))
         self.assertIn("bad.json: device.efficiency.products: unknown; possible are product, memory", self.refused(of=file(device__efficiency={"products": 1})))
+        self.assertIn("bad.json: device.efficiency.product: 1.5: expected a number above 0, at most 1", self.refused(of=file(device__efficiency={"product": 1.5})))
+        self.assertIn("bad.json: network.efficiency: 20: expected a number above 0, at most 1", self.refused(of=file(network__efficiency=20)))
         self.assertIn("bad.json: device.flops_per_second.fp32: 0: expected a number above 0", self.refused(of=file(device__flops_per_second={"fp32": 0})))
         for exchange, said in (({"1e6": 0.5}, ".1e6: 0.5: expected an object of objects"), ({"1e6": {"4": {"fast": 1}}}, '.1e6.4: "fast": expected a number above 0 in'),
                                ({"0": {"4": {"1e9": 1}}}, ': "0": expected a number above 0 in'), ({"1e6": {"4": {"1e9": {"1": 1}}}}, '.1e6.4.1e9: {"1": 1}: expected')):

@@ -340,7 +340,8 @@ static void server_report(struct server *s, struct rank_report *r) {
     bool alone = consistency_of(s->c).row->on_arrival;
     r->drops = s->c->ps.max_staleness >= 0 || ps_drops(s->c);
     r->samples_per_update = alone ? s->c->micro_batch * s->c->accumulation : s->c->train_batch;
-    if (alone) r->samples_counted = pushes * r->samples_per_update;
+    // A server without keys counts none: there may be more servers than keys.
+    if (alone && pushes < INT64_MAX) r->samples_counted = pushes * r->samples_per_update;
     r->span = (struct rank_span){atomic_load(&s->begin_ns), atomic_load(&s->end_ns),
                                  atomic_load(&s->cpu_begin_ns), atomic_load(&s->cpu_end_ns), 0};
     r->stall_report = stall_report_take(&(struct stall_report_options){

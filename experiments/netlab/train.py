@@ -25,7 +25,8 @@ def train(argv, log, limit, bandwidth):
     flags = [word for word in argv if word in FLAGS]
     with Lab(bits, hosts_of(config)) as lab:
         path = os.path.join(lab.directory, "config.json")
-        over_mpi = is_ring(config) and engine_of(argv, config) != "tcp"
+        asked = argv[argv.index("--collective") + 1] if "--collective" in argv else "mpi"
+        over_mpi = is_ring(config) and asked != "tcp"
         start = start_over_mpi if over_mpi else start_over_tcp if is_ring(config) else start_star
         config["launch"] = "mpi" if over_mpi else "auto" if is_ring(config) else "processes"
         if is_ring(config):  # mpirun starts its ranks in the hosts' namespaces, and those talk over MPI
@@ -40,11 +41,6 @@ def train(argv, log, limit, bandwidth):
         if status == 0:
             write_counters(lab, config["out"])
     return status
-
-
-def engine_of(argv, config):
-    """The engine that was asked for. A gossip's resolved configuration does not name it."""
-    return argv[argv.index("--collective") + 1] if "--collective" in argv else config.get("ring", {}).get("collective")
 
 
 def is_ring(config):

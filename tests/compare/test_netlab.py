@@ -68,6 +68,7 @@ class Words(Runs):
         for more, wanted in (({}, [800, 800, 800]), ({"resumed_from": 6}, [200, 200, 200]), ({"batches": [5, 11]}, [500, 1100, 800])):
             run = formula.Measured.__new__(formula.Measured)
             run.summary = {"servers": 1, "steps": 8, "wire": wire, **more}
+            run.config = {"parameter_server": {"servers_on": "hosts"}}
             run.lab = {"links": {host: {"sent_bytes": 1, "received_bytes": 1} for host in ("w0", "w1", "s0")}}
             self.assertEqual([sent for _, sent, *_ in run.links()], wanted)
 

@@ -10,9 +10,14 @@ import fixture  # noqa: E402, F401: finds experiments/
 import cli  # noqa: E402
 
 cli.in_debians("simgrid", sys.argv)
-from prediction import dryrun, machine  # noqa: E402
+from prediction import CannotPredict, dryrun, machine, network  # noqa: E402
 
 WHY_NOT = next((f"no python3-{name}" for name in ("numpy", "simgrid") if importlib.util.find_spec(name) is None), None)
+if not WHY_NOT:
+    try:
+        network.simgrid()
+    except CannotPredict as e:
+        WHY_NOT = str(e)
 needs_simgrid = unittest.skipIf(WHY_NOT, WHY_NOT or "")
 GB = 1e9
 SECONDS = {"embedding": {"forward": 0.01, "backward": 0.02}, "block": {"forward": 0.1, "backward": 0.2}, "head": {"forward": 0.02, "backward": 0.04}}

@@ -350,7 +350,7 @@ class NotAllTogether(unittest.TestCase):
         self.assertLess(free, one / 2)
 
     def test_the_program_says_credits_and_ages(self):
-        """What a star sets is in its dry run, and so in its prediction; what it leaves out is null."""
+        """Settings of a star are in its dry run, and so in its prediction; those that it leaves out are null."""
         words = ("--topology", "ps:async", "--workers", "2", "--servers", "1", "--model", "tiny", "--steps", "10")
         for given, expected in (((), (None, None, 0)), (("--set", "parameter_server.max_staleness=3", "--set", "parameter_server.credit_bytes=8M"),
                                                         (3, 8 << 20, 8 << 20)),

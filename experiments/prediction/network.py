@@ -65,7 +65,7 @@ def simgrid():
         os.close(stderr)
         os.close(nothing)
     if not hasattr(found.Comm, "wait_any_for"):
-        raise CannotPredict(f"this SimGrid ({found.__file__}) is newer than this script knows: 3.32 to 3.35 have what it calls")
+        raise CannotPredict(f"this SimGrid ({found.__file__}) has another interface than this script knows: Debian 12's 3.32 has what it calls")
     return found
 
 

@@ -1,6 +1,7 @@
 """One training command across a lab: each role of a star and each rank of a ring on a host of its own."""
 import json
 import os
+import re
 import subprocess
 import time
 
@@ -25,8 +26,7 @@ def train(argv, log, limit, bandwidth):
     flags = [word for word in argv if word in FLAGS]
     with Lab(bits, hosts_of(config)) as lab:
         path = os.path.join(lab.directory, "config.json")
-        asked = argv[argv.index("--collective") + 1] if "--collective" in argv else "mpi"
-        over_mpi = is_ring(config) and asked != "tcp"
+        over_mpi = is_ring(config) and not asks_for_tcp(argv)
         start = start_over_mpi if over_mpi else start_over_tcp if is_ring(config) else start_star
         config["launch"] = "mpi" if over_mpi else "auto" if is_ring(config) else "processes"
         if is_ring(config):  # mpirun starts its ranks in the hosts' namespaces, and those talk over MPI
@@ -41,6 +41,12 @@ def train(argv, log, limit, bandwidth):
         if status == 0:
             write_counters(lab, config["out"])
     return status
+
+
+def asks_for_tcp(argv):
+    """Whether the command names the program's own tcp as the ring's engine. The resolved configuration has it unasked as well, because
+    of --medium tcp."""
+    return re.search(r"(--collective[ =]|ring\.collective=)tcp( |$)", " ".join(argv)) is not None
 
 
 def is_ring(config):

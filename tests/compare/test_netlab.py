@@ -12,7 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from fixture import EXPERIMENTS, LIMIT_S, PROGRAM, Runs
-from netlab import formula, lab, rate
+from netlab import formula, lab, rate, train
 
 SCRIPT = os.path.join(EXPERIMENTS, "netlab.py")
 NOBODY = 65534
@@ -71,6 +71,11 @@ class Words(Runs):
             run.config = {"parameter_server": {"servers_on": "hosts"}}
             run.lab = {"links": {host: {"sent_bytes": 1, "received_bytes": 1} for host in ("w0", "w1", "s0")}}
             self.assertEqual([sent for _, sent, *_ in run.links()], wanted)
+
+    def test_the_engine_that_is_asked_for(self):
+        for words, wanted in (("--collective tcp", True), ("--collective=tcp --steps 2", True), ("--set ring.collective=tcp", True),
+                              ("--collective mpi", False), ("--medium tcp", False), ("--model tcp", False)):
+            self.assertEqual(train.asks_for_tcp(["starring", "train", *words.split()]), wanted, words)
 
     def test_only_root(self):
         with self.assertRaisesRegex(lab.LabError, "only root.*sudo"):

@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -90,8 +91,9 @@ class Started(subprocess.Popen):
                 f.close()
 
     def _text(self, f):
-        f.seek(0)
-        return f.read()
+        # Opened anew: a descriptor shared with the program has one position, which the program's writes move while this reads.
+        with open(f"/proc/self/fd/{f.fileno()}", encoding="utf-8", errors="replace") as own:
+            return own.read()
 
     def printed(self):
         return self._text(self._files[0])
@@ -117,8 +119,7 @@ class Started(subprocess.Popen):
 
     def address(self):
         """Where a scheduler that was started by hand listens."""
-        self.until(lambda: "listening on " in self.said(), "it listens")
-        return self.said().split("listening on ")[1].split()[0]
+        return self.until(lambda: re.search(r"listening on (\S+)\n", self.said()), "it listens")[1]
 
     # ---------------------------------------------------------------- its processes, of which one that has just died is none
     def left(self):

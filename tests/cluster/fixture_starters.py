@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 
-from fixture import EXPERIMENTS, PROGRAM
+from fixture import EXPERIMENTS, LIMIT_S, PROGRAM
 from fixture_hosts import why_not
 
 PORT = 29511  # of the meeting point; each test's hosts have a network of their own
@@ -100,10 +100,11 @@ def said(processes):
     return "".join(p.printed() + p.said() for p in processes)
 
 
-def all_end(processes, status=0, **how):
-    """Returns their output when all have ended with that status (None: any) and no process of them is left."""
+def all_end(processes, status=0, settle_s=LIMIT_S, **how):
+    """Returns their output when all have ended with that status (None: any) and no process of them is left; mpirun does not wait for
+    its ssh, which ends a moment later."""
     for p in processes:
-        p.ends(status, **how)
+        p.ends(status, settle_s=settle_s, **how)
     return said(processes)
 
 

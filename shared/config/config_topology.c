@@ -50,6 +50,7 @@ static void squeeze(char out[TOPOLOGY_WORD], const char *text) {
 struct nearest {
     // The typed text, and the same without the number at its end.
     char word[TOPOLOGY_WORD], stem[TOPOLOGY_WORD];
+    const char *number;            // that number; "": none, or several ("ps:ssp:2:3")
     char name[2 * TOPOLOGY_WORD];  // "": nothing is near
     const char *means;
     size_t distance;
@@ -58,14 +59,14 @@ struct nearest {
 // Makes `name` the nearest name if the edit distance between `as` and the word (the stem, for a name with a number)
 // is at most `most`. The last of several variants at equal distance wins: zero:3 for zero:4.
 static void consider(struct nearest *n, const char *name, const char *as, const char *means, size_t most) {
-    const char *number = n->word + strlen(n->stem), *letter = strrchr(name, ':');
+    const char *letter = strrchr(name, ':');
     bool takes = letter && isupper((unsigned char)letter[1]);
     size_t d = edit_distance(takes ? n->stem : n->word, as);
     if (d > most || d > n->distance || (*n->name && means && d == n->distance)) return;
     n->distance = d;
     n->means = means;
-    if (takes && *number)
-        snprintf(n->name, sizeof n->name, "%.*s%s", (int)(letter + 1 - name), name, number);
+    if (takes && *n->number)
+        snprintf(n->name, sizeof n->name, "%.*s%s", (int)(letter + 1 - name), name, n->number);
     else
         snprintf(n->name, sizeof n->name, "%s%s%s", name, takes ? " with a number for " : "",
                  takes ? letter + 1 : "");
@@ -78,6 +79,7 @@ static char *did_you_mean(const struct topology_table *t, const char *text) {
     size_t length = strlen(n.word), stem = length;
     while (stem > 0 && isdigit((unsigned char)n.word[stem - 1])) stem--;
     memcpy(n.stem, n.word, stem);
+    n.number = strstr(text, n.word + stem) ? n.word + stem : "";
     for (int r = 0; t->row[r]; r++) {
         struct topology_variant v;
         for (int i = 0; t->row[r]->variant(i, &v); i++) {

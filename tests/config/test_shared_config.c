@@ -109,6 +109,7 @@ static void test_nearest(void **state) {
         {"lokal", "mean local?"},
         {"ps:ssp", "mean ps:ssp:S with a number for S?"},
         {"ps-ssp-4", "mean ps:ssp:4?"},
+        {"ps:ssp:2:3", "mean ps:ssp:S with a number for S?"},
         {"ssp:12", "mean ps:ssp:12 ("},
         {"star", "mean ps:sync ("},
         {"Parameter Server", "mean ps:sync ("},

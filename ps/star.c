@@ -245,7 +245,7 @@ static struct topology_allowance allowance(const struct config *c, const char *r
 
 static void consistency(const struct config *c, char out[TOPOLOGY_CONSISTENCY]) {
     const struct consistency_rule rule = consistency_of(c);
-    if (consistency_freezes(&rule))
+    if (consistency_freezes(rule))
         snprintf(out, TOPOLOGY_CONSISTENCY, "sync");
     else if (rule.row->argument)
         snprintf(out, TOPOLOGY_CONSISTENCY, "%s:%d", rule.row->name, rule.argument);
@@ -271,7 +271,7 @@ static void explain(const struct config *c, struct topology_texts *out) {
     if (ps_elastic(c))
         out->differs =
             "workers may join and leave (--elastic), and a step closes without those that are away";
-    if (!consistency_freezes(&rule)) out->differs = rule.row->differs;
+    if (!consistency_freezes(rule)) out->differs = rule.row->differs;
     if (rule.oldest)
         out->differs =
             "each step is computed on weights that lack the last S updates (parameter_server.read oldest), always as many of them";

@@ -19,10 +19,10 @@
     S(AHEAD, rule.lead > 0, topology)                                                         \
     S(OWN_PACE, rule.delay > 0, topology)                                                     \
     S(DROPS, drops, topology)                                                                 \
-    S(CHANGES, !consistency_freezes(&rule), topology)                                         \
+    S(CHANGES, !consistency_freezes(rule), topology)                                          \
     S(ONE_VERSION, !rule.row->delays, topology)                                               \
     S(ENOUGH_IS_ALL, !rule.row->graces || rule.needs == c->workers, topology)                 \
-    S(ONE_RESULT, !alone && !drops && !consistency_reads_vary(&rule), topology)               \
+    S(ONE_RESULT, !alone && !drops && !consistency_reads_vary(rule), topology)                \
     S(LOCAL_STEPS, local, "local_steps.steps")                                                \
     S(LOCAL_ASYNC, (local && alone), "local_steps.steps")                                     \
     S(UNITS, ps_by_units(c), "--resident units")                                              \
@@ -147,7 +147,7 @@ int star_pairs_check(const struct config *c) {
     const struct consistency_rule rule = consistency_of(c);
     const struct ps_config *p = &c->ps;
     const struct recovery_config *v = &c->recovery;
-    bool alone = rule.row->on_arrival, drops = consistency_drops(&rule), local = c->local_steps.steps > 0;
+    bool alone = rule.row->on_arrival, drops = consistency_drops(rule), local = c->local_steps.steps > 0;
     bool sums_16 = c->accumulation > 1 && c->dtype != DT_F32 && !config_sums_in_fp32(c);
     char topology[96];
     snprintf(topology, sizeof topology, "--topology %s", c->topology);

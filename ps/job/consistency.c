@@ -43,7 +43,7 @@ static void resolve_quorum(struct consistency_rule *c) { c->needs = c->argument 
 
 // If not all workers belong to a step, its set is one uint64_t.
 static int check_sets(const struct consistency_rule *c, const char *origin, const char *topology) {
-    if (!consistency_drops(c) || c->workers <= CONFIG_ELASTIC_MAX) return 0;
+    if (!consistency_drops(*c) || c->workers <= CONFIG_ELASTIC_MAX) return 0;
     return fail("%s: topology %s: steps close without stragglers of at most %d workers: there are %d", origin,
                 topology, CONFIG_ELASTIC_MAX, c->workers);
 }

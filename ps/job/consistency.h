@@ -61,30 +61,24 @@ int consistency_parse(const char *text, int *argument);
 struct consistency_rule consistency_of(const struct config *c);
 
 // Whether a step with this many pushes is complete: a key may commit it, the scheduler may close it.
-static inline bool consistency_completes(const struct consistency_rule *c, int pushes) {
-    return pushes >= c->needs;
-}
+static inline bool consistency_completes(struct consistency_rule c, int pushes) { return pushes >= c.needs; }
 // Whether a worker may read, push or continue with its next step with this delay.
-static inline bool consistency_allows(const struct consistency_rule *c, int64_t delay) {
-    return delay <= c->delay;
-}
+static inline bool consistency_allows(struct consistency_rule c, int64_t delay) { return delay <= c.delay; }
 // Whether a step may close without the gradients of workers that are alive. The scheduler fixes step by step which ones
 // count (ps/agree/step_set.h). Late pushes are dropped.
-static inline bool consistency_drops(const struct consistency_rule *c) {
-    return !c->row->on_arrival && c->needs < c->workers;
+static inline bool consistency_drops(struct consistency_rule c) {
+    return !c.row->on_arrival && c.needs < c.workers;
 }
 // Whether a worker learns only from its next weights how old its gradient was, and whether any update has it.
-static inline bool consistency_ages_late(const struct consistency_rule *c) {
-    return c->row->ordered || consistency_drops(c);
+static inline bool consistency_ages_late(struct consistency_rule c) {
+    return c.row->ordered || consistency_drops(c);
 }
 // Whether timing decides which weights a step is computed on: they may be recorded (ps/record/arrivals.h).
-static inline bool consistency_reads_vary(const struct consistency_rule *c) {
-    return c->lead > 0 && !c->oldest;
-}
+static inline bool consistency_reads_vary(struct consistency_rule c) { return c.lead > 0 && !c.oldest; }
 // Whether a key's weights do not change until every worker has pushed the key, which it does after its last
 // use of them: then many workers may read one copy.
-static inline bool consistency_freezes(const struct consistency_rule *c) {
-    return !c->row->on_arrival && c->needs == c->workers && c->delay == 0;
+static inline bool consistency_freezes(struct consistency_rule c) {
+    return !c.row->on_arrival && c.needs == c.workers && c.delay == 0;
 }
 
 // Whether clip factor and skip must be known before a gradient may be applied: the commit round.
@@ -101,20 +95,10 @@ static inline bool arrivals_wait(const struct config *c) { return c->ps.max_lead
 // Whether workers may join and leave (ps/agree/step_set.h).
 static inline bool ps_elastic(const struct config *c) { return c->recovery.elastic_max > 0; }
 
-static inline bool ps_drops(const struct config *c) {
-    const struct consistency_rule rule = consistency_of(c);
-    return consistency_drops(&rule);
-}
-static inline bool ps_ages_late(const struct config *c) {
-    const struct consistency_rule rule = consistency_of(c);
-    return consistency_ages_late(&rule);
-}
-static inline bool ps_reads_vary(const struct config *c) {
-    const struct consistency_rule rule = consistency_of(c);
-    return consistency_reads_vary(&rule);
-}
 // Whether each step decides which workers' gradients count: some may be lost, or late.
-static inline bool ps_in_part(const struct config *c) { return ps_elastic(c) || ps_drops(c); }
+static inline bool ps_in_part(const struct config *c) {
+    return ps_elastic(c) || consistency_drops(consistency_of(c));
+}
 
 // Counts one push's staleness (versions). mean is exact while the total is below 2^53.
 void staleness_count(struct staleness *s, uint64_t tau);

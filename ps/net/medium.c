@@ -17,7 +17,6 @@ int ps_io_threads(const struct config *c, int streams, int peers) {
 }
 
 bool ps_weights_in_place(const struct config *c, bool pages, int64_t keys) {
-    struct consistency_rule rule = consistency_of(c);
-    return ps_shares(c) && !ps_is_staged(c) && !ps_by_units(c) && consistency_freezes(&rule) && pages &&
-           keys <= KEYS_MAX && sysconf(_SC_PAGESIZE) == SHARD_PAGE;
+    return ps_shares(c) && !ps_is_staged(c) && !ps_by_units(c) && consistency_freezes(consistency_of(c)) &&
+           pages && keys <= KEYS_MAX && sysconf(_SC_PAGESIZE) == SHARD_PAGE;
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/job/consistency.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/numbers.h"
@@ -27,6 +28,19 @@ struct arrivals {
 #define ENTRY_BYTES     24  // of a typical arrival
 #define ENTRY_BYTES_MAX 44
 static_assert(sizeof(struct key_arrivals) <= ARRIVALS_KEY_BYTES, "counted before the run");
+
+struct arrivals_options arrivals_options_of(const struct config *c, const struct shard_map *map,
+                                            const struct manifest *order, int shard) {
+    const struct consistency_rule rule = consistency_of(c);
+    return (struct arrivals_options){.map = map,
+                                     .manifest = order,
+                                     .shard = shard,
+                                     .workers = c->workers,
+                                     .steps = c->steps,
+                                     .sets = consistency_drops(rule),
+                                     .reads = consistency_reads_vary(rule),
+                                     .per_update = rule.per_update};
+}
 
 int64_t arrivals_bytes(int64_t pushes, bool replay) {
     const struct key_arrivals *k = NULL;

@@ -41,6 +41,9 @@ struct arrivals_options {
     int per_update;  // at most so many pushes are averaged in one update; 0: 1
 };
 
+struct arrivals_options arrivals_options_of(const struct config *c, const struct shard_map *map,
+                                            const struct manifest *order, int shard);
+
 #define ARRIVALS_PUSHES_MAX INT32_MAX  // of a key: the largest number in a file
 #define ARRIVALS_KEY_BYTES  40         // of any key of the job, in addition to its pushes
 // Host memory of so many pushes of one key, at its peak: recording and writing them, or reading and indexing them.

@@ -26,19 +26,13 @@
 //     epoch 2, job b   ready.. start (names the checkpoint) | steps ..
 //
 // Without restarts there is one epoch, and a death ends the job. Only scheduler_core.c decides what ends an epoch.
-// How a new epoch calls the scheduler's process. Members may be NULL if restarts is 0.
 struct epoch_options {
     int restarts;     // deaths that a new epoch, or a new process of the dead rank, may follow; 0: none
     int used;         // of them, by earlier processes of the scheduler
     uint32_t first;   // number of the first epoch; 0 counts as 1
     int start;        // of the run's command (DIR/history.jsonl)
     const char *why;  // of the first epoch, if it follows a death; else NULL
-    void *ctx;
-    uint64_t (*job)(void *ctx);  // returns a new number, not 0
-    // A member was lost by silence, or did not arrive: it may only be frozen, and must not run next to its
-    // replacement. pid: 0 if it is not known.
-    void (*lost)(void *ctx, int pid, const char *name);
-    bool replaced;  // a launcher replaces a lost member. Else the user does, until the start's deadline
+    bool replaced;    // a launcher replaces a lost member. Else the user does, until the start's deadline
 };
 
 struct epochs {
@@ -66,12 +60,6 @@ struct absence {
     struct loss loss;  // NULLs if it is back
 };
 
-// The listener. changed may be NULL.
-struct absence_port {
-    void *ctx;
-    void (*changed)(void *ctx, const struct absence *a);
-};
-
 // The values that the scheduler publishes to the job's processes at the rendezvous (ps/net/notices.h).
 struct publish_port {
     void *ctx;
@@ -85,6 +73,23 @@ struct publish_port {
     void (*job_ended)(void *ctx, const char *why);  // the job
 };
 
+// What the scheduler's process does for the core. Each may be NULL, except job where there are restarts, and lost where a
+// launcher replaces members.
+struct scheduler_host {
+    void *ctx;
+    uint64_t (*job)(void *ctx);  // returns the number of a new epoch's job, not 0
+    // A member was lost by silence, or did not arrive: it may only be frozen, and must not run next to its
+    // replacement. pid: 0 if it is not known.
+    void (*lost)(void *ctx, int pid, const char *name);
+    // All ranks are present. Writes what they resume from: the checkpoint ("": none) and its step. Returns 0; 1 if it
+    // is not known yet, and is asked again; or -1 with error written. NULL: nothing is resumed.
+    int (*starts)(void *ctx, const struct epochs *e, struct start_point *out, char error[WIRE_TEXT_MAX]);
+    void (*absent)(void *ctx, const struct absence *a);
+    // A replay: the batch of worker's `step` (ps/agree/budget.h). Where steps close without stragglers, a value >= 0
+    // if its gradient counted, else -1. NULL: no replay.
+    int64_t (*recorded)(void *ctx, int worker, int64_t step);
+};
+
 // Options of the scheduler's core.
 struct scheduler_options {
     const struct config *config;
@@ -96,16 +101,8 @@ struct scheduler_options {
     double start_s;            // now, at creation
     struct ps_port port;       // peers: member numbers
     struct publish_port publish;
+    struct scheduler_host host;
     struct epoch_options epochs;
-    // All ranks are present. Writes what they resume from: the checkpoint ("": none) and its step. Returns 0; 1 if it
-    // is not known yet, and is asked again; or -1 with error written. NULL: nothing is resumed.
-    int (*starts)(void *ctx, const struct epochs *e, struct start_point *out, char error[WIRE_TEXT_MAX]);
-    void *starts_ctx;
-    struct absence_port absent;
-    // A replay: the batch of worker's `step` (ps/agree/budget.h). Where steps close without stragglers, a value >= 0
-    // if its gradient counted, else -1. NULL: no replay.
-    int64_t (*recorded)(void *ctx, int worker, int64_t step);
-    void *recorded_ctx;
 };
 
 struct member {

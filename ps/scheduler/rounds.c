@@ -115,11 +115,11 @@ static void refuse_join(const struct rounds *c, int w) {
 static void note_absences(struct rounds *c, int64_t step, uint64_t present) {
     uint64_t away = elastic_all(c->workers) & ~present, changed = away ^ c->away;
     c->away = away;
-    for (int w = 0; w < c->workers && c->o.absent.changed; w++) {
+    for (int w = 0; w < c->workers && c->o.host.absent; w++) {
         struct absence x = {.step = step, .worker = w, .away = (away & elastic_bit(w)) != 0};
         if (!(changed & elastic_bit(w))) continue;
         if (x.away) x.loss = c->losses[w];
-        c->o.absent.changed(c->o.absent.ctx, &x);
+        c->o.host.absent(c->o.host.ctx, &x);
     }
 }
 
@@ -178,7 +178,7 @@ static int decide(struct rounds *c, struct round *r) {
 
 // Whether all reports that the step needs are here; with sets, whether the set is fixed.
 static bool is_reported(const struct rounds *c, const struct round *r) {
-    return c->set ? step_set_fixed(c->set) != 0 : consistency_completes(&c->rule, r->reports);
+    return c->set ? step_set_fixed(c->set) != 0 : consistency_completes(c->rule, r->reports);
 }
 
 // Does what is due: fixes sets, and decides steps in order.
@@ -447,18 +447,18 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
     c->gather.values = xcalloc(n * WIRE_VALUES_MAX, sizeof(double));
     const struct budget_options bo = {.workers = c->workers,
                                       .total = batches_total(o->config),
-                                      .recorded = o->recorded,
-                                      .ctx = o->recorded_ctx};
+                                      .recorded = o->host.recorded,
+                                      .ctx = o->host.ctx};
     if (c->rule.row->on_arrival) c->budget = budget_create(&bo);
     c->arrived = xcalloc(n, sizeof *c->arrived);
-    if (!ps_elastic(o->config) && !consistency_drops(&c->rule)) return c;
+    if (!ps_elastic(o->config) && !consistency_drops(c->rule)) return c;
     struct step_set_options so = {.workers = c->workers,
                                   .min = o->config->recovery.elastic_min,
                                   .needs = c->rule.needs,
                                   .exact = c->rule.row->exact,
                                   .grace_s = c->rule.row->graces ? 1e-3 * (double)o->config->ps.grace_ms : 0,
-                                  .recorded = o->recorded,
-                                  .ctx = o->recorded_ctx,
+                                  .recorded = o->host.recorded,
+                                  .ctx = o->host.ctx,
                                   .shards = c->full_shards,
                                   .own = o->config->micro_batch * o->config->accumulation,
                                   .scaler = o->config->scaler,

@@ -256,15 +256,28 @@ static void epoch_first(const struct ps_role_options *o, const char *checkpoint,
     out->why = "the scheduler was started again";
 }
 
+// Where an epoch begins: for a job of the file thread, and its answer.
+struct beginning {
+    const struct scheduler *s;
+    struct epochs e;  // as it was when all ranks were present
+    struct start_point out;
+    char error[WIRE_TEXT_MAX];
+    int rc;
+};
+
 // The first epoch of a job begins as configured, a later one at the latest complete checkpoint of the run, if
 // there is one; DIR/history.jsonl records it.
-static int epoch_starts(const struct ps_role_options *o, const struct epochs *e, struct start_point *out,
-                        char error[WIRE_TEXT_MAX]) {
+static int epoch_starts(void *beginning) {
+    struct beginning *b = beginning;
+    const struct ps_role_options *o = b->s->o;
+    const struct epochs *e = &b->e;
+    struct start_point *out = &b->out;
     // No process of an earlier epoch still writes: all of them have entered again.
     char *latest = e->why[0] && o->dir ? checkpoint_latest(o->dir) : NULL;
-    int rc = latest ? start_at(out, o->config, latest) : 0;
+    b->rc = latest ? start_at(out, o->config, latest) : 0;
     free(latest);
-    if (rc != 0) return core_fail(error, "%s", error_last());
+    if (b->rc != 0) core_fail(b->error, "%s", error_last());
+    if (b->rc != 0) return 0;
     // Steps of another run in this directory do not count.
     int64_t stays = resume_is_inside(out->checkpoint, o->dir) ? out->step : 0;
     // After a scheduler's own death metrics.jsonl shows how far the job was: it has not been cut yet.
@@ -294,20 +307,6 @@ static int epoch_starts(const struct ps_role_options *o, const struct epochs *e,
     return 0;
 }
 
-struct beginning {
-    const struct scheduler *s;
-    struct epochs e;  // as it was when all ranks were present
-    struct start_point out;
-    char error[WIRE_TEXT_MAX];
-    int rc;
-};
-
-static int begins(void *arg) {
-    struct beginning *b = arg;
-    b->rc = epoch_starts(b->s->o, &b->e, &b->out, b->error);
-    return 0;
-}
-
 // If the epoch has ended meanwhile this result is dropped: the next epoch asks again.
 static int starts(void *ctx, const struct epochs *e, struct start_point *out, char error[WIRE_TEXT_MAX]) {
     struct scheduler *s = ctx;
@@ -322,7 +321,7 @@ static int starts(void *ctx, const struct epochs *e, struct start_point *out, ch
     }
     if (!b) b = s->beginning = xcalloc(1, sizeof *b);
     *b = (struct beginning){.s = s, .e = *e, .out = *out};
-    s->begins = background_submit(s->files, begins, b, NULL);
+    s->begins = background_submit(s->files, epoch_starts, b, NULL);
     return 1;
 }
 
@@ -422,15 +421,10 @@ static int read_first(void *arg) {
     s->found = s->o->read ? s->o->read(s->o->ctx) : 0;
     if (s->found == 0 && !(s->map = shard_map_of(c, s->o->layout))) s->found = -1;
     if (s->found == 0 && c->ps.replay_arrivals) {
-        struct arrivals_options o = {.map = s->map,
-                                     .manifest = &s->order,
-                                     .workers = c->workers,
-                                     .steps = c->steps,
-                                     .sets = ps_drops(c),
-                                     .reads = ps_reads_vary(c),
-                                     .per_update = consistency_of(c).per_update};
+        int shard = 0;
+        while (!s->map->shard_keys[shard]) shard++;
         s->order = manifest_of_order(c, s->o->layout, s->map);
-        while (!s->map->shard_keys[o.shard]) o.shard++;
+        const struct arrivals_options o = arrivals_options_of(c, s->map, &s->order, shard);
         s->replay = arrivals_read(&o, c->ps.replay_arrivals);
         s->found = s->replay ? 0 : -1;
     }
@@ -453,13 +447,11 @@ static int scheduler_open(struct scheduler *s) {
     s->id = (struct ps_identity){.role = PS_SCHEDULER, .incarnation = rendezvous_incarnation(s->o->meet)};
     // 2. The files identify the job.
     bool replaced = s->o->launched && (c->recovery.restart || ps_elastic(c));
-    struct epoch_options *first = &s->epochs;
-    *first = (struct epoch_options){
-        .ctx = s, .job = next_job, .lost = replaced ? send_lost : NULL, .replaced = replaced};
+    s->epochs.replaced = replaced;
     run_on_file_thread(s, read_first);
     if (s->found != 0) return -1;
-    if (first->used > first->restarts)
-        return fail("%s; " RESTARTS_USED_UP ", as %s/history.jsonl says", first->why, first->restarts,
+    if (s->epochs.used > s->epochs.restarts)
+        return fail("%s; " RESTARTS_USED_UP ", as %s/history.jsonl says", s->epochs.why, s->epochs.restarts,
                     s->o->dir);
     // 3. The core, over the link.
     s->manifest = manifest_make(s->o, s->map);
@@ -479,12 +471,8 @@ static int scheduler_open(struct scheduler *s) {
         .start_s = now_seconds(),
         .port = link_port(s->link),
         .publish = {s, publish_epoch, publish_start, publish_join, publish_over, end_process, abort_job},
-        .epochs = s->epochs,
-        .starts = starts,
-        .starts_ctx = s,
-        .absent = {s, note_absence},
-        .recorded = s->replay ? recorded : NULL,
-        .recorded_ctx = s};
+        .host = {s, next_job, replaced ? send_lost : NULL, starts, note_absence, s->replay ? recorded : NULL},
+        .epochs = s->epochs};
     s->clock.lost_s = ps_lost_s(c);
     poll_clock_poll(&s->clock, co.start_s);
     s->core = scheduler_core_create(&co);

@@ -161,7 +161,7 @@ static void epoch_end(struct scheduler_core *c, const char *why, double now) {
     if (c->members.started)
         c->epochs.reached = consistency_of(c->o.config).row->on_arrival ? -1 : rounds_step(c->rounds);
     c->epochs.epoch++;
-    c->epochs.job = c->o.epochs.job(c->o.epochs.ctx);
+    c->epochs.job = c->o.host.job(c->o.host.ctx);
     snprintf(c->epochs.why, sizeof c->epochs.why, "%s", why);
     rounds_destroy(&c->rounds);
     epoch_open(c, now);
@@ -406,7 +406,7 @@ static void on_lost(struct scheduler_core *c, const struct member_news *n, doubl
     } else {
         write_loss(c, n, rounds_step(c->rounds), why);
         if (c->o.epochs.replaced && !can_lose(c, i)) c->given_up[i] = m->m[i].pid;
-        if (c->o.epochs.lost) c->o.epochs.lost(c->o.epochs.ctx, m->m[i].pid, member_name(m, i, name));
+        if (c->o.host.lost) c->o.host.lost(c->o.host.ctx, m->m[i].pid, member_name(m, i, name));
         death(c, i, strcmp(n->word, "silent") ? "died" : "silent", why, now);
     }
 }
@@ -538,7 +538,7 @@ static bool begins_without(const struct scheduler_core *c, double now) {
 static int begin(struct scheduler_core *c, double now) {
     struct membership *m = &c->members;
     char why[WIRE_TEXT_MAX] = "";
-    int rc = c->o.starts ? c->o.starts(c->o.starts_ctx, &c->epochs, &m->start, why) : 0;
+    int rc = c->o.host.starts ? c->o.host.starts(c->o.host.ctx, &c->epochs, &m->start, why) : 0;
     if (rc != 0) return rc < 0 ? scheduler_core_abort(c, why) : 0;
     m->started = true;
     for (int i = 0; i < m->workers; i++)
@@ -572,7 +572,7 @@ static int on_missing(struct scheduler_core *c, const char *names, double now) {
         char name[48];
         if (!is_late(c, i, now)) continue;
         c->given_up[i] = ANY;
-        c->o.epochs.lost(c->o.epochs.ctx, 0, member_name(m, i, name));
+        c->o.host.lost(c->o.host.ctx, 0, member_name(m, i, name));
     }
     death(c, -1, "died", why, now);
     return c->error[0] ? -1 : 0;

@@ -111,7 +111,7 @@ int slot_add_push(struct server_core *c, struct server_key *k, const struct wire
     uint64_t tau = (uint64_t)(k->version - h->version + h->step - k->step);
     if (!c->policy->fix) count_age(c, h, g->data, tau);
     const struct arrival read = {w, (uint32_t)h->version, 0, h->step * c->rule.workers + w};
-    if (c->o.record && consistency_reads_vary(&c->rule)) arrivals_note(c->o.record, k->key, &read);
+    if (c->o.record && consistency_reads_vary(c->rule)) arrivals_note(c->o.record, k->key, &read);
     slot_hold(c, s, w, g);
     return 0;
 }
@@ -162,9 +162,9 @@ int close_slot(struct server_core *c, struct server_key *k, bool at_once) {
 // later step, since its worker lacks weights.
 const char *in_order_unfit(const struct server_core *c, const struct server_key *k,
                            const struct wire_header *h) {
-    if (!consistency_allows(&c->rule, h->step - k->step) || h->step >= c->step + c->slots)
+    if (!consistency_allows(c->rule, h->step - k->step) || h->step >= c->step + c->slots)
         return "an earlier step is not over";
-    return consistency_allows(&c->rule, k->version - h->version)
+    return consistency_allows(c->rule, k->version - h->version)
                ? NULL
                : "it was computed on a version the server does not have";
 }
@@ -228,7 +228,7 @@ static int add_next(struct server_core *c, struct server_key *k) {
     struct slot *s = slot_of(c, k, k->step);
     if (s->complete || !s->contributed) return 0;
     struct sum_args sum = next_gradients(c, k, s);
-    if (consistency_completes(&c->rule, s->next_worker + sum.count)) {
+    if (consistency_completes(c->rule, s->next_worker + sum.count)) {
         bool at_once;
         if (add_up(c, k, &sum, &at_once) != 0) return -1;
         release_added(c, k, s, sum.count);

@@ -31,7 +31,7 @@ static const char *set_unfit(const struct server_core *c, const struct server_ke
                              const struct wire_header *h) {
     const char *why = h->step < k->step ? NULL : in_order_unfit(c, k, h);
     bool over = is_over(c, k, h->step, why);
-    if (over && consistency_drops(&c->rule)) return NULL;
+    if (over && consistency_drops(c->rule)) return NULL;
     return over ? "the step closes without this worker" : why;
 }
 
@@ -48,7 +48,7 @@ static void drop_late(struct server_core *c, struct server_key *k, const struct 
 
 // The worker pushes to the step of these weights or a later one from now on.
 static void set_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m) {
-    if (!consistency_drops(&c->rule) || k->step <= m->header.step) return;
+    if (!consistency_drops(c->rule) || k->step <= m->header.step) return;
     m->header.step = k->step;
     if (k->pushed[worker] < k->step) k->pushed[worker] = k->step;
 }
@@ -142,7 +142,7 @@ static int set_fix(struct server_core *c, const struct wire_header *h) {
 static void set_before_pull(struct server_core *c, struct server_key *k, const struct wire_header *h,
                             int64_t want) {
     const struct server_pull *p = &k->pulls[h->rank];
-    bool drops = consistency_drops(&c->rule), first = c->process_no && h->process_no > 1 && p->seq == 0;
+    bool drops = consistency_drops(c->rule), first = c->process_no && h->process_no > 1 && p->seq == 0;
     if (h->kind == WIRE_PULL && (first || (drops && want <= k->step + 1)) && want > k->pushed[h->rank])
         k->pushed[h->rank] = want;
     if (h->kind == WIRE_PUSH && drops && h->seq > p->seq && h->step < k->pushed[h->rank])

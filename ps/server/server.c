@@ -71,14 +71,8 @@ static int server_allocate(struct server *s) {
 
 static int server_open_order(const struct server *s, int t) {
     struct shard *shard = &s->shards[t];
-    struct arrivals_options o = {.map = s->map,
-                                 .manifest = &s->order,
-                                 .shard = s->id.rank * s->map->threads + t,
-                                 .workers = s->c->workers,
-                                 .steps = s->c->steps,
-                                 .sets = ps_drops(s->c),
-                                 .reads = ps_reads_vary(s->c),
-                                 .per_update = consistency_of(s->c).per_update};
+    const struct arrivals_options o =
+        arrivals_options_of(s->c, s->map, &s->order, s->id.rank * s->map->threads + t);
     if (s->c->ps.record_arrivals) shard->record = arrivals_create(&o);
     struct staleness_log_options so = {.layout = s->o->layout,
                                        .map = s->map,
@@ -338,7 +332,7 @@ static void server_report(struct server *s, struct rank_report *r) {
         if (version >= 0 && updates < r->updates) r->updates = updates;
     }
     bool alone = consistency_of(s->c).row->on_arrival;
-    r->drops = s->c->ps.max_staleness >= 0 || ps_drops(s->c);
+    r->drops = s->c->ps.max_staleness >= 0 || consistency_drops(consistency_of(s->c));
     r->samples_per_update = alone ? s->c->micro_batch * s->c->accumulation : s->c->train_batch;
     // A server without keys counts none: there may be more servers than keys.
     if (alone && pushes < INT64_MAX) r->samples_counted = pushes * r->samples_per_update;

@@ -97,7 +97,7 @@ int check_recorded(struct server_core *c, const struct server_key *k, const stru
 // ---------------------------------------------------------------- checkpoints
 bool checkpoint_wanted(const struct server_core *c, const struct wire_header *h) {
     // Worker 0 may be late, and all workers set the flag for the same steps.
-    bool says = h->rank == 0 || consistency_drops(&c->rule);
+    bool says = h->rank == 0 || consistency_drops(c->rule);
     return c->o.keep.keep && says && (h->flags & WIRE_KEEP);
 }
 

@@ -732,7 +732,7 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
     w->take.asked = -1;
     w->t.plan = (struct step_plan){.independent = is_alone(w),
                                    .partial = ps_in_part(c),
-                                   .may_miss_steps = consistency_drops(&w->rule),
+                                   .may_miss_steps = consistency_drops(w->rule),
                                    .mean = is_alone(w) ? batches_own(c) : c->train_batch};
     w->t.own_number.name = "error_scale";
     w->opening.members = elastic_all(c->workers);

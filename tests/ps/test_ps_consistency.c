@@ -82,9 +82,9 @@ static void test_drops(void **state) {
     for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
         struct consistency_rule c = rule_of(rows[i].row, 3);
         assert_int_equal(c.needs, rows[i].needs);
-        assert_true(consistency_drops(&c) == rows[i].drops);
+        assert_true(consistency_drops(c) == rows[i].drops);
         assert_true(c.row->exact == rows[i].exact && c.row->graces == rows[i].graces);
-        assert_true(consistency_freezes(&c) == (rows[i].needs == 3));
+        assert_true(consistency_freezes(c) == (rows[i].needs == 3));
     }
 }
 
@@ -97,9 +97,9 @@ static void test_every_row(void **state) {
             char text[64];
             snprintf(text, sizeof text, "%s%s", row->name, row->argument ? ":0" : "");
             struct consistency_rule c = rule_of(text, workers);
-            assert_false(consistency_completes(&c, 0));
-            assert_true(consistency_completes(&c, workers));
-            assert_true(consistency_allows(&c, 0));
+            assert_false(consistency_completes(c, 0));
+            assert_true(consistency_completes(c, workers));
+            assert_true(consistency_allows(c, 0));
         }
 }
 
@@ -107,10 +107,10 @@ static void test_sync_and_async(void **state) {
     (void)state;
     struct consistency_rule sync = rule_of("sync", 3), async = rule_of("async", 3);
     assert_true(async.row->on_arrival && !sync.row->on_arrival);
-    assert_true(!consistency_completes(&sync, 2) && consistency_completes(&sync, 3));
-    assert_true(consistency_completes(&async, 1));
-    assert_false(consistency_allows(&sync, 1));
-    assert_true(consistency_allows(&async, INT64_MAX));
+    assert_true(!consistency_completes(sync, 2) && consistency_completes(sync, 3));
+    assert_true(consistency_completes(async, 1));
+    assert_false(consistency_allows(sync, 1));
+    assert_true(consistency_allows(async, INT64_MAX));
 }
 
 // The messages that a worker need not have received, by what is decided about a step and who belongs to it.

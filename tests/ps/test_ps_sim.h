@@ -49,8 +49,8 @@ static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
     struct worker_core_options o = {.rank = x->end.index,
                                     .lead = s->t.lead,
                                     .lag = sim_lag(s),
-                                    .drops = ps_drops(&s->c),
-                                    .ages_late = ps_ages_late(&s->c),
+                                    .drops = consistency_drops(consistency_of(&s->c)),
+                                    .ages_late = consistency_ages_late(consistency_of(&s->c)),
                                     .per_update = consistency_of(&s->c).per_update,
                                     .layout = s->l,
                                     .map = s->map,
@@ -172,8 +172,8 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
                                    .manifest = {.hash = 5},
                                    .job = SIM_JOB,
                                    .start.step = order ? order->start : 0,
-                                   .recorded = order ? order->recorded : NULL,
-                                   .recorded_ctx = order ? order->ctx : NULL,
+                                   .host.recorded = order ? order->recorded : NULL,
+                                   .host.ctx = order ? order->ctx : NULL,
                                    .port = link_port(s->scheduler_link),
                                    .publish = met_port(&s->met)};
     s->scheduler = scheduler_core_create(&so);

@@ -196,7 +196,7 @@ static inline void work(struct sim *s, struct sim_worker *x) {
         return;
     }
     const struct worker_status *now = worker_core_status(x->core);
-    if (x->phase == SIM_COMPUTE && ps_drops(&s->c) && passes(s, x)) return;
+    if (x->phase == SIM_COMPUTE && consistency_drops(consistency_of(&s->c)) && passes(s, x)) return;
     int64_t first = x->phase == SIM_CLOSING ? 0 : first_of(s, w);
     bool ready = true;
     for (int u = 0; u < s->l->count; u++)
@@ -383,7 +383,8 @@ static inline void compare(const struct sim *s, const struct fate *f) {
     for (; x.step < s->t.steps; x.step++) {
         x.members = f->members[x.step];
         x.set = f->set[x.step];
-        assert_true(x.set && !(x.set & ~x.members) && (ps_drops(&s->c) || x.set & 1));
+        assert_true(x.set && !(x.set & ~x.members) &&
+                    (consistency_drops(consistency_of(&s->c)) || x.set & 1));
         int64_t before = r.updates;
         ref_step(s, &r, &x);
         tokens = counted(s, &x);

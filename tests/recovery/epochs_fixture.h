@@ -66,16 +66,14 @@ static inline struct fixture *fixture_with(int restarts, int elastic_min, bool l
     struct fixture *f = xcalloc(1, sizeof *f);
     f->sim = sim_create(&t);
     f->sim->c.ps.deadline_ms = 4000;
-    struct scheduler_options o = {
-        .config = &f->sim->c,
-        .map = f->sim->map,
-        .manifest = {.hash = 5},
-        .job = draw(f),
-        .starts = starts,
-        .starts_ctx = f,
-        .epochs = {.restarts = restarts, .ctx = f, .job = draw, .lost = lost, .replaced = launched},
-        .port = {&f->log, log_send},
-        .publish = met_port(&f->met)};
+    struct scheduler_options o = {.config = &f->sim->c,
+                                  .map = f->sim->map,
+                                  .manifest = {.hash = 5},
+                                  .job = draw(f),
+                                  .host = {.ctx = f, .job = draw, .lost = lost, .starts = starts},
+                                  .epochs = {.restarts = restarts, .replaced = launched},
+                                  .port = {&f->log, log_send},
+                                  .publish = met_port(&f->met)};
     f->core = scheduler_core_create(&o);
     for (int i = 0; i < MEMBERS; i++) {
         static const enum ps_role roles[] = {PS_WORKER, PS_WORKER, PS_SERVER, PS_SHARD};

@@ -54,13 +54,8 @@ static void create(struct life *x, uint8_t flags) {
                                   .map = x->s->map,
                                   .manifest = {.hash = 5},
                                   .job = draw(x),
-                                  .starts = starts,
-                                  .starts_ctx = x,
-                                  .epochs = {.restarts = flags & 1 ? RESTARTS : 0,
-                                             .ctx = x,
-                                             .job = draw,
-                                             .lost = lost,
-                                             .replaced = flags & 2},
+                                  .host = {.ctx = x, .job = draw, .lost = lost, .starts = starts},
+                                  .epochs = {.restarts = flags & 1 ? RESTARTS : 0, .replaced = flags & 2},
                                   .port = {&x->log, log_send},
                                   .publish = met_port(&x->met)};
     x->s->c.ps.deadline_ms = 4000;

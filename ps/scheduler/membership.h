@@ -73,7 +73,7 @@ struct publish_port {
     void (*job_ended)(void *ctx, const char *why);  // the job
 };
 
-// What the scheduler's process does for the core. Each may be NULL, except job where there are restarts, and lost where a
+// The calls by which the core asks the process of the scheduler. Each may be NULL, except job where there are restarts, and lost where a
 // launcher replaces members.
 struct scheduler_host {
     void *ctx;

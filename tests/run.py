@@ -32,9 +32,10 @@ COMPUTE = ("test_job_cuda_ring", "test_job_cuda_star", "test_device.py", "test_j
            "test_job_cuda_choices", "test_bundle.py", "test_compare_statistics.py", "test_emulation_*", "test_emulated_*",
            "test_kernels_*", "test_shared_*", "test_fuzz_replay")
 # All tests that are not ALONE: a deadline that only a hang may miss is many seconds there, and a kill waits for a step.
-WAIT = ("test_job_launch", "test_drill.py", "test_restart.py", "test_compare_command.py", "test_frozen.py",
-        "test_compare.py", "test_resume.py", "test_star_resume.py", "test_ps_fault", "test_interrupt.py", "test_gpu_check.py",
-        "test_job_trouble", "test_recipes.py", "test_ps_loss", "test_evaluation.py", "*")
+WAIT = ("test_job_rows.py", "test_compare_command.py", "test_standing_files.py", "test_stopped.py", "test_cluster_failures.py",
+        "test_job_pairs.py", "test_restart.py", "test_ring_processes.py", "test_slow_files.py", "test_turns.py", "test_star_ranks.py",
+        "test_drill.py", "test_star_resume.py", "test_cluster_ssh.py", "test_star_units.py", "test_shared_rendezvous", "test_job_launch",
+        "test_resume.py", "test_predict_*.py", "test_ps_loss", "test_offload.py", "test_evaluation.py", "test_recipes.py", "*")
 ALONE = ("test_decentral_mpi", "test_decentral_tcp", "test_kernels_*stream", "test_kernels_peak", "test_kernels_team", "test_*_time", "test_*_time.py",
          "test_*_log",
          "test_job_bench_*", "test_decentral_bench", "test_netlab.py", "test_medium.py", "test_soak.py",
@@ -223,9 +224,8 @@ def sorted_by_kind(programs):
 
 
 def outcomes(args, env):
-    """The results of every program, as they end. All run on other threads: Ctrl-C comes to this one, never between a program's start and its
-    place among
-    those that are ended."""
+    """The results of every program, as they end. All run on other threads: Ctrl-C comes to this one, never between a program's start
+    and its place among those that are ended."""
     compute, wait, alone = sorted_by_kind(args.programs) if args.jobs > 1 else ([], [], args.programs)
     pools = [concurrent.futures.ThreadPoolExecutor(n) for n in (args.jobs, args.jobs + args.jobs // 2, 1)]
     try:

@@ -18,40 +18,48 @@
 #include "shared/launch/launch.h"
 #include "shared/launch/rank_env.h"
 #include "shared/launch/stop.h"
-#include "shared/predict/memory_limits.h"
 
 #define DEADLINE_S \
     120.0  // longer than checking the largest buffers takes; no heartbeats exist here, so it is final
 
-static const struct cli_option options[] = {
-    {"op", NULL, "LIST", "primitives, with commas between them (all)", 0},
-    {"ranks", NULL, "N",
-     "threads, or with --engine shm or tcp processes (2); under mpirun its number of ranks", 0},
-    {"min-bytes", NULL, "B", "smallest size; K, M and G are 1024's powers (1K)", 0},
-    {"max-bytes", NULL, "B", "largest size (4M)", 0},
-    {"factor", NULL, "N", "from one size to the next (4)", 0},
-    {"iterations", NULL, "N", "timed calls of each row (20)", 0},
-    {"warmup", NULL, "N", "calls before them (5)", 0},
-    {"dtype", NULL, "D", "fp32, bf16, fp16, fp64, int64 or uint8 (fp32)", 0},
-    {"reduce", NULL, "R", "ordered: the same bits everywhere; native: the library's own order (ordered)", 0},
-    {"reduction", NULL, "R",
-     "how all_reduce, reduce and reduce_scatter join: sum, min, max, prod or lor (sum)", 0},
-    {"ones", NULL, NULL,
-     "time nothing: each rank has a 1, all_reduce joins them, each prints what it got (4 ranks: 4.0 four times)",
-     0},
-    {"engine", NULL, "E", "auto, threads, shm, mpi, tcp or nccl (auto)", 0},
-    {"device", NULL, "D", "auto, cpu or cuda (auto: GPUs if there are any)", 0},
-};
-
 struct collective_bench {
     struct bench_run *run;
     struct bench_rank_options o;
+    int device;  // index in devices
     enum ring_collective kind;
     const struct backend *backend;
     struct rank_env env;
     enum ring_collective host;  // how the ranks connect
     int ranks, threads;         // threads: of a CPU rank's operations
     int64_t wrong;              // elements, of all ranks
+};
+
+static const char *const modes[] = {"ordered", "native"};  // enum reduce_mode
+static const char *const devices[] = {"auto", "cpu", "cuda"};
+
+static const struct bench_option options[] = {
+    {"op", "LIST", "primitives, with commas between them (all)", BENCH_ASKS},
+    {"ranks", "N", "threads, or with --engine shm or tcp processes (2); under mpirun its number of ranks",
+     BENCH_INTEGER(collective_bench, ranks, 1, REDUCE_MAX, 0)},
+    {"min-bytes", "B", "smallest size; K, M and G are 1024's powers",
+     BENCH_SIZE(collective_bench, o.min_bytes, 1 << 10)},
+    {"max-bytes", "B", "largest size", BENCH_SIZE(collective_bench, o.max_bytes, 4 << 20)},
+    {"factor", "N", "from one size to the next", BENCH_INTEGER(collective_bench, o.factor, 2, 1 << 20, 4)},
+    {"iterations", "N", "timed calls of each row",
+     BENCH_INTEGER(collective_bench, o.iterations, 1, 1000000, 20)},
+    {"warmup", "N", "calls before them", BENCH_INTEGER(collective_bench, o.warmup, 0, 1000000, 5)},
+    {"dtype", "D", "fp32, bf16, fp16, fp64, int64 or uint8",
+     BENCH_DTYPE(collective_bench, o.dt, DT_COUNT, DT_F32)},
+    {"reduce", "R", "ordered: the same bits everywhere; native: the library's own order",
+     BENCH_CHOICE(collective_bench, o.mode, modes)},
+    {"reduction", "R", "how all_reduce, reduce and reduce_scatter join: sum, min, max, prod or lor",
+     BENCH_CHOICE(collective_bench, o.reduction, reduction_names)},
+    {"ones", NULL,
+     "time nothing: each rank has a 1, all_reduce joins them, each prints what it got (4 ranks: 4.0 four times)",
+     BENCH_ASKS},
+    {"engine", "E", "auto, threads, shm, mpi, tcp or nccl (auto)", BENCH_ASKS},
+    {"device", "D", "cpu, cuda, or auto: GPUs if there are any",
+     BENCH_CHOICE(collective_bench, device, devices)},
 };
 
 // ---------------------------------------------------------------- the command line
@@ -129,50 +137,35 @@ static int read_kind(struct collective_bench *b, const struct cli_args *a) {
     return 0;
 }
 
-static int read_options(struct collective_bench *b, const struct cli_args *a) {
-    static const char *const types[] = {"fp32", "bf16", "fp16", "fp64", "int64", "uint8"};
-    static const enum dtype type_of[] = {DT_F32, DT_BF16, DT_F16, DT_F64, DT_I64, DT_U8};
-    static const char *const modes[] = {"ordered", "native"};  // enum reduce_mode
+static int check_options(struct collective_bench *b, const struct cli_args *a) {
     static const char *const of_times[] = {"op",         "min-bytes", "max-bytes", "factor",
                                            "iterations", "warmup",    "dtype",     "json"};
-    long ranks, factor, iterations, warmup;
-    int dt = bench_choice(a, "dtype", types, 6), mode = bench_choice(a, "reduce", modes, 2);
-    int reduction = bench_choice(a, "reduction", reduction_names, REDUCTIONS);
-    if (dt < 0 || mode < 0 || reduction < 0) return -1;
-    for (size_t i = 0; cli_get(a, "ones") && i < sizeof of_times / sizeof *of_times; i++)
+    const char *why = NULL;
+    int asked = b->ranks;
+    b->o.ones = cli_get(a, "ones") != NULL;
+    b->o.deadline_s = DEADLINE_S;
+    for (size_t i = 0; b->o.ones && i < sizeof of_times / sizeof *of_times; i++)
         if (cli_get(a, of_times[i]))
             return fail("--ones times nothing and joins ones of fp32: leave --%s out", of_times[i]);
-    if (cli_integer(a, "ranks", 1, REDUCE_MAX, 0, &ranks) ||
-        cli_integer(a, "factor", 2, 1 << 20, 4, &factor) ||
-        cli_integer(a, "iterations", 1, 1000000, 20, &iterations) ||
-        cli_integer(a, "warmup", 0, 1000000, 5, &warmup))
-        return -1;
-    b->o = (struct bench_rank_options){.factor = (size_t)factor,
-                                       .iterations = (int)iterations,
-                                       .warmup = (int)warmup,
-                                       .dt = type_of[dt],
-                                       .mode = (enum reduce_mode)mode,
-                                       .reduction = (enum reduction)reduction,
-                                       .ones = cli_get(a, "ones") != NULL,
-                                       .deadline_s = DEADLINE_S};
-    b->ranks = b->env.mpi_ready || b->env.kind == RANK_ENV_OWN ? b->env.size : ranks ? (int)ranks : 2;
-    if (ranks && b->ranks != ranks)
-        return fail("--ranks %ld: mpirun started %d; leave --ranks out", ranks, b->ranks);
-    if (cli_bytes(a, "min-bytes", 1 << 10, &b->o.min_bytes) ||
-        cli_bytes(a, "max-bytes", 4 << 20, &b->o.max_bytes) || read_ops(a, &b->o))
-        return -1;
+    b->ranks = b->env.mpi_ready || b->env.kind == RANK_ENV_OWN ? b->env.size : asked ? asked : 2;
+    if (asked && b->ranks != asked)
+        return fail("--ranks %d: mpirun started %d; leave --ranks out", asked, b->ranks);
+    if (read_ops(a, &b->o)) return -1;
     if (b->o.max_bytes < b->o.min_bytes)
         return fail("--max-bytes %zu is below --min-bytes %zu", b->o.max_bytes, b->o.min_bytes);
-    b->backend = bench_backend(a);
-    if (!b->backend || read_kind(b, a)) return -1;
+    b->backend = backend_find(devices[b->device ? b->device : 2], &why);
+    if (!b->backend && !b->device) b->backend = backend_find("cpu", &why);
+    if (!b->backend) return fail("--device %s: %s", devices[b->device], why);
+    if (read_kind(b, a)) return -1;
     // Each rank on this machine has send, receive and staging buffers of the largest size. Host memory is checked here,
     // because an allocation does not fail when it is short.
     int here = b->env.mpi_ready && b->env.local_size ? b->env.local_size : b->ranks;
-    double need = 3 * (double)b->o.max_bytes * here;
-    struct memory_limit limit;
-    if (!b->backend->host_memory || memory_limit_read("", &limit) || need <= limit.free_bytes) return 0;
-    return fail("--max-bytes %zu: %d ranks take %.1f GiB of memory here, %.1f GiB are left (%s): give less",
-                b->o.max_bytes, here, need / 0x1p30, limit.free_bytes / 0x1p30, limit.name);
+    char what[80];
+    snprintf(what, sizeof what, "--max-bytes %zu: buffers of %d rank%s here take", b->o.max_bytes, here,
+             here == 1 ? "" : "s");
+    return b->backend->host_memory
+               ? bench_check_memory(NULL, 3 * (double)b->o.max_bytes * here, what, "give less")
+               : 0;
 }
 
 // ---------------------------------------------------------------- figures of rank 0
@@ -309,7 +302,7 @@ static int set_up(struct bench_run *r) {
     // Every rank reads the same options; only rank 0 logs their errors.
     bool ready = !rank_env_read(&b->env);
     error_quiet(b->env.kind != RANK_ENV_NONE && b->env.rank > 0);
-    ready = ready && !read_options(b, r->args);
+    ready = ready && !check_options(b, r->args);
     error_quiet(0);
     if (!ready) return EXIT_USAGE;
     if (b->host == RING_SHM && b->env.kind != RANK_ENV_OWN) {
@@ -379,8 +372,8 @@ const struct bench bench_collective = {
                 "  mpirun -n 4 starring bench collective --op all_reduce\n"
                 "  starring bench collective --ranks 4 --ones\n"
                 "  starring bench collective --device cuda --ranks 2 --json\n",
-            CLI_OPTIONS(options),
         },
+    BENCH_OPTIONS(options),
     .state_bytes = sizeof(struct collective_bench),
     .set_up = set_up,
     .round = measure,

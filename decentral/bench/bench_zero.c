@@ -13,27 +13,30 @@
 
 #define DEADLINE_S 120.0
 
-static const struct cli_option options[] = {
-    {"units", NULL, "N", "layers of one matrix and one bias (20)", 0},
-    {"width", NULL, "N", "inputs and outputs of each (2000)", 0},
-    {"workers", NULL, "N", "ranks, threads of this process (2)", 0},
-    {"stage", NULL, "S", "0, 1, 2 or 3 (all, one after the other)", 0},
-    {"dtype", NULL, "D", "fp32, bf16 or fp16 (fp32)", 0},
-    {"dry-run", NULL, NULL, "the prediction alone: nothing is allocated", 0},
-};
-
 // When rank 0's memory is counted.
 enum sample { CREATED, BEFORE_STEP, AFTER_STEP, SAMPLES };
 static const char *const sample_names[SAMPLES] = {"created", "before_step", "after_step"};
 
 struct zero_bench {
     struct layout *layout;
+    int units;
+    int64_t width;
     enum dtype dtype;
     int workers, stage, last_stage;  // stage: the current one
     bool dry;                        // only the prediction
     // Figures of rank 0.
     size_t bytes[SAMPLES][MEM_CLASSES], predicted[MEM_CLASSES], formula;
     double norm;
+};
+
+static const struct bench_option options[] = {
+    {"units", "N", "layers of one matrix and one bias", BENCH_INTEGER(zero_bench, units, 1, 1000, 20)},
+    {"width", "N", "inputs and outputs of each", BENCH_INTEGER(zero_bench, width, 1, 16384, 2000)},
+    {"workers", "N", "ranks, threads of this process", BENCH_INTEGER(zero_bench, workers, 1, REDUCE_MAX, 2)},
+    {"stage", "S", "0, 1, 2 or 3 (all, one after the other)",
+     BENCH_INTEGER(zero_bench, stage, 0, ZERO_STAGES - 1, -1)},
+    {"dtype", "D", "fp32, bf16 or fp16", BENCH_DTYPE(zero_bench, dtype, 3, DT_F32)},
+    {"dry-run", NULL, "the prediction alone: nothing is allocated", BENCH_ASKS},
 };
 
 // ---------------------------------------------------------------- the model
@@ -175,17 +178,11 @@ static void put_classes(cJSON *row, const char *name, const size_t bytes[MEM_CLA
 // ---------------------------------------------------------------- the bench
 static int set_up(struct bench_run *r) {
     struct zero_bench *b = r->state;
-    const struct cli_args *a = r->args;
-    long units, width, workers, stage;
-    if (cli_integer(a, "units", 1, 1000, 20, &units) || cli_integer(a, "width", 1, 16384, 2000, &width) ||
-        cli_integer(a, "workers", 1, REDUCE_MAX, 2, &workers) ||
-        cli_integer(a, "stage", 0, ZERO_STAGES - 1, 0, &stage) || bench_dtype(a, DT_F32, &b->dtype))
-        return EXIT_USAGE;
-    b->dry = cli_get(a, "dry-run") != NULL;
-    b->workers = (int)workers;
-    b->stage = (int)stage - 1;
-    b->last_stage = cli_get(a, "stage") ? (int)stage : ZERO_STAGES - 1;
-    b->layout = make_layout((int)units, width, b->workers);
+    b->dry = cli_get(r->args, "dry-run") != NULL;
+    // begin goes to the next stage.
+    b->last_stage = b->stage < 0 ? ZERO_STAGES - 1 : b->stage;
+    b->stage = b->stage < 0 ? -1 : b->stage - 1;
+    b->layout = make_layout(b->units, b->width, b->workers);
     BENCH_PUT(r->document, NUMBER("units", b->layout->count), NUMBER("params", b->layout->params),
               NUMBER("workers", b->workers), TEXT("dtype", dtype_name(b->dtype)), FLAG("#dry", b->dry));
     return 0;
@@ -247,8 +244,8 @@ const struct bench bench_zero = {
                 "gradients are filled in, reduced and stepped with by AdamW. On CPUs.",
             .examples = "  starring bench zero\n"
                         "  starring bench zero --stage 2 --workers 4 --dtype bf16 --json\n",
-            CLI_OPTIONS(options),
         },
+    BENCH_OPTIONS(options),
     .state_bytes = sizeof(struct zero_bench),
     .set_up = set_up,
     .begin = begin,

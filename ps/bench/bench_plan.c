@@ -1,4 +1,4 @@
-// A row's plan, and the figures computed from its measurements.
+// A row's plan.
 #include "ps/bench/bench_plan.h"
 
 #include <stdio.h>
@@ -58,7 +58,7 @@ struct config *bench_config(const struct topology_table *t, const struct bench_p
         {"dtype", dtype_name(p->dtype), NULL},
         {"device", "cpu", NULL},
         {"threads", "1", NULL},
-        {"medium", bench_medium_name(p->medium), NULL},
+        {"medium", p->medium == BENCH_SHM ? "shm" : "tcp", NULL},
         {"gradient_clipping", p->kind == BENCH_STREAM ? "1" : "0", NULL},
         {"parameter_server.servers", servers, NULL},
         {"parameter_server.threads", threads, NULL},
@@ -104,51 +104,4 @@ int bench_plan_read(struct bench_plan *p, const char *text) {
     p->medium = (enum bench_medium)medium;
     p->dtype = (enum dtype)dtype;
     return good ? 0 : fail("bench ps --plan %s: no plan of the bench's", text);
-}
-
-// ---------------------------------------------------------------- figures
-const char *bench_medium_name(enum bench_medium m) { return m == BENCH_SHM ? "shm" : "tcp"; }
-
-const char *bench_role_name(enum bench_role r) {
-    static const char *const names[BENCH_ROLES] = {"worker", "server", "scheduler"};
-    return names[r];
-}
-
-const char *bench_direction_name(enum bench_direction d) { return d == BENCH_PUSH ? "push" : "pull"; }
-
-double bench_timed_rate(const struct bench_timed *t) {
-    return bench_ratio(t->bytes, bench_series_median(&t->seconds));
-}
-
-double bench_worker_rate(const struct bench_row *r, enum bench_medium m, enum bench_direction d) {
-    return bench_timed_rate(&r->star[m].moved[d]);
-}
-
-double bench_server_rate(const struct bench_row *r, enum bench_medium m, enum bench_direction d) {
-    return bench_worker_rate(r, m, d) * r->workers / r->servers;
-}
-
-double bench_shm_over_tcp(const struct bench_row *r, enum bench_direction d) {
-    return bench_ratio(bench_worker_rate(r, BENCH_SHM, d), bench_worker_rate(r, BENCH_TCP, d));
-}
-
-double bench_over_peer(const struct bench_row *r, enum bench_direction d) {
-    return bench_series_ratio(&r->peer.moved[d].seconds, &r->star[BENCH_TCP].moved[d].seconds);
-}
-
-double bench_latency_over_peer(const struct bench_row *r) {
-    return bench_ratio(bench_series_median(&r->star[BENCH_TCP].acknowledged),
-                       bench_series_median(&r->peer.acknowledged));
-}
-
-static void star_free(struct bench_star *s) {
-    for (int d = 0; d < BENCH_DIRECTIONS; d++) bench_series_free(&s->moved[d].seconds);
-    bench_series_free(&s->step.seconds);
-    bench_series_free(&s->acknowledged);
-    bench_series_free(&s->landed);
-}
-
-void bench_row_free(struct bench_row *r) {
-    for (int m = 0; m < BENCH_MEDIA; m++) star_free(&r->star[m]);
-    star_free(&r->peer);
 }

@@ -1,6 +1,6 @@
 // `starring bench ps`: times pushes, pulls and latencies of a real star on this host, for each medium, and optionally
 // ps-lite.
-#include "ps/bench/bench_plan.h"
+#include "ps/bench/bench_measure.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -13,45 +13,50 @@
 #include "shared/core/json.h"
 #include "shared/core/text.h"
 #include "shared/launch/launch.h"
-#include "shared/predict/memory_limits.h"
 
-#define RANKS_MOST   4
 #define PAYLOAD_MOST ((size_t)256 << 20)
 #define PARTITION    ((size_t)1 << 20)  // the default of parameter_server.partition_bytes
-#define MEMORY_SHARE 0.9                // of the machine's free memory
-
-static const struct cli_option options[] = {
-    {"min-bytes", NULL, "B", "smallest payload; K, M and G are 1024's powers (4K)", 0},
-    {"max-bytes", NULL, "B", "largest payload (64M)", 0},
-    {"factor", NULL, "N", "from one size to the next (4)", 0},
-    {"servers", NULL, "N", "servers, 1 to 4; 1-4: one after the other (1)", 0},
-    {"workers", NULL, "N", "workers, likewise (1)", 0},
-    {"threads", NULL, "N", "shard threads of a server (1)", 0},
-    {"partition", NULL, "B",
-     "what the star sends of a payload in one message, at most, as parameter_server.partition_bytes (1M)", 0},
-    {"medium", NULL, "M", "what payloads go through: tcp, shm or both (both)", 0},
-    {"dtype", NULL, "D", "fp32 or bf16 (bf16)", 0},
-    {"peer", NULL, "DIR", "ps-lite's source folder: it is built, and takes its turns beside tcp", 0},
-    // Internal: for the processes that the bench starts (bench_roles.h).
-    {"as", NULL, "ROLE", NULL, 0},
-    {"plan", NULL, "PLAN", NULL, 0},
-    {"rank", NULL, "R", NULL, 0},
-    {"address", NULL, "A", NULL, 0},
-    {"control", NULL, "FD", NULL, 0},
-};
+#define MEMORY_SHARE 0.9                // of the machine's free memory, which the processes may fill
 
 struct range {
     int low, high;
 };
 
 struct bench_ps {
-    struct bench_request q;
+    struct bench_plan plan;  // of the current row, without kind and medium
     size_t min_bytes, max_bytes, factor;
+    int medium;  // index in media
     struct range servers, workers;
-    const char *source;                 // ps-lite's source folder; NULL: no peer
-    char *peer;                         // the program that was built of it
-    struct bench_processes *processes;  // of the current row
-    struct bench_row row;
+    const char *source;              // ps-lite's source folder; NULL: no peer
+    char *peer;                      // the program that was built of it
+    struct bench_stars s;            // of the current row
+    struct bench_role_options role;  // of a process that the bench has started
+    const char *as, *role_plan;      // NULL: this process is the bench
+};
+
+static const char *const media[] = {"both", "tcp", "shm"};
+
+static const struct bench_option options[] = {
+    {"min-bytes", "B", "smallest payload; K, M and G are 1024's powers",
+     BENCH_SIZE(bench_ps, min_bytes, 4 << 10)},
+    {"max-bytes", "B", "largest payload (64M)", BENCH_SIZE(bench_ps, max_bytes, 0)},
+    {"factor", "N", "from one size to the next", BENCH_INTEGER(bench_ps, factor, 2, 1 << 20, 4)},
+    {"servers", "N", "servers, 1 to 4; 1-4: one after the other (1)", BENCH_ASKS},
+    {"workers", "N", "workers, likewise (1)", BENCH_ASKS},
+    {"threads", "N", "shard threads of a server", BENCH_INTEGER(bench_ps, plan.threads, 1, 4, 1)},
+    {"partition", "B",
+     "what the star sends of a payload in one message, at most, as parameter_server.partition_bytes",
+     BENCH_SIZE(bench_ps, plan.partition, PARTITION)},
+    {"medium", "M", "what payloads go through: tcp, shm or both", BENCH_CHOICE(bench_ps, medium, media)},
+    {"dtype", "D", "fp32 or bf16", BENCH_DTYPE(bench_ps, plan.dtype, 3, DT_BF16)},
+    {"peer", "DIR", "ps-lite's source folder: it is built, and takes its turns beside tcp",
+     BENCH_STRING(bench_ps, source, NULL)},
+    // Internal: for the processes that the bench starts (bench_roles.h).
+    {"as", "ROLE", NULL, BENCH_STRING(bench_ps, as, NULL)},
+    {"plan", "PLAN", NULL, BENCH_STRING(bench_ps, role_plan, NULL)},
+    {"rank", "R", NULL, BENCH_INTEGER(bench_ps, role.rank, 0, BENCH_RANKS_MOST - 1, -1)},
+    {"address", "A", NULL, BENCH_STRING(bench_ps, role.address, NULL)},
+    {"control", "FD", NULL, BENCH_INTEGER(bench_ps, role.control, 3, 1 << 20, -1)},
 };
 
 // ---------------------------------------------------------------- the command line
@@ -63,10 +68,10 @@ static int read_range(const struct cli_args *a, const char *name, struct range *
     const char *behind = text_count(text, &out->low);
     out->high = out->low;
     if (behind && *behind == '-') behind = text_count(behind + 1, &out->high);
-    bool good = behind && !*behind && out->low >= 1 && out->low <= out->high && out->high <= RANKS_MOST;
+    bool good = behind && !*behind && out->low >= 1 && out->low <= out->high && out->high <= BENCH_RANKS_MOST;
     return good ? 0
                 : fail("--%s %s: expected a number from 1 to %d, or a range of them as 1-%d", name,
-                       cli_get(a, name), RANKS_MOST, RANKS_MOST);
+                       cli_get(a, name), BENCH_RANKS_MOST, BENCH_RANKS_MOST);
 }
 
 // Checks the bytes of a payload, or of a partition.
@@ -76,56 +81,38 @@ static int check_blocks(const struct cli_args *a, const char *name, size_t bytes
                 cli_get(a, name), BENCH_BYTES_STEP);
 }
 
-static int read_options(struct bench_ps *b, const struct cli_args *a) {
-    static const char *const media[] = {"both", "tcp", "shm"}, *const types[] = {"bf16", "fp32"};
-    const char *dtype = cli_get(a, "dtype");
+static int check_options(struct bench_ps *b, const struct cli_args *a) {
     const size_t largest = (size_t)64 << 20;
-    long threads, factor;
-    // 1. Sizes.
-    if (cli_bytes(a, "min-bytes", (size_t)4 << 10, &b->min_bytes) ||
-        cli_bytes(a, "max-bytes", b->min_bytes > largest ? b->min_bytes : largest, &b->max_bytes) ||
-        cli_integer(a, "factor", 2, 1 << 20, 4, &factor) ||
-        cli_bytes(a, "partition", PARTITION, &b->q.plan.partition) ||
-        check_blocks(a, "partition", b->q.plan.partition) || check_blocks(a, "min-bytes", b->min_bytes))
+    if (check_blocks(a, "partition", b->plan.partition) || check_blocks(a, "min-bytes", b->min_bytes))
         return -1;
-    b->factor = (size_t)factor;
+    if (!b->max_bytes) b->max_bytes = b->min_bytes > largest ? b->min_bytes : largest;
     if (b->max_bytes < b->min_bytes)
         return fail("--max-bytes %s is below --min-bytes; give at least %zu", cli_get(a, "max-bytes"),
                     b->min_bytes);
     if (b->max_bytes > PAYLOAD_MOST)
         return fail("--max-bytes %s: a payload has at most 256M; give that or less", cli_get(a, "max-bytes"));
-    // 2. Processes and media.
-    if (dtype && !strcmp(dtype, "fp16"))
+    if (b->plan.dtype == DT_F16)
         return fail(
             "--dtype fp16: its updates always wait for the scheduler's decision about overflow, so a push "
             "has no latency of its own; use bf16, whose payloads are as large");
-    int medium = bench_choice(a, "medium", media, 3), type = bench_choice(a, "dtype", types, 2);
-    if (medium < 0 || type < 0 || read_range(a, "servers", &b->servers) ||
-        read_range(a, "workers", &b->workers) || cli_integer(a, "threads", 1, 4, 1, &threads))
-        return -1;
-    b->q.media[BENCH_TCP] = medium != 2;
-    b->q.media[BENCH_SHM] = medium != 1;
-    b->q.plan.dtype = type ? DT_F32 : DT_BF16;
-    b->q.plan.threads = (int)threads;
-    b->source = cli_get(a, "peer");
-    if (b->source && !b->q.media[BENCH_TCP])
+    if (read_range(a, "servers", &b->servers) || read_range(a, "workers", &b->workers)) return -1;
+    if (b->source && b->medium == 2)
         return fail("--peer %s: ps-lite has no shared memory; give --medium tcp or both", b->source);
     return 0;
 }
 
 // Checks the row that uses most memory, before the first row runs.
 static int check_memory(const struct bench_ps *b) {
-    struct bench_plan p = b->q.plan;
-    struct memory_limit limit;
+    struct bench_plan p = b->plan;
+    char what[120];
     for (p.bytes = b->min_bytes; p.bytes <= b->max_bytes / b->factor; p.bytes *= b->factor) continue;
     p.servers = b->servers.high;
     p.workers = b->workers.high;
-    double need = bench_memory(&p, b->q.media[BENCH_TCP] + b->q.media[BENCH_SHM] + (b->source != NULL));
-    if (memory_limit_read("", &limit) != 0 || need <= MEMORY_SHARE * limit.free_bytes) return 0;
-    return fail(
-        "bench ps: %zu bytes a payload, %d servers and %d workers take about %.1f GiB, and %s leaves %.1f GiB; "
-        "give a smaller --max-bytes, fewer of them, or one --medium",
-        p.bytes, p.servers, p.workers, need / (1 << 30), limit.name, limit.free_bytes / (1 << 30));
+    double need = bench_memory(&p, (b->medium ? 1 : 2) + (b->source != NULL));
+    snprintf(what, sizeof what, "bench ps: %zu bytes a payload, %d servers and %d workers take", p.bytes,
+             p.servers, p.workers);
+    return bench_check_memory(NULL, need / MEMORY_SHARE, what,
+                              "give a smaller --max-bytes, fewer of them, or one --medium");
 }
 
 // ---------------------------------------------------------------- the peer
@@ -218,75 +205,88 @@ static char *bench_build(const char *source, int *status) {
 }
 
 // ---------------------------------------------------------------- figures
-#define US(s) ((s)*1e6)
+static const char *const directions[BENCH_DIRECTIONS] = {"push", "pull"};
 
-static cJSON *put_timed(cJSON *o, const char *key, const struct bench_timed *t) {
+static double step_bytes(const struct bench_star *s) {  // of one worker, each way
+    return (double)bench_keys(&s->plan) * (double)s->plan.bytes;
+}
+
+static cJSON *put_timed(cJSON *o, const char *key, const struct bench_star *s,
+                        const struct bench_series *seconds) {
     cJSON *x = cJSON_AddObjectToObject(o, key);
-    BENCH_PUT(x, NUMBER("bytes", t->bytes), NUMBER("seconds", bench_series_median(&t->seconds)),
-              NUMBER("bytes_per_second", bench_timed_rate(t)),
-              NUMBER("spread", bench_series_spread(&t->seconds)), NUMBER("samples", t->seconds.count));
+    BENCH_PUT(x, NUMBER("bytes", step_bytes(s)), NUMBER("seconds", bench_series_median(seconds)),
+              NUMBER("bytes_per_second", bench_ratio(step_bytes(s), bench_series_median(seconds))),
+              NUMBER("spread", bench_series_spread(seconds)), NUMBER("samples", seconds->count));
     return x;
 }
 
 static void put_latency(cJSON *o, const char *key, const struct bench_series *s) {
     cJSON *x = cJSON_AddObjectToObject(o, key);
-    BENCH_PUT(x, NUMBER("median_us", US(bench_series_median(s))),
-              NUMBER("p95_us", US(bench_series_quantile(s, 0.95))), NUMBER("samples", s->count));
+    BENCH_PUT(x, NUMBER("median_us", 1e6 * bench_series_median(s)),
+              NUMBER("p95_us", 1e6 * bench_series_quantile(s, 0.95)), NUMBER("samples", s->count));
 }
 
 static void put_cpu(cJSON *o, const struct bench_star *s) {
-    cJSON *cpu = cJSON_AddObjectToObject(o, "cpu_seconds_per_gb");
-    for (int role = 0; role < BENCH_ROLES; role++)
-        json_put(cpu, bench_role_name((enum bench_role)role), bench_cpu_per_gb(&s->cpu[role]));
+    double gb = 2e-9 * step_bytes(s) * s->plan.workers * s->moved[BENCH_PULL].count;
+    BENCH_PUT(cJSON_AddObjectToObject(o, "cpu_seconds_per_gb"),
+              NUMBER("worker", bench_ratio(s->cpu_s[BENCH_WORKER], gb)),
+              NUMBER("server", bench_ratio(s->cpu_s[BENCH_SERVER], gb)),
+              NUMBER("scheduler", bench_ratio(s->cpu_s[BENCH_SCHEDULER], gb)));
 }
 
-static void put_star(cJSON *o, const struct bench_row *r, enum bench_medium m) {
-    const struct bench_star *s = &r->star[m];
-    cJSON *x = cJSON_AddObjectToObject(o, bench_medium_name(m));
-    for (int i = 0; i < BENCH_DIRECTIONS; i++) {
-        enum bench_direction d = (enum bench_direction)i;
-        cJSON *moved = put_timed(x, bench_direction_name(d), &s->moved[d]);
-        json_put(moved, "server_bytes_per_second", bench_server_rate(r, m, d));
+static void put_star(cJSON *o, const char *medium, const struct bench_star stars[BENCH_KINDS]) {
+    const struct bench_star *s = &stars[BENCH_STREAM], *alone = &stars[BENCH_LATENCY];
+    const struct bench_series *acknowledged =
+        s->plan.medium == BENCH_TCP ? &s->acknowledged : &alone->acknowledged;
+    cJSON *x = cJSON_AddObjectToObject(o, medium);
+    for (int d = 0; d < BENCH_DIRECTIONS; d++) {
+        cJSON *moved = put_timed(x, directions[d], s, &s->moved[d]);
+        json_put(moved, "server_bytes_per_second",
+                 json_number(moved, "bytes_per_second") * s->plan.workers / s->plan.servers);
     }
     put_cpu(x, s);
-    put_timed(x, "whole_step", &s->step);
-    put_latency(x, "push_to_acknowledgement", &s->acknowledged);
-    put_latency(x, "push_to_weights", &s->landed);
-    const struct bench_wire *w = &s->wire;
-    BENCH_PUT(cJSON_AddObjectToObject(x, "wire"), NUMBER("steps", w->steps),
-              NUMBER("expected_bytes", w->expected), NUMBER("worker_sent_bytes", w->worker_sent),
-              NUMBER("worker_received_bytes", w->worker_received),
-              NUMBER("server_expected_bytes_per_step", w->server_expected),
-              NUMBER("server_sent_bytes_per_step", w->server_sent),
-              NUMBER("server_received_bytes_per_step", w->server_received));
+    put_timed(x, "whole_step", s, &s->step);
+    put_latency(x, "push_to_acknowledgement", acknowledged);
+    put_latency(x, "push_to_weights", &alone->landed);
+    BENCH_PUT(cJSON_AddObjectToObject(x, "wire"), NUMBER("steps", s->steps),
+              NUMBER("expected_bytes", (double)s->steps * step_bytes(s)),
+              NUMBER("worker_sent_bytes", s->sent[BENCH_WORKER]),
+              NUMBER("worker_received_bytes", s->received[BENCH_WORKER]),
+              NUMBER("server_expected_bytes_per_step", step_bytes(s) * s->plan.workers / s->plan.servers),
+              NUMBER("server_sent_bytes_per_step", s->sent[BENCH_SERVER]),
+              NUMBER("server_received_bytes_per_step", s->received[BENCH_SERVER]));
 }
 
-static void put_peer(cJSON *o, const struct bench_row *r) {
+// Ratios of goodput are the median of the rounds' ratios; that of latency is of the medians.
+static void put_peer(cJSON *o, const struct bench_star *peer, const struct bench_star *tcp) {
     cJSON *x = cJSON_AddObjectToObject(o, "peer");
     cJSON_AddStringToObject(x, "name", "ps-lite");
     cJSON *over = cJSON_AddObjectToObject(x, "star_over_peer");
-    for (int i = 0; i < BENCH_DIRECTIONS; i++) {
-        enum bench_direction d = (enum bench_direction)i;
-        put_timed(x, bench_direction_name(d), &r->peer.moved[d]);
-        json_put(over, bench_direction_name(d), bench_over_peer(r, d));
+    for (int d = 0; d < BENCH_DIRECTIONS; d++) {
+        put_timed(x, directions[d], peer, &peer->moved[d]);
+        json_put(over, directions[d], bench_series_ratio(&peer->moved[d], &tcp->moved[d]));
     }
-    put_latency(x, "push_to_acknowledgement", &r->peer.acknowledged);
-    put_cpu(x, &r->peer);
-    json_put(over, "push_to_acknowledgement", bench_latency_over_peer(r));
+    put_latency(x, "push_to_acknowledgement", &peer->acknowledged);
+    put_cpu(x, peer);
+    json_put(over, "push_to_acknowledgement",
+             bench_ratio(bench_series_median(&tcp->acknowledged), bench_series_median(&peer->acknowledged)));
 }
 
-static void put_row(cJSON *o, const struct bench_row *r) {
-    BENCH_PUT(o, NUMBER("payload_bytes", r->bytes), NUMBER("servers", r->servers),
-              NUMBER("workers", r->workers), NUMBER("threads", r->threads), NUMBER("keys", r->keys));
+static void put_row(cJSON *o, const struct bench_stars *s) {
+    const struct bench_star *tcp = &s->stars[BENCH_TCP][BENCH_STREAM],
+                            *shm = &s->stars[BENCH_SHM][BENCH_STREAM];
+    const struct bench_plan *p = tcp->wanted ? &tcp->plan : &shm->plan;
+    BENCH_PUT(o, NUMBER("payload_bytes", p->bytes), NUMBER("servers", p->servers),
+              NUMBER("workers", p->workers), NUMBER("threads", p->threads), NUMBER("keys", bench_keys(p)));
     cJSON *star = cJSON_AddObjectToObject(o, "star");
-    for (int m = 0; m < BENCH_MEDIA; m++)
-        if (r->star[m].there) put_star(star, r, (enum bench_medium)m);
-    if (r->peer.there) put_peer(o, r);
-    if (r->star[BENCH_TCP].there && r->star[BENCH_SHM].there) {
-        cJSON *over = cJSON_AddObjectToObject(o, "shm_over_tcp");
-        BENCH_PUT(over, NUMBER("push", bench_shm_over_tcp(r, BENCH_PUSH)),
-                  NUMBER("pull", bench_shm_over_tcp(r, BENCH_PULL)));
-    }
+    if (tcp->wanted) put_star(star, "tcp", s->stars[BENCH_TCP]);
+    if (shm->wanted) put_star(star, "shm", s->stars[BENCH_SHM]);
+    if (s->peer.wanted) put_peer(o, &s->peer, tcp);
+    if (!tcp->wanted || !shm->wanted) return;
+    cJSON *over = cJSON_AddObjectToObject(o, "shm_over_tcp");
+    for (int d = 0; d < BENCH_DIRECTIONS; d++)
+        json_put(over, directions[d],
+                 bench_ratio(bench_series_median(&tcp->moved[d]), bench_series_median(&shm->moved[d])));
 }
 
 static void put_load(cJSON *document, const char *key) {
@@ -301,40 +301,39 @@ static int run_role(const struct bench_run *r) {
         const char *name;
         int (*run)(const struct bench_role_options *s);
     } roles[] = {{"scheduler", bench_scheduler}, {"server", bench_server}, {"worker", bench_worker}};
-    const struct cli_args *a = r->args;
-    struct bench_role_options s = {.topologies = r->topologies, .address = cli_get(a, "address")};
-    const char *as = cli_get(a, "as");
-    long rank, control;
-    if (bench_plan_read(&s.plan, cli_get(a, "plan")) ||
-        cli_integer(a, "rank", 0, RANKS_MOST - 1, -1, &rank) ||
-        cli_integer(a, "control", 3, 1 << 20, -1, &control))
-        return EXIT_USAGE;
-    s.rank = (int)rank;
-    s.control = (int)control;
-    error_set_label(rank >= 0 ? "%s %ld" : "%s", as, rank);
+    struct bench_ps *b = r->state;
+    if (bench_plan_read(&b->role.plan, b->role_plan)) return EXIT_USAGE;
+    b->role.topologies = r->topologies;
+    error_set_label(b->role.rank >= 0 ? "%s %d" : "%s", b->as, b->role.rank);
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
-        if (!strcmp(as, roles[i].name)) return roles[i].run(&s) ? EXIT_RUN_FAILED : BENCH_END;
-    fail("bench ps --as %s is for processes that the bench starts itself", as);
+        if (!strcmp(b->as, roles[i].name)) return roles[i].run(&b->role) ? EXIT_RUN_FAILED : BENCH_END;
+    fail("bench ps --as %s is for processes that the bench starts itself", b->as);
     return EXIT_USAGE;
 }
 
 static int set_up(struct bench_run *r) {
     struct bench_ps *b = r->state;
     int status;
-    if (cli_get(r->args, "as")) return run_role(r);
-    if (read_options(b, r->args) || check_memory(b)) return EXIT_USAGE;
+    if (b->as) return run_role(r);
+    if (check_options(b, r->args) || check_memory(b)) return EXIT_USAGE;
     if (b->source && !(b->peer = bench_build(b->source, &status))) return status;
-    b->q.peer = b->peer;
-    BENCH_PUT(r->document, TEXT("dtype", dtype_name(b->q.plan.dtype)),
+    BENCH_PUT(r->document, TEXT("dtype", dtype_name(b->plan.dtype)),
               NUMBER("cores", (double)sysconf(_SC_NPROCESSORS_ONLN)));
     put_load(r->document, "#load_before");
     return 0;
 }
 
+// Prepares a star for the next row; the frame has emptied its series.
+static void prepare(struct bench_star *s, const struct bench_plan *p) {
+    s->plan = *p;
+    s->steps = 0;
+    for (int role = 0; role < BENCH_ROLES; role++) s->cpu_s[role] = s->sent[role] = s->received[role] = 0;
+}
+
 // Selects the next row's plan: all sizes for each number of workers, these for each number of servers. Returns false
 // after the last one.
 static bool next_plan(struct bench_ps *b, bool first) {
-    struct bench_plan *p = &b->q.plan;
+    struct bench_plan *p = &b->plan;
     if (!first && p->bytes <= b->max_bytes / b->factor) return p->bytes *= b->factor, true;
     p->bytes = b->min_bytes;
     if (first) {
@@ -349,19 +348,29 @@ static bool next_plan(struct bench_ps *b, bool first) {
 
 static int begin(struct bench_run *r) {
     struct bench_ps *b = r->state;
-    return next_plan(b, !r->at) ? bench_processes_start(&b->processes, &b->q, &b->row) : BENCH_END;
+    if (!next_plan(b, !r->at)) return BENCH_END;
+    for (int i = 0; i < BENCH_MEDIA * BENCH_KINDS; i++) {
+        struct bench_star *s = &b->s.stars[i / BENCH_KINDS][i % BENCH_KINDS];
+        prepare(s, &b->plan);
+        s->plan.medium = (enum bench_medium)(i / BENCH_KINDS);
+        s->plan.kind = (enum bench_kind)(i % BENCH_KINDS);
+        s->wanted = b->medium != (s->plan.medium == BENCH_TCP ? 2 : 1);
+    }
+    prepare(&b->s.peer, &b->plan);
+    b->s.peer.program = b->peer;
+    b->s.peer.wanted = b->peer != NULL;
+    return bench_stars_start(&b->s);
 }
 
 static int measure(struct bench_run *r) {
     struct bench_ps *b = r->state;
-    return bench_processes_round(&b->processes, r->round >= 0);
+    return bench_stars_round(r, &b->s);
 }
 
 static int put_figures(struct bench_run *r) {
     struct bench_ps *b = r->state;
-    int status = bench_processes_end(&b->processes);
-    if (!status) put_row(bench_row(r, NULL), &b->row);
-    bench_row_free(&b->row);
+    int status = bench_stars_end(&b->s);
+    if (!status) put_row(bench_row(r, NULL), &b->s);
     return status;
 }
 
@@ -372,7 +381,6 @@ static int finish(struct bench_run *r) {
 
 static void tear_down(struct bench_run *r) {
     struct bench_ps *b = r->state;
-    bench_row_free(&b->row);
     bench_build_remove(&b->peer);
 }
 
@@ -392,8 +400,8 @@ const struct bench bench_ps = {
                         "  starring bench ps --servers 1-4 --workers 2 --medium tcp\n"
                         "  starring bench ps --medium tcp --rounds 31 --peer ps-lite\n"
                         "  starring bench ps --max-bytes 1M --factor 16 --rounds 3 --json\n",
-            CLI_OPTIONS(options),
         },
+    BENCH_OPTIONS(options),
     .state_bytes = sizeof(struct bench_ps),
     .rounds = 7,
     .warm_up = 1,

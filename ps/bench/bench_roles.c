@@ -1,11 +1,13 @@
 #include "ps/bench/bench_roles.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,16 +42,15 @@ static int read_line(int control, char line[BENCH_LINE_MAX]) {
     return -1;
 }
 
-// Sends a line. Returns 0, or -1 after logging.
-__attribute__((format(printf, 2, 3))) static int send_line(int control, const char *fmt, ...) {
+int bench_send_line(int control, const char *fmt, ...) {
     char line[BENCH_LINE_MAX];
     va_list args;
     va_start(args, fmt);
     int n = vsnprintf(line, sizeof line - 1, fmt, args);
     va_end(args);
-    if (n < 0 || n >= (int)sizeof line - 1) return fail("bench ps: an answer is too long");
+    assert(n < (int)sizeof line - 1);
     line[n++] = '\n';
-    return write(control, line, (size_t)n) == n ? 0 : fail("bench ps: the bench has ended");
+    return send(control, line, (size_t)n, MSG_NOSIGNAL) == n ? 0 : -1;
 }
 
 // Fills bytes with numbers of the plan's type, small and different.
@@ -83,7 +84,8 @@ int bench_scheduler(const struct bench_role_options *s) {
         o.scheduler = "tcp://127.0.0.1:*";
         o.meet = member_open(c, &here, false);
         if (o.meet)
-            rc = send_line(s->control, "%d tcp://%s:%d", (int)getpid(), here.host, rendezvous_port(o.meet));
+            rc = bench_send_line(s->control, "%d tcp://%s:%d", (int)getpid(), here.host,
+                                 rendezvous_port(o.meet));
         if (!rc) rc = ps_scheduler_run(&o);
         rendezvous_close(&o.meet);
     }
@@ -99,7 +101,7 @@ int bench_server(const struct bench_role_options *s) {
     struct rank_report r;
     struct job_key key;
     int rc = -1;
-    if (c && !send_line(s->control, "%d", (int)getpid()) && job_key_open(false, &key) > 0) {
+    if (c && !bench_send_line(s->control, "%d", (int)getpid()) && job_key_open(false, &key) > 0) {
         struct ps_role_options o = role_of(s, c, l, &key);
         if ((o.meet = member_enter(&o, PS_SERVER, 1, false))) {
             rc = ps_server_run(&o, &r);
@@ -108,7 +110,7 @@ int bench_server(const struct bench_role_options *s) {
         rendezvous_close(&o.meet);
     }
     job_key_forget(&key);
-    if (!rc) rc = send_line(s->control, "%.17g %.17g", r.sent_per_step, r.received_per_step);
+    if (!rc) rc = bench_send_line(s->control, "%.17g %.17g", r.sent_per_step, r.received_per_step);
     config_destroy(&c);
     layout_destroy(&l);
     return rc;
@@ -237,7 +239,7 @@ static int whole_step(struct bench_worker_state *w, int64_t start) {
     if (await_units(w, PASS_FORWARD) != 0) return -1;
     int64_t end = now_ns();
     if (await_units(w, PASS_BACKWARD) != 0 || update(w) != 0 || await_units(w, PASS_BACKWARD) != 0) return -1;
-    return send_line(w->options->control, "%" PRId64 " %" PRId64 " %" PRId64, begin, summed, end);
+    return bench_send_line(w->options->control, "%" PRId64 " %" PRId64 " %" PRId64, begin, summed, end);
 }
 
 // Delays the report, and with it the answers to the pulls, by REST ns, in which the sums finish.
@@ -252,7 +254,7 @@ static int only_pulls(struct bench_worker_state *w, int64_t start, int64_t rest)
     int64_t end = now_ns();
     if (w->updates_read <= read)
         return fail("bench ps: a pull read weights of update %lld again", (long long)read);
-    return send_line(w->options->control, "%" PRId64 " %" PRId64, begin, end);
+    return bench_send_line(w->options->control, "%" PRId64 " %" PRId64, begin, end);
 }
 
 // Measures the payloads of a step one at a time: no other payload is in flight.
@@ -277,7 +279,7 @@ static int measure_latency(struct bench_worker_state *w, int64_t start, int step
         }
         if (close_step(w) != 0) return -1;
     }
-    return send_line(w->options->control, "%s", line);
+    return bench_send_line(w->options->control, "%s", line);
 }
 
 // Measures the payloads of a step one at a time; no server updates before all have arrived. Only over tcp: in shared
@@ -296,7 +298,7 @@ static int measure_acknowledgements(struct bench_worker_state *w, int64_t start)
         if (at + 24 > sizeof line) return fail("bench ps: too many payloads a step for one answer");
     }
     if (close_step(w) != 0 || await_units(w, PASS_BACKWARD) != 0) return -1;
-    return send_line(w->options->control, "%s", line);
+    return bench_send_line(w->options->control, "%s", line);
 }
 
 int bench_worker(const struct bench_role_options *s) {
@@ -304,7 +306,7 @@ int bench_worker(const struct bench_role_options *s) {
     char line[BENCH_LINE_MAX];
     int rc = -1;
     if ((w.c = bench_config(s->topologies, &s->plan))) rc = open_worker(&w);
-    if (!rc) rc = send_line(s->control, "%d", (int)getpid());
+    if (!rc) rc = bench_send_line(s->control, "%d", (int)getpid());
     while (!rc && !(rc = read_line(s->control, line)) && strcmp(line, "end") != 0) {
         int64_t start, rest;
         int steps;
@@ -321,9 +323,9 @@ int bench_worker(const struct bench_role_options *s) {
     }
     if (!rc) rc = topology_finish(w.t);
     if (!rc)
-        rc = send_line(s->control, "%" PRIu64 " %" PRIu64 " %" PRId64 " %" PRIu64,
-                       atomic_load(&w.t->wire.payload_sent), atomic_load(&w.t->wire.payload_received), w.step,
-                       w.seen);
+        rc = bench_send_line(s->control, "%" PRIu64 " %" PRIu64 " %" PRId64 " %" PRIu64,
+                             atomic_load(&w.t->wire.payload_sent), atomic_load(&w.t->wire.payload_received),
+                             w.step, w.seen);
     topology_destroy(&w.t);
     rendezvous_close(&w.meet);
     job_key_forget(&w.key);

@@ -34,5 +34,7 @@ int bench_server(const struct bench_role_options *s);
 int bench_worker(const struct bench_role_options *s);
 
 #define BENCH_LINE_MAX 8192  // bytes of a line, in both directions
+// Sends a line to the other end. Returns 0, or -1: the other process has ended.
+__attribute__((format(printf, 2, 3))) int bench_send_line(int control, const char *fmt, ...);
 
 #endif

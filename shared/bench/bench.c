@@ -12,6 +12,7 @@
 #include "shared/core/error.h"
 #include "shared/core/numbers.h"
 #include "shared/core/text.h"
+#include "shared/predict/memory_limits.h"
 
 // ---------------------------------------------------------------- figures as text
 // Where a text's figures are looked up, in this order.
@@ -223,6 +224,7 @@ static int measure(struct bench_run *r) {
     const struct bench *b = r->bench;
     int status = b->set_up(r);
     for (r->at = 0; !status && !(status = b->begin ? b->begin(r) : r->at ? BENCH_END : 0); r->at++) {
+        for (struct bench_series *s = r->series; s; s = s->next) s->count = 0;
         for (r->round = -b->warm_up; r->round < r->rounds && !status; r->round++) status = b->round(r);
         if (!status) status = b->rows(r);
         if (!b->rows_last || status) bench_print_rows(r);
@@ -242,6 +244,48 @@ static int measure(struct bench_run *r) {
 
 static const char *name_of(const struct bench *b) { return b->command.name + strlen("bench "); }
 
+const char *const bench_dtypes[DT_COUNT] = {"fp32", "bf16", "fp16", "fp64", "int64", "uint8"};
+
+// Stores a whole number, or an enum, in the option's member.
+static void store(struct bench_run *r, const struct bench_option *o, int64_t x) {
+    void *member = (char *)r->state + o->at;
+    if (o->bytes == sizeof(int))
+        *(int *)member = (int)x;
+    else
+        *(int64_t *)member = x;
+}
+
+static int read_option(struct bench_run *r, const struct bench_option *o) {
+    const char *text = cli_get(r->args, o->name);
+    long x = o->otherwise;
+    size_t size;
+    switch (o->kind) {
+        case BENCH_IS_INTEGER:
+            if (cli_integer(r->args, o->name, o->low, o->high, o->otherwise, &x)) return -1;
+            break;
+        case BENCH_IS_SIZE:
+            if (cli_bytes(r->args, o->name, (size_t)o->otherwise, &size)) return -1;
+            x = (long)size;
+            break;
+        case BENCH_IS_CHOICE:
+            if (text && (x = bench_choice(r->args, o->name, o->words, (int)o->high)) < 0) return -1;
+            break;
+        case BENCH_IS_STRING:
+            *(const char **)((char *)r->state + o->at) = text ? text : o->text;
+            return 0;
+        case BENCH_ASKED:
+            return 0;
+    }
+    store(r, o, x);
+    return 0;
+}
+
+static int read_options(struct bench_run *r) {
+    int rc = 0;
+    for (size_t i = 0; i < r->bench->option_count && !rc; i++) rc = read_option(r, &r->bench->options[i]);
+    return rc;
+}
+
 static int run(const struct bench *b, const struct topology_table *t, const struct cli_args *a) {
     long rounds = 1;
     if (b->rounds && cli_integer(a, "rounds", 1, BENCH_ROUNDS_MOST, b->rounds, &rounds)) return EXIT_USAGE;
@@ -254,9 +298,10 @@ static int run(const struct bench *b, const struct topology_table *t, const stru
     r.state = xcalloc(1, b->state_bytes);
     cJSON_AddStringToObject(r.document, "bench", name_of(b));
     if (b->rounds) json_put(r.document, "rounds", r.rounds);
-    int status = measure(&r);
+    int status = read_options(&r) ? EXIT_USAGE : measure(&r);
     b->tear_down(&r);
     if (status == BENCH_END) status = 0;
+    for (struct bench_series *s = r.series; s; s = s->next) free(s->values);
     free(r.state);
     free(r.pending);
     free(r.widths);
@@ -283,21 +328,38 @@ char *bench_names(const struct bench *const *all, int count) {
     return names;
 }
 
+// Returns the option's sentence of --help, which the caller frees: with the default, unless the help has it.
+static char *help_of(const struct bench_option *o) {
+    static const char units[] = "KMG";
+    int64_t size = o->otherwise, unit = -1;
+    if (o->kind == BENCH_IS_STRING && o->text) return xasprintf("%s (%s)", o->help, o->text);
+    if (o->kind == BENCH_IS_CHOICE) return xasprintf("%s (%s)", o->help, o->words[o->otherwise]);
+    if (o->otherwise <= 0) return o->help ? xstrdup(o->help) : NULL;
+    for (; o->kind == BENCH_IS_SIZE && size % 1024 == 0; size /= 1024) unit++;
+    return xasprintf("%s (%lld%.*s)", o->help, (long long)size, unit >= 0, unit >= 0 ? units + unit : "");
+}
+
 // Runs the bench with its own options and the frame's.
 static int run_with_options(const struct bench *b, const struct topology_table *t, int argc, char **argv) {
     struct cli_command command = b->command;
-    struct cli_option *options = xcalloc(command.option_count + 2, sizeof *options);
+    size_t count = 0;
+    struct cli_option *options = xcalloc(b->option_count + 2, sizeof *options);
+    for (; count < b->option_count; count++) {
+        const struct bench_option *o = &b->options[count];
+        options[count] = (struct cli_option){o->name, o->path, o->metavar, help_of(o), 0};
+    }
     char *rounds = xasprintf("measured rounds%s; medians are printed (%d)",
                              b->warm_up ? ", after one that is not counted" : "", b->rounds);
-    memcpy(options, command.options, command.option_count * sizeof *options);
-    if (b->rounds) options[command.option_count++] = (struct cli_option){"rounds", NULL, "N", rounds, 0};
-    options[command.option_count++] =
+    if (b->rounds) options[count++] = (struct cli_option){"rounds", NULL, "N", rounds, 0};
+    options[count++] =
         (struct cli_option){"json", NULL, NULL, "print one JSON document instead of the table", 0};
     command.options = options;
+    command.option_count = count;
     struct cli_args args;
     enum cli_outcome outcome = cli_parse(&command, t, argc, argv, &args);
     int status = outcome == CLI_RUN ? run(b, t, &args) : outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     cli_args_free(&args);
+    for (size_t i = 0; i < b->option_count; i++) free((char *)options[i].help);
     free(options);
     free(rounds);
     return status;
@@ -336,24 +398,14 @@ int bench_choice(const struct cli_args *a, const char *option, const char *const
     return fail("--%s %s: expected one of %s", option, value, expected);
 }
 
-const struct backend *bench_backend(const struct cli_args *a) {
-    static const char *const words[] = {"auto", "cpu", "cuda"};
-    const char *why = NULL;
-    int device = bench_choice(a, "device", words, 3);
-    if (device < 0) return NULL;
-    const struct backend *b = backend_find(words[device ? device : 2], &why);
-    if (!b && !device) b = backend_find("cpu", &why);
-    if (!b) fail("--device %s: %s", words[device], why);
-    return b;
-}
-
-int bench_dtype(const struct cli_args *a, enum dtype otherwise, enum dtype *out) {
-    const char *text = cli_get(a, "dtype"), *name = text ? config_dtype_name(text) : NULL;
-    *out = otherwise;
-    for (enum dtype t = DT_F32; name && t <= DT_F16; t++) {
-        if (!strcmp(name, dtype_name(t))) return *out = t, 0;
-    }
-    return text ? fail("--dtype %s: expected one of fp32, bf16, fp16", text) : 0;
+int bench_check_memory(const struct memory_limit *limit, double need_bytes, const char *what,
+                       const char *advice) {
+    struct memory_limit here;
+    if (!limit && memory_limit_read("", &here)) return 0;
+    if (!limit) limit = &here;
+    if (need_bytes <= limit->free_bytes) return 0;
+    return fail("%s %.1f GiB of memory, %.1f GiB are left (%s): %s", what, need_bytes / 0x1p30,
+                limit->free_bytes / 0x1p30, limit->name, advice);
 }
 
 // ---------------------------------------------------------------- measurements
@@ -368,6 +420,15 @@ void bench_series_add(struct bench_series *s, double value) {
 void bench_series_free(struct bench_series *s) {
     free(s->values);
     *s = (struct bench_series){0};
+}
+
+void bench_measured(struct bench_run *r, struct bench_series *s, double value) {
+    if (r->round < 0) return;
+    if (!s->capacity) {
+        s->next = r->series;
+        r->series = s;
+    }
+    bench_series_add(s, value);
 }
 
 double bench_series_quantile(const struct bench_series *s, double share) {

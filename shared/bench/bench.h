@@ -1,6 +1,7 @@
 // The frame of all benches of `starring bench`. A bench is a row: its options, how it sets up, how it measures one round,
-// and which figures it writes. The frame reads the common options, calls the row's functions, and prints the figures.
+// and which figures it writes. The frame reads the options, calls the row's functions, and prints the figures.
 //
+//     read the options into the state
 //     set_up
 //     begin       once per case (a payload size, an operation, ..); without begin there is one case
 //       round     warm_up times without counting, then `rounds` times
@@ -51,14 +52,44 @@ struct bench_column {
         __VA_ARGS__, { 0 }          \
     }
 
+// An option of a bench. The frame reads its value into a member of the bench's state, and names the default in --help.
+struct bench_option {
+    const char *name, *metavar, *help;  // as in struct cli_option
+    const char *path;                   // a configuration key that it sets, or CLI_SET
+    enum { BENCH_ASKED, BENCH_IS_INTEGER, BENCH_IS_SIZE, BENCH_IS_CHOICE, BENCH_IS_STRING } kind;
+    size_t at, bytes;              // of the member
+    int64_t low, high, otherwise;  // otherwise 0: no fixed default, or the help names it
+    const char *const *words;      // (high), of a choice; low is unused
+    const char *text;              // default of a string
+};
+#define BENCH_AT(s, m) .at = offsetof(struct s, m), .bytes = sizeof((struct s *)0)->m
+// The bench reads it itself, by cli_get.
+#define BENCH_ASKS     .kind = BENCH_ASKED
+#define BENCH_KEY(key) .path = key
+// A whole number, for an int or a 64-bit member.
+#define BENCH_INTEGER(s, m, least, most, fallback) \
+    .kind = BENCH_IS_INTEGER, .low = least, .high = most, .otherwise = fallback, BENCH_AT(s, m)
+#define BENCH_SIZE(s, m, fallback) .kind = BENCH_IS_SIZE, .otherwise = fallback, BENCH_AT(s, m)
+// One of a list of words; the member, an int or an enum, receives its index.
+#define BENCH_WORDS(s, m, list, count, fallback) \
+    .kind = BENCH_IS_CHOICE, .words = list, .high = count, .otherwise = fallback, BENCH_AT(s, m)
+#define BENCH_CHOICE(s, m, list) BENCH_WORDS(s, m, list, sizeof(list) / sizeof *(list), 0)
+// One of the first `count` types; the member is an enum dtype.
+#define BENCH_DTYPE(s, m, count, fallback) BENCH_WORDS(s, m, bench_dtypes, count, fallback)
+extern const char *const bench_dtypes[DT_COUNT];
+#define BENCH_STRING(s, m, fallback) .kind = BENCH_IS_STRING, .text = fallback, BENCH_AT(s, m)
+#define BENCH_OPTIONS(list)          .options = (list), .option_count = sizeof(list) / sizeof *(list)
+
 struct bench_run;
 #define BENCH_END (-1)  // set_up: the work is done, nothing is printed. begin: no case is left
 
 struct bench {
-    const char *about;           // its line in the list of benches
-    struct cli_command command;  // named "bench NAME"; the frame adds --rounds and --json
-    size_t state_bytes;          // of bench_run's state
-    int rounds, warm_up;         // default of --rounds, 0: one round without that option; rounds before them
+    const char *about;                   // its line in the list of benches
+    struct cli_command command;          // named "bench NAME", without options
+    const struct bench_option *options;  // the frame adds --rounds and --json
+    size_t option_count;
+    size_t state_bytes;   // of bench_run's state
+    int rounds, warm_up;  // default of --rounds, 0: one round without that option; rounds before them
     int (*set_up)(struct bench_run *r);
     int (*begin)(struct bench_run *r);  // or NULL
     int (*round)(struct bench_run *r);
@@ -89,7 +120,8 @@ struct bench_run {
     // ---- the frame's own
     const cJSON **pending;  // rows that have not been printed
     int pending_count;
-    int *widths;  // (columns); NULL before the head has been printed
+    int *widths;                  // (columns); NULL before the head has been printed
+    struct bench_series *series;  // all that bench_measured has filled
 };
 
 // Adds a row and returns it. key NULL: it is appended to the bench's list; else it is that member of the document.
@@ -124,23 +156,23 @@ char *bench_names(const struct bench *const *all, int count);
 // Returns the index of the option's value in words, 0 if the option is not given; -1 after naming the option and the
 // words.
 int bench_choice(const struct cli_args *a, const char *option, const char *const *words, int count);
-// --device auto (a GPU if there is one), cpu or cuda. Returns NULL after logging.
-const struct backend *bench_backend(const struct cli_args *a);
-// --dtype fp32, bf16 or fp16; `otherwise` if it is not given. Returns 0, or -1 after logging.
-int bench_dtype(const struct cli_args *a, enum dtype otherwise, enum dtype *out);
+// Refuses what needs more memory than is left: "`what` 3.0 GiB of memory, 2.0 GiB are left (..): `advice`". limit: NULL
+// for this machine's. Returns 0, or -1 after logging.
+struct memory_limit;
+int bench_check_memory(const struct memory_limit *limit, double need_bytes, const char *what,
+                       const char *advice);
 
 // ---------------------------------------------------------------- measurements
 #define BENCH_ROUNDS_MOST 99
 struct bench_series {
     double *values;  // (capacity)
     int count, capacity;
+    struct bench_series *next;  // in bench_run's list
 };
 void bench_series_add(struct bench_series *s, double value);
 void bench_series_free(struct bench_series *s);
-// Adds the value of a counted round.
-static inline void bench_measured(const struct bench_run *r, struct bench_series *s, double value) {
-    if (r->round >= 0) bench_series_add(s, value);
-}
+// Adds the value of a counted round to a series of the state. The frame empties it before the next case, and frees it.
+void bench_measured(struct bench_run *r, struct bench_series *s, double value);
 // Returns the smallest value that at least share * count values do not exceed (nearest rank); 0 for an empty series.
 double bench_series_quantile(const struct bench_series *s, double share);
 double bench_series_median(const struct bench_series *s);  // for an even count the mean of the middle two

@@ -14,11 +14,9 @@
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
-#include "shared/core/text.h"
 #include "shared/hf/presets.h"
 #include "shared/launch/local.h"
 #include "shared/model/model.h"
-#include "shared/predict/memory_limits.h"
 #include "shared/state/checkpoint_read.h"
 
 #define TARGET      0.8  // target: share of a plain write's rate
@@ -26,18 +24,15 @@
 #define PLAIN_BYTES ((int64_t)8 << 20)  // of one plain write or read
 #define NAME_BYTES  32
 
-static const struct cli_option options[] = {
-    {"model", "model", "M", "preset, Hugging Face config.json or directory (gpt2-124m)", 0},
-    {"dir", NULL, "DIR", "where to write: a directory of the file system that is meant (.)", 0},
-    {"files", NULL, "N", "participants, each with a file and a thread of its own (1)", 0},
-    {"set", CLI_SET, "KEY=VALUE", "any configuration key; optimizer.type decides how much there is to write",
-     0},
+static const struct bench_option options[] = {
+    {"model", "M", "preset, Hugging Face config.json or directory (gpt2-124m)", BENCH_KEY("model")},
+    {"dir", "DIR", "where to write: a directory of the file system that is meant",
+     BENCH_STRING(checkpoint_bench, where, ".")},
+    {"files", "N", "participants, each with a file and a thread of its own",
+     BENCH_INTEGER(checkpoint_bench, files, 1, CHECKPOINT_FILES_MAX, 1)},
+    {"set", "KEY=VALUE", "any configuration key; optimizer.type decides how much there is to write",
+     BENCH_KEY(CLI_SET)},
 };
-
-// Adds the value unless the round is not counted.
-static void keep(struct checkpoint_bench *b, enum checkpoint_series s, double value) {
-    if (b->round) bench_series_add(&b->series[s], value);
-}
 
 // Logs an error text of shared/state, and frees it.
 static int log_error(char *error) {
@@ -201,7 +196,7 @@ int checkpoint_bench_write(struct checkpoint_bench *b) {
     double start = now_seconds();
     int rc = all_at_once(b, parts, write_thread);
     if (rc == 0) rc = commit(b, parts);
-    keep(b, WRITE, now_seconds() - start);
+    b->seconds[WRITE] = now_seconds() - start;
     free_parts(parts, b->files);
     return rc;
 }
@@ -211,7 +206,7 @@ int checkpoint_bench_plain(struct checkpoint_bench *b) {
     if (clear(b)) return -1;
     double start = now_seconds();
     int rc = all_at_once(b, parts, plain_thread);
-    keep(b, WRITE_PLAIN, now_seconds() - start);
+    b->seconds[WRITE_PLAIN] = now_seconds() - start;
     free_parts(parts, b->files);
     return rc;
 }
@@ -249,13 +244,13 @@ static int drop_from_cache(const struct checkpoint_bench *b) {
 }
 
 // Reads all values and compares them with those that were written.
-static int read_values(struct checkpoint_bench *b, struct checkpoint *c, double *seconds) {
+static int read_values(struct checkpoint_bench *b, struct checkpoint *c) {
     for (int u = 0; u < b->layout->count; u++)
         for (int kind = 0; kind < kinds(b); kind++) {
             int64_t n = b->layout->units[u].n_pad;
             double start = now_seconds();
             int rc = checkpoint_read(c, b->layout, u, kind, 0, n, b->back);
-            *seconds += now_seconds() - start;
+            b->seconds[READ] += now_seconds() - start;
             if (rc) return -1;
             if (memcmp(b->back, state_of(b, u, kind), (size_t)n * sizeof *b->back) != 0)
                 return fail("%s: unit %s reads back as other values than were written", checkpoint_path(c),
@@ -265,16 +260,14 @@ static int read_values(struct checkpoint_bench *b, struct checkpoint *c, double 
 }
 
 int checkpoint_bench_read(struct checkpoint_bench *b) {
-    double seconds;
     if (drop_from_cache(b)) return -1;
     char *path = step_path(b);
     double start = now_seconds();
     struct checkpoint *c = checkpoint_open(path);
-    seconds = now_seconds() - start;
+    b->seconds[READ] = now_seconds() - start;
     free(path);
-    int rc = c ? read_values(b, c, &seconds) : -1;
+    int rc = c ? read_values(b, c) : -1;
     checkpoint_close(&c);
-    keep(b, READ, seconds);
     return rc;
 }
 
@@ -310,7 +303,7 @@ int checkpoint_bench_read_plain(struct checkpoint_bench *b) {
         free(path);
         if (rc) return -1;
     }
-    keep(b, READ_PLAIN, now_seconds() - start);
+    b->seconds[READ_PLAIN] = now_seconds() - start;
     return 0;
 }
 
@@ -359,7 +352,6 @@ void checkpoint_bench_close(struct checkpoint_bench *b) {
     free(b->dir);
     free(b->state);
     free(b->back);
-    for (int i = 0; i < CHECKPOINT_SERIES; i++) bench_series_free(&b->series[i]);
 }
 
 // ---------------------------------------------------------------- figures
@@ -407,18 +399,14 @@ static void stop(int number) {
 
 static int set_up(struct bench_run *r) {
     struct checkpoint_bench *b = r->state;
-    const struct cli_args *a = r->args;
     const struct config_override defaults[] = {{"topology", "local", "bench checkpoint"},
                                                {"model", "gpt2-124m", "bench checkpoint"},
                                                {"data.path", "demo", "bench checkpoint"},
                                                {"optimizer.type", "AdamW", "bench checkpoint"}};
-    char text[FILE_SYSTEM_BYTES], needs[24], has[24];
-    long files;
-    // 1. The options.
-    b->where = cli_get(a, "dir") ? cli_get(a, "dir") : ".";
-    if (cli_integer(a, "files", 1, CHECKPOINT_FILES_MAX, 1, &files)) return EXIT_USAGE;
-    b->files = (int)files;
-    struct config *c = b->config = cli_config(r->topologies, defaults, sizeof defaults / sizeof *defaults, a);
+    char text[FILE_SYSTEM_BYTES];
+    // 1. The configuration.
+    struct config *c = b->config =
+        cli_config(r->topologies, defaults, sizeof defaults / sizeof *defaults, r->args);
     if (!c || model_spec_load(c->model, &b->spec)) return EXIT_USAGE;
     if (c->row != &topology_local) {
         fail("bench checkpoint: --set topology=%s: no topology is measured here; --files says how many write",
@@ -430,13 +418,10 @@ static int set_up(struct bench_run *r) {
     b->dtype = dtype_name(c->dtype);
     if (!(b->layout = model_layout_create(&b->spec, 1))) return EXIT_USAGE;
     // 2. Memory, before it is allocated. The largest unit is read into a second buffer: at most the size of the masters.
-    struct memory_limit limit;
     double bytes = sizeof(float) * (double)b->layout->padded * (2 + b->states);
-    if (!memory_limit_read("", &limit) && bytes > limit.free_bytes) {
-        fail("bench checkpoint --model %s needs %s of memory, %s are left (%s): a smaller model needs less",
-             b->spec.name, format_bytes(needs, bytes), format_bytes(has, limit.free_bytes), limit.name);
+    if (bench_check_memory(NULL, bytes, "bench checkpoint: the state and one unit take",
+                           "a smaller --model needs less"))
         return EXIT_RUN_FAILED;
-    }
     // 3. The directory and the state.
     struct sigaction on_signal = {.sa_handler = stop, .sa_flags = SA_RESTART | SA_RESETHAND};
     sigemptyset(&on_signal.sa_mask);
@@ -455,14 +440,14 @@ static int set_up(struct bench_run *r) {
 // The first checkpoint gives the plain files their sizes; afterwards the two ways alternate in running first.
 static int measure(struct bench_run *r) {
     struct checkpoint_bench *b = r->state;
-    int rc = 0;
-    b->round = r->round + 1;
+    int rc = 0, first = r->round + 1;
     for (int k = 0; k < 2 && !rc && !stopped; k++)
-        if ((k + b->round) % 2)
+        if ((k + first) % 2)
             rc = checkpoint_bench_plain(b);
         else
             rc = checkpoint_bench_write(b) || checkpoint_bench_read(b) || checkpoint_bench_read_plain(b);
     if (stopped) rc = fail("bench checkpoint: stopped by a signal");
+    for (int i = 0; i < CHECKPOINT_SERIES && !rc; i++) bench_measured(r, &b->series[i], b->seconds[i]);
     return rc ? EXIT_RUN_FAILED : 0;
 }
 
@@ -487,8 +472,8 @@ const struct bench bench_checkpoint = {
             .examples = "  starring bench checkpoint --model demo\n"
                         "  starring bench checkpoint --model gpt2-124m --dir /scratch --rounds 3\n"
                         "  starring bench checkpoint --model gpt2-124m --files 4 --json\n",
-            CLI_OPTIONS(options),
         },
+    BENCH_OPTIONS(options),
     .state_bytes = sizeof(struct checkpoint_bench),
     .rounds = 5,
     .warm_up = 1,

@@ -42,7 +42,7 @@ struct checkpoint_bench {
     int64_t file_bytes[CHECKPOINT_FILES_MAX];  // of each participant's file, set by the first checkpoint
     int64_t step;                              // of the last checkpoint written
     float *back;                               // one unit's elements, as read
-    int round;                                 // 0: not counted
+    double seconds[CHECKPOINT_SERIES];         // of the last measurements
     struct bench_series series[CHECKPOINT_SERIES];
 };
 

@@ -6,40 +6,20 @@
 
 #include "shared/bench/bench.h"
 #include "shared/bench/bench_operations.h"
-#include "shared/config/cli.h"
 #include "shared/core/error.h"
 #include "shared/core/system.h"
 #include "shared/device/device_choice.h"
 #include "shared/device/device_facts.h"
-#include "shared/launch/local.h"
 #include "shared/predict/memory_limits.h"
 
 // The share of the copy's rate that our own memory-bound kernels should reach on a GPU.
 #define TARGET_SHARE 0.85
 
-#define DEVICE_OPTIONS                                                           \
-    {"device", NULL, "D", "auto, cpu or cuda (auto: a GPU if there is one)", 0}, \
-        {"threads", NULL, "N", "CPU threads (one per core)", 0}, {               \
-        "dtype", NULL, "D", "fp32, bf16 or fp16 (bf16)", 0                       \
-    }
-
-static const struct cli_option kernels_options[] = {
-    DEVICE_OPTIONS,
-    {"set", CLI_SET, "KEY=VALUE", "cpu.kernel, cuda.attention, cuda.attention_slice, cuda.gelu", 0},
-    {"model", NULL, "M", "the sizes of this model's step: preset, Hugging Face config.json or directory", 0},
-    {"batch", NULL, "B", "with --model: sequences (1; on a GPU 32)", 0},
-    {"seq", NULL, "T", "with --model: tokens a sequence (1024, or as many as the model takes)", 0},
-    {"elements", NULL, "N",
-     "parameters the optimizer updates (16777216; on a GPU 134217728), other sizes in proportion; with "
-     "--model the optimizer's alone (those of a block)",
-     0},
-    {"matmul", NULL, "N", "side of the large matrix product (2048; on a GPU 8192)", 0}};
-static const struct cli_option adam_options[] = {
-    DEVICE_OPTIONS, {"elements", NULL, "N", "parameters (16777216; on a GPU 134217728)", 0}};
-
 struct kernels {
     struct bench_device d;
     struct bench_table t;
+    int64_t elements;            // of --elements; 0: as many as the device gets
+    struct bench_request model;  // of bench kernels
     // The case: an operation. Seconds of one launch, one value per round.
     struct bench_series seconds;
     struct bench_series yard;  // the yardstick, just before
@@ -47,33 +27,55 @@ struct kernels {
     int launches, yard_launches;
 };
 
-// ---------------------------------------------------------------- set up
-// Reads --device, --threads, --dtype and --set cuda.KEY=VALUE, and opens the device. Returns 0, or -1 after logging.
-static int open_device(struct bench_device *b, const struct cli_args *args) {
-    // Keys of --set that a single operation depends on.
-    static const char *const known[] = {"cpu.kernel", "cuda.attention", "cuda.attention_slice", "cuda.gelu",
-                                        NULL};
-    long threads;
-    if (bench_dtype(args, DT_BF16, &b->dt) || cli_integer(args, "threads", 1, 4096, 0, &threads)) return -1;
-    b->threads = threads ? (int)threads : processors_given();
-    const struct backend *backend = bench_backend(args);
-    struct device_options o = {.threads = b->threads, .label = "bench"};
-    if (!backend || cli_only_sets(args, known,
-                                  "is not used here; cpu.kernel, cuda.attention, cuda.attention_slice and "
-                                  "cuda.gelu are"))
-        return -1;
-    if (args->override_count) {
-        struct config *c = config_load(&topology_local_alone, NULL, args->overrides, args->override_count);
-        if (!c) return -1;
-        c->device = backend->host_memory ? DEVICE_CPU : DEVICE_CUDA;
-        c->dtype = b->dt;
-        device_resolve(c);
-        o.cuda = c->cuda;
-        o.kernel = c->cpu_kernel;
-        bool can = device_backend(c) != NULL;
-        config_destroy(&c);
-        if (!can) return -1;
+#define DEVICE_OPTIONS                                                                       \
+    {"device", "D", "auto, cpu or cuda (auto: a GPU if there is one)", BENCH_KEY("device")}, \
+        {"threads", "N", "CPU threads (one per core)", BENCH_KEY("threads")}, {              \
+        "dtype", "D", "fp32, bf16 or fp16 (bf16)", BENCH_KEY("dtype")                        \
     }
+static const struct bench_option kernels_options[] = {
+    DEVICE_OPTIONS,
+    {"set", "KEY=VALUE", "cpu.kernel, cuda.attention, cuda.attention_slice, cuda.gelu", BENCH_KEY(CLI_SET)},
+    {"model", "M", "the sizes of this model's step: preset, Hugging Face config.json or directory",
+     BENCH_STRING(kernels, model.model, NULL)},
+    {"batch", "B", "with --model: sequences (1; on a GPU 32)",
+     BENCH_INTEGER(kernels, model.batch, 1, 1L << 20, 0)},
+    {"seq", "T", "with --model: tokens a sequence (1024, or as many as the model takes)",
+     BENCH_INTEGER(kernels, model.seq, 1, 1L << 20, 0)},
+    {"elements", "N",
+     "parameters the optimizer updates (16777216; on a GPU 134217728), other sizes in proportion; with "
+     "--model the optimizer's alone (those of a block)",
+     BENCH_INTEGER(kernels, elements, SUMSQ_BLOCK, 1L << 32, 0)},
+    {"matmul", "N", "side of the large matrix product (2048; on a GPU 8192)",
+     BENCH_INTEGER(kernels, model.product, 1, 65536, 0)}};
+static const struct bench_option adam_options[] = {
+    DEVICE_OPTIONS,
+    {"elements", "N", "parameters (16777216; on a GPU 134217728)",
+     BENCH_INTEGER(kernels, elements, 1, 1L << 32, 0)}};
+
+// ---------------------------------------------------------------- set up
+// Opens the device that the configuration's keys choose. Returns 0, or -1 after logging.
+static int open_device(struct bench_device *b, const struct bench_run *r) {
+    // The keys that a single operation depends on.
+    static const char *const known[] = {
+        "device",    "threads", "dtype", "cpu.kernel", "cuda.attention", "cuda.attention_slice",
+        "cuda.gelu", NULL};
+    const char *who = r->bench->command.name;
+    const struct config_override set[] = {
+        {"topology", "local", who}, {"data.path", "demo", who}, {"dtype", "bf16", who}};
+    if (cli_only_sets(r->args, known,
+                      "is not used here; cpu.kernel, cuda.attention, cuda.attention_slice and "
+                      "cuda.gelu are"))
+        return -1;
+    struct config *c = cli_config(r->topologies, set, sizeof set / sizeof *set, r->args);
+    if (!c) return -1;
+    device_resolve(c);
+    const struct backend *backend = device_backend(c);
+    b->dt = c->dtype;
+    b->threads = c->threads ? c->threads : processors_given();
+    struct device_options o = {
+        .threads = b->threads, .label = "bench", .cuda = c->cuda, .kernel = c->cpu_kernel};
+    config_destroy(&c);
+    if (!backend) return -1;
     if (dev_open(backend, &o, &b->dev)) return fail("cannot open the %s device", backend->name);
     b->s = stream_create(b->dev, "bench");
     if (!b->s) return fail("cannot create a stream: %s", dev_error(b->dev));
@@ -83,30 +85,23 @@ static int open_device(struct bench_device *b, const struct cli_args *args) {
     return b->gpu && dev_facts(b->dev, &b->facts) ? fail("cannot ask the device: %s", dev_error(b->dev)) : 0;
 }
 
-static int read_sizes(const struct bench_device *d, const struct cli_args *args, struct bench_sizes *out) {
-    struct bench_request q = {.model = cli_get(args, "model"), .gpu = d->gpu, .dtype = d->dt};
-    long elements, product, batch, seq;
-    if (cli_integer(args, "elements", SUMSQ_BLOCK, 1L << 32, 0, &elements) ||
-        cli_integer(args, "matmul", 1, 65536, 0, &product) ||
-        cli_integer(args, "batch", 1, 1L << 20, 0, &batch) || cli_integer(args, "seq", 1, 1L << 20, 0, &seq))
-        return -1;
-    if (!q.model && (batch || seq))
+static int read_sizes(struct kernels *k, struct bench_sizes *out) {
+    struct bench_request *q = &k->model;
+    if (!q->model && (q->batch || q->seq))
         return fail("--batch and --seq are a model's: give --model too, or --elements for other sizes");
-    q.elements = elements / SUMSQ_BLOCK * SUMSQ_BLOCK;
-    q.product = product;
-    q.batch = batch;
-    q.seq = seq;
-    if (q.model) return bench_sizes_of_model(&q, out);
-    *out = bench_sizes_of(d->gpu, q.elements, q.product);
+    q->gpu = k->d.gpu;
+    q->dtype = k->d.dt;
+    q->elements = k->elements / SUMSQ_BLOCK * SUMSQ_BLOCK;
+    if (q->model) return bench_sizes_of_model(q, out);
+    *out = bench_sizes_of(q->gpu, q->elements, q->product);
     return 0;
 }
 
 // Buffers can exceed the available memory, and on a host no allocation would fail in time.
-static int check_room(const struct bench_device *d, const char *bench, double need, const char *advice) {
-    struct memory_limit limit = {.free_bytes = (double)d->facts.free_bytes, .name = "free on the GPU"};
-    if ((!d->gpu && memory_limit_read("", &limit)) || need <= limit.free_bytes) return 0;
-    return fail("bench %s at these sizes takes %.1f GiB of memory, %.1f GiB are left (%s): try %s", bench,
-                need / 0x1p30, limit.free_bytes / 0x1p30, limit.name, advice);
+static int check_memory(const struct bench_device *d, double need_bytes, const char *what,
+                        const char *advice) {
+    struct memory_limit free = {.free_bytes = (double)d->facts.free_bytes, .name = "free on the GPU"};
+    return bench_check_memory(d->gpu ? &free : NULL, need_bytes, what, advice);
 }
 
 static void put_header(struct bench_run *r) {
@@ -127,16 +122,17 @@ static void put_header(struct bench_run *r) {
 static int set_up_kernels(struct bench_run *r) {
     struct kernels *k = r->state;
     struct bench_sizes n;
-    if (open_device(&k->d, r->args) || read_sizes(&k->d, r->args, &n)) return EXIT_USAGE;
-    if (check_room(&k->d, "kernels", (double)bench_table_bytes(k->d.dt, &n),
-                   n.linears ? "a smaller --batch or --seq, or a smaller model" : "smaller --elements") ||
+    if (open_device(&k->d, r) || read_sizes(k, &n)) return EXIT_USAGE;
+    if (check_memory(
+            &k->d, (double)bench_table_bytes(k->d.dt, &n), "bench kernels at these sizes takes",
+            n.linears ? "try a smaller --batch or --seq, or a smaller model" : "try smaller --elements") ||
         bench_operations_fill(&k->t, &k->d, &n))
         return EXIT_RUN_FAILED;
     put_header(r);
     json_put(r->document, "#matmul_size", (double)n.product);
-    if (!cli_get(r->args, "model")) return 0;
-    BENCH_PUT(r->document, TEXT("model", cli_get(r->args, "model")), NUMBER("batch", n.batch),
-              NUMBER("seq", n.seq), NUMBER("head_chunk_rows", n.logit_rows));
+    if (!k->model.model) return 0;
+    BENCH_PUT(r->document, TEXT("model", k->model.model), NUMBER("batch", n.batch), NUMBER("seq", n.seq),
+              NUMBER("head_chunk_rows", n.logit_rows));
     return 0;
 }
 
@@ -163,13 +159,12 @@ static int set_adam(struct bench_device *d, struct bench_work *w, int64_t n) {
 
 static int set_up_adam(struct bench_run *r) {
     struct kernels *k = r->state;
-    long n;
-    if (open_device(&k->d, r->args) ||
-        cli_integer(r->args, "elements", 1, 1L << 32, k->d.gpu ? 1L << 27 : 1L << 24, &n))
-        return EXIT_USAGE;
+    if (open_device(&k->d, r)) return EXIT_USAGE;
+    int64_t n = k->elements ? k->elements : k->d.gpu ? 1L << 27 : 1L << 24;
     // Masters, moments, gradients and weights; then the copy's arrays, with as many bytes as are read and written.
     double of_one = 12 + 2 * (double)dtype_size(k->d.dt);
-    if (check_room(&k->d, "adam", (double)n * (of_one + 12 + of_one), "smaller --elements") ||
+    if (check_memory(&k->d, (double)n * (of_one + 12 + of_one), "bench adam at these sizes takes",
+                     "try smaller --elements") ||
         set_adam(&k->d, &k->t.work[0], n))
         return EXIT_RUN_FAILED;
     k->t.count = 1;
@@ -190,7 +185,6 @@ static int begin(struct bench_run *r) {
     struct kernels *k = r->state;
     if (r->at == k->t.count) return BENCH_END;
     const struct bench_work *w = &k->t.work[r->at];
-    k->seconds.count = k->yard.count = k->peak.count = 0;
     k->yard_launches = bench_launch_count(&k->d, yard_of(k, w));
     k->launches = bench_launch_count(&k->d, w);
     if (computes(w) && !k->d.gpu) bench_peak(k->d.s, &k->d.peak);
@@ -201,9 +195,9 @@ static int time_round(struct bench_run *r) {
     struct kernels *k = r->state;
     struct bench_device *d = &k->d;
     const struct bench_work *w = &k->t.work[r->at];
-    if (computes(w) && !d->gpu) bench_series_add(&k->peak, bench_peak(d->s, &d->peak));
-    bench_series_add(&k->yard, bench_launches(d->s, yard_of(k, w), k->yard_launches) / k->yard_launches);
-    bench_series_add(&k->seconds, bench_launches(d->s, w, k->launches) / k->launches);
+    if (computes(w) && !d->gpu) bench_measured(r, &k->peak, bench_peak(d->s, &d->peak));
+    bench_measured(r, &k->yard, bench_launches(d->s, yard_of(k, w), k->yard_launches) / k->yard_launches);
+    bench_measured(r, &k->seconds, bench_launches(d->s, w, k->launches) / k->launches);
     return 0;
 }
 
@@ -274,9 +268,6 @@ static int rows_adam(struct bench_run *r) {
 
 static void tear_down(struct bench_run *r) {
     struct kernels *k = r->state;
-    bench_series_free(&k->seconds);
-    bench_series_free(&k->yard);
-    bench_series_free(&k->peak);
     if (!k->d.dev) return;
     if (k->d.s) stream_destroy(&k->d.s);
     arena_release(&k->d.arena);
@@ -301,8 +292,8 @@ const struct bench bench_kernels = {
                 "  starring bench kernels --model gpt2-124m --batch 2 --seq 512\n"
                 "  starring bench kernels --model qwen2.5-1.5b --batch 32 --seq 1024 --device cuda --json\n"
                 "  starring bench kernels --dtype fp32 --threads 1 --json\n",
-            CLI_OPTIONS(kernels_options),
         },
+    BENCH_OPTIONS(kernels_options),
     .state_bytes = sizeof(struct kernels),
     .rounds = 7,
     .set_up = set_up_kernels,
@@ -341,8 +332,8 @@ const struct bench bench_adam = {
                 "Times AdamW over arrays larger than the caches, in turn with a copy that moves as many bytes.",
             .examples = "  starring bench adam --dtype bf16\n"
                         "  starring bench adam --dtype fp32 --elements 33554432 --json\n",
-            CLI_OPTIONS(adam_options),
         },
+    BENCH_OPTIONS(adam_options),
     .state_bytes = sizeof(struct kernels),
     .rounds = 7,
     .set_up = set_up_adam,

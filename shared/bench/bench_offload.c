@@ -24,19 +24,6 @@
 #define BUFFERS_MAX 8
 #define TARGET      0.8  // target: share of fio's rate
 
-static const struct cli_option options[] = {
-    {"dir", NULL, "DIR", "where the file lies: a directory of the disk that is meant (.)", 0},
-    {"size", NULL, "SIZE", "of the file, in whole units (1G)", 0},
-    {"unit", NULL, "SIZE", "of a unit's master and moments (48M)", 0},
-    {"block", NULL, "SIZE", "aio.block_size: of a piece, a multiple of 4K (1M)", 0},
-    {"depth", NULL, "N", "aio.queue_depth: pieces under way (16)", 0},
-    {"buffers", NULL, "N", "units in memory at a time, 2 to 8 (3)", 0},
-    {"dtype", NULL, "D", "of gradients and weights: fp32, bf16 or fp16 (bf16)", 0},
-    {"threads", NULL, "N", "that update (one per core)", 0},
-    {"engine", NULL, "E", "io_uring, threads, or auto: io_uring if the kernel allows it (auto)", 0},
-    {"fio", NULL, "PROGRAM", "what it is measured beside, if it is installed; none: nothing (fio)", 0},
-};
-
 // The timed operations.
 enum work { WRITE, READ, PIPELINE, WORKS };
 static const char *const work_names[WORKS] = {"write", "read", "pipeline"};
@@ -62,6 +49,25 @@ struct offload {
     char version[32];  // "fio-3.33"; "": fio is not installed
     // One value per round: seconds of ours and of fio.
     struct bench_series seconds[WORKS], fio_seconds[WORKS];
+};
+
+static const char *const engines[] = {"auto", "io_uring", "threads"};  // enum disk_engine
+static const struct bench_option options[] = {
+    {"dir", "DIR", "where the file lies: a directory of the disk that is meant",
+     BENCH_STRING(offload, dir, ".")},
+    {"size", "SIZE", "of the file, in whole units", BENCH_SIZE(offload, bytes, 1 << 30)},
+    {"unit", "SIZE", "of a unit's master and moments", BENCH_SIZE(offload, unit_bytes, 48 << 20)},
+    {"block", "SIZE", "aio.block_size: of a piece, a multiple of 4K",
+     BENCH_SIZE(offload, block_bytes, DISK_BLOCK_BYTES)},
+    {"depth", "N", "aio.queue_depth: pieces under way",
+     BENCH_INTEGER(offload, depth, 1, DISK_DEPTH_MAX, DISK_DEPTH)},
+    {"buffers", "N", "units in memory at a time, 2 to 8", BENCH_INTEGER(offload, buffers, 2, BUFFERS_MAX, 3)},
+    {"dtype", "D", "of gradients and weights: fp32, bf16 or fp16", BENCH_DTYPE(offload, dtype, 3, DT_BF16)},
+    {"threads", "N", "that update (one per core)", BENCH_INTEGER(offload, threads, 1, 4096, 0)},
+    {"engine", "E", "io_uring, threads, or auto: io_uring if the kernel allows it",
+     BENCH_CHOICE(offload, engine, engines)},
+    {"fio", "PROGRAM", "what it is measured beside, if it is installed; none: nothing",
+     BENCH_STRING(offload, fio, "fio")},
 };
 
 // ---------------------------------------------------------------- open and close
@@ -153,10 +159,6 @@ static void tear_down(struct bench_run *r) {
     free(b->weight);
     free(b->scalars);
     free(b->path);
-    for (int i = 0; i < WORKS; i++) {
-        bench_series_free(&b->seconds[i]);
-        bench_series_free(&b->fio_seconds[i]);
-    }
 }
 
 // ---------------------------------------------------------------- ours
@@ -197,8 +199,7 @@ static void enqueue_pipeline(struct offload *b) {
 }
 
 // Adds the seconds to the series, if one is given and the round counts.
-static int timed(const struct bench_run *r, void (*enqueue)(struct offload *b),
-                 struct bench_series *seconds) {
+static int timed(struct bench_run *r, void (*enqueue)(struct offload *b), struct bench_series *seconds) {
     struct offload *b = r->state;
     double start = now_seconds();
     enqueue(b);
@@ -264,7 +265,7 @@ static double seconds_in(const char *text) {
     return 1e-3 * slowest;
 }
 
-static int run_fio(const struct bench_run *r, enum work work) {
+static int run_fio(struct bench_run *r, enum work work) {
     struct offload *b = r->state;
     static const char *const jobs[WORKS] = {"--name=write --rw=write", "--name=read --rw=read",
                                             "--name=read --rw=read --name=write --rw=write"};
@@ -312,36 +313,16 @@ static int put_rows(struct bench_run *r) {
 }
 
 // ---------------------------------------------------------------- the bench
-static int read_options(const struct cli_args *a, struct offload *b) {
-    static const char *const engines[] = {"auto", "io_uring", "threads"};  // enum disk_engine
-    const char *fio = cli_get(a, "fio");
-    long depth, buffers, threads;
-    int engine = bench_choice(a, "engine", engines, 3);
-    if (engine < 0 || bench_dtype(a, DT_BF16, &b->dtype) ||
-        cli_bytes(a, "size", (size_t)1 << 30, &b->bytes) ||
-        cli_bytes(a, "unit", (size_t)48 << 20, &b->unit_bytes) ||
-        cli_bytes(a, "block", DISK_BLOCK_BYTES, &b->block_bytes) ||
-        cli_integer(a, "depth", 1, DISK_DEPTH_MAX, DISK_DEPTH, &depth) ||
-        cli_integer(a, "buffers", 2, BUFFERS_MAX, 3, &buffers) ||
-        cli_integer(a, "threads", 1, 4096, 0, &threads))
-        return -1;
-    if (b->block_bytes % DISK_ALIGN || b->block_bytes > (size_t)1 << 30)
-        return fail("bench offload: --block %zu: expected a multiple of %zu up to 1G", b->block_bytes,
-                    DISK_ALIGN);
-    b->engine = (enum disk_engine)engine;
-    b->dir = cli_get(a, "dir") ? cli_get(a, "dir") : ".";
-    b->fio = !fio ? "fio" : strcmp(fio, "none") ? fio : NULL;
-    b->depth = (int)depth;
-    b->buffers = (int)buffers;
-    b->threads = threads ? (int)threads : processors_given();
-    return 0;
-}
-
 static int set_up(struct bench_run *r) {
     struct offload *b = r->state;
     char text[FILE_SYSTEM_BYTES];
     cJSON *j = r->document;
-    if (read_options(r->args, b)) return EXIT_USAGE;
+    if (b->block_bytes % DISK_ALIGN || b->block_bytes > (size_t)1 << 30)
+        return fail("bench offload: --block %zu: expected a multiple of %zu up to 1G", b->block_bytes,
+                    DISK_ALIGN),
+               EXIT_USAGE;
+    if (!b->threads) b->threads = processors_given();
+    if (!strcmp(b->fio, "none")) b->fio = NULL;
     find_fio(b);
     if (open_store(b)) return EXIT_RUN_FAILED;
     BENCH_PUT(j, TEXT("directory", b->dir), TEXT("file_system", file_system_of(b->dir, text)),
@@ -370,8 +351,8 @@ const struct bench bench_offload = {
                 "The file has no name, and nothing is left of it. bench adam times the update alone.",
             .examples = "  starring bench offload --dir /local_nvme\n"
                         "  starring bench offload --dir /local_nvme --size 8G --depth 32 --json\n",
-            CLI_OPTIONS(options),
         },
+    BENCH_OPTIONS(options),
     .state_bytes = sizeof(struct offload),
     .rounds = 3,
     .warm_up = 1,

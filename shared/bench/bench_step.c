@@ -32,20 +32,6 @@
 #define LAUNCHES_GPU 16
 #define WARMUP_STEPS 2
 
-static const struct cli_option options[] = {
-    {"model", "model", "M", "preset, Hugging Face config.json or directory (gpt2-124m)", 0},
-    {"batch", "train_micro_batch_size_per_gpu", "B", "sequences per step (4)", 0},
-    {"seq", "data.seq_len", "T", "tokens a sequence (256)", 0},
-    {"dtype", "dtype", "D", "fp32, bf16 or fp16 (bf16)", 0},
-    {"device", "device", "D", "auto, cpu or cuda (auto: a GPU if there is one)", 0},
-    {"threads", "threads", "N", "CPU threads (one per core)", 0},
-    {"steps", NULL, "N", "timed steps, after two for warming up; with --peer of a round (5)", 0},
-    {"matmul", NULL, "N", "side of the large matrix product (2048; on a GPU 8192)", 0},
-    {"peer", NULL, "PYTHON", "the same step in PyTorch, of this interpreter, in turn with ours", 0},
-    {"rounds", NULL, "N", "with --peer: turns of ours, of PyTorch's eager and of its compiled step (3)", 0},
-    {"set", CLI_SET, "KEY=VALUE", "any configuration key", 0},
-};
-
 // A yardstick, timed before and after each step.
 enum yardstick_kind { YARDSTICK_PRODUCT, YARDSTICK_COPY, YARDSTICK_PEAK, YARDSTICKS };
 struct yardstick {
@@ -60,6 +46,7 @@ static const enum phase step_phases[] = {PHASE_FORWARD, PHASE_BACKWARD, PHASE_OP
 #define STEP_PHASES (sizeof step_phases / sizeof *step_phases)
 
 struct step {
+    struct bench_run *run;
     // ---- the rank that trains
     struct config *config;
     struct model_spec spec;
@@ -86,6 +73,23 @@ struct step {
     struct stream_times busy;             // of the compute stream so far
     struct op_work work[PHASES];          // of the last step
     uint64_t waits_before;
+};
+
+static const struct bench_option options[] = {
+    {"model", "M", "preset, Hugging Face config.json or directory (gpt2-124m)", BENCH_KEY("model")},
+    {"batch", "B", "sequences per step (4)", BENCH_KEY("train_micro_batch_size_per_gpu")},
+    {"seq", "T", "tokens a sequence (256)", BENCH_KEY("data.seq_len")},
+    {"dtype", "D", "fp32, bf16 or fp16 (bf16)", BENCH_KEY("dtype")},
+    {"device", "D", "auto, cpu or cuda (auto: a GPU if there is one)", BENCH_KEY("device")},
+    {"threads", "N", "CPU threads (one per core)", BENCH_KEY("threads")},
+    {"steps", "N", "timed steps, after two for warming up; with --peer of a round",
+     BENCH_INTEGER(step, steps, 1, 100000, 5)},
+    {"matmul", "N", "side of the large matrix product (2048; on a GPU 8192)",
+     BENCH_INTEGER(step, side, 1, 65536, 0)},
+    {"peer", "PYTHON", "the same step in PyTorch, of this interpreter, in turn with ours", BENCH_ASKS},
+    {"rounds", "N", "with --peer: turns of ours, of PyTorch's eager and of its compiled step",
+     BENCH_INTEGER(step, rounds, 1, BENCH_ROUNDS_MOST, 3)},
+    {"set", "KEY=VALUE", "any configuration key", BENCH_KEY(CLI_SET)},
 };
 
 // ---------------------------------------------------------------- set up
@@ -118,19 +122,13 @@ static int set_yardsticks(struct step *b) {
     return 0;
 }
 
-// Reads the options of the steps, the configuration and its model. Returns 0, or -1 after logging.
-static int read_options(struct step *b, const struct bench_run *r) {
+// Reads the configuration and its model. Returns 0, or -1 after logging.
+static int read_config(struct step *b, const struct bench_run *r) {
     const struct cli_args *a = r->args;
     const char *who = r->bench->command.name, *python = cli_get(a, "peer");
-    long steps, side, rounds;
-    if (cli_integer(a, "steps", 1, 100000, 5, &steps) || cli_integer(a, "matmul", 1, 65536, 0, &side) ||
-        cli_integer(a, "rounds", 1, BENCH_ROUNDS_MOST, 3, &rounds))
-        return -1;
     if (cli_get(a, "rounds") && !python)
         return fail("bench step: --rounds are of --peer: give both, or --steps alone");
-    b->steps = (int)steps;
-    b->rounds = python ? (int)rounds : 1;
-    b->side = side;
+    if (!python) b->rounds = 1;
     char count[24];
     snprintf(count, sizeof count, "%d", WARMUP_STEPS + b->rounds * b->steps);
     const struct config_override set[] = {
@@ -174,8 +172,9 @@ static int check_memory(const struct step *b, bool gpu) {
 
 static int set_up(struct bench_run *r) {
     struct step *b = r->state;
+    b->run = r;
     // 1. The options, and everything they name.
-    if (read_options(b, r)) return EXIT_USAGE;
+    if (read_config(b, r)) return EXIT_USAGE;
     const struct config *c = b->config;
     const struct backend *backend = device_backend(c);
     if (!backend || !(b->layout = model_layout_create(&b->spec, 1))) return EXIT_USAGE;
@@ -219,14 +218,6 @@ static void tear_down(struct bench_run *r) {
     layout_destroy(&b->layout);
     config_destroy(&b->config);
     free(b->python);
-    for (int k = 0; k < YARDSTICKS; k++) {
-        bench_series_free(&b->yardsticks[k].after);
-        bench_series_free(&b->yardsticks[k].around);
-    }
-    for (int k = 0; k < PHASES; k++) bench_series_free(&b->phase_s[k]);
-    bench_series_free(&b->idle_s);
-    bench_series_free(&b->step_s);
-    bench_series_free(&b->waits);
 }
 
 // ---------------------------------------------------------------- steps
@@ -278,21 +269,21 @@ static void on_step(void *ctx, const struct step_record *r) {
         enum phase phase = step_phases[k];
         double phase_s = busy.busy_s[phase] - b->busy.busy_s[phase];
         idle -= phase_s;
-        if (timed) bench_series_add(&b->phase_s[phase], phase_s);
+        if (timed) bench_measured(b->run, &b->phase_s[phase], phase_s);
         b->work[phase].flops = busy.work[phase].flops - b->busy.work[phase].flops;
         b->work[phase].bytes = busy.work[phase].bytes - b->busy.work[phase].bytes;
     }
     if (timed) {
-        bench_series_add(&b->step_s, seconds);
-        bench_series_add(&b->idle_s, idle);
-        bench_series_add(&b->waits, waits);
+        bench_measured(b->run, &b->step_s, seconds);
+        bench_measured(b->run, &b->idle_s, idle);
+        bench_measured(b->run, &b->waits, waits);
     }
     for (int k = 0; k < YARDSTICKS; k++) {
         struct yardstick *y = &b->yardsticks[k];
         if (y->amount > 0) y->after_s = time_yardstick(b, (enum yardstick_kind)k);
         if (!timed || !(y->amount > 0)) continue;
-        bench_series_add(&y->after, y->after_s);
-        bench_series_add(&y->around, (y->before_s + y->after_s) / 2);
+        bench_measured(b->run, &y->after, y->after_s);
+        bench_measured(b->run, &y->around, (y->before_s + y->after_s) / 2);
     }
     begin_step(b, run_peer(b));
 }
@@ -527,8 +518,8 @@ const struct bench bench_step = {
                 "  starring bench step --model gpt2-124m --batch 32 --seq 1024 --device cuda\n"
                 "  starring bench step --model qwen2.5-0.5b --batch 1 --seq 512 --peer venv/bin/python\n"
                 "  starring bench step --model demo --batch 8 --seq 128 --dtype fp32 --json\n",
-            CLI_OPTIONS(options),
         },
+    BENCH_OPTIONS(options),
     .state_bytes = sizeof(struct step),
     .set_up = set_up,
     .round = train,

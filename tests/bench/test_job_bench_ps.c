@@ -143,7 +143,7 @@ static void what_cannot_be_benched_is_said(void **state) {
         {"--max-bytes 1G", "at most 256M"},
         {"--medium ib", "--medium ib: expected"},
         {"--dtype fp16", "use bf16"},
-        {"--dtype int8", "expected one of bf16, fp32"},
+        {"--dtype int8", "expected one of fp32, bf16"},
         {"--rounds 0", "--rounds 0"},
         {"--threads 9", "--threads 9"},
         {"--factor 1", "--factor 1"},

@@ -13,6 +13,7 @@
 #include "ps/bench/bench_plan.h"
 #include "ps/job/shard_map.h"
 #include "ps/star.h"
+#include "shared/bench/bench.h"
 #include "shared/core/error.h"
 #include "shared/core/topology_row.h"
 #include "shared/launch/local.h"
@@ -24,8 +25,6 @@ static struct bench_series series(const double *v, int n) {
     for (int i = 0; i < n; i++) bench_series_add(&s, v[i]);
     return s;
 }
-
-static bool near(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
 
 // ---------------------------------------------------------------- figures
 static void medians_and_quantiles(void **state) {
@@ -42,31 +41,6 @@ static void medians_and_quantiles(void **state) {
     bench_series_free(&s);
     bench_series_free(&t);
     bench_series_free(&many);
-}
-
-static void add(struct bench_timed *t, double bytes, double seconds) {
-    t->bytes = bytes;
-    bench_series_add(&t->seconds, seconds);
-}
-
-static void rates_and_shares(void **state) {
-    (void)state;
-    struct bench_row r = {.bytes = 1024, .servers = 4, .workers = 2, .threads = 1, .keys = 4};
-    struct bench_star *tcp = &r.star[BENCH_TCP], *shm = &r.star[BENCH_SHM];
-    assert_true(bench_worker_rate(&r, BENCH_TCP, BENCH_PUSH) == 0);
-    assert_true(bench_shm_over_tcp(&r, BENCH_PUSH) == 0);
-    for (int i = 0; i < 3; i++) {
-        add(&tcp->moved[BENCH_PUSH], 1e9, 4 + i);  // median 5 s
-        add(&tcp->moved[BENCH_PULL], 1e9, 8.0);
-        add(&shm->moved[BENCH_PUSH], 1e9, 1.25);
-    }
-    assert_true(near(bench_worker_rate(&r, BENCH_TCP, BENCH_PUSH), 2e8));
-    assert_true(near(bench_server_rate(&r, BENCH_TCP, BENCH_PUSH), 1e8));  // 2 workers, 4 servers
-    assert_true(near(bench_shm_over_tcp(&r, BENCH_PUSH), 4));
-    assert_true(bench_shm_over_tcp(&r, BENCH_PULL) == 0);
-    struct bench_cpu cpu = {.seconds = 3, .bytes = 2e9}, none = {0};
-    assert_true(near(bench_cpu_per_gb(&cpu), 1.5) && bench_cpu_per_gb(&none) == 0);
-    bench_row_free(&r);
 }
 
 // ---------------------------------------------------------------- plans
@@ -168,7 +142,6 @@ static void memory_grows_with_what_runs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(medians_and_quantiles),
-        cmocka_unit_test(rates_and_shares),
         cmocka_unit_test(plans_have_payloads_for_every_shard),
         cmocka_unit_test(payloads_are_cut_into_partitions),
         cmocka_unit_test(plans_travel_as_text),

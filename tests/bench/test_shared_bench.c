@@ -52,10 +52,11 @@ static void tear_down(struct bench_run *r) {
     strcat(calls, "t");
 }
 
-static const struct cli_option options[] = {{"child", NULL, NULL, "does nothing", 0}};
+static const struct bench_option options[] = {{"child", NULL, "does nothing", BENCH_ASKS}};
 static const struct bench made_up = {
     .about = "made up",
-    .command = {.name = "bench made", .usage = "", .summary = "", .examples = "", CLI_OPTIONS(options)},
+    .command = {.name = "bench made", .usage = "", .summary = "", .examples = ""},
+    BENCH_OPTIONS(options),
     .state_bytes = 1,
     .rounds = 2,
     .warm_up = 1,

@@ -209,7 +209,6 @@ static void a_full_disk(void **state) {
 static void plain_files_are_as_large(void **state) {
     struct checkpoint_bench b;
     open_tiny(&b, *state, 3);
-    b.round = 1;
     assert_int_equal(checkpoint_bench_write(&b), 0);
     assert_int_equal(checkpoint_bench_plain(&b), 0);
     for (int i = 0; i < 3; i++) {

@@ -28,7 +28,7 @@ struct bench_star {
     // ---- the measurements, in seconds per round
     // From the first worker's start to the last worker's end; step: pushes, update and pulls.
     struct bench_series moved[BENCH_DIRECTIONS], step;
-    // Of one payload: push -> acknowledgement, push -> commit -> pull.
+    // One payload: push -> acknowledgement, push -> commit -> pull.
     struct bench_series acknowledged, landed;
     double cpu_s[BENCH_ROLES];  // of the rounds' steps without an update, all processes of a role
     int64_t steps;              // all, warm-up included

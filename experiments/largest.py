@@ -42,20 +42,23 @@ def ways(directory):
 
 
 class Group:
-    """A control group of its own with a memory limit, of either version of the kernel's interface."""
+    """A control group of its own with a memory limit, of either version of the kernel's interface, which is mounted at `root`."""
 
-    def __init__(self, limit):
-        name = f"starring-{os.getpid()}"
-        old = os.path.isdir("/sys/fs/cgroup/memory")
-        self.folder = os.path.join("/sys/fs/cgroup", *(["memory"] if old else []), name)
+    def __init__(self, limit, root="/sys/fs/cgroup"):
+        old = os.path.isdir(os.path.join(root, "memory"))
+        self.folder = os.path.join(root, *(["memory"] if old else []), f"starring-{os.getpid()}")
+        made = False
         try:
             if not old:
-                self.put("+memory", "../cgroup.subtree_control")
+                self.put("+memory", "../cgroup.subtree_control")   # then the group has files of memory
             os.mkdir(self.folder)
+            made = True
             self.put(limit, "memory.limit_in_bytes" if old else "memory.max")
             if not old and os.path.exists(os.path.join(self.folder, "memory.swap.max")):
                 self.put(0, "memory.swap.max")
         except OSError as e:
+            if made:
+                self.close()
             raise Failed(f"--limit: no control group can be made here ({e}): start the script as root, or without --limit in a limited group "
                          "(--help shows how)") from e
 

@@ -9,8 +9,7 @@ What a worker computes, pushes and pulls is the dry run's graph of tasks; which 
     shard       one thread: takes a message, adds, updates, answers; what that costs is the machine file's "server"
     scheduler   one thread: reports, sums, decisions, sets, batches of the budget
 
-Links, and cores that ranks share, are network.Simulation's. A server has a node of its own, after the workers' nodes, or is on the node of its
-worker, with which it then shares memory: their bytes use no link.
+Links, and cores that ranks share, are network.Simulation's. A server has a node of its own (`spread`), or is on the node of its worker, with which it then shares memory: their bytes use no link.
 
 Many keys and ranks
     bundles   A message per key is simulated where a step has at most MESSAGES of them. Else the keys of a unit that one shard has are one
@@ -28,6 +27,7 @@ Many keys and ranks
 """
 import copy
 import heapq
+import itertools
 import math
 import random
 from dataclasses import dataclass, field, replace
@@ -138,9 +138,10 @@ class Place:
             own = [first + s for s in range(shards)]
             nodes += [nodes[r] for r in range(count)] if paired else own
             wide = own if q > 1 else ()
-            return Place(workers, shards, 1, q, paired, [*nodes, max(nodes) + 1], machine,
+            order = spread(machine, first, 0 if paired else shards)
+            return Place(workers, shards, 1, q, paired, [*(order[n] for n in nodes), len(order)], machine,
                          {workers + s: q * machine.node["bytes_per_second"] for s in range(len(wide))}, effort=effort,
-                         rates={node: q * machine.rate for node in wide})
+                         rates={order[node]: q * machine.rate for node in wide})
         # A node has the links of the ranks that are merged more; the others' device links are as wide as their own.
         told, rate = copy.deepcopy(machine.told), machine.network["bytes_per_second"]
         width = max(1, m // per_node) if paired else max(m // per_node, q)
@@ -152,7 +153,23 @@ class Place:
             share = (workers - per_node) / workers / ((classes - 1) / classes) if classes > 1 else 1.0
             return Place(classes, shards, m, q, True, [*range(classes), *range(shards), 0], merged, {}, width, share, effort)
         devices = {**{c: machine.rate * max(1, m / per_node) for c in range(classes)}, **{classes + s: machine.rate * q for s in range(shards)}}
-        return Place(classes, shards, m, q, False, [*range(classes + shards)] + [classes + s for s in range(shards)], merged, devices, width, effort=effort)
+        order = spread(machine, classes, shards, width)
+        return Place(classes, shards, m, q, False, order + order[classes:], merged, devices, width, effort=effort)
+
+
+def spread(machine, workers, servers, width=1):
+    """The place in the network of each worker's node and then of each server's: below one switch as they are numbered. Elsewhere servers are dealt in
+    turn to groups of as many nodes as a switch of a fat tree has, among the workers' nodes. All workers push their keys in one order, to one server
+    after the other: neighbours by number below one switch would all be reached through its few links at a time. In each group they begin at
+    another slot, since a route goes through the same upper switch as that of an equal slot elsewhere."""
+    total = workers + servers
+    if machine.network["kind"] == "switch":
+        return list(range(total))
+    leaf = max(1, network.LEAF // width)
+    groups = [list(range(at, min(at + leaf, total))) for at in range(0, total, leaf)]
+    turned = [slots[at:] + slots[:at] for slots, at in ((slots, i * len(slots) // len(groups)) for i, slots in enumerate(groups))]
+    dealt = [place for places in itertools.zip_longest(*turned) for place in places if place is not None][:servers]
+    return sorted(set(range(total)) - set(dealt)) + dealt
 
 
 class Draws:

@@ -7,7 +7,7 @@ import unittest
 import made
 import program
 from made import GB, Step, made_machine, needs_simgrid
-from prediction import servers
+from prediction import network, servers
 
 FORWARD, BACKWARD, UNITS = 1e-3, 2e-3, 3
 STEP = UNITS * (FORWARD + BACKWARD)
@@ -390,6 +390,47 @@ class Outcomes(unittest.TestCase):
         star = Star(3, 1, 100_000).star("async")
         first, again = (self.outcome(star, machine(1e8), delay="*:lognormal:5") for _ in range(2))
         self.assertEqual(first.steps, again.steps)
+
+
+@needs_simgrid
+class Places(unittest.TestCase):
+    """Where servers are in a network that is not one switch."""
+
+    def test_neighbours_by_number_are_below_different_switches(self):
+        from prediction import star
+        tree = made_machine(network={"kind": "fat_tree", "oversubscription": 4})
+        for workers, count, width in ((128, 128, 1), (64, 64, 2), (128, 1, 1), (3, 2, 1), (100, 61, 1), (1, 70, 1)):
+            leaf = network.LEAF // width
+            order = star.spread(tree, workers, count, width)
+            self.assertEqual(sorted(order), list(range(workers + count)))   # each place once
+            groups = -(-(workers + count) // leaf)
+            below = [place // leaf for place in order[workers:]]
+            self.assertEqual(below[:groups], list(range(min(groups, count))))
+            whole = [below.count(g) for g in range(groups - 1)]
+            self.assertLessEqual(max(whole, default=0) - min(whole, default=0), 1 if (workers + count) % leaf == 0 else leaf)
+        self.assertEqual(star.spread(made_machine(), 4, 3), list(range(7)))
+
+    def test_a_window_of_servers_is_reached_over_many_links(self):
+        """All workers push to 32 servers with neighbouring numbers at a time: they are not all below one switch."""
+        from prediction import star
+        tree = made_machine(network={"kind": "fat_tree", "oversubscription": 4})
+        found = {}
+        for name, nodes in (("behind", list(range(256))), ("among", star.spread(tree, 128, 128))):
+            found[name] = network.in_child(flows_to, tree, nodes, range(32))
+        self.assertEqual(len(found["behind"]), 8)
+        self.assertEqual(len(found["among"]), 32)
+        self.assertLess(max(found["among"].values()), max(found["behind"].values()) / 4)
+
+
+def flows_to(machine, nodes, servers):
+    """{link from an upper switch to a lower one: routes of 128 workers to these servers that use it}"""
+    platform, out = network.Platform(machine, nodes), {}
+    for worker in platform.endpoints[:128]:
+        for server in servers:
+            for link in worker.route_to(platform.endpoints[128 + server])[0][1:-1]:
+                if link.name.endswith("DOWN"):
+                    out[link.name] = out.get(link.name, 0) + 1
+    return out
 
 
 if __name__ == "__main__":

@@ -30,16 +30,15 @@ by `crowding`.
 """
 import functools
 import heapq
-import importlib
 import itertools
 import math
 import multiprocessing
 import os
 import signal
-import sys
 import traceback
 
 from . import CannotPredict
+from .grid import grid
 
 SETTINGS = ("network/model:CM02", "network/TCP-gamma:0", "network/crosstraffic:0", "network/weight-S:0", "network/bandwidth-factor:1",
             "network/latency-factor:1", "contexts/stack-size:256")
@@ -48,25 +47,6 @@ LEAF = 32              # nodes below a switch of the fat tree
 WHOLE_FLOWS = 20000    # of an all-to-all that is simulated whole; of a larger one, a sample of its shifts
 SHIFTS = 12
 PROBE = 1 << 20        # bytes of a flow, where a pattern's rate is looked for
-
-
-@functools.lru_cache(maxsize=None)
-def simgrid():
-    """The module. It says that it uses threads on stderr when it is loaded, which is nobody's business."""
-    sys.stderr.flush()
-    stderr, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
-    try:
-        found = importlib.import_module("simgrid")
-    except ImportError:
-        raise CannotPredict("this Python lacks simgrid: run `make deps`, or apt install python3-simgrid, and use /usr/bin/python3") from None
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(nothing)
-    if not hasattr(found.Comm, "wait_any_for"):
-        raise CannotPredict(f"this SimGrid ({found.__file__}) has another interface than this script knows: Debian 12's 3.32 has what it calls")
-    return found
 
 
 # ---------------------------------------------------------------- a child process
@@ -85,7 +65,7 @@ def work(pipe, function, args):
 
 def in_child(function, *args):
     """function(*args) in a forked process; its result, or its CannotPredict."""
-    simgrid()   # its absence is said here
+    grid()   # its absence is said here
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=work, args=(theirs, function, args), daemon=True)
@@ -130,96 +110,82 @@ class Platform:
     latencies. devices, rates: {endpoint, node: bytes a second} of links that are not the machine's; rates are for nodes at one switch."""
 
     def __init__(self, machine, nodes, threads=None, scale_latency=1, devices=None, rates=None):
-        self.sg, self.machine, self.nodes, self.scale = simgrid(), machine, list(nodes), scale_latency
+        self.grid, self.machine, self.nodes, self.scale = grid(), machine, list(nodes), scale_latency
         self.devices, self.rates = devices or {}, rates or {}
-        sg = self.sg
-        self.engine = sg.Engine(["predict", *("--cfg=" + setting for setting in SETTINGS), "--log=root.thres:critical", "--log=no_loc"])
-        self.root = self._zone(sg.NetZone.create_star_zone, "all")
+        self.engine = self.grid.sg.Engine(["predict", *("--cfg=" + setting for setting in SETTINGS), "--log=root.thres:critical", "--log=no_loc"])
+        self.root = self.grid.root(self.engine)
         self.endpoints = [None] * len(self.nodes)
         self.by_node = {}
         for endpoint, node in enumerate(self.nodes):
             self.by_node.setdefault(node, []).append(endpoint)
+        self.up = self.grid.sg.LinkInRoute.Direction.UP
         self.order, self.idle = sorted(self.by_node), itertools.count()
         self.zones = any(len(inside) > 1 for inside in self.by_node.values())
         self._network()
         self.cores = self._cores(threads)
         self.root.seal()
 
-    @staticmethod
-    def _zone(create, name, parent=None):
-        zone = create(name)
-        if parent is not None:
-            zone.set_parent(parent)
-        return zone
-
     def _link(self, zone, name, rate, latency):
-        link = zone.create_split_duplex_link(name, rate)
+        link = self.grid.make(zone, "split_duplex_link", name, rate)
         link.set_latency(latency * self.scale)
         link.seal()
         return link
 
     def _node(self, parent, node):
-        """A node's zone, or its host where every node has one endpoint only, because a zone of SimGrid's holds zones or hosts, not both:
-        (what a route leads to, the way in or None). node: None for an idle place."""
-        sg, inside = self.sg, self.by_node.get(node, [])
-        if node is None and not self.zones:
-            return parent.create_host(f"idle{next(self.idle)}", WORK).netpoint, None
-        if not self.zones:
-            host = parent.create_host(f"e{inside[0]}", WORK)
-            self.endpoints[inside[0]] = host
-            return host.netpoint, None
-        name = f"node{node}" if node is not None else f"idle{next(self.idle)}"
-        zone = self._zone(sg.NetZone.create_star_zone, name, parent)
-        way = zone.create_router(name + ".way")
+        """A node's zone. The endpoint of a node is its way in where every node has one only; else endpoints have links to it. node: None for an
+        idle place."""
+        grid, inside = self.grid, self.by_node.get(node, [])
+        zone = grid.star(parent, f"node{node}" if node is not None else f"idle{next(self.idle)}")
+        way = None
+        if self.zones or not inside:
+            way = grid.make(zone, "router", zone.name + ".way")
         for endpoint in inside:
-            host = self.endpoints[endpoint] = zone.create_host(f"e{endpoint}", WORK)
+            host = self.endpoints[endpoint] = grid.make(zone, "host", f"e{endpoint}", WORK)
+            if way is None:
+                break
             rate = self.devices.get(endpoint, self.machine.node["bytes_per_second"])
             link = self._link(zone, f"device{endpoint}", rate, self.machine.node["latency_seconds"] / 2)
-            zone.add_route(host.netpoint, None, None, None, [sg.LinkInRoute(link, sg.LinkInRoute.UP)], True)
+            grid.route(zone, host, link, self.up)
+        grid.enter(zone, way or self.endpoints[inside[0]].netpoint)
         zone.seal()
-        return zone.netpoint, way
+        return zone
 
     def _network(self):
-        sg, network, rate = self.sg, self.machine.network, self.machine.rate
+        network, rate = self.machine.network, self.machine.rate
         latency, count, kind = network["latency_seconds"] / 2, len(self.order), network["kind"]   # a way below one switch has two links
         if kind == "switch" or count == 1:
-            zone = self._zone(sg.NetZone.create_star_zone, "network", self.root)
+            zone = self.grid.star(self.root, "network")
             for node in self.order:
-                point, way = self._node(zone, node)
                 link = self._link(zone, f"network{node}", self.rates.get(node, rate), latency)
-                zone.add_route(point, None, way, None, [sg.LinkInRoute(link, sg.LinkInRoute.UP)], True)
+                self.grid.route(zone, self._node(zone, node), link, self.up)
             zone.seal()
             return
 
         # SimGrid counts the leaves of a zone by the ids that it gives them, which need not begin with 0. A place that no node has is idle.
         nodes = itertools.chain(self.order, itertools.repeat(None))
-        callbacks = sg.ClusterCallbacks(lambda zone, *_: self._node(zone, next(nodes)), None, None)
-        create = sg.NetZone
-        shared = sg.Link.SharingPolicy.SPLITDUPLEX
         if kind == "fat_tree":
-            make = getattr(create, "create_fatTree_zone", None) or create.create_fat_tree_zone
-            shape = sg.FatTreeParams(*fat_tree_shape(count, network["oversubscription"]))
+            kind, shape = "fatTree", fat_tree_shape(count, network["oversubscription"])
         elif kind == "torus":
-            make, shape = create.create_torus_zone, factors(count, 3)
+            shape = [factors(count, 3)]
         else:
             # Groups of 4 chassis with 4 routers, each with 2 nodes, as a small Cray XC; more groups for more nodes.
-            make, shape = create.create_dragonfly_zone, sg.DragonflyParams((max(1, math.ceil(count / 32)), 4), (4, 4), (4, 1), 2)
-        make("network", self.root, shape, callbacks, rate, latency * self.scale, shared).seal()
+            shape = (max(1, math.ceil(count / 32)), 4), (4, 4), (4, 1), 2
+        self.grid.cluster(self.root, kind, shape, lambda zone: self._node(zone, next(nodes)), rate, latency * self.scale).seal()
 
     def _cores(self, threads):
         """(start, end, threads, set of cores) of each endpoint's computing: a way over its own link, which each computation has for itself, and its set of
         cores, which all share; None where nothing is shared."""
-        sg, zone, shared = self.sg, None, {}
+        zone, shared = None, {}
         found = [None] * len(self.nodes)
         for endpoint, node in enumerate(self.nodes):
             number = self.machine.cores_of(node)
             if number is None:
                 continue
-            zone = zone or self._zone(sg.NetZone.create_star_zone, "cores", self.root)
+            zone = zone or self.grid.star(self.root, "cores")
             if number not in shared:
                 shared[number] = self._way(zone, f"cores{number}", self.machine.cores["count"])
             used = min(threads[endpoint] if threads else self.machine.threads, self.machine.cores["count"])
-            start = self._way(zone, f"threads{endpoint}", used, sg.Link.SharingPolicy.FATPIPE)[0]
+            start = self._way(zone, f"threads{endpoint}", used, self.grid.sg.Link.SharingPolicy.FATPIPE)[0]
             found[endpoint] = start, shared[number][0], used, shared[number][1]
         if zone is not None:
             zone.seal()
@@ -227,12 +193,12 @@ class Platform:
 
     def _way(self, zone, name, cores, policy=None):
         """(a host behind a link of so many cores, the link)"""
-        host, link = zone.create_host(name, WORK), zone.create_link(name + ".link", cores * WORK)
+        host, link = self.grid.make(zone, "host", name, WORK), self.grid.make(zone, "link", name + ".link", cores * WORK)
         link.set_latency(0)
         if policy is not None:
             link.set_sharing_policy(policy, None)
         link.seal()
-        zone.add_route(host.netpoint, None, None, None, [self.sg.LinkInRoute(link)], True)
+        self.grid.route(zone, host, link)
         return host, link
 
 
@@ -242,7 +208,7 @@ class Simulation:
 
     def __init__(self, machine, nodes, threads=None, scale_latency=1, devices=None, rates=None):
         self.machine, self.platform = machine, Platform(machine, nodes, threads, scale_latency, devices, rates)
-        self.sg, self.engine = self.platform.sg, self.platform.engine
+        self.sg, self.engine = self.platform.grid.sg, self.platform.engine
         self.flows, self.thens = [], []
         self.timers, self.numbers = [], itertools.count()
         self.now = 0.0
@@ -360,8 +326,7 @@ class Simulation:
         heapq.heappush(self.timers, (self.now + max(0, seconds), next(self.numbers), then, args))
 
     def run(self, begin, *args):
-        actor = self.sg.Actor.create("clock", self._any_host(), self._turn, begin, args)
-        del actor
+        self.platform.grid.actor(self.engine, self._any_host(), "clock", self._turn, begin, args)
         self.engine.run()
         return self.now
 
@@ -386,13 +351,9 @@ class Simulation:
             then(*args)
 
     def _wait(self):
-        comm = self.sg.Comm
-        if self.timers:
-            if comm.wait_any_for(self.flows, max(self.timers[0][0] - self.now, 1e-9)) < 0:
-                self.now = max(self.engine.clock, self.timers[0][0])
-                return
-        else:
-            comm.wait_any(self.flows)
+        if not self.platform.grid.wait_any(self.flows, max(self.timers[0][0] - self.now, 1e-9) if self.timers else None):
+            self.now = max(self.engine.clock, self.timers[0][0])
+            return
         self.now = self.engine.clock
         done = [i for i, flow in enumerate(self.flows) if flow.remaining <= 0]
         thens = [self.thens[i] for i in done]

@@ -24,7 +24,7 @@ from comparison.pages.figures import CLASS_WORDS, TIME_COLORS
 from comparison.pages.report import OFFLINE
 from comparison.runs import CLASSES
 
-from . import CannotPredict, command, compute, machine, network, result
+from . import CannotPredict, command, compute, grid, machine, network, result
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 AXES = ("model", "machine", "network", "straggler", "topology", "workers", "servers")  # page.js counts points in this order
@@ -285,7 +285,7 @@ def axes_of(given, machines):
 
 def notes_of(grid, machines, base):
     """[(name, words)]"""
-    simulated = f"up to {base.steps} steps of each, drawn from seed {base.seed}, --effort {base.effort:g}, with SimGrid {network.simgrid().simgrid_version}"
+    simulated = f"up to {base.steps} steps of each, drawn from seed {base.seed}, --effort {base.effort:g}, with SimGrid {grid.grid().version}"
     out = [("Made", time.strftime("%Y-%m-%d")), ("Program", version_of(base.program)), ("Simulated", simulated), ("Predictions", f"{len(grid.points):,}")]
     for described in {m.name: m for _, m in machines}.values():
         said = [described.told.get("date"), described.told.get("notes"), *(f"{key}: {words}" for key, words in (described.told.get("sources") or {}).items())]

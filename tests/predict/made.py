@@ -10,12 +10,12 @@ import fixture  # noqa: E402, F401: finds experiments/
 import cli  # noqa: E402
 
 cli.in_debians("simgrid", sys.argv)
-from prediction import CannotPredict, dryrun, machine, network  # noqa: E402
+from prediction import CannotPredict, dryrun, grid, machine  # noqa: E402
 
 WHY_NOT = next((f"no python3-{name}" for name in ("numpy", "simgrid") if importlib.util.find_spec(name) is None), None)
 if not WHY_NOT:
     try:
-        network.simgrid()
+        grid.grid()
     except CannotPredict as e:
         WHY_NOT = str(e)
 needs_simgrid = unittest.skipIf(WHY_NOT, WHY_NOT or "")

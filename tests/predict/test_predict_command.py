@@ -162,6 +162,15 @@ esac
         self.assertEqual(2, p.returncode)
         self.assertRegex(p.stderr, r"error: .* lacks simgrid.*make deps.*python3-simgrid")
 
+    @needs_simgrid
+    def test_another_simgrid(self):
+        with open(os.path.join(self.folder, "simgrid.py"), "w", encoding="utf-8") as f:
+            f.write("simgrid_version = '5.0'\nclass NetZone: create_star_zone = None\n")
+        p = subprocess.run([sys.executable, SCRIPT, "--model", "tiny", "--machine", "laptop"], env={**os.environ, "PYTHONPATH": self.folder},
+                           capture_output=True, text=True, check=False)
+        self.assertEqual(2, p.returncode)
+        self.assertRegex(p.stderr, r"error: SimGrid 5.0 \(.*simgrid.py\) has no NetZone.add_netzone_star, .* and no NetZone.set_parent, .*: releases 3.32 to 4.1 are known")
+
     def test_help_needs_no_package(self):
         p = subprocess.run([sys.executable, "-S", SCRIPT, "--help"], capture_output=True, text=True, check=False)
         self.assertEqual(0, p.returncode, p.stderr)

@@ -143,7 +143,7 @@ RULES = [Rule(*row) for row in (
     # ---- steps that go on without those that are late
     ("a gradient counts only if the set has its worker", PUSH_SET, "        if (!belongs) continue;\n", "", LATE),
     ("the sum of n of N is scaled by N/n", PUSH_SET, ".scale = set_scale(&share)", ".scale = 1.0f", LATE),
-    ("a late worker goes on at the step that is open", WORKER, "(h->step > asked->pull_want && !c->o.drops)", "h->step > asked->pull_want", LATE),
+    ("a late worker goes on at the step that is open", WORKER, "(h->step > asked->pull_want && !consistency_drops(c->o.rule))", "h->step > asked->pull_want", LATE),
     ("a gradient's buffer is free when its push was requested", WORKER, "unit_at(c, u, step)->handed >= count && ", "", "test_ps_shard"),
     ("pushes that credits allow leave before a jump", WORKER, "    pump(c, now);\n    c->jump = step;", "    c->jump = step;", LATE),
     ("what has not left of a step that is over does not leave", WORKER,

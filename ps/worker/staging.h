@@ -33,8 +33,9 @@
 #ifndef STARRING_PS_WORKER_STAGING_H
 #define STARRING_PS_WORKER_STAGING_H
 
+#include "ps/worker/worker_core.h"
 #include "ps/worker/worker_memory.h"
-#include "ps/worker/worker_times.h"
+#include "shared/time/timeline.h"
 
 struct staging_options {
     struct device *dev;

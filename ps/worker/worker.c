@@ -46,8 +46,7 @@ struct worker {
     int units_loaded;
     bool loaded;
     bool sum_started;  // decides by itself: the first unit of this step has zeroed the sum in buffers.words
-    struct event *words_read;   // the host has its copy of buffers.words
-    struct notice_start begun;  // what its epoch resumes from
+    struct event *words_read;  // the host has its copy of buffers.words
 };
 
 // Whether the worker decides about its step by itself.
@@ -106,6 +105,14 @@ static void count_samples(struct worker *w) {
     w->t.plan.version = worker_core_updates(core);
     w->t.plan.samples = worker_core_version(core) * batches_own(w->c);
     comm_unlock(w->comm);
+}
+
+// The step that begins, and its place in the job's samples.
+static void open_step(struct worker *w, const struct step_opening *opening) {
+    w->opening = *opening;
+    w->t.plan.samples = opening->state.samples;
+    w->t.plan.unapplied = opening->state.unapplied;
+    w->t.plan.handed_out = opening->state.handed_out;
 }
 
 // ---------------------------------------------------------------- hooks
@@ -325,10 +332,7 @@ static int step_together(struct worker *w, const struct step_input *in, struct s
     if (worker_outcome(&w->t, in->step, out) != 0) return -1;
     if (!w->t.plan.partial) return 0;
     const struct step_outcome closed = outcome_of(w, in->step);
-    w->opening = closed.opening;
-    w->t.plan.samples = w->opening.state.samples;
-    w->t.plan.unapplied = w->opening.state.unapplied;
-    w->t.plan.handed_out = w->opening.state.handed_out;
+    open_step(w, &closed.opening);
     w->t.plan.workers = w->opening.contributors;
     w->t.plan.counted = w->opening.tokens;
     w->t.plan.late += closed.late && !over;
@@ -553,7 +557,7 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
         return fail(
             "%s: the scheduler and the servers do not resume from it: give the scheduler --resume too",
             checkpoint_path(c));
-    int rc = start_point_check(&w->begun.from, c);
+    int rc = start_point_check(&comm_entry(w->comm)->start.from, c);
     if (rc == 0) rc = key_rows_read(&rows, c, w->c, w->map);
     if (rc == 0 && is_alone(w)) {
         // The workers have read which batches are done, and report it to the scheduler.
@@ -566,10 +570,7 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
     key_rows_free(&rows);
     if (rc != 0) return -1;
     w->step = t->start.step;
-    w->opening.state = t->start;
-    t->plan.samples = t->start.samples;
-    t->plan.unapplied = t->start.unapplied;
-    t->plan.handed_out = t->start.handed_out;
+    open_step(w, &(struct step_opening){.members = w->opening.members, .state = t->start});
     int errors = ps_codes(w->c) ? load_errors(w, c) : 0;
     if (errors < 0) return -1;
     if (errors && t->rank == 0)
@@ -665,10 +666,10 @@ static int worker_start_comm(struct worker *w, const struct ps_role_options *rol
                              .sharing = &w->sharing,
                              .staging = w->staging,
                              .wire = &w->t.wire};
-    struct ps_identity id;
-    if (!(w->comm = comm_create(&o, &id, &w->begun))) return -1;
+    if (!(w->comm = comm_create(&o))) return -1;
+    const struct entry *in = comm_entry(w->comm);
     const struct recovery_config *r = &w->c->recovery;
-    if (!w->begun.from.checkpoint[0] && r->resume && !r->resume_weights_only &&
+    if (!in->start.from.checkpoint[0] && r->resume && !r->resume_weights_only &&
         strcmp(r->resume, "latest") != 0) {
         fail("--resume %s: the scheduler has named no checkpoint: give it --resume too", r->resume);
         comm_give_up(w->comm, error_last());
@@ -682,22 +683,19 @@ static int worker_start_comm(struct worker *w, const struct ps_role_options *rol
     w->t.medium = sharing_medium(&w->sharing);
     // The prediction depends on which servers share memory with this worker.
     worker_predict_memory(w->sharing.c, w->t.layout, w->map, w->sharing.shared, &w->t.memory);
-    w->t.job = id.job;
-    if (w->begun.from.checkpoint[0]) w->t.checkpoint = w->begun.from.checkpoint;
-    w->t.epoch = id.epoch;
+    w->t.job = in->id.job;
+    if (in->start.from.checkpoint[0]) w->t.checkpoint = in->start.from.checkpoint;
+    w->t.epoch = in->id.epoch;
     return 0;
 }
 
 // Joins a job that is under way: the servers have its weights, and this worker pulls them as in any step.
 static int worker_join_running_job(struct worker *w) {
-    const struct joined *j = comm_joined(w->comm);
-    if (!j) return 0;
+    const struct entry *in = comm_entry(w->comm);
+    if (!in->id.joins) return 0;
     w->t.joined_running_job = true;
-    w->t.start = j->opening.state;
-    w->t.plan.samples = j->opening.state.samples;
-    w->t.plan.unapplied = j->opening.state.unapplied;
-    w->t.plan.handed_out = j->opening.state.handed_out;
-    w->opening = j->opening;
+    w->t.start = in->joined.opening.state;
+    open_step(w, &in->joined.opening);
     w->step = w->t.start.step;
     if (pull_all(w, 0, "the weights of the running job have not landed") != 0) return -1;
     w->loaded = true;

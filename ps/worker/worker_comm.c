@@ -13,10 +13,18 @@
 #include "ps/job/unit_moves.h"
 #include "ps/net/link.h"
 #include "ps/net/net.h"
-#include "ps/worker/worker_times.h"
+#include "ps/worker/worker_core_state.h"
 #include "shared/core/error.h"
+#include "shared/report/span_files.h"
+#include "shared/time/thread_time.h"
+#include "shared/time/timeline.h"
 
 #define NOTICED_NS 1000  // a shorter wait does not count: nothing was missing
+#define TRACE_TID  1000  // after the ids of the device's streams
+
+// How the trace divides the communication thread's time: WORKER_PUSH hands gradients to the transport, WORKER_PULL
+// takes weights.
+enum worker_activity { WORKER_IDLE, WORKER_PROTOCOL, WORKER_PUSH, WORKER_PULL, WORKER_ACTIVITIES };
 
 // Messages that the core has sent and the link does not have yet, in order.
 struct outbox {
@@ -158,6 +166,10 @@ int comm_wait_timed(struct comm *c, const struct comm_wait *w, struct timeline *
     return rc;
 }
 
+static char arrow(const struct span *s) {
+    return s->part == WORKER_PUSH ? 's' : s->part == WORKER_PULL ? 'f' : 0;
+}
+
 int comm_write_trace(struct comm *c) {
     if (!c->spans) return 0;
     pthread_mutex_lock(&c->mutex);
@@ -165,10 +177,20 @@ int comm_write_trace(struct comm *c) {
     wake(c);
     while (!c->traced && !c->failed) pthread_cond_wait(&c->changed, &c->mutex);
     bool traced = c->traced;
-    const struct ps_clock clock = *worker_core_clock(c->core);
+    int64_t offset_ns = c->core->status.clock.offset_ns;
     pthread_mutex_unlock(&c->mutex);
-    const struct worker_trace t = {&c->o.role, c->o.map, c->in.id.rank, &clock, c->spans};
-    return traced ? worker_trace_write(&t) : 0;
+    struct span_thread thread = {.name = "communication", .spans = thread_time_traced(c->spans)};
+    struct span_role r = {.dir = c->o.role.dir,
+                          .role = "worker",
+                          .rank = c->in.id.rank,
+                          .shift_ns = offset_ns,
+                          .threads = &thread,
+                          .count = 1,
+                          .first_tid = TRACE_TID,
+                          .workers = c->c->workers,
+                          .keys = c->o.map->count,
+                          .arrow = arrow};
+    return traced ? trace_write_threads(&r) : 0;
 }
 
 // ---------------------------------------------------------------- the communication thread
@@ -180,11 +202,34 @@ static bool comm_renew(void *ctx, int peer, struct ps_message *m) {
     return needed;
 }
 
+// Records in the timeline what is new of all units' transfers: gradients and weights. staged: weights are done when the
+// device has them, which staging.h records.
+static void record_times(struct worker_core *core, bool staged) {
+    for (int i = 0; i < core->o.layout->count * (1 + core->o.rule.lead); i++) {
+        struct unit_times *at = &core->units[i].times;
+        struct transfer_ids *ids = &at->ids;
+        if (ids->gradients && at->acknowledged_ns) {
+            timeline_first_byte(ids->in, ids->gradients, at->sent_ns);
+            timeline_peers_ready(ids->in, ids->gradients, at->acknowledged_peers_ns,
+                                 ps_time_rank(at->acknowledged_peers_ns));
+            timeline_done(ids->in, ids->gradients, at->acknowledged_ns);
+            ids->gradients = 0;
+        }
+        if (ids->weights && at->landed_ns) {
+            timeline_first_byte(ids->in, ids->weights, at->landed_first_ns);
+            timeline_peers_ready(ids->in, ids->weights, at->landed_peers_ns,
+                                 ps_time_rank(at->landed_peers_ns));
+            if (!staged) timeline_done(ids->in, ids->weights, at->landed_ns);
+            ids->weights = 0;
+        }
+    }
+}
+
 // After a change of the core, with the lock: passes on what the hooks may see now. A hook that sees a transfer's end may
 // close the timeline, so the times come first. The main thread wakes only for what it waits for: other wake-ups take a
 // processor core from compute.
 static void comm_changed(struct comm *c) {
-    worker_times_record(c->core, c->o.staging != NULL);
+    record_times(c->core, c->o.staging != NULL);
     if (c->awaited && has_happened(c, c->awaited)) pthread_cond_broadcast(&c->changed);
 }
 
@@ -325,20 +370,14 @@ static int start_thread(struct comm *c) {
     for (int u = 0; u < c->o.role.layout->count; u++)
         pushed += (int64_t)c->o.buffers->push_bytes[u] * unit_pushes(c->c) * (1 + c->rule.lead);
     struct worker_core_options o = {.rank = c->in.id.rank,
-                                    .lead = c->rule.lead,
-                                    .lag = c->rule.lag,
-                                    .drops = consistency_drops(c->rule),
-                                    .ages_late = consistency_ages_late(c->rule),
-                                    .per_update = c->rule.per_update,
+                                    .rule = c->rule,
                                     .layout = c->o.role.layout,
                                     .map = c->o.map,
                                     .dtype = c->c->dtype,
-                                    .weights = c->o.buffers->wire_weights,
-                                    .grads = (const void *const *)c->o.buffers->wire_grads,
+                                    .buffers = c->o.buffers,
                                     .code = c->c->ps.code,
                                     .shared = c->o.sharing->shared,
-                                    .grad_at = c->o.buffers->grad_at,
-                                    .weight_at = c->o.sharing->in_place ? NULL : c->o.buffers->weight_at,
+                                    .in_place = c->o.sharing->in_place,
                                     .credit_bytes = credit_of(c->c, pushed),
                                     .heartbeat_s = ps_heartbeat_s(c->c),
                                     .lost_s = ps_lost_s(c->c),
@@ -356,25 +395,26 @@ static int start_thread(struct comm *c) {
     return 0;
 }
 
-struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, struct notice_start *start) {
+struct comm *comm_create(const struct comm_options *o) {
     struct comm *c = xcalloc(1, sizeof *c);
     c->o = *o;
     c->c = o->role.config;
     c->rule = consistency_of(c->c);
-    c->spans = worker_thread_time(&o->role);
+    static const char *const names[WORKER_ACTIVITIES] = {"idle", "protocol", "push", "pull"};
+    const struct thread_time_options to = {.names = names,
+                                           .parts = WORKER_ACTIVITIES,
+                                           .idle = 1u << WORKER_IDLE | 1u << WORKER_PROTOCOL,
+                                           .trace = true};
+    if (o->role.dir && c->c->trace) c->spans = thread_time_create(&to);
     c->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     pthread_mutex_init(&c->mutex, NULL);
     cond_init(&c->changed);
     const struct enter_options e = {&c->o.role, o->map, o->sharing, o->wire, comm_renew, c};
     if (enter(&e, &c->in) != 0 || start_thread(c) != 0) comm_destroy(&c);
-    if (!c) return NULL;
-    *id = c->in.id;
-    *start = c->in.start;
-    start->roster = NULL;
     return c;
 }
 
-const struct joined *comm_joined(const struct comm *c) { return c->in.id.joins ? &c->in.joined : NULL; }
+const struct entry *comm_entry(const struct comm *c) { return &c->in; }
 
 // ---------------------------------------------------------------- the end
 void comm_stop(struct comm *c) {

@@ -36,11 +36,11 @@ struct comm_options {
 };
 
 struct comm;
-// Waits for the other ranks, connects to every shard and starts the thread. *id receives this worker's identity, *start
-// what its epoch resumes from (without the roster). Returns NULL after logging.
-struct comm *comm_create(const struct comm_options *o, struct ps_identity *id, struct notice_start *start);
-// The job's state when this worker joined it; NULL if the worker started with the job.
-const struct joined *comm_joined(const struct comm *c);
+// Waits for the other ranks, connects to every shard and starts the thread. Returns NULL after logging.
+struct comm *comm_create(const struct comm_options *o);
+// How this worker has entered the job: its identity, what its epoch resumes from, and whether it has joined a running
+// job. It does not change.
+const struct entry *comm_entry(const struct comm *c);
 // Ends the thread: later requests are not sent.
 void comm_stop(struct comm *c);
 // Does the same and closes its sockets: nothing is sent any more.

@@ -6,20 +6,22 @@
 #include <string.h>
 
 #include "ps/job/consistency.h"
+#include "ps/job/ps.h"
 #include "ps/job/push_code.h"
 #include "ps/job/timing.h"
 #include "shared/core/error.h"
+#include "shared/core/numbers.h"
 
 // ---------------------------------------------------------------- slots
-static int slots(const struct worker_core *c) { return 1 + c->o.lead; }
+static int slots(const struct worker_core *c) { return 1 + c->o.rule.lead; }
 static struct worker_slot *slot_at(const struct worker_core *c, int key, int64_t step) {
-    return &c->slots[key * slots(c) + worker_slot_of(step, c->o.lead)];
+    return &c->slots[key * slots(c) + worker_slot_of(step, c->o.rule.lead)];
 }
 static struct worker_unit *unit_at(const struct worker_core *c, int u, int64_t step) {
-    return &c->units[worker_slot_of(step, c->o.lead) * c->o.layout->count + u];
+    return &c->units[worker_slot_of(step, c->o.rule.lead) * c->o.layout->count + u];
 }
 static struct worker_report *report_of(const struct worker_core *c, int64_t step) {
-    return &c->reports[worker_slot_of(step, c->o.lag)];
+    return &c->reports[step % c->room];
 }
 static int unit_of(const struct worker_core *c, int key) { return c->o.map->parts[key].unit; }
 static struct worker_unit *unit_of_slot(const struct worker_core *c, const struct worker_slot *s) {
@@ -123,8 +125,8 @@ static void send(struct worker_core *c, int key, struct worker_slot *s, double n
             .ready_ns = s->push.ready_ns};
     }
     if (!s->init && k->shared) {
-        int at = worker_slot_of(s->push.step, c->o.lead) * c->o.layout->count + k->part->unit;
-        m.header.data_offset = c->o.grad_at[at] + k->push_at;
+        int at = worker_buffer(c->o.buffers, k->part->unit, s->push.step);
+        m.header.data_offset = c->o.buffers->grad_at[at] + k->push_at;
         m.header.data_bytes = k->push_bytes;
         m = (struct ps_message){.header = m.header};
     }
@@ -185,7 +187,7 @@ static void pump(struct worker_core *c, double now) {
 
 // ---------------------------------------------------------------- requests
 static int64_t own_time(const struct worker_core *c, int64_t own_ns) {
-    return ps_time_with_rank(ps_clock_to_scheduler(&c->clock, own_ns), c->o.rank);
+    return ps_time_with_rank(ps_clock_to_scheduler(&c->status.clock, own_ns), c->o.rank);
 }
 
 static void keep_ids(struct unit_times *t, const struct transfer_ids *ids) {
@@ -209,10 +211,11 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
             if (k->version < oldest) oldest = k->version;
             if (k->version > newest) newest = k->version;
         }
-        staleness_spread(stale, (uint64_t)((newest - oldest + c->o.per_update - 1) / c->o.per_update));
+        staleness_spread(stale,
+                         (uint64_t)((newest - oldest + c->o.rule.per_update - 1) / c->o.rule.per_update));
     }
     const int *first = c->o.map->first;
-    const char *grads = c->o.grads[worker_slot_of(info->step, c->o.lead) * c->o.layout->count + u];
+    const char *grads = c->o.buffers->wire_grads[worker_buffer(c->o.buffers, u, info->step)];
     struct push_info push = *info;
     push.ready_ns = own_time(c, info->ready_ns);
     struct worker_unit *x = unit_at(c, u, info->step);
@@ -278,27 +281,28 @@ static void tell_scheduler(const struct worker_core *c, const struct wire_header
 
 #define BEHIND_MOST (1 << 20)  // steps that a worker may be late; each takes 200 bytes
 
-// Where the answer to a later step's report is kept; NULL if nowhere.
-static struct worker_report *early_at(struct worker_core *c, int64_t step) {
-    int64_t done = c->status.steps_done, room = c->early_room;
-    if (!c->o.drops || step - done >= BEHIND_MOST) return NULL;
-    while (step - done >= c->early_room) c->early_room = c->early_room ? 2 * c->early_room : 1;
-    if (c->early_room > room) {
-        struct worker_report *old = c->early;
-        c->early = xcalloc((unsigned long)c->early_room, sizeof *c->early);
-        for (int64_t i = done; i < done + room; i++) c->early[i % c->early_room] = old[i % room];
-        free(old);
-    }
-    return &c->early[step % c->early_room];
+// Makes room for the answer to a step that this worker may not have reported yet. Returns false if that step is too
+// far ahead.
+static bool make_room(struct worker_core *c, int64_t step) {
+    int64_t done = c->status.steps_done, room = c->room, first = done - 1 - c->o.rule.lag;
+    if (step - done >= BEHIND_MOST) return false;
+    while (step - first >= c->room) c->room *= 2;
+    if (c->room == room) return true;
+    struct worker_report *old = c->reports;
+    c->reports = xcalloc((unsigned long)c->room, sizeof *c->reports);
+    for (int64_t i = first > 0 ? first : 0; i < first + room; i++) *report_of(c, i) = old[i % room];
+    free(old);
+    return true;
 }
 
 static void count_steps(struct worker_core *c) {
     struct worker_status *at = &c->status;
-    for (const struct worker_report *r;
-         (r = report_of(c, at->steps_done))->closed && r->out.step == at->steps_done;)
+    const struct worker_report *r;
+    while ((r = report_of(c, at->steps_done))->reported && r->closed && r->out.step == at->steps_done)
         at->steps_done++;
     if (at->steps_closed < at->steps_done) at->steps_closed = at->steps_done;
-    for (const struct worker_report *r; (r = early_at(c, at->steps_closed)) && r->closed;) at->steps_closed++;
+    while ((r = report_of(c, at->steps_closed))->closed && r->out.step == at->steps_closed)
+        at->steps_closed++;
 }
 
 void worker_core_report(struct worker_core *c, const struct step_report *r) {
@@ -313,10 +317,9 @@ void worker_core_report(struct worker_core *c, const struct step_report *r) {
                             .flags = r->in.stop ? WIRE_STOP : 0,
                             .ready_ns = own_time(c, r->ready_ns)};
     if (r->opening) opening_write(r->opening, &h);
-    *report_of(c, h.step) = (struct worker_report){.open = true, .out.step = h.step};
-    struct worker_report *early = early_at(c, h.step);
-    if (early && early->closed) *report_of(c, h.step) = *early;
-    if (early) early->closed = false;
+    struct worker_report *own = report_of(c, h.step);
+    if (own->out.step != h.step || own->reported) *own = (struct worker_report){.out.step = h.step};
+    own->reported = true;
     tell_scheduler(c, &h);
     count_steps(c);
 }
@@ -364,7 +367,7 @@ void worker_core_take(struct worker_core *c, int64_t step, const struct wire_hea
 
 // ---------------------------------------------------------------- answers
 static int64_t needed_ns(const struct worker_core *c, const struct wire_header *h, int64_t before_ns) {
-    int64_t own_ns = ps_clock_from_scheduler(&c->clock, h->peers_ready_ns);
+    int64_t own_ns = ps_clock_from_scheduler(&c->status.clock, h->peers_ready_ns);
     return ps_later(before_ns, ps_time_with_rank(own_ns, ps_time_rank(h->peers_ready_ns)));
 }
 
@@ -405,7 +408,7 @@ static void count_age(struct worker_core *c, const struct wire_header *h, int64_
 // next weights.
 static void taken(struct worker_core *c, int key, struct worker_slot *s, const struct wire_header *h,
                   double now) {
-    if (!c->o.ages_late) count_age(c, h, c->o.lead > 0 ? s->staleness : h->staleness);
+    if (!consistency_ages_late(c->o.rule)) count_age(c, h, c->o.rule.lead > 0 ? s->staleness : h->staleness);
     note_acknowledged(c, key, s, h, now);
     free_slot(c, key, s, now);
 }
@@ -484,7 +487,9 @@ static const struct worker_slot *pull_answered(const struct worker_core *c, int 
         return NULL;
     const struct worker_slot *asked = slot_at(c, h->key, h->step - 1);
     if (!asked->pulling || h->seq != asked->pull_seq) return NULL;
-    return h->step < asked->pull_want || (h->step > asked->pull_want && !c->o.drops) ? NULL : asked;
+    return h->step < asked->pull_want || (h->step > asked->pull_want && !consistency_drops(c->o.rule))
+               ? NULL
+               : asked;
 }
 
 void *worker_core_target(struct worker_core *c, int peer, const struct wire_header *h,
@@ -494,7 +499,7 @@ void *worker_core_target(struct worker_core *c, int peer, const struct wire_head
         to = snapshot_pulls_target(c->snapshots, h, frame);
     } else if (frame && pull_answered(c, peer, h) && frame->bytes == c->keys[h->key].bytes) {
         const struct partition *p = c->keys[h->key].part;
-        to = (char *)c->o.weights[p->unit] + (size_t)p->begin * dtype_size(c->o.dtype);
+        to = (char *)c->o.buffers->wire_weights[p->unit] + (size_t)p->begin * dtype_size(c->o.dtype);
     }
     c->copying = to != NULL;
     return to;
@@ -516,7 +521,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
     set_mark(c, key, MARK_VERSION, h->version);
     set_mark(c, key, MARK_UPDATES, h->updates);
     set_mark(c, key, MARK_FILLS, k->fills + 1);
-    if (c->o.lead > 0) k->missing_updates = h->staleness;
+    if (c->o.rule.lead > 0) k->missing_updates = h->staleness;
     for (int i = 0; i < slots(c); i++) {
         struct worker_slot *s = slot_at(c, key, i);
         if (s->pulling && s->pull_want <= k->landed) {
@@ -526,7 +531,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
             c->status.pulling--;
             count_answers(c, key, -1, now);
             if (s->pull_final) continue;  // it follows no push
-            if (c->o.ages_late) count_age(c, h, h->staleness);
+            if (consistency_ages_late(c->o.rule)) count_age(c, h, h->staleness);
             t->landed_peers_ns = needed_ns(c, h, t->landed_peers_ns);
             if (!t->landed_first_ns) t->landed_first_ns = ps_clock_ns(now);
             if (--u->unlanded == 0) t->landed_ns = ps_clock_ns(now);
@@ -559,17 +564,17 @@ static int on_shard(struct worker_core *c, int shard, const struct wire_header *
 
 // Answers to reports count in the order of their steps.
 static int on_step_done(struct worker_core *c, const struct wire_header *h, double now) {
-    struct worker_report *r = report_of(c, h->step);
+    bool drops = consistency_drops(c->o.rule);
     if (h->step < c->status.steps_done) return 0;
-    if (!r->open || h->step != r->out.step) r = early_at(c, h->step);
-    if (!r && c->o.drops)
+    if (drops && !make_room(c, h->step))
         return core_fail(c->error,
                          "the job closes step %lld, and this worker is at step %lld: it is too far behind",
                          (long long)h->step, (long long)c->status.steps_done);
-    if (!r || r->closed || (h->count && opening_read(h, &r->out.opening) != 0)) return 0;
-    r->out.step = h->step;
-    r->out.opening.state.step = h->step + 1 + c->o.lead;  // the step that this one opens
-    r->open = false;
+    struct worker_report *r = report_of(c, h->step);
+    if (drops && r->out.step != h->step) *r = (struct worker_report){.out.step = h->step};
+    if (r->out.step != h->step || r->closed || !(drops || r->reported)) return 0;
+    if (h->count && opening_read(h, &r->out.opening) != 0) return 0;
+    r->out.opening.state.step = h->step + 1 + c->o.rule.lead;  // the step that this one opens
     r->closed = true;
     r->out.late = (h->flags & WIRE_LATE) != 0;
     r->out.done_ns = ps_clock_ns(now);
@@ -587,8 +592,7 @@ static int on_scheduler(struct worker_core *c, const struct wire_header *h, doub
         case WIRE_STEP_DONE:
             return on_step_done(c, h, now);
         case WIRE_HEARTBEAT_ACK:
-            ps_clock_sample(&c->clock, h->ready_ns, h->peers_ready_ns, ps_clock_ns(now));
-            c->status.clock = c->clock;
+            ps_clock_sample(&c->status.clock, h->ready_ns, h->peers_ready_ns, ps_clock_ns(now));
             if (h->flags & WIRE_STOP) c->status.stopped = true;
             return 0;
         case WIRE_TAKEN:
@@ -649,7 +653,7 @@ int worker_core_tick(struct worker_core *c, double now) {
     for (const struct shard_side *l = c->shards; l < c->shards + c->o.map->shards; l++)
         if (l->pending_answers)
             c->status.silent_s = fmax(c->status.silent_s, turn_s - fmax(l->asked_s, l->heard_s));
-    bool sampling = c->clock.other_host && c->clock.samples < PS_CLOCK_FIRST;
+    bool sampling = c->status.clock.other_host && c->status.clock.samples < PS_CLOCK_FIRST;
     if (now - c->beat_s >= (sampling ? PS_CLOCK_FIRST_S : c->o.heartbeat_s)) {
         struct wire_header h = {.kind = WIRE_HEARTBEAT,
                                 .step = c->step,
@@ -681,7 +685,6 @@ uint64_t worker_core_fills(const struct worker_core *c, int u) {
 const struct unit_times *worker_core_times(const struct worker_core *c, int u, int64_t step) {
     return &unit_at(c, u, step)->times;
 }
-const struct ps_clock *worker_core_clock(const struct worker_core *c) { return &c->clock; }
 
 int worker_core_busy(const struct worker_core *c, int u, int64_t step) {
     const struct worker_unit *x = unit_at(c, u, step);
@@ -754,20 +757,30 @@ void worker_core_describe(const struct worker_core *c, int u, char *out, size_t 
 }
 
 // ---------------------------------------------------------------- create and destroy
+int64_t ps_worker_records(const struct config *c, const struct layout *l) {
+    struct shard_cut cut;
+    if (shard_cut_of(c, l, &cut) != 0) return -1;
+    // Its state, its shard and offset, and whether its share of a snapshot has arrived.
+    uint64_t slots = (1 + (uint64_t)consistency_of(c).lead) * sizeof(struct worker_slot);
+    return size_times((int64_t)(sizeof(struct partition) + sizeof(struct worker_key) + slots +
+                                sizeof(size_t) + sizeof(bool) + sizeof(uint32_t)),
+                      cut.keys);
+}
+
 struct worker_core *worker_core_create(const struct worker_core_options *o) {
     struct worker_core *c = xcalloc(1, sizeof *c);
     c->o = *o;
     c->credits.most = (size_t)o->credit_bytes;
-    c->o.per_update = o->per_update > 1 ? o->per_update : 1;
     c->turns.lost_s = o->lost_s;
     c->status.taken_step = -1;
-    c->clock = o->clock;
+    c->status.clock = o->clock;
     unsigned long open = (unsigned long)slots(c);
     c->keys = xcalloc((unsigned long)o->map->count, sizeof *c->keys);
     c->slots = xcalloc((unsigned long)o->map->count * open, sizeof *c->slots);
     c->shards = xcalloc((unsigned long)o->map->shards, sizeof *c->shards);
     c->units = xcalloc((unsigned long)o->layout->count * open, sizeof *c->units);
-    c->reports = xcalloc(1 + (unsigned long)o->lag, sizeof *c->reports);
+    c->room = 1 + o->rule.lag;
+    c->reports = xcalloc((unsigned long)c->room, sizeof *c->reports);
     c->least = xcalloc((unsigned long)o->layout->count * MARKS, sizeof *c->least);
     for (int i = 0; i < o->layout->count * MARKS; i++)
         c->least[i].have = o->map->first[i / MARKS + 1] - o->map->first[i / MARKS];
@@ -782,7 +795,8 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
         if (p->begin > 0) k->push_at = k[-1].push_at + k[-1].push_bytes;
         opened += k->push_bytes * open;
         if (largest < k->push_bytes) largest = k->push_bytes;
-        if (k->shared && o->weight_at) k->weight_at = o->weight_at[p->unit] + (size_t)p->begin * size;
+        if (k->shared && !o->in_place)
+            k->weight_at = o->buffers->weight_at[p->unit] + (size_t)p->begin * size;
     }
     c->snapshots = snapshot_pulls_create(
         &(struct snapshot_pulls_options){.map = o->map, .dtype = o->dtype, .port = o->port});
@@ -800,7 +814,6 @@ void worker_core_destroy(struct worker_core **c) {
     free((*c)->shards);
     free((*c)->units);
     free((*c)->reports);
-    free((*c)->early);
     free((*c)->least);
     free(*c);
     *c = NULL;

@@ -36,15 +36,17 @@
 #define STARRING_PS_WORKER_WORKER_CORE_H
 
 #include "ps/agree/step_set.h"
+#include "ps/job/consistency.h"
 #include "ps/job/shard_map.h"
 #include "ps/net/clock.h"
 #include "ps/net/port.h"
+#include "ps/worker/worker_memory.h"
 #include "shared/core/topology.h"
 
 struct snapshot;
 struct timeline;
 
-// The timeline's ids of a unit's push and of the pull after it. The core keeps them for worker_times.h.
+// The timeline's ids of a unit's push and of the pull after it. The core keeps them for worker_comm.c.
 struct transfer_ids {
     struct timeline *in;  // NULL: nothing is recorded
     uint64_t gradients, weights;
@@ -52,20 +54,15 @@ struct transfer_ids {
 
 struct worker_core_options {
     int rank;
-    int lead;        // steps that may be open in addition to one
-    int lag;         // reported steps whose outcome may be unknown
-    bool ages_late;  // consistency_ages_late: a gradient's age comes with the next weights
-    bool drops;      // steps may close without this worker: the next weights show whether its push counted
-    int per_update;  // pushes that are averaged in one update; 0: 1
+    struct consistency_rule rule;
     const struct layout *layout;
     const struct shard_map *map;
     enum dtype dtype;
-    void *const *weights;       // (units) each (n_pad) of dtype, host memory: what pulls write
-    const void *const *grads;   // (1 + lead, units) each (n_pad) of dtype, host memory: what pushes read
-    struct code_format code;    // unless CODE_NONE, grads are codes of a unit's keys, one after the other
-    const bool *shared;         // (shards) that share this worker's segment; NULL: none
-    const uint64_t *grad_at;    // (1 + lead, units) offsets of the grads in the segment
-    const uint64_t *weight_at;  // (units) offsets of the weights; NULL: they are read in the shards' memory
+    // Its wire_weights are what pulls write, its wire_grads what pushes read.
+    const struct worker_buffers *buffers;
+    struct code_format code;  // unless CODE_NONE, wire_grads are codes of a unit's keys, one after the other
+    const bool *shared;       // (shards) that share this worker's segment; NULL: none
+    bool in_place;            // weights are read in the memory of these shards
     int64_t credit_bytes;
     double heartbeat_s;
     double lost_s;  // a shard that has not answered and is silent for so long is lost
@@ -199,7 +196,6 @@ int64_t worker_core_version(const struct worker_core *c);
 int64_t worker_core_updates(const struct worker_core *c);
 // Times of u's push of `step`, or of the push that had the slot before: see times.step.
 const struct unit_times *worker_core_times(const struct worker_core *c, int u, int64_t step);
-const struct ps_clock *worker_core_clock(const struct worker_core *c);
 // Keys whose gradient (or initial values) in the slot of `step` the transport or a server still needs.
 int worker_core_busy(const struct worker_core *c, int u, int64_t step);
 bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding

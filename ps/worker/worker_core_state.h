@@ -1,5 +1,5 @@
-// The state of a worker's core: its keys, its pushes and its open requests. For worker_core.c, and for the records made
-// of its keys.
+// The state of a worker's core: its keys, its pushes and its open requests. For worker_core.c, and for worker_comm.c,
+// which records the times of its units.
 #ifndef STARRING_PS_WORKER_WORKER_CORE_STATE_H
 #define STARRING_PS_WORKER_WORKER_CORE_STATE_H
 
@@ -125,21 +125,20 @@ struct worker_unit {
 // A step that this worker has reported, and the scheduler's answer once the step is closed. Steps that close without
 // this worker are closed before it reports them.
 struct worker_report {
-    bool open, closed;
-    struct step_outcome out;
+    bool reported, closed;
+    struct step_outcome out;  // its step: of another one the entry is free
 };
 
 struct worker_core {
     struct worker_core_options o;
-    struct worker_key *keys;        // (map->count)
-    struct worker_slot *slots;      // (map->count, 1 + lead)
-    struct worker_unit *units;      // (1 + lead, units)
-    struct least *least;            // (units, MARKS)
-    struct worker_report *reports;  // (1 + lag)
-    struct worker_report *early;    // (early_room), step t at t % early_room: closed, and not reported yet
-    int early_room;
-    int64_t jump;  // weights of this step or of a later one are wanted
-    struct ps_clock clock;
+    struct worker_key *keys;    // (map->count)
+    struct worker_slot *slots;  // (map->count, 1 + lead)
+    struct worker_unit *units;  // (1 + lead, units)
+    struct least *least;        // (units, MARKS)
+    struct worker_report
+        *reports;  // (room), step t at t % room: the last 1 + lag steps, and those that closed early
+    int room;
+    int64_t jump;                   // weights of this step or of a later one are wanted
     int queued, sending;            // slots
     struct worker_slot *lingering;  // idle, with payloads that the transport still reads
     struct credits credits;

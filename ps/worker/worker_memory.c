@@ -9,9 +9,7 @@
 #include "ps/job/shard_sizes.h"
 #include "ps/job/unit_moves.h"
 #include "ps/net/medium.h"
-#include "ps/worker/worker_core_state.h"
 #include "shared/core/error.h"
-#include "shared/core/numbers.h"
 #include "shared/core/segment.h"
 #include "shared/model/grad_buffers.h"
 #include "shared/model/unit_schedule.h"
@@ -189,14 +187,4 @@ int ps_worker_predict(const struct config *c, const struct layout *l, int rank, 
     *wire = step_tasks_wire(&t);
     step_tasks_free(&t);
     return ps_beside(c) ? predict_local(c, l, rank, wire) : 0;
-}
-
-int64_t ps_worker_records(const struct config *c, const struct layout *l) {
-    struct shard_cut cut;
-    if (shard_cut_of(c, l, &cut) != 0) return -1;
-    // Its state, its shard and offset, and whether its share of a snapshot has arrived.
-    uint64_t slots = (1 + (uint64_t)consistency_of(c).lead) * sizeof(struct worker_slot);
-    return size_times((int64_t)(sizeof(struct partition) + sizeof(struct worker_key) + slots +
-                                sizeof(size_t) + sizeof(bool) + sizeof(uint32_t)),
-                      cut.keys);
 }

@@ -188,7 +188,7 @@ static int64_t latest(const int64_t *ns, int count) {
 static void check_moment(struct sim *s, const struct sim_worker *x, int64_t ns, int64_t expected_ns) {
     int64_t ahead_ns = ps_clock_ns(s->skew * (x->end.index + 1)), off_ns = 0;
     for (int w = 0; w < s->t.workers && s->skew != 0; w++) {
-        const struct ps_clock *c = worker_core_clock(s->workers[w].core);
+        const struct ps_clock *c = &worker_core_status(s->workers[w].core)->clock;
         assert_in_range(c->samples, 1, 1 << 30);
         if (c->worst_ns > off_ns) off_ns = c->worst_ns;
     }
@@ -257,7 +257,7 @@ static void test_moments(void **state) {
         sim_run(s);
         assert_int_equal(s->looks, t.workers * t.steps);
         for (int w = 0; w < t.workers; w++)
-            assert_true((worker_core_clock(s->workers[w].core)->samples > 0) == (s->skew != 0));
+            assert_true((worker_core_status(s->workers[w].core)->clock.samples > 0) == (s->skew != 0));
         sim_destroy(s);
     }
 }

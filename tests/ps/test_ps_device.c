@@ -279,11 +279,11 @@ static void test_repeated_push(void **state) {
     assert_int_equal(worker_buffers_init(&b, &c, l), 0);
     arena_init(&a, NULL);
     worker_carve(&a, &c, l, false, NULL, &b);
-    struct worker_core_options o = {.layout = l,
+    struct worker_core_options o = {.rule = consistency_of(&c),
+                                    .layout = l,
                                     .map = map,
                                     .dtype = t.dtype,
-                                    .weights = b.wire_weights,
-                                    .grads = (const void *const *)b.wire_grads,
+                                    .buffers = &b,
                                     .credit_bytes = c.ps.credit_bytes,
                                     .heartbeat_s = 100,
                                     .lost_s = 100,

@@ -114,11 +114,11 @@ static void test_worker(void **state) {
     (void)state;
     struct sim *s = many_create();
     struct said said = {0};
-    struct worker_core_options o = {.layout = s->l,
+    struct worker_core_options o = {.rule = consistency_of(&s->c),
+                                    .layout = s->l,
                                     .map = s->map,
                                     .dtype = DT_F32,
-                                    .weights = s->workers[0].weights,
-                                    .grads = (const void *const *)s->workers[0].grads,
+                                    .buffers = &s->workers[0].buffers,
                                     .credit_bytes = 64 * KEY_BYTES,
                                     .heartbeat_s = 1e6,
                                     .lost_s = 1e6,

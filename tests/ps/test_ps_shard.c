@@ -514,11 +514,11 @@ static void test_segment_bounds(void **state) {
 static void test_credits_and_urgency(void **state) {
     (void)state;
     struct fixture b = fixture_create("sync");
-    struct worker_core_options o = {.layout = b.sim->l,
+    struct worker_core_options o = {.rule = consistency_of(&b.sim->c),
+                                    .layout = b.sim->l,
                                     .map = b.sim->map,
                                     .dtype = DT_BF16,
-                                    .weights = b.sim->workers[0].weights,
-                                    .grads = (const void *const *)b.sim->workers[0].grads,
+                                    .buffers = &b.sim->workers[0].buffers,
                                     .credit_bytes = (int64_t)b.bytes + 1,
                                     .heartbeat_s = 1e6,
                                     .lost_s = 5.0,
@@ -564,11 +564,11 @@ static void test_frames_and_conditions(void **state) {
     struct fixture b = fixture_create("sync");
     int keys = b.sim->map->first[1];
     void *weights = b.sim->workers[0].weights[0], *data = xcalloc(1, b.bytes);
-    struct worker_core_options o = {.layout = b.sim->l,
+    struct worker_core_options o = {.rule = consistency_of(&b.sim->c),
+                                    .layout = b.sim->l,
                                     .map = b.sim->map,
                                     .dtype = DT_BF16,
-                                    .weights = b.sim->workers[0].weights,
-                                    .grads = (const void *const *)b.sim->workers[0].grads,
+                                    .buffers = &b.sim->workers[0].buffers,
                                     .credit_bytes = 1 << 30,
                                     .heartbeat_s = 1e6,
                                     .lost_s = 5.0,
@@ -623,11 +623,11 @@ static void test_held_keeps_no_urgent_back(void **state) {
     (void)state;
     struct fixture b = fixture_create("sync");
     int last = b.sim->map->count - 1;
-    struct worker_core_options o = {.layout = b.sim->l,
+    struct worker_core_options o = {.rule = consistency_of(&b.sim->c),
+                                    .layout = b.sim->l,
                                     .map = b.sim->map,
                                     .dtype = DT_BF16,
-                                    .weights = b.sim->workers[0].weights,
-                                    .grads = (const void *const *)b.sim->workers[0].grads,
+                                    .buffers = &b.sim->workers[0].buffers,
                                     .credit_bytes = 2 * (int64_t)b.bytes - 1,
                                     .heartbeat_s = 1e6,
                                     .lost_s = 1e6,
@@ -704,11 +704,11 @@ static void test_slow_worker_holds_nothing_back(void **state) {
     struct fixture b = fixture_create("sync");
     int count = b.sim->map->count, first = b.sim->map->first[TOY_UNITS - 1];
     struct worker_core_options o = {.rank = 1,
+                                    .rule = consistency_of(&b.sim->c),
                                     .layout = b.sim->l,
                                     .map = b.sim->map,
                                     .dtype = DT_BF16,
-                                    .weights = b.sim->workers[0].weights,
-                                    .grads = (const void *const *)b.sim->workers[0].grads,
+                                    .buffers = &b.sim->workers[0].buffers,
                                     .credit_bytes = 1 << 20,
                                     .heartbeat_s = 1e6,
                                     .lost_s = 1e6,

@@ -23,6 +23,12 @@ static inline void sim_place(struct sim *s, struct sim_worker *x) {
     }
     x->segment_bytes = (size_t)at;
     x->segment = xcalloc(x->segment_bytes, 1);
+    x->buffers = (struct worker_buffers){.units = s->l->count,
+                                         .lead = s->t.lead,
+                                         .wire_weights = x->weights,
+                                         .wire_grads = x->grads,
+                                         .grad_at = x->grad_at,
+                                         .weight_at = x->weight_at};
     // Two units at a time: all even ones lie at one place, and all odd ones, each as large as the last unit is.
     size_t slot = (size_t)s->l->units[s->l->count - 1].n_pad * dtype_size(s->t.dtype);
     for (int u = 0; u < s->l->count && s->t.micro; u++) unit_at[u] = 64 + (uint64_t)(u & 1) * 2 * slot;
@@ -44,27 +50,29 @@ static inline int sim_lag(const struct sim *s) {
     return s->t.lag > least ? s->t.lag : least;
 }
 
+// With a lead workers may be as far behind the newest weights, too.
+static inline struct consistency_rule sim_rule(const struct sim *s) {
+    struct consistency_rule rule = consistency_of(&s->c);
+    if (s->t.lead) rule.delay = rule.lead = s->t.lead;
+    return rule;
+}
+
 static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
     if (!x->link) x->link = sim_link(&x->end, s->map->shards);
     struct worker_core_options o = {.rank = x->end.index,
-                                    .lead = s->t.lead,
-                                    .lag = sim_lag(s),
-                                    .drops = consistency_drops(consistency_of(&s->c)),
-                                    .ages_late = consistency_ages_late(consistency_of(&s->c)),
-                                    .per_update = consistency_of(&s->c).per_update,
+                                    .rule = sim_rule(s),
                                     .layout = s->l,
                                     .map = s->map,
                                     .dtype = s->t.dtype,
-                                    .weights = x->weights,
-                                    .grads = (const void *const *)x->grads,
+                                    .buffers = &x->buffers,
                                     .shared = x->shared,
-                                    .grad_at = x->grad_at,
-                                    .weight_at = s->t.share == SHARE_IN_PLACE ? NULL : x->weight_at,
+                                    .in_place = s->t.share == SHARE_IN_PLACE,
                                     .credit_bytes = s->t.credit_bytes ? s->t.credit_bytes : 4096,
                                     .heartbeat_s = 0.1,
                                     .lost_s = 1e6,
                                     .clock.other_host = s->skew != 0,
                                     .port = link_port(x->link)};
+    o.rule.lag = sim_lag(s);
     x->core = worker_core_create(&o);
 }
 
@@ -94,13 +102,6 @@ struct sim_order {
     struct keep_port keep;
     int64_t start;
 };
-
-// With a lead workers may be as far behind the newest weights, too.
-static inline struct consistency_rule sim_rule(const struct sim *s) {
-    struct consistency_rule rule = consistency_of(&s->c);
-    if (s->t.lead) rule.delay = rule.lead = s->t.lead;
-    return rule;
-}
 
 static inline void sim_add_shard(struct sim *s, int g, const struct sim_order *order) {
     s->shard_ends[g] = (struct sim_end){.sim = s, .role = PS_SHARD, .index = g};

@@ -58,6 +58,7 @@ struct sim_worker {
     void *weights[TOY_UNITS], *grads[SIM_SLOTS * TOY_UNITS],
         *seen[TOY_UNITS];  // seen: what the step computes on
     float *init[TOY_UNITS];
+    struct worker_buffers buffers;  // of the arrays above
     enum sim_phase phase;
     int64_t step, updates;
     int pushed;

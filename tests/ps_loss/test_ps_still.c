@@ -25,11 +25,11 @@ static void pair_open(struct pair *p) {
                              .overflow_step = -1},
                        .now = 100};
     p->sim = sim_create(&p->t);
-    struct worker_core_options o = {.layout = p->sim->l,
+    struct worker_core_options o = {.rule = consistency_of(&p->sim->c),
+                                    .layout = p->sim->l,
                                     .map = p->sim->map,
                                     .dtype = DT_BF16,
-                                    .weights = p->sim->workers[0].weights,
-                                    .grads = (const void *const *)p->sim->workers[0].grads,
+                                    .buffers = &p->sim->workers[0].buffers,
                                     .credit_bytes = 1,
                                     .heartbeat_s = 0.1,
                                     .lost_s = LOST_S,

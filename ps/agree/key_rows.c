@@ -13,41 +13,41 @@
 // The upper limit of any count: sums over workers, and products with their number, do not overflow.
 #define COUNT_MAX (INT64_C(1) << 40)
 
+// The arrays of a table, in the order in which they are hashed. `batches` follows the budget.
+enum { KEYS, VERSION, UPDATES, PUSHED, BATCHES, ARRAYS };
+static const char *const array_names[ARRAYS] = {"star/keys", "star/version", "star/updates", "star/pushed",
+                                                "star/batches"};
+
 struct key_table {
     const struct shard_map *map;
     int64_t shape[2];
-    int64_t budget[2];  // samples of a batch, words of a row; 0: not in the checkpoint
-    int count;
-    int64_t *keys, *version, *updates, *pushed, *batches;
+    int64_t budget[2];       // samples of a batch, words of a row; 0: not in the checkpoint
+    int64_t *array[ARRAYS];  // (keys, width_of)
     int64_t check;
 };
 
+// Numbers of one key.
+static int64_t width_of(const struct key_table *t, int array) {
+    const int64_t width[ARRAYS] = {KEY_WORDS, 1, 1, t->shape[1], t->budget[1]};
+    return width[array];
+}
+
 static void table_make(struct key_table *t) {
-    unsigned long n = (unsigned long)t->shape[0];
-    t->keys = xcalloc(KEY_WORDS * n + 1, sizeof *t->keys);
-    t->version = xcalloc(n + 1, sizeof *t->version);
-    t->updates = xcalloc(n + 1, sizeof *t->updates);
-    t->pushed = xcalloc(n * (unsigned long)t->shape[1] + 1, sizeof *t->pushed);
-    t->batches = xcalloc(n * (unsigned long)t->budget[1] + 1, sizeof *t->batches);
+    for (int a = 0; a < ARRAYS; a++)
+        t->array[a] = xcalloc((unsigned long)(t->shape[0] * width_of(t, a)) + 1, sizeof(int64_t));
 }
 
 static void table_free(struct key_table *t) {
-    free(t->keys);
-    free(t->version);
-    free(t->updates);
-    free(t->pushed);
-    free(t->batches);
+    for (int a = 0; a < ARRAYS; a++) free(t->array[a]);
 }
 
 static int64_t check_of(const struct key_table *t) {
-    size_t n = (size_t)t->shape[0] * sizeof(int64_t);
     uint64_t h = XXH64(t->shape, sizeof t->shape, 0);
-    h = XXH64(t->keys, KEY_WORDS * n, h);
-    h = XXH64(t->version, n, h);
-    h = XXH64(t->updates, n, h);
-    h = XXH64(t->pushed, n * (size_t)t->shape[1], h);
-    h = XXH64(t->budget, sizeof t->budget, h);
-    return (int64_t)XXH64(t->batches, n * (size_t)t->budget[1], h);
+    for (int a = 0; a < ARRAYS; a++) {
+        if (a == BATCHES) h = XXH64(t->budget, sizeof t->budget, h);
+        h = XXH64(t->array[a], (size_t)(t->shape[0] * width_of(t, a)) * sizeof(int64_t), h);
+    }
+    return (int64_t)h;
 }
 
 struct key_table *key_table_create(const struct shard_map *map, int keys, const struct config *c) {
@@ -55,7 +55,6 @@ struct key_table *key_table_create(const struct shard_map *map, int keys, const 
     *t = (struct key_table){
         .map = map, .shape = {keys, c->workers}, .budget = {batches_own(c), batches_words(c)}};
     table_make(t);
-    t->check = check_of(t);
     return t;
 }
 
@@ -65,71 +64,48 @@ void key_table_destroy(struct key_table **at) {
     *at = NULL;
 }
 
-void key_table_add(struct key_table *t, const struct key_counts *k) {
+void key_table_put(struct key_table *t, int i, const struct key_counts *k) {
     const struct partition *p = &t->map->parts[k->key];
     const int64_t key[KEY_WORDS] = {p->unit, p->begin, p->end};
-    size_t workers = (size_t)t->shape[1], words = (size_t)t->budget[1], i = (size_t)t->count++;
-    memcpy(t->keys + KEY_WORDS * i, key, sizeof key);
-    memcpy(t->pushed + workers * i, k->pushed, workers * sizeof *t->pushed);
-    memcpy(t->batches + words * i, k->batches, words * sizeof *t->batches);
-    t->version[i] = k->version;
-    t->updates[i] = k->updates;
-    if (t->count == t->shape[0]) t->check = check_of(t);
+    const int64_t *const row[ARRAYS] = {key, &k->version, &k->updates, k->pushed, k->batches};
+    for (int a = 0; a < ARRAYS; a++) {
+        size_t width = (size_t)width_of(t, a);
+        memcpy(t->array[a] + width * (size_t)i, row[a], width * sizeof(int64_t));
+    }
 }
 
+void key_table_complete(struct key_table *t) { t->check = check_of(t); }
+
 void key_table_extras(const struct key_table *t, struct part_extra out[KEY_TABLE_EXTRAS]) {
-    int keys = (int)t->shape[0], workers = (int)t->shape[1];
-    out[0] = (struct part_extra){"star/shape", t->shape, 2};
-    out[1] = (struct part_extra){"star/keys", t->keys, KEY_WORDS * keys};
-    out[2] = (struct part_extra){"star/version", t->version, keys};
-    out[3] = (struct part_extra){"star/updates", t->updates, keys};
-    out[4] = (struct part_extra){"star/pushed", t->pushed, keys * workers};
-    out[5] = (struct part_extra){"star/budget", t->budget, 2};
-    out[6] = (struct part_extra){"star/batches", t->batches, keys * (int)t->budget[1]};
-    out[7] = (struct part_extra){"star/check", &t->check, 1};
+    *out++ = (struct part_extra){"star/shape", t->shape, 2};
+    for (int a = 0; a < ARRAYS; a++) {
+        if (a == BATCHES) *out++ = (struct part_extra){"star/budget", t->budget, 2};
+        *out++ = (struct part_extra){array_names[a], t->array[a], (int)(t->shape[0] * width_of(t, a))};
+    }
+    *out = (struct part_extra){"star/check", &t->check, 1};
 }
 
 // ---------------------------------------------------------------- reading
-// One array of a server's table. to NULL: only checks that it exists with so many numbers.
-static int read_array(struct checkpoint *c, const char *who, const char *name, int64_t *to, int64_t count) {
-    int rc = checkpoint_extra_alone(c, who, name, to, (int)count);
-    return rc == 1 ? fail("%s: %s does not record the progress of its keys: it has no %s", checkpoint_path(c),
-                          who, name)
-                   : rc;
-}
-
-// The same, for counts.
-static int read_counts(struct checkpoint *c, const char *who, const char *name, int64_t *to, int64_t count) {
-    if (read_array(c, who, name, to, count)) return -1;
-    for (int64_t i = 0; to && i < count; i++)
-        if (to[i] < 0 || to[i] > COUNT_MAX)
-            return fail("%s: %s: %s holds %lld, which is no count of a run", checkpoint_path(c), who, name,
-                        (long long)to[i]);
-    return 0;
-}
-
-// Rows of batches: first the batch after all of them, then holes below it.
-static int read_batches(struct checkpoint *c, const char *who, int64_t *to, int64_t count, int64_t words) {
-    if (!words) return 0;
-    if (read_array(c, who, "star/batches", to, count * words)) return -1;
-    for (int64_t i = 0; to && i < count * words; i++) {
-        int64_t next = to[i - i % words];
-        if (i % words ? to[i] < -1 || to[i] >= next : next < 0 || next > COUNT_MAX)
-            return fail("%s: %s: star/batches holds %lld, which is no batch of a run", checkpoint_path(c),
-                        who, (long long)to[i]);
+// A server's arrays; without memory for them: only checks that they exist with so many numbers. Returns 0, or -1 after
+// logging.
+static int read_arrays(struct checkpoint *c, const char *who, const struct key_table *t) {
+    for (int a = 0; a < ARRAYS; a++) {
+        int64_t width = width_of(t, a), count = t->shape[0] * width, *to = t->array[a];
+        if (a == BATCHES && !width) continue;
+        int rc = checkpoint_extra_alone(c, who, array_names[a], to, (int)count);
+        if (rc == 1)
+            return fail("%s: %s does not record the progress of its keys: it has no %s", checkpoint_path(c),
+                        who, array_names[a]);
+        if (rc) return -1;
+        for (int64_t i = 0; to && a != KEYS && i < count; i++) {
+            // A row of batches is the batch after all of them, then holes below it.
+            bool hole = a == BATCHES && i % width;
+            if (hole ? to[i] >= -1 && to[i] < to[i - i % width] : to[i] >= 0 && to[i] <= COUNT_MAX) continue;
+            return fail("%s: %s: %s holds %lld, which is no %s of a run", checkpoint_path(c), who,
+                        array_names[a], (long long)to[i], a == BATCHES ? "batch" : "count");
+        }
     }
     return 0;
-}
-
-static int read_arrays(struct checkpoint *c, const char *who, const struct key_table *t) {
-    int64_t keys = t->shape[0], pushes = keys * t->shape[1];
-    return read_array(c, who, "star/keys", t->keys, KEY_WORDS * keys) ||
-                   read_counts(c, who, "star/version", t->version, keys) ||
-                   read_counts(c, who, "star/updates", t->updates, keys) ||
-                   read_counts(c, who, "star/pushed", t->pushed, pushes) ||
-                   read_batches(c, who, t->batches, keys, t->budget[1])
-               ? -1
-               : 0;
 }
 
 // Reads one server's rows. Returns 0, 1 if it wrote none or does not exist, -1 after logging. Allocates only for data
@@ -150,7 +126,6 @@ static int read_table(struct checkpoint *c, int server, struct key_table *t) {
         return fail("%s: %s has batches of %lld samples in rows of %lld", checkpoint_path(c), who,
                     (long long)t->budget[0], (long long)t->budget[1]);
     if (read_arrays(c, who, t)) return -1;
-    t->count = (int)t->shape[0];
     table_make(t);
     if (read_arrays(c, who, t)) return -1;
     int64_t check;
@@ -179,9 +154,9 @@ static void rows_of_steps(struct key_rows *r, const struct train_state *now, con
 // Sets the batches that a key holds from an old row of it. Returns whether the new row has room for the open ones.
 static bool take_batches(int64_t *row, int words, const struct key_table *t, int64_t i, int64_t own) {
     int64_t total = 0, old_words = t->budget[1];
-    const int64_t *old = t->batches + i * old_words;
+    const int64_t *old = t->array[BATCHES] + i * old_words;
     batches_clear(row, words);
-    for (int64_t w = 0; w < t->shape[1]; w++) total += t->pushed[i * t->shape[1] + w];
+    for (int64_t w = 0; w < t->shape[1]; w++) total += t->array[PUSHED][i * t->shape[1] + w];
     row[0] = old_words ? batches_count(old, (int)old_words) * t->budget[0] / own : total;
     if (!old_words || t->budget[0] != own) return true;
     if (batches_holes(old, (int)old_words) >= words) return false;
@@ -197,11 +172,12 @@ static int take_row(struct key_rows *r, int key, const struct key_table *t, int6
     struct key_counts *x = &r->keys[key];
     int64_t workers = t->shape[1];
     int words = r->words;
-    if (x->updates >= t->updates[i]) return 0;
-    x->updates = t->updates[i];
-    x->version = t->version[i] * r->workers / workers;
+    if (x->updates >= t->array[UPDATES][i]) return 0;
+    x->updates = t->array[UPDATES][i];
+    x->version = t->array[VERSION][i] * r->workers / workers;
     for (int w = 0; w < r->workers; w++)
-        r->pushed[(int64_t)key * r->workers + w] = t->pushed[i * workers + (r->workers == workers ? w : 0)];
+        r->pushed[(int64_t)key * r->workers + w] =
+            t->array[PUSHED][i * workers + (r->workers == workers ? w : 0)];
     if (take_batches(r->batches + (int64_t)key * words, words, t, i, own)) return 0;
     return fail(
         "key %d: more batches are open than %d workers can have: resume with %lld workers and pushes_per_update as before",
@@ -210,8 +186,8 @@ static int take_row(struct key_rows *r, int key, const struct key_table *t, int6
 
 static int take_table(struct key_rows *r, const struct shard_map *m, const struct key_table *t, int64_t own) {
     int units = m->count ? m->parts[m->count - 1].unit + 1 : 0, rc = 0;
-    for (int64_t i = 0; i < t->count; i++) {
-        const int64_t *old = t->keys + KEY_WORDS * i;
+    for (int64_t i = 0; i < t->shape[0]; i++) {
+        const int64_t *old = t->array[KEYS] + KEY_WORDS * i;
         if (old[0] < 0 || old[0] >= units) continue;
         for (int key = m->first[old[0]]; key < m->first[old[0] + 1]; key++)
             if (m->parts[key].begin < old[2] && old[1] < m->parts[key].end && !rc)

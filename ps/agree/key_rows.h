@@ -54,13 +54,14 @@ int64_t key_rows_next(const struct key_rows *r);  // no key has this one or a la
 // The least updates of any key.
 int64_t key_rows_version(const struct key_rows *r);
 
-// Writing: the rows of one server's keys, added one by one.
+// Writing: the rows of one server's keys.
 struct key_table;
-// keys: the number of keys that will be added.
 struct key_table *key_table_create(const struct shard_map *map, int keys, const struct config *c);
-void key_table_add(struct key_table *t, const struct key_counts *k);
+// Sets row i of `keys`. Different rows may be set by different threads.
+void key_table_put(struct key_table *t, int i, const struct key_counts *k);
+void key_table_complete(struct key_table *t);  // all rows are set
 #define KEY_TABLE_EXTRAS 8
-// For part_options. The table owns the arrays, which are complete when all keys are added.
+// For part_options. The table owns the arrays.
 void key_table_extras(const struct key_table *t, struct part_extra out[KEY_TABLE_EXTRAS]);
 void key_table_destroy(struct key_table **t);
 

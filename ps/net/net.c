@@ -31,12 +31,7 @@ struct net_frame {
 struct net *net_create(const struct net_options *o) {
     struct net *n = xcalloc(1, sizeof *n);
     n->o = *o;
-    n->fabric = fabric_create(&(struct fabric_options){.max_payload_bytes = o->max_payload_bytes,
-                                                       .max_heard_bytes = o->max_heard_bytes,
-                                                       .queue_messages = o->queue_messages,
-                                                       .io_threads = o->io_threads,
-                                                       .key = o->key,
-                                                       .token = o->token});
+    n->fabric = fabric_create(&o->fabric);
     if (n->fabric) return n;
     free(n);
     return NULL;

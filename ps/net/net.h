@@ -41,14 +41,8 @@ struct net_beside {
 
 struct net_options {
     struct wire_count *wire;  // counters of the role; outlive the net
-    size_t max_payload_bytes;
-    size_t max_heard_bytes;  // of ROUTERs, which strangers reach: libzmq keeps one such frame before a
-                             // handshake; 0: max_payload_bytes
-    int queue_messages;      // high-water mark of each direction
-    int io_threads;          // threads that move payloads through sockets; 0: one
+    struct fabric_options fabric;
     struct fault_plan faults;
-    const struct job_key *key;  // required of connections; outlives the net. NULL: all are accepted
-    const char *token;          // required by ROUTERs instead of the key; NULL or "": the key is required
     struct net_beside beside;
 };
 

@@ -437,9 +437,9 @@ static int scheduler_open(struct scheduler *s) {
     const struct config *c = s->o->config;
     // 1. The socket for rounds: roles enter the rendezvous meanwhile.
     struct net_options no = {.wire = &s->wire,
-                             .queue_messages = QUEUE_MESSAGES,
+                             .fabric.queue_messages = QUEUE_MESSAGES,
                              .faults = fault_plan_of(c, PS_SCHEDULER, 0),
-                             .key = s->o->key};
+                             .fabric.key = s->o->key};
     const char *at = s->o->scheduler ? s->o->scheduler : c->ps.bind;
     if (descriptors_claim(descriptors_of_scheduler(c, c->ps.threads), DESCRIPTORS_SPARE) != 0) return -1;
     if (!(s->files = background_create("reads and writes the job's files", error_label()))) return -1;

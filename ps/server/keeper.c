@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ps/job/batches.h"
 #include "shared/core/background.h"
 #include "shared/core/error.h"
 #include "shared/state/checkpoint.h"
@@ -15,19 +14,13 @@
 
 enum { NO_STEP = -1 };
 
-// A key of the checkpoint being written.
-struct entry {
-    bool there;
-    struct key_counts counts;
-};
-
 struct keeper {
     struct keeper_options o;
     int states, count;
     int *keys;                    // (count) in the order of the file
-    struct entry *entries;        // (map->count)
-    int64_t *pushed;              // (map->count, N) of the entries
-    int64_t *batches;             // (map->count, batches_words) of the entries
+    int *place;                   // (map->count) of a key in that order
+    bool *there;                  // (count) the key's copy is complete, in the checkpoint being written
+    struct key_table *table;      // its rows; NULL: all keys are at the same step
     struct background *writer;    // a job for each checkpoint
     struct background *refusals;  // of checkpoints that arrive while the writer is busy
     pthread_mutex_t mutex;
@@ -84,7 +77,7 @@ static int leave_reason(void *arg) {
 
 void keeper_keep(void *keeper, const struct kept_key *x) {
     struct keeper *k = keeper;
-    struct entry *e = &k->entries[x->counts.key];
+    int i = k->place[x->counts.key];
     bool busy = false;
     pthread_mutex_lock(&k->mutex);
     bool mine = !k->ending && joins_checkpoint(k, order_of(x), &busy);
@@ -98,26 +91,16 @@ void keeper_keep(void *keeper, const struct kept_key *x) {
     }
     if (!mine) return;
     double begin = now_seconds();
-    size_t workers = (size_t)k->o.file.config->workers;
-    int64_t *pushed = k->pushed + (size_t)x->counts.key * workers;
-    memcpy(pushed, x->counts.pushed, workers * sizeof *pushed);
-    e->counts = x->counts;
-    e->counts.pushed = pushed;
-    if (x->counts.batches) {
-        size_t words = (size_t)batches_words(k->o.file.config);
-        int64_t *batches = k->batches + (size_t)x->counts.key * words;
-        memcpy(batches, x->counts.batches, words * sizeof *batches);
-        e->counts.batches = batches;
-    }
+    if (k->table) key_table_put(k->table, i, &x->counts);
     const struct partition *p = &k->o.file.map->parts[x->counts.key];
     const struct server_buffers *copy = &k->o.copies[x->counts.key];
     size_t bytes = (size_t)(p->end - p->begin) * sizeof(float);
     memcpy(copy->master, x->buf->master, bytes);
-    for (int i = 0; i < k->states; i++) memcpy(copy->state[i], x->buf->state[i], bytes);
+    for (int n = 0; n < k->states; n++) memcpy(copy->state[n], x->buf->state[n], bytes);
     double seconds = now_seconds() - begin;
     pthread_mutex_lock(&k->mutex);
     if (k->order == order_of(x)) {  // unless it was given up meanwhile
-        e->there = true;
+        k->there[i] = true;
         k->copy_s += seconds;
         pthread_cond_broadcast(&k->changed);
     }
@@ -132,21 +115,19 @@ bool keeper_idle(struct keeper *k) {
 }
 
 // ---------------------------------------------------------------- the writer
-// Waits for the key. Returns its entry, or NULL if it will not arrive.
-static struct entry *await_key(struct keeper *k, int key) {
-    struct entry *e = &k->entries[key];
+// Waits for key i of the file. Returns whether it is there: it may never arrive.
+static bool await_key(struct keeper *k, int i) {
     pthread_mutex_lock(&k->mutex);
-    while (!e->there && !k->ending) pthread_cond_wait(&k->changed, &k->mutex);
-    bool there = e->there && !*background_flag(k->writer);
+    while (!k->there[i] && !k->ending) pthread_cond_wait(&k->changed, &k->mutex);
+    bool there = k->there[i] && !*background_flag(k->writer);
     pthread_mutex_unlock(&k->mutex);
-    return there ? e : NULL;
+    return there;
 }
 
 // The file of the current checkpoint.
 struct writing {
     struct part_file *part;
-    struct key_table *table;  // NULL: all keys are at the same step
-    int ranges;               // written
+    int ranges;  // written
 };
 
 static int open_file(const struct keeper *k, struct writing *w, char **why) {
@@ -161,8 +142,7 @@ static int open_file(const struct keeper *k, struct writing *w, char **why) {
             ranges[count++] =
                 (struct state_range){.unit = p->unit, .kind = kind, .begin = p->begin, .end = p->end};
     }
-    if (consistency_of(o.config).row->on_arrival) w->table = key_table_create(o.map, k->count, o.config);
-    if (w->table) key_table_extras(w->table, extra);
+    if (k->table) key_table_extras(k->table, extra);
     char who[32], *dir = partial_of(&o);
     snprintf(who, sizeof who, "server-%d", o.rank);
     w->part = part_file_create(&(struct part_options){.dir = dir,
@@ -170,8 +150,8 @@ static int open_file(const struct keeper *k, struct writing *w, char **why) {
                                                       .layout = o.layout,
                                                       .ranges = ranges,
                                                       .count = count,
-                                                      .extra = w->table ? extra : NULL,
-                                                      .extras = w->table ? KEY_TABLE_EXTRAS : 0},
+                                                      .extra = k->table ? extra : NULL,
+                                                      .extras = k->table ? KEY_TABLE_EXTRAS : 0},
                                why);
     free(ranges);
     free(dir);
@@ -191,17 +171,16 @@ static int write_range(const struct keeper *k, struct writing *w, const struct p
 
 // Writes keys as they arrive. Returns 0, or -1 with *why; the file is closed in both cases.
 static int write_keys(struct keeper *k, struct writing *w, char **why) {
-    struct entry *e = NULL;
+    bool there = true;
     int rc = 0;
-    for (int i = 0; i < k->count && !rc && (e = await_key(k, k->keys[i])); i++) {
-        const struct partition *p = &k->o.file.map->parts[e->counts.key];
-        const struct server_buffers *copy = &k->o.copies[e->counts.key];
-        if (w->table) key_table_add(w->table, &e->counts);
+    for (int i = 0; i < k->count && !rc && (there = await_key(k, i)); i++) {
+        const struct partition *p = &k->o.file.map->parts[k->keys[i]];
+        const struct server_buffers *copy = &k->o.copies[k->keys[i]];
         rc = write_range(k, w, p, copy->master);
         for (int kind = 0; kind < k->states && !rc; kind++) rc = write_range(k, w, p, copy->state[kind]);
     }
-    bool whole = e || !k->count;
-    if (whole && !*background_flag(k->writer)) return part_file_finish(&w->part, why);  // sets *why itself
+    if (k->table && there) key_table_complete(k->table);
+    if (there && !*background_flag(k->writer)) return part_file_finish(&w->part, why);  // sets *why itself
     *why = xstrdup("the job ended before it was complete");
     part_file_discard(&w->part, *why);
     return -1;
@@ -215,9 +194,8 @@ static int write_checkpoint(void *keeper) {
     int rc = open_file(k, &w, &why);
     if (rc == 0) bytes = part_file_bytes(w.part);
     if (rc == 0) rc = write_keys(k, &w, &why);
-    key_table_destroy(&w.table);
     pthread_mutex_lock(&k->mutex);
-    for (int i = 0; i < k->count; i++) k->entries[k->keys[i]].there = false;
+    memset(k->there, 0, (size_t)k->count * sizeof *k->there);
     if (rc == 0) k->figures.complete++, k->figures.bytes += bytes;
     if (rc != 0) k->figures.failed++;
     if (rc == 0) k->figures.write_seconds += now_seconds() - k->begin_s;
@@ -239,11 +217,15 @@ struct keeper *keeper_create(const struct keeper_options *o) {
     k->o = *o;
     k->states = o->file.config->optimizer.row->states;
     k->keys = xcalloc(all + 1, sizeof *k->keys);
-    for (int key = o->file.map->count - 1; key >= 0; key--)
-        if (o->file.map->parts[key].shard / o->file.map->threads == o->file.rank) k->keys[k->count++] = key;
-    k->entries = xcalloc(all + 1, sizeof *k->entries);
-    k->pushed = xcalloc(all * (unsigned long)o->file.config->workers + 1, sizeof *k->pushed);
-    k->batches = xcalloc(all * (unsigned long)batches_words(o->file.config) + 1, sizeof *k->batches);
+    k->place = xcalloc(all + 1, sizeof *k->place);
+    for (int key = o->file.map->count - 1; key >= 0; key--) {
+        if (o->file.map->parts[key].shard / o->file.map->threads != o->file.rank) continue;
+        k->place[key] = k->count;
+        k->keys[k->count++] = key;
+    }
+    k->there = xcalloc((unsigned long)k->count + 1, sizeof *k->there);
+    if (consistency_of(o->file.config).row->on_arrival)
+        k->table = key_table_create(o->file.map, k->count, o->file.config);
     k->order = k->over = NO_STEP;
     pthread_mutex_init(&k->mutex, NULL);
     pthread_cond_init(&k->changed, NULL);
@@ -277,10 +259,10 @@ void keeper_destroy(struct keeper **at) {
     keeper_end(k, false);
     pthread_mutex_destroy(&k->mutex);
     pthread_cond_destroy(&k->changed);
+    key_table_destroy(&k->table);
     free(k->keys);
-    free(k->entries);
-    free(k->pushed);
-    free(k->batches);
+    free(k->place);
+    free(k->there);
     free(k);
     *at = NULL;
 }

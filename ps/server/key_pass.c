@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "kernels/cpu/sum_block.h"
-#include "ps/server/server_time.h"
+#include "ps/server/server_options.h"
 #include "shared/core/error.h"
 
 #define GRADS_AT_ONCE  32

@@ -112,7 +112,7 @@ int slot_add_push(struct server_core *c, struct server_key *k, const struct wire
     if (!c->policy->fix) count_age(c, h, g->data, tau);
     const struct arrival read = {w, (uint32_t)h->version, 0, h->step * c->rule.workers + w};
     if (c->o.record && consistency_reads_vary(c->rule)) arrivals_note(c->o.record, k->key, &read);
-    slot_hold(c, s, w, g);
+    gradient_hold(c, &s->held[w], g);
     return 0;
 }
 
@@ -190,34 +190,31 @@ static int check_reads(struct server_core *c, const struct server_key *k) {
     return 0;
 }
 
-// The gradients to add next, as a sum's arguments.
-static struct sum_args next_gradients(struct server_core *c, const struct server_key *k,
-                                      const struct slot *s) {
+struct sum_args next_gradients(struct server_core *c, const struct server_key *k,
+                               const struct gradient *held) {
+    int first = slot_of(c, k, k->step)->next_worker;
     struct sum_args a = {.acc = k->buf.acc,
+                         .grads = c->grads,
                          .n = k->n,
                          .dtype = c->dtype,
-                         .first = s->next_worker == 0,
+                         .first = first == 0,
                          .code = c->code,
                          .group = c->group,
-                         .first_worker = s->next_worker,
+                         .first_worker = first,
                          .group_acc = k->buf.part_acc};
-    for (int most = c->rule.workers - s->next_worker; a.count < most; a.count++) {
-        const struct gradient *g = &s->held[s->next_worker + a.count];
-        if (!g->data) break;
-        c->grads[a.count] = g->data;
-    }
-    a.grads = c->grads;
+    for (int w = first; w < c->rule.workers && held[w].data; w++) c->grads[a.count++] = held[w].data;
     return a;
 }
 
-// `count` more gradients are in the sum: acknowledges them. If a worker's pull is open, the answer acknowledges too.
-static void release_added(struct server_core *c, struct server_key *k, struct slot *s, int count) {
+// If a worker's pull is open, the answer to it acknowledges too.
+void release_added(struct server_core *c, struct server_key *k, struct gradient *held, int micro, int count) {
+    struct slot *s = slot_of(c, k, k->step);
     for (int end = s->next_worker + count; s->next_worker < end; s->next_worker++) {
         int w = s->next_worker;
-        bool told = !s->held[w].frame && k->pulls[w].pending;
-        slot_release(c, s, w);
+        bool told = !held[w].frame && k->pulls[w].pending && !c->policy->pulls_apart;
+        gradient_release(c, &held[w]);
         if (w > 0) s->ready_ns[w] = ps_later(s->ready_ns[w], s->ready_ns[w - 1]);
-        if (!told) acknowledge(c, k, w, k->step, false);
+        if (!told) acknowledge_micro(c, k, w, k->step, micro, false);
     }
 }
 
@@ -227,17 +224,17 @@ static void release_added(struct server_core *c, struct server_key *k, struct sl
 static int add_next(struct server_core *c, struct server_key *k) {
     struct slot *s = slot_of(c, k, k->step);
     if (s->complete || !s->contributed) return 0;
-    struct sum_args sum = next_gradients(c, k, s);
+    struct sum_args sum = next_gradients(c, k, s->held);
     if (consistency_completes(c->rule, s->next_worker + sum.count)) {
         bool at_once;
         if (add_up(c, k, &sum, &at_once) != 0) return -1;
-        release_added(c, k, s, sum.count);
+        release_added(c, k, s->held, 0, sum.count);
         return close_slot(c, k, at_once);
     }
     if (sum.count > 0 && c->attached < c->rule.workers) {
         work_on(c, SERVER_SUM, span_for(k->step, k->key, s->next_worker, sum.count));
         sum_add(&sum);
-        release_added(c, k, s, sum.count);
+        release_added(c, k, s->held, 0, sum.count);
     }
     return 0;
 }
@@ -280,6 +277,11 @@ size_t in_order_textbook(const struct config *c) {
 static double in_order_waiting(const struct config *c, double gradients, double weights) {
     (void)weights;
     return c->medium == MEDIUM_SHM ? 0 : (c->workers - !consistency_of(c).lead) * gradients;
+}
+
+double whole_step_waiting(const struct config *c, double gradients, double weights) {
+    (void)weights;
+    return c->medium == MEDIUM_SHM ? 0 : c->workers * gradients;
 }
 
 static bool in_order_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {

@@ -139,7 +139,7 @@ static int replayed_admit(struct server_core *c, struct server_key *k, const str
     free(r->copy);
     r->copy = NULL;
     r->push = held_push_of(h);
-    slot_hold(c, k->slots, h->rank, g);
+    gradient_hold(c, &k->slots->held[h->rank], g);
     update_held_peak(c);
     k->pushed[h->rank] = h->step + 1;
     k->staleness[h->rank] = age_for_worker(c, h->flags, (uint64_t)age_of(c, a->staleness));

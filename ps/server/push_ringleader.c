@@ -174,7 +174,7 @@ static int take(struct server_core *c, struct server_key *k, int w) {
         k->skew--;
         if (!x->updated && is_full(r)) rc = update(c, k, w, h.lr);
     }
-    slot_release(c, k->slots, w);
+    gradient_release(c, &k->slots->held[w]);
     if (rc != 0) return -1;
     c->totals.duplicates += known;
     if (!known) {
@@ -209,7 +209,7 @@ static int table_admit(struct server_core *c, struct server_key *k, const struct
     struct table_key *r = k->own;
     int w = h->rank;
     r->w[w].push = held_push_of(h);
-    slot_hold(c, k->slots, w, g);
+    gradient_hold(c, &k->slots->held[w], g);
     update_held_peak(c);
     k->pushed[w] = h->step + 1;
     if (g->frame) acknowledge(c, k, w, h->step, false);  // its age follows with the weights
@@ -296,11 +296,6 @@ static size_t table_textbook(const struct config *c) {
     return (size_t)c->workers * (sizeof(float) + dtype_size(c->dtype)) + sizeof(float);
 }
 
-static double table_waiting(const struct config *c, double gradients, double weights) {
-    (void)weights;
-    return c->medium == MEDIUM_SHM ? 0 : c->workers * gradients;
-}
-
 static bool table_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {
     (void)c, (void)replays;
     return rule->row->ordered;
@@ -310,7 +305,7 @@ const struct push_policy push_ringleader = {.fits = table_fits,
                                             .carve = table_carve,
                                             .textbook = table_textbook,
                                             .key_bytes = table_bytes,
-                                            .waiting = table_waiting,
+                                            .waiting = whole_step_waiting,
                                             .takes_frames = true,
                                             .copies = true,
                                             .unfit = on_arrival_unfit,

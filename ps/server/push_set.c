@@ -108,7 +108,7 @@ static int add_set(struct server_core *c, struct server_key *k, uint64_t set) {
     for (int w = 0; w < c->rule.workers; w++) {
         bool counts = (set & elastic_bit(w)) != 0, told = s->held[w].frame || k->pulls[w].pending;
         if (counts) ready_ns = s->ready_ns[w] = ps_later(s->ready_ns[w], ready_ns);
-        slot_release(c, s, w);
+        gradient_release(c, &s->held[w]);
         if (counts && !told) acknowledge(c, k, w, k->step, false);
     }
     s->needed_ns = ready_ns;
@@ -156,12 +156,6 @@ static void set_replace_worker(struct server_core *c, int worker) {
     }
 }
 
-// Frames are held until the set is fixed, whatever the credits.
-static double set_waiting(const struct config *c, double gradients, double weights) {
-    (void)weights;
-    return c->medium == MEDIUM_SHM ? 0 : c->workers * gradients;
-}
-
 // Runs in steps that the policies before it in the list do not fit.
 static bool set_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {
     (void)c, (void)replays;
@@ -169,7 +163,7 @@ static bool set_fits(const struct config *c, const struct consistency_rule *rule
 }
 
 const struct push_policy push_set = {.fits = set_fits,
-                                     .waiting = set_waiting,
+                                     .waiting = whole_step_waiting,
                                      .takes_frames = true,
                                      .copies = true,
                                      .unfit = set_unfit,

@@ -26,7 +26,7 @@
 
 struct micro_key {
     int count, workers;      // M, micro-batches of a step; N
-    int at, next_worker;     // the micro-batch being summed, and the worker whose gradient is next
+    int at;                  // the micro-batch being summed; the slot has the worker whose gradient is next
     int *next;               // (N) the micro-batch that the worker pushes next
     struct gradient *early;  // (M - 1, N) not in a sum yet; the slot holds those of the last micro-batch
 };
@@ -54,10 +54,10 @@ static void units_close(struct server_key *k) {
     free(m);
 }
 
-// Where worker w's gradient of the micro-batch is held.
-static struct gradient *place_of(const struct server_core *c, const struct server_key *k, int micro, int w) {
+// (N) Where gradients of the micro-batch are held.
+static struct gradient *held_of(const struct server_core *c, const struct server_key *k, int micro) {
     const struct micro_key *m = k->own;
-    return micro + 1 == m->count ? &slot_of(c, k, k->step)->held[w] : &m->early[micro * m->workers + w];
+    return micro + 1 == m->count ? slot_of(c, k, k->step)->held : &m->early[micro * m->workers];
 }
 
 static const char *units_unfit(const struct server_core *c, const struct server_key *k,
@@ -65,46 +65,6 @@ static const char *units_unfit(const struct server_core *c, const struct server_
     if (h->batch != ((const struct micro_key *)k->own)->next[h->rank])
         return "another micro-batch of the step comes next: give all roles the same gradient_accumulation_steps";
     return in_order_unfit(c, k, h);
-}
-
-static void answer(struct server_core *c, const struct server_key *k, int w, int micro, bool held) {
-    struct wire_header r = {.kind = WIRE_PUSH_ACK,
-                            .key = k->key,
-                            .step = k->step,
-                            .batch = micro,
-                            .staleness = k->staleness[w],
-                            .peers_ready_ns = held ? 0 : slot_of(c, k, k->step)->ready_ns[w],
-                            .flags = held ? WIRE_HELD : 0};
-    work_on(c, SERVER_REPLY, of_push(k, w, -1));
-    port_tell(&c->o.port, w, &r);
-}
-
-// The gradients to add next, as a sum's arguments.
-static struct sum_args next_gradients(struct server_core *c, const struct server_key *k) {
-    const struct micro_key *m = k->own;
-    struct sum_args a = {.acc = m->count > 1 ? k->buf.part_acc : k->buf.acc,
-                         .grads = c->grads,
-                         .n = k->n,
-                         .dtype = c->dtype,
-                         .first = m->next_worker == 0};
-    for (int w = m->next_worker; w < c->rule.workers; w++) {
-        const struct gradient *g = place_of(c, k, m->at, w);
-        if (!g->data) break;
-        c->grads[a.count++] = g->data;
-    }
-    return a;
-}
-
-// `count` more gradients are in the sum.
-static void release_added(struct server_core *c, struct server_key *k, int count) {
-    struct micro_key *m = k->own;
-    int64_t *ready_ns = slot_of(c, k, k->step)->ready_ns;
-    for (int end = m->next_worker + count; m->next_worker < end; m->next_worker++) {
-        int w = m->next_worker;
-        gradient_release(c, place_of(c, k, m->at, w));
-        if (w > 0 && ready_ns[w - 1] > ready_ns[w]) ready_ns[w] = ready_ns[w - 1];
-        answer(c, k, w, m->at, false);
-    }
 }
 
 // All gradients of the step are here: `sum` has those of the last micro-batch that are not added yet.
@@ -119,22 +79,26 @@ static int end_step(struct server_core *c, struct server_key *k, struct sum_args
             (struct sum_args){.acc = k->buf.acc, .grads = c->grads, .count = 1, .n = k->n, .dtype = c->dtype};
     }
     if (add_up(c, k, sum, &at_once) != 0) return -1;
-    release_added(c, k, count);
-    m->at = m->next_worker = 0;
+    release_added(c, k, held_of(c, k, m->at), m->at, count);
+    m->at = 0;
     return close_slot(c, k, at_once);
 }
 
 static int units_advance(struct server_core *c, struct server_key *k) {
     struct micro_key *m = k->own;
-    while (!slot_of(c, k, k->step)->complete) {
-        struct sum_args sum = next_gradients(c, k);
+    struct slot *s = slot_of(c, k, k->step);
+    while (!s->complete) {
+        struct gradient *held = held_of(c, k, m->at);
+        struct sum_args sum = next_gradients(c, k, held);
+        if (m->count > 1) sum.acc = k->buf.part_acc;
         int count = sum.count;
+        bool whole = s->next_worker + count == c->rule.workers;
         if (!count) return 0;
-        if (m->next_worker + count == c->rule.workers && m->at + 1 == m->count) return end_step(c, k, &sum);
-        work_on(c, SERVER_SUM, span_for(k->step, k->key, m->next_worker, count));
-        if (m->next_worker + count < c->rule.workers) {
+        if (whole && m->at + 1 == m->count) return end_step(c, k, &sum);
+        work_on(c, SERVER_SUM, span_for(k->step, k->key, s->next_worker, count));
+        if (!whole) {
             sum_add(&sum);
-            release_added(c, k, count);
+            release_added(c, k, held, m->at, count);
             return 0;
         }
         sum_finish(&sum, 0, k->n, k->buf.part_acc);
@@ -145,9 +109,9 @@ static int units_advance(struct server_core *c, struct server_key *k) {
                                    .n = k->n,
                                    .dtype = c->dtype,
                                    .first = m->at == 0});
-        release_added(c, k, count);
+        release_added(c, k, held, m->at, count);
         m->at++;
-        m->next_worker = 0;
+        s->next_worker = 0;
     }
     return commit_key(c, k);
 }
@@ -158,7 +122,7 @@ static int units_admit(struct server_core *c, struct server_key *k, const struct
                        const struct gradient *g) {
     struct micro_key *m = k->own;
     int w = h->rank, micro = (int)h->batch;
-    struct gradient *place = place_of(c, k, micro, w);
+    struct gradient *place = &held_of(c, k, micro)[w];
     if (micro + 1 == m->count) {
         if (slot_add_push(c, k, h, g) != 0) return -1;
     } else {
@@ -176,7 +140,7 @@ static int units_admit(struct server_core *c, struct server_key *k, const struct
         c->totals.held_bytes += place->bytes;
     }
     update_held_peak(c);
-    answer(c, k, w, micro, true);
+    acknowledge_micro(c, k, w, k->step, micro, true);
     return 0;
 }
 

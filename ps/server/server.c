@@ -453,13 +453,13 @@ static int server_run(struct server *s) {
     if (near && job_token_make(s->token) != 0) return -1;
     size_t heard = largest_heard(s->c, s->map);
     struct net_options no = {.wire = &s->wire,
-                             .max_payload_bytes = (size_t)s->c->ps.partition_bytes * 4 + 65536,
-                             .max_heard_bytes = heard,
-                             .io_threads = ps_io_threads(s->c, s->map->threads, s->c->workers),
-                             .queue_messages = 4 * s->map->count + 1024,
+                             .fabric.max_payload_bytes = (size_t)s->c->ps.partition_bytes * 4 + 65536,
+                             .fabric.max_heard_bytes = heard,
+                             .fabric.io_threads = ps_io_threads(s->c, s->map->threads, s->c->workers),
+                             .fabric.queue_messages = 4 * s->map->count + 1024,
                              .faults = fault_plan_of(s->c, PS_SERVER, s->o->rank),
-                             .key = s->o->key,
-                             .token = s->token,
+                             .fabric.key = s->o->key,
+                             .fabric.token = s->token,
                              .beside = {PS_WORKER, s->o->rank, ps_beside(s->c)}};
     if (descriptors_claim(descriptors_of_server(s->c, s->map->threads), descriptors_spare(heard)) != 0)
         return -1;

@@ -7,7 +7,6 @@
 #include "ps/job/batches.h"
 #include "ps/net/medium.h"
 #include "ps/record/staleness_log.h"
-#include "ps/server/policy_list.h"
 #include "ps/server/server_state.h"
 #include "shared/core/error.h"
 
@@ -152,7 +151,7 @@ static void replace_worker(struct server_core *c, int worker) {
         for (struct slot *s = k->slots; s < k->slots + c->slots; s++) {
             bool counted = s->held[worker].data && s->contributed;
             if (counted && --s->contributed == 0) c->open--;
-            slot_release(c, s, worker);
+            gradient_release(c, &s->held[worker]);
         }
     }
     if (c->policy->replace_worker) c->policy->replace_worker(c, worker);

@@ -1,4 +1,4 @@
-// Options of a shard's core, and its counts (ps/server/server_core.h).
+// Options of a shard's core, its counts, and how its thread's time is divided (ps/server/server_core.h).
 #ifndef STARRING_PS_SERVER_SERVER_OPTIONS_H
 #define STARRING_PS_SERVER_SERVER_OPTIONS_H
 
@@ -23,6 +23,24 @@ struct keep_port {
     void *ctx;
     void (*keep)(void *ctx, const struct kept_key *k);  // NULL: nothing is ever kept
 };
+
+// How a shard thread's time is divided. The thread is at
+//
+//     receive   taking messages off the sockets      update   the optimizer; new weights in the key's buffer
+//     sum       adding, rounding, squares            reply    answers: acknowledgements, weights, sums
+//     idle: hold, while there are gradients of a step that waits for more of them or for the scheduler's decision;
+//     wait, while there are none
+enum server_part {
+    SERVER_RECEIVE,
+    SERVER_SUM,
+    SERVER_HOLD,
+    SERVER_WAIT,
+    SERVER_UPDATE,
+    SERVER_REPLY,
+    SERVER_PARTS
+};
+
+#define SERVER_PICTURED 3  // last steps of the run in a server's timeline
 
 struct server_core_options {
     const struct config *config;

@@ -15,17 +15,11 @@ void gradient_hold(struct server_core *c, struct gradient *place, const struct g
     *place = *g;
     if (g->frame) c->totals.held_bytes += g->bytes;
 }
-void slot_hold(struct server_core *c, struct slot *s, int worker, const struct gradient *g) {
-    gradient_hold(c, &s->held[worker], g);
-}
 
 void gradient_release(struct server_core *c, struct gradient *g) {
     if (g->frame) c->totals.held_bytes -= g->bytes;
     ps_frame_release(g->frame);
     *g = (struct gradient){0};
-}
-void slot_release(struct server_core *c, struct slot *s, int worker) {
-    gradient_release(c, &s->held[worker]);
 }
 
 void update_held_peak(struct server_core *c) {
@@ -124,11 +118,13 @@ void checkpoint_key(struct server_core *c, struct server_key *k, int64_t step, b
 }
 
 // ---------------------------------------------------------------- answers
-void acknowledge(struct server_core *c, const struct server_key *k, int worker, int64_t step, bool held) {
+void acknowledge_micro(struct server_core *c, const struct server_key *k, int worker, int64_t step, int micro,
+                       bool held) {
     int64_t age = k->staleness[worker];
     struct wire_header r = {.kind = WIRE_PUSH_ACK,
                             .key = k->key,
                             .step = step,
+                            .batch = micro,
                             .staleness = age < 0 ? 0 : age,
                             .peers_ready_ns = held ? 0 : slot_of(c, k, step)->ready_ns[worker],
                             .flags = (held ? WIRE_HELD : 0) | (age < 0 ? (uint32_t)WIRE_UNUSED : 0)};

@@ -6,7 +6,6 @@
 #include "ps/server/key_pass.h"
 #include "ps/server/push_policy.h"
 #include "ps/server/server_options.h"
-#include "ps/server/server_time.h"
 
 // A worker's gradient: in a frame, or in its segment, which the worker leaves unchanged until it is acknowledged.
 struct gradient {
@@ -156,13 +155,16 @@ static inline struct server_round *round_of(const struct server_core *c, int64_t
 static inline int old_of(const struct server_core *c, int64_t t) { return (int)(t % c->rule.lead); }
 
 // ---------------------------------------------------------------- what all policies do with a key (server_state.c)
-// Acknowledges the worker's push of `step`; held: it has arrived and is not added yet.
-void acknowledge(struct server_core *c, const struct server_key *k, int worker, int64_t step, bool held);
-// Stores a gradient, and releases it; the same in a slot. update_held_peak: gradients held now count for the peak.
+// Acknowledges the worker's push of `step`, or of one of its micro-batches; held: it has arrived and is not added yet.
+void acknowledge_micro(struct server_core *c, const struct server_key *k, int worker, int64_t step, int micro,
+                       bool held);
+static inline void acknowledge(struct server_core *c, const struct server_key *k, int worker, int64_t step,
+                               bool held) {
+    acknowledge_micro(c, k, worker, step, 0, held);
+}
+// Stores a gradient, and releases it. update_held_peak: gradients held now count for the peak.
 void gradient_hold(struct server_core *c, struct gradient *place, const struct gradient *g);
 void gradient_release(struct server_core *c, struct gradient *place);
-void slot_hold(struct server_core *c, struct slot *s, int worker, const struct gradient *g);
-void slot_release(struct server_core *c, struct slot *s, int worker);
 void update_held_peak(struct server_core *c);
 // Answers the pulls that can be answered. Call it after each update, and after each push that changes what its worker
 // may read.
@@ -213,6 +215,12 @@ int slot_add_push(struct server_core *c, struct server_key *k, const struct wire
                   const struct gradient *g);
 // A gradient is used in an update: counts its age, in updates, and logs it.
 void count_age(struct server_core *c, const struct wire_header *h, const void *grad, uint64_t tau);
+// The gradients that are added next to the open step's sum, or to the sum of its micro-batch: those of `held` (N) from the
+// slot's next worker on that are here.
+struct sum_args next_gradients(struct server_core *c, const struct server_key *k,
+                               const struct gradient *held);
+// `count` of these are in the sum: releases and acknowledges them.
+void release_added(struct server_core *c, struct server_key *k, struct gradient *held, int micro, int count);
 // All counting gradients of the key's open step are here: adds them, and the key to the shard's sum. If nothing has to
 // be decided or waited for, and no worker waits for an acknowledgement (*at_once), the same pass makes the update. The
 // caller then releases the gradients and calls close_slot, which commits if possible. Returns 0, or -1 with an error.
@@ -225,6 +233,8 @@ const char *in_order_unfit(const struct server_core *c, const struct server_key 
                            const struct wire_header *h);
 void in_order_carve(struct arena *a, const struct config *c, int64_t n, struct server_buffers *out);
 size_t in_order_textbook(const struct config *c);
+// Frames of a whole step of all workers are held, whatever the credits. With shared memory none are.
+double whole_step_waiting(const struct config *c, double gradients, double weights);
 bool in_order_may_read(const struct server_core *c, const struct server_key *k, int worker);
 // Takes a DECISION. Returns 0, or -1 with an error.
 int round_decided(struct server_core *c, const struct wire_header *h);

@@ -16,7 +16,6 @@
 #include "ps/server/keeper.h"
 #include "ps/server/server_core.h"
 #include "ps/server/server_memory.h"
-#include "ps/server/server_time.h"
 #include "shared/core/segment.h"
 #include "shared/time/poll_clock.h"
 

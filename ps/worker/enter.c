@@ -162,11 +162,11 @@ static int connect_to(struct entry *e, const char *scheduler) {
     const struct shard_map *map = e->o.map;
     const struct net_peer to = {.address = scheduler};
     struct net_options no = {.wire = e->o.wire,
-                             .max_payload_bytes = (size_t)c->ps.partition_bytes + (1 << 20),
-                             .io_threads = ps_io_threads(e->o.sharing->c, map->shards, map->servers),
-                             .queue_messages = 4 * map->count + 1024,
+                             .fabric.max_payload_bytes = (size_t)c->ps.partition_bytes + (1 << 20),
+                             .fabric.io_threads = ps_io_threads(e->o.sharing->c, map->shards, map->servers),
+                             .fabric.queue_messages = 4 * map->count + 1024,
                              .faults = fault_plan_of(c, PS_WORKER, role->rank),
-                             .key = role->key,
+                             .fabric.key = role->key,
                              .beside = {PS_SHARD, role->rank, ps_beside(c) ? map->threads : 0}};
     e->net = net_create(&no);
     if (!e->net || !(e->lines.scheduler = net_dealer(e->net, &to))) return -1;

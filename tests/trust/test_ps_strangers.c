@@ -74,8 +74,11 @@ struct door {
 
 static void door_open(struct door *d, const struct job_key *key, const char *token) {
     memset(d, 0, sizeof *d);
-    d->net = net_create(&(struct net_options){
-        .wire = &d->wire, .max_payload_bytes = 1 << 20, .queue_messages = 1000, .key = key, .token = token});
+    d->net = net_create(&(struct net_options){.wire = &d->wire,
+                                              .fabric.max_payload_bytes = 1 << 20,
+                                              .fabric.queue_messages = 1000,
+                                              .fabric.key = key,
+                                              .fabric.token = token});
     d->socket = net_router(d->net, "tcp://127.0.0.1:*", d->address);
     assert_non_null(d->socket);
 }
@@ -157,7 +160,8 @@ static bool is_heard(struct door *d, const struct job_key *who, const struct net
                      double seconds) {
     struct wire_count wire = {0};
     struct net_message m;
-    struct net *n = net_create(&(struct net_options){.wire = &wire, .queue_messages = 10, .key = who});
+    struct net *n =
+        net_create(&(struct net_options){.wire = &wire, .fabric.queue_messages = 10, .fabric.key = who});
     struct net_socket *s = net_dealer(n, to);
     struct ps_message say = {
         .header = {.kind = WIRE_JOIN, .role = role, .rank = 0, .job = 7, .incarnation = 9}};
@@ -318,11 +322,11 @@ static void test_frames_before_a_handshake(void **state) {
     struct net_message m;
     int fd[FRAMES_AT_ONCE];
     d.net = net_create(&(struct net_options){.wire = &d.wire,
-                                             .max_payload_bytes = 4 << 20,
-                                             .max_heard_bytes = 1 << 16,
-                                             .queue_messages = 1000,
-                                             .key = key_of_test(),
-                                             .token = "a token"});
+                                             .fabric.max_payload_bytes = 4 << 20,
+                                             .fabric.max_heard_bytes = 1 << 16,
+                                             .fabric.queue_messages = 1000,
+                                             .fabric.key = key_of_test(),
+                                             .fabric.token = "a token"});
     d.socket = net_router(d.net, "tcp://127.0.0.1:*", d.address);
     assert_non_null(d.socket);
     memset(frame + 9, 0xa5, sizeof frame - 9);
@@ -377,8 +381,8 @@ static void test_port_of_a_dead_server(void **state) {
     struct net_message m;
     struct door d;
     door_open(&d, key_of_test(), "the right token");
-    struct net *n =
-        net_create(&(struct net_options){.wire = &wire, .queue_messages = 10, .key = key_of_test()});
+    struct net *n = net_create(
+        &(struct net_options){.wire = &wire, .fabric.queue_messages = 10, .fabric.key = key_of_test()});
     char address[NET_ADDRESS_MAX];
     memcpy(address, d.address, sizeof address);
     const struct net_peer to = {address, "the right token"};
@@ -394,8 +398,8 @@ static void test_port_of_a_dead_server(void **state) {
     struct net_poll_item item = {.socket = s};
     assert_int_equal(net_poll(&item, 1, 60000), 0);
     assert_int_equal(net_recv(s, &m), 1);
-    struct net *n2 =
-        net_create(&(struct net_options){.wire = &wire, .queue_messages = 10, .key = key_of_test()});
+    struct net *n2 = net_create(
+        &(struct net_options){.wire = &wire, .fabric.queue_messages = 10, .fabric.key = key_of_test()});
     struct net_socket *unheard = net_dealer(n2, &to);
     assert_non_null(unheard);
     assert_true(net_send(unheard, NULL, &say, false));

@@ -1,4 +1,4 @@
-#include "ps/server/policy_list.h"
+#include "ps/server/push_policy.h"
 
 #include <assert.h>
 

@@ -290,7 +290,8 @@ static bool make_room(struct worker_core *c, int64_t step) {
     if (c->room == room) return true;
     struct worker_report *old = c->reports;
     c->reports = xcalloc((unsigned long)c->room, sizeof *c->reports);
-    for (int64_t i = first > 0 ? first : 0; i < first + room; i++) *report_of(c, i) = old[i % room];
+    for (const struct worker_report *r = old; r < old + room; r++)
+        if (r->reported || r->closed) *report_of(c, r->out.step) = *r;
     free(old);
     return true;
 }

@@ -1,5 +1,5 @@
 // A push policy: how the pushes of a key become updates, and all that follows from it. A job uses one policy, chosen
-// once (push_policy_of). A policy is one file, push_*.c, with a const table of this type. The table says what a shard
+// once (policy_list.h). A policy is one file, push_*.c, with a const table of this type. The table says what a shard
 // does with a push, how much memory the policy takes of each key, and what waits at a server until it is used.
 #ifndef STARRING_PS_SERVER_PUSH_POLICY_H
 #define STARRING_PS_SERVER_PUSH_POLICY_H
@@ -8,9 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ps/job/consistency.h"
-
 struct arena;
+struct config;
+struct consistency_rule;
 struct gradient;
 struct ps_message;
 struct server_buffers;
@@ -86,14 +86,5 @@ struct push_policy {
 
 #define PUSH_POLICY_TABLE(name) extern const struct push_policy name;
 PUSH_POLICIES(PUSH_POLICY_TABLE)
-
-// The policy of a job.
-const struct push_policy *push_policy_of(const struct config *c, const struct consistency_rule *rule,
-                                         bool replays);
-// The same, from the configuration only.
-static inline const struct push_policy *push_policy_configured(const struct config *c) {
-    const struct consistency_rule rule = consistency_of(c);
-    return push_policy_of(c, &rule, c->ps.replay_arrivals != NULL);
-}
 
 #endif

@@ -1,4 +1,4 @@
-#include "ps/server/push_policy.h"
+#include "ps/server/policy_list.h"
 
 #include <assert.h>
 

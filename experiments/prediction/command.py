@@ -7,6 +7,7 @@ import argparse
 import itertools
 import json
 import math
+import re
 import sys
 
 import cli
@@ -23,9 +24,9 @@ PASSED = (("--model", "M", "as of `starring train`: a preset, a config.json, a d
 
 # The page of --html chooses among these, beside what is repeated or has commas for rows as well: (option, without it, what it lists).
 LISTS = (("--models", "gpt2-124m,gpt2-1558m", "as --model"), ("--machines", "dgx-h100:1", "as --machine, or with :D for D devices a node"),
-         ("--networks", "25gbe,100gbe,ib400,ib400-fat-tree-4:1", "also own (the machine's), ib200, ib400-fat-tree-1:1"),
-         ("--stragglers", "none,one-2x", "also exponential"))
-EACH = "N"   # servers: as many as workers
+         ("--networks", "25gbe,ib400", "also own (the machine's), 100gbe, ib200, ib400-fat-tree-1:1, ib400-fat-tree-4:1"),
+         ("--stragglers", "none,one-2x,lognormal", "also one-lognormal, exponential"))
+OF_WORKERS = re.compile("N(?:/([1-9][0-9]*))?")   # servers: as many as workers, or one for so many of them
 
 
 def count(words):
@@ -35,9 +36,9 @@ def count(words):
     return int(words)
 
 
-def counts(words, letters=()):
-    """A type of argparse: a number, or a list of them with commas, a row each; a letter stands for itself."""
-    found = [word if word in letters else count(word) for word in words.split(",")]
+def counts(words, also=None):
+    """A type of argparse: a number, or a list of them with commas, a row each; words that `also` matches stand for themselves."""
+    found = [word if also and also.fullmatch(word) else count(word) for word in words.split(",")]
     return found[0] if len(found) == 1 else found
 
 
@@ -53,7 +54,13 @@ def effort(words):
 
 
 def servers(words):
-    return counts(words, (EACH,))
+    return counts(words, OF_WORKERS)
+
+
+def servers_of(asked, workers):
+    """How many servers these are: a number, N, or N/4, which is at least one."""
+    share = OF_WORKERS.fullmatch(str(asked))
+    return max(1, workers // int(share[1] or 1)) if share else int(asked)
 
 
 def each(value):
@@ -64,7 +71,7 @@ def parser(about):
     ap = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     ap.add_argument("--topology", metavar="T", action="append", help="zero:0-3, gossip, local, ps:sync ..; repeat it for a row each")
     ap.add_argument("--workers", metavar="N[,N..]", type=counts, default=2, help="ranks that compute (default %(default)s); several: rows for each")
-    ap.add_argument("--servers", metavar="S[,S..]", type=servers, help="a star's servers; several: rows for each; N: as many as workers")
+    ap.add_argument("--servers", metavar="S[,S..]", type=servers, help="a star's servers; several: rows for each; N: as many as workers; N/4: one for four")
     for flag, metavar, words in PASSED:
         ap.add_argument(flag, metavar=metavar, help=words)
     ap.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="any configuration key of the program; repeatable")
@@ -87,7 +94,7 @@ def parser(about):
     ap.add_argument("--published", action="store_true", help="predict what others have published of their machines, and print it beside")
     ap.add_argument("--again", action="store_true", help="with --judge: measure nothing, predict FILE's runs again")
     page = ap.add_argument_group("the page", "One offline file that chooses among the predictions of all combinations of these, and of the rows' options above; "
-                                 "with one of those left out, of a few common values. --steps is 10 and --effort 0.05 unless given.")
+                                 "with one of those left out, of a few common values. --steps is 12 and --effort 0.05 unless given.")
     page.add_argument("--html", metavar="FILE", help="write the page")
     for flag, default, words in LISTS:
         page.add_argument(flag, metavar="A,B", help=f"{words} (default {default})")
@@ -179,8 +186,8 @@ def rows(options):
     out = []
     bandwidths = options.bandwidth.split(",") if options.bandwidth else [None]
     for bandwidth, workers, topology in itertools.product(bandwidths, each(options.workers), options.topology or ["zero:1"]):
-        for count_of in each(options.servers) if topology.startswith("ps:") else [None]:
-            changes = {"bandwidth": bandwidth, "workers": workers, "servers": workers if count_of == EACH else count_of}
+        for asked in each(options.servers) if topology.startswith("ps:") else [None]:
+            changes = {"bandwidth": bandwidth, "workers": workers, "servers": asked and servers_of(asked, workers)}
             out.append((argparse.Namespace(**{**vars(options), **changes}), topology))
     return out
 

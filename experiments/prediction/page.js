@@ -238,13 +238,21 @@ function scaleDrawing(every, of, show) {
   for (const value of marks) out.push(svg("line", {class: "grid", x1: left, x2: right, y1: y(value), y2: y(value)}), text("tick", left - 8, y(value) + 4, show(value), "end"));
   axes.workers.forEach(({name}, i) => out.push(text(i === chosen.workers ? "tick ta" : "tick", x(i), base + 18, name, "middle")));
   out.push(text("axis", (left + right) / 2, base + 38, "workers N", "middle"));
-  const labels = [];
+  const labels = [], runs = {};
   for (const {name, all, side} of every) {
-    const run = all.map((p, i) => fits(p) ? [x(i), y(of(p)), p] : null);
+    const run = runs[side] = all.map((p, i) => fits(p) ? [x(i), y(of(p)), p] : null);
     out.push(svg("path", {class: "l" + side, d: run.map((at, i) => at ? `${i && run[i - 1] ? "L" : "M"}${at[0].toFixed(1)} ${at[1].toFixed(1)}` : "").join("")}, svg("title", {}, name)));
     for (const at of run) if (at) out.push(svg("circle", {class: "p" + side, cx: at[0], cy: at[1], r: side === "o" ? 2 : 4, value: of(at[2])}, svg("title", {}, `${name}: ${show(of(at[2]))}`)));
     const last = run.filter(Boolean).pop();
     if (last) labels.push([last[1], name, side]);
+  }
+  // A ring where the two chosen lines cross, as they are drawn: between these two N the other topology begins to be faster.
+  const [one, other] = ["a", "b"].map((side) => runs[side] || []), label = (i) => `between N = ${axes.workers[i - 1].name} and N = ${axes.workers[i].name}`;
+  for (let i = 1; i < axes.workers.length; i++) if (one[i - 1] && one[i] && other[i - 1] && other[i]) {
+    const [before, after] = [i - 1, i].map((k) => one[k][1] - other[k][1]);
+    if (before * after >= 0) continue;
+    const at = before / (before - after), cx = one[i - 1][0] + at * gap, cy = one[i - 1][1] + at * (one[i][1] - one[i - 1][1]);
+    out.push(svg("circle", {class: "cross", cx, cy, r: 9}, svg("title", {}, `The lines cross ${label(i)}`)), text("tick crosst", cx, cy > top + 34 ? cy - 15 : cy + 24, "cross", "middle"));
   }
   labels.sort((one, other) => one[0] - other[0]);
   spread(labels.map(([at]) => at), 13, base).forEach((at, i) => out.push(text(`tick t${labels[i][2]}`, right + 6, at + 4, labels[i][1])));

@@ -51,14 +51,17 @@ NETWORKS = [
     Choice("ib400-fat-tree-1:1", "InfiniBand 400, fat tree 1:1", {"bandwidth": "400gbit", "latency": "20us", "network": "fat_tree:1:1"}),
     Choice("ib400-fat-tree-4:1", "InfiniBand 400, fat tree 4:1", {"bandwidth": "400gbit", "latency": "20us", "network": "fat_tree:4:1"}),
 ]
-STEPS, EFFORT = 10, 0.05   # of each prediction, unless the command line says otherwise
-WORKERS, SERVERS = [2, 4, 8, 16, 32, 64], [1, 8]
+STEPS, EFFORT = 12, 0.05   # of each prediction, unless the command line says otherwise
+WORKERS, SERVERS = [2, 4, 8, 16, 32, 64], [1, "N/4", "N"]
+BATCH = "16"               # of a GPU: its computing is then of the size that a step's transfers are
 TOPOLOGIES = ("ps:sync", "ps:async", "zero:0", "zero:1", "zero:2", "zero:3")
 ONES = {"models": ["model"], "machines": ["machine"], "networks": ["bandwidth", "latency", "network"], "stragglers": ["straggle", "delay"]}
 STRAGGLERS = [
     Choice("none", "none"),
-    Choice("one-2x", "one worker computes twice as long", {"straggle": "0:2"}),
-    Choice("exponential", "all late, 20 ms on average (exponential)", {"delay": "*:exponential:20"}),
+    Choice("one-2x", "one twice as slow", {"straggle": "0:2"}),
+    Choice("lognormal", "lognormal, +20%", {"straggle": "*:lognormal:0.2"}),
+    Choice("one-lognormal", "one lognormal, +100%", {"straggle": "0:lognormal:1"}),
+    Choice("exponential", "exponential, 20 ms", {"delay": "*:exponential:20"}),
 ]
 
 
@@ -106,18 +109,32 @@ class Grid:
             for name in ("model", "machine", "network", "straggler"):
                 options |= choice[name].options
             if is_star(options["topology"]):
-                options["servers"] = options["workers"] if choice["servers"].name == command.EACH else int(choice["servers"].name)
+                options["servers"] = command.servers_of(choice["servers"].name, options["workers"])
             elif numbers[-1]:
                 continue
             out.append((numbers, options))
         return out
 
     def first(self):
-        """{axis: the choice that the page opens with}: a star with its most servers beside a ring, in the middle of the workers."""
-        names = [c.name for c in self.axes["topology"]]
+        """{axis: the choice that the page opens with}: a star beside a ring, with the last stragglers; where some are, one in which the faster of the
+        two is another for many workers than for few."""
+        names, middle = [c.name for c in self.axes["topology"]], len(self.axes["workers"]) // 2
         rings = [i for i, name in enumerate(names) if not is_star(name)]
         ring = names.index("zero:2") if "zero:2" in names else rings[0] if rings else 0
-        return {**dict.fromkeys(AXES, 0), "workers": len(self.axes["workers"]) // 2, "servers": len(self.axes["servers"]) - 1, "beside": ring}
+        opened = {**dict.fromkeys(AXES, 0), "workers": middle, "servers": len(self.axes["servers"]) - 1, "straggler": len(self.axes["straggler"]) - 1, "beside": ring}
+        rates = {point[0]: point[4][4] for point in self.points if len(point) > 2 and point[4]}
+        stars = [i for i, name in enumerate(names) if is_star(name)]
+        for numbers in itertools.product(*(range(len(self.axes[axis])) for axis in ("machine", "model", "network", "servers")), stars):
+            choice = {**opened, **dict(zip(("machine", "model", "network", "servers", "topology"), numbers))}
+            faster = set()
+            for workers in range(len(self.axes["workers"])):
+                star, other = (rates.get(self.key([at[axis] for axis in AXES])) for at in (
+                    {**choice, "workers": workers}, {**choice, "workers": workers, "topology": ring, "servers": 0}))
+                if star and other and abs(star / other - 1) > 0.02:
+                    faster.add(star > other)
+            if len(faster) > 1:
+                return choice
+        return opened
 
     def key(self, numbers):
         key = 0
@@ -216,24 +233,30 @@ def predicted(base, changes):
 
 
 def predict_all(grid, base, jobs):
-    """Predicts every choice, in `jobs` processes."""
+    """Predicts every choice, in `jobs` processes; choices that set the same options (N/4 servers may be one) once."""
     choices, began = grid.choices(), time.monotonic()
+    keys = [json.dumps(changes, sort_keys=True) for _, changes in choices]
+    different = dict(zip(keys, (changes for _, changes in choices)))
     with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("fork"), signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
-        found = pool.map(functools.partial(predicted, base), [changes for _, changes in choices], chunksize=4)
-        for done, ((numbers, _), said) in enumerate(zip(choices, found), 1):
-            grid.add(numbers, said)
-            if done % 200 == 0 or done == len(choices):
-                print(f"{done} of {len(choices)} predictions, {time.monotonic() - began:.0f} s", file=sys.stderr)
+        found = {}
+        for key, said in zip(different, pool.map(functools.partial(predicted, base), different.values(), chunksize=4)):
+            found[key] = said
+            if len(found) % 200 == 0 or len(found) == len(different):
+                print(f"{len(found)} of {len(different)} predictions, {time.monotonic() - began:.0f} s", file=sys.stderr)
+    for (numbers, _), key in zip(choices, keys):
+        grid.add(numbers, found[key])
+    return len(different)
 
 
 def work_of(described, options):
-    """{option: value} of a worker's computing that the command line leaves to the machine: as the model's units were measured; a GPU 1,024 tokens
-    in 16 bits."""
+    """{option: value} of a worker's computing that the command line leaves to the machine: as the model's units were measured; a GPU
+    BATCH sequences of 1,024 tokens in 16 bits."""
     measured = [one for one in described.units or [] if compute.model_of(one["model"]) == compute.model_of(options.model)]
     if measured:
         work = {"dtype": measured[0]["dtype"], "seq": str(int(measured[0]["seq_len"])), "batch": str(int(measured[0]["micro_batch_size"]))}
     else:
-        work = {"dtype": "bf16" if (described.device or {}).get("kind") == "gpu" else "fp32", "seq": "1024"}
+        gpu = (described.device or {}).get("kind") == "gpu"
+        work = {"dtype": "bf16" if gpu else "fp32", "seq": "1024", **({"batch": BATCH} if gpu else {})}
     return {key: value for key, value in work.items() if getattr(options, key) is None}
 
 
@@ -280,13 +303,20 @@ def axes_of(given, machines):
         "straggler": [Choice("given", ", ".join(late.values()), late)] if late else of(STRAGGLERS, "stragglers"),
         "topology": [Choice(t, t) for t in given.topology or TOPOLOGIES],
         "workers": [Choice(str(n), str(n)) for n in command.each(given.workers or WORKERS)],
-        "servers": [Choice(str(s), "N, one for each worker" if s == command.EACH else str(s)) for s in command.each(given.servers or SERVERS)]}
+        "servers": [Choice(str(s), of_workers(str(s))) for s in command.each(given.servers or SERVERS)]}
+
+
+def of_workers(servers):
+    """Words on a number of servers."""
+    share = command.OF_WORKERS.fullmatch(servers)
+    return servers if not share else f"{servers}, one for {share[1]}" if share[1] else f"{servers}, one each"
 
 
 def notes_of(grid, machines, base):
     """[(name, words)]"""
     simulated = f"up to {base.steps} steps of each, drawn from seed {base.seed}, --effort {base.effort:g}, with SimGrid {grid.grid().version}"
     out = [("Made", time.strftime("%Y-%m-%d")), ("Program", version_of(base.program)), ("Simulated", simulated), ("Predictions", f"{len(grid.points):,}")]
+    out += [("Straggler", f"{choice.words}: " + " ".join(f"--{key} {value}" for key, value in choice.options.items())) for choice in grid.axes["straggler"] if choice.options]
     for described in {m.name: m for _, m in machines}.values():
         said = [described.told.get("date"), described.told.get("notes"), *(f"{key}: {words}" for key, words in (described.told.get("sources") or {}).items())]
         out.append((described.name, "; ".join(filter(None, said)) or described.path))
@@ -313,7 +343,7 @@ def run(parser, argv):
         machines = machines_of([given.machine] if given.machine else (given.machines or command.LISTS[1][1]).split(","), given)
         grid = Grid(axes_of(given, machines))
         open(base.html, "a", encoding="utf-8").close()   # what cannot be written is said before minutes of work
-        predict_all(grid, base, len(os.sched_getaffinity(0)))
+        count = predict_all(grid, base, len(os.sched_getaffinity(0)))
         if all(len(point) == 2 for point in grid.points):
             raise CannotPredict(f"none of {len(grid.points)} choices can be predicted: {grid.tables['words'].rows[0]}")
     except (CannotPredict, OSError) as e:
@@ -324,5 +354,5 @@ def run(parser, argv):
     page = html(grid.document(rooms), words, notes_of(grid, machines, base))
     with open(base.html, "w", encoding="utf-8") as f:
         f.write(page)
-    print(f"{base.html}: {len(grid.points):,} predictions, {len(page.encode()) / 1e6:.1f} MB; open it in a browser")
+    print(f"{base.html}: {count:,} predictions of {len(grid.points):,} choices, {len(page.encode()) / 1e6:.1f} MB; open it in a browser")
     return 0

@@ -20,15 +20,15 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 PYTHON = next((p for p in (sys.executable, "/usr/bin/python3") if os.path.exists(p) and
                subprocess.run([p, "-c", "import simgrid, jinja2, pandas"], capture_output=True, check=False).returncode == 0), None)
 MACHINE = "small"   # dgx-a100 with devices that demo's zero:0 does not fit
-AXES = {"model": ["tiny", "demo"], "network": ["100gbe", "ib400-fat-tree-4:1"], "straggler": ["none", "exponential"],
-        "topology": ["ps:sync", "ps:async", "ps:backup:2", "zero:0", "zero:2"], "workers": ["2", "4"], "servers": ["1", "N"]}
+AXES = {"model": ["tiny", "demo"], "network": ["100gbe", "ib400-fat-tree-4:1"], "straggler": ["none", "lognormal"],
+        "topology": ["ps:sync", "ps:async", "ps:backup:2", "zero:0", "zero:2"], "workers": ["2", "4"], "servers": ["1", "N/2", "N"]}
 LISTS = {"model": "--models", "network": "--networks", "straggler": "--stragglers", "workers": "--workers", "servers": "--servers"}
 SHARED = ["--machine", "small.json", "--per-node", "1", "--steps", "6", "--effort", "0.2", "--seq", "512", "--batch", "2"]
 OF_A_CHOICE = {"100gbe": ["--bandwidth", "100gbit", "--latency", "50us"], "ib400-fat-tree-4:1": ["--bandwidth", "400gbit", "--latency", "20us", "--network", "fat_tree:4:1"],
-               "none": [], "exponential": ["--delay", "*:exponential:20"]}
+               "none": [], "lognormal": ["--straggle", "*:lognormal:0.2"]}
 CHOICES = [   # those that are compared with predict.py --json
     {"topology": "ps:sync", "beside": "zero:2", "workers": "4", "servers": "1"},
-    {"topology": "ps:async", "beside": "ps:backup:2", "workers": "4", "servers": "N", "straggler": "exponential"},
+    {"topology": "ps:async", "beside": "ps:backup:2", "workers": "4", "servers": "N/2", "straggler": "lognormal"},
     {"topology": "zero:2", "beside": "zero:0", "workers": "2", "network": "ib400-fat-tree-4:1"},
     {"topology": "zero:0", "beside": "ps:backup:2", "workers": "2", "model": "demo"},   # too large, and refused
 ]
@@ -40,7 +40,7 @@ for (const hash of %s) {
   location.hash = hash;
   fromAddress();
   said.push({figures: [...document.querySelectorAll("[data-of]")].map((e) => [e.getAttribute("data-of"), e.getAttribute("value"), e.textContent]),
-             dots: [...document.querySelectorAll("#scale circle.pa")].map((e) => e.getAttribute("value")),
+             crosses: document.querySelectorAll("#scale circle.cross").length, dots: [...document.querySelectorAll("#scale circle.pa")].map((e) => e.getAttribute("value")),
              a: place("answer-a").textContent, b: place("answer-b").textContent, crossing: place("crossing").textContent, scale: place("scales").textContent});
 }
 leave(said);"""
@@ -125,9 +125,8 @@ class Page(Pages):
     def said(self, choice, *topologies):
         """predict.py --json of these topologies at a choice; those that it refuses are left out."""
         full = {axis: values[0] for axis, values in AXES.items()} | choice
-        workers = full["workers"]
-        words = [*OF_A_CHOICE[full["network"]], *OF_A_CHOICE[full["straggler"]], "--model", full["model"], "--dtype", "bf16", "--workers", workers,
-                 "--servers", workers if full["servers"] == "N" else full["servers"]]
+        words = [*OF_A_CHOICE[full["network"]], *OF_A_CHOICE[full["straggler"]], "--model", full["model"], "--dtype", "bf16", "--workers", full["workers"],
+                 "--servers", full["servers"]]
         asked = [word for topology in topologies for word in ("--topology", topology)]
         return json.loads(self.predict("--json", *asked, *words, *SHARED).stdout)
 
@@ -175,6 +174,48 @@ class Page(Pages):
         else:
             self.assertEqual(said["crossing"], f"They cross: {faster['2']} at N = 2, {faster['4']} at N = 4.")
         self.assertEqual([float(value) for value in said["dots"]], [at[f"a.at.{n}"] for n in AXES["workers"]])
+
+    def test_each_crossing_of_the_two_lines_has_a_mark(self):
+        for servers in AXES["servers"]:
+            said = self.walk({"topology": "ps:sync", "beside": "zero:2", "servers": servers})
+            at = {name: float(value) for name, value, _ in said["figures"] if ".at." in name}
+            ahead = [at[f"a.at.{n}"] < at[f"b.at.{n}"] for n in AXES["workers"]]
+            self.assertEqual(said["crosses"], sum(one != other for one, other in zip(ahead, ahead[1:])), (servers, at))
+        made = self.browse(self.page, """const times = (topology, workers) => points.get(AXES.reduce((key, axis) => key * axes[axis].length +
+  (axis === "servers" && !isStar(topology) ? 0 : choose({topology, workers})[axis]), 0))[4];
+const shown = () => [...document.querySelectorAll("#scale circle.cross")].map((e) => e.textContent);
+const said = [];
+for (const factor of [2, 0.5]) {   // faster with few workers; with both numbers
+  times(chosen.topology, 0)[0] = times(chosen.beside, 0)[0] / 2;
+  times(chosen.topology, 1)[0] = times(chosen.beside, 1)[0] * factor;
+  draw();
+  said.push(shown());
+}
+leave(said);""")
+        self.assertEqual(made, [["The lines cross between N = 2 and N = 4"], []])
+
+    def test_it_opens_with_quantiles_that_differ(self):
+        said = self.browse(self.page, """leave({straggler: axes.straggler[chosen.straggler].name, star: isStar(chosen.topology), ring: !isStar(chosen.beside),
+       quantiles: ["a.median", "a.p5", "a.p95", "a.p99"].map((name) => document.querySelector(`#times [data-of="${name}"]`).value)});""")
+        self.assertEqual((said["straggler"], said["star"], said["ring"], len(set(said["quantiles"]))), ("lognormal", True, True, 4))
+
+    def test_the_default_grid_has_what_a_teacher_asks(self):
+        """Servers from one to as many as workers, no, fixed and drawn stragglers; each choice has options that the program takes."""
+        script = """import json, sys
+sys.path.insert(0, sys.argv[1])
+from prediction import command, page
+given = command.parser("").parse_args([])
+given.workers = None
+grid = page.Grid(page.axes_of(given, page.machines_of(["dgx-h100:1"], given)))
+print(json.dumps([options for _, options in grid.choices()]))"""
+        choices = json.loads(subprocess.run([PYTHON, "-c", script, EXPERIMENTS], capture_output=True, text=True, check=True).stdout)
+        star = [c for c in choices if c["topology"] == "ps:sync"]
+        self.assertEqual({c["servers"] for c in star if c["workers"] == 64}, {1, 16, 64})
+        self.assertEqual({c["servers"] for c in star if c["workers"] == 2}, {1, 2})
+        late = {c.get("straggle") for c in choices}
+        self.assertEqual(late, {None, "0:2", "*:lognormal:0.2"})
+        for words in late - {None}:
+            self.run_it("train", "--topology", "zero:0", "--workers", "2", "--model", "tiny", "--straggle", words, "--dry-run")
 
     def test_what_cannot_be_is_said(self):
         said = self.walk({"topology": "zero:0", "beside": "ps:backup:2", "model": "demo", "workers": "2"})

@@ -389,14 +389,10 @@ char *cli_words(const char *text) {
     static const char name[] = "starring ";
     char program[PROGRAM_WORD], *out = xstrdup("");
     program_word(program);
-    for (const char *at; (at = strstr(text, name)); text = at + sizeof name - 1) {
-        char *more = xasprintf("%s%.*s%s ", out, (int)(at - text), text, program);
-        free(out);
-        out = more;
-    }
-    char *all = xasprintf("%s%s", out, text);
-    free(out);
-    return all;
+    for (const char *at; (at = strstr(text, name)); text = at + sizeof name - 1)
+        text_add(&out, "%.*s%s ", (int)(at - text), text, program);
+    text_add(&out, "%s", text);
+    return out;
 }
 
 void cli_print(FILE *f, const char *text) {

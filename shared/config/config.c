@@ -10,6 +10,7 @@
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
 #include "shared/core/json.h"
+#include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 
 void config_destroy(struct config **c) {
@@ -63,10 +64,8 @@ char *config_reset_section(struct config *c, const char *section) {
         const struct config_key *f = config_key_at(i);
         if (strncmp(f->path, section, n) != 0 || f->path[n] != '.' || key_is_standard(f, &now)) continue;
         char *has = item_text(key_load(f, &now));
-        char *longer = xasprintf("%s%s%s %s", said ? said : "", said ? ", " : "", f->path, has);
+        text_add(&said, "%s%s %s", said ? ", " : "", f->path, has);
         free(has);
-        free(said);
-        said = longer;
         key_reset(f, &now);
     }
     *c = now.c;

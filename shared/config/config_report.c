@@ -7,6 +7,7 @@
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 
 const char *config_file_name(const char *path) {
@@ -126,10 +127,7 @@ static bool same_section(const char *a, const char *b) {
 }
 
 static void append(char **list, const char *separator, const struct note *n, size_t skip) {
-    char *longer = xasprintf("%s%s%s%s%s", *list, separator, n->path + skip, n->value ? " " : "",
-                             n->value ? n->value : "");
-    free(*list);
-    *list = longer;
+    text_add(list, "%s%s%s%s", separator, n->path + skip, n->value ? " " : "", n->value ? n->value : "");
 }
 
 // Returns the keys of the notes that share a line with note `first`, each section once, as in "optimizer.params (lr
@@ -148,18 +146,14 @@ static char *join_keys(const struct reading *r, size_t first) {
             append(&list, list[0] ? ", " : "", &all[i], 0);
             continue;
         }
-        char *open = xasprintf("%s%s%.*s (", list, list[0] ? ", " : "", (int)n, all[i].path);
-        free(list);
-        list = open;
+        text_add(&list, "%s%.*s (", list[0] ? ", " : "", (int)n, all[i].path);
         const char *separator = "";
         for (size_t j = i; j < r->note_count; j++) {
             if (!same_line(&all[first], &all[j]) || !same_section(all[i].path, all[j].path)) continue;
             append(&list, separator, &all[j], n + 1);
             separator = ", ";
         }
-        char *closed = xasprintf("%s)", list);
-        free(list);
-        list = closed;
+        text_add(&list, ")");
     }
     return list;
 }
@@ -218,19 +212,14 @@ static void say_in_short(const struct reading *r, const char *origin) {
                  {autos, resolved, NAMED_MAX, "key was \"auto\"", "keys were \"auto\""}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (!parts[i].count) continue;
-        bool named = parts[i].count <= parts[i].named;
-        char *longer = xasprintf("%s%s%d %s%s%s%s", text, *text ? "; " : "", parts[i].count,
-                                 parts[i].count == 1 ? parts[i].one : parts[i].many, named ? " (" : "",
-                                 named ? parts[i].keys : "", named ? ")" : "");
-        free(text);
-        text = longer;
+        text_add(&text, "%s%d %s", *text ? "; " : "", parts[i].count,
+                 parts[i].count == 1 ? parts[i].one : parts[i].many);
+        if (parts[i].count <= parts[i].named) text_add(&text, " (%s)", parts[i].keys);
     }
-    char *line = xasprintf("%s: %s: --print-config says why", origin, text);
     if (asks)
-        warn("%s", line);
+        warn("%s: %s: --print-config says why", origin, text);
     else if (*text)
-        info("%s", line);
-    free(line);
+        info("%s: %s: --print-config says why", origin, text);
     free(text);
     free(asked);
     free(idly);
@@ -265,10 +254,8 @@ void config_report(struct reading *r) {
             for (size_t j = 0; j < i; j++) told |= same_line(n, &r->notes[j]);
             if (told) continue;
             char *keys = join_keys(r, i);
-            char *longer = xasprintf("%s%s: %s%s%s: %s\n", c->remarks, n->origin, topics[topic].before,
-                                     n->why ? n->why : "", topics[topic].behind, keys);
+            text_add(&c->remarks, "%s: %s%s%s: %s\n", n->origin, topics[topic].before, n->why ? n->why : "",
+                     topics[topic].behind, keys);
             free(keys);
-            free(c->remarks);
-            c->remarks = longer;
         }
 }

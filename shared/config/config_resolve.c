@@ -53,10 +53,7 @@ static char *fill(const char *template, const cJSON *scheduler, double lr) {
                      : *behind == '-' ? x * (1 - factor)
                                       : x * factor);
         }
-        char *longer =
-            xasprintf("%s%.*s%s", text, (int)(open ? open - at : (ptrdiff_t)strlen(at)), at, value);
-        free(text);
-        text = longer;
+        text_add(&text, "%.*s%s", (int)(open ? open - at : (ptrdiff_t)strlen(at)), at, value);
     }
     return text;
 }

@@ -14,11 +14,7 @@
 char *config_variants(const struct topology_row *row, const char *between) {
     struct topology_variant v;
     char *text = xstrdup("");
-    for (int i = 0; row->variant(i, &v); i++) {
-        char *longer = xasprintf("%s%s%s", text, *text ? between : "", v.name);
-        free(text);
-        text = longer;
-    }
+    for (int i = 0; row->variant(i, &v); i++) text_add(&text, "%s%s", *text ? between : "", v.name);
     return text;
 }
 
@@ -27,11 +23,8 @@ char *config_topologies(const struct topology_table *t, bool meanings) {
     char *text = xstrdup("");
     for (int r = 0; t->row[r]; r++)
         for (int i = 0; t->row[r]->variant(i, &v); i++) {
-            const char *means = meanings ? v.means : NULL;
-            char *longer = xasprintf("%s%s%s%s%s%s", text, *text ? ", " : "", v.name, means ? " (" : "",
-                                     means ? means : "", means ? ")" : "");
-            free(text);
-            text = longer;
+            text_add(&text, "%s%s", *text ? ", " : "", v.name);
+            if (meanings && v.means) text_add(&text, " (%s)", v.means);
         }
     return text;
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -154,6 +155,18 @@ const char *text_count(const char *text, int *out) {
     if (digits < 1 || digits > 9) return NULL;
     *out = atoi(text);
     return text + digits;
+}
+
+void text_add(char **text, const char *fmt, ...) {
+    char *more = NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    if (vasprintf(&more, fmt, ap) < 0) more = NULL;
+    va_end(ap);
+    char *all = xasprintf("%s%s", *text ? *text : "", more ? more : "");
+    free(more);
+    free(*text);
+    *text = all;
 }
 
 const char *text_shorten(char *out, size_t size, const char *text) {

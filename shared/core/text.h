@@ -29,6 +29,9 @@ const char *format_utc(char text[32], time_t t);
 // text after them, or NULL if there are none or more.
 const char *text_count(const char *text, int *out);
 
+// Appends to a malloc'd text. *text NULL: begins one. The arguments may quote the text itself.
+void text_add(char **text, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
 // Copies the text to out if it fits. Otherwise out receives as many whole words as fit from the start and from the
 // end (where a reason is), with ".." between them. Returns out.
 const char *text_shorten(char *out, size_t size, const char *text);

@@ -8,6 +8,7 @@
 #include "kernels/exact_math.h"
 #include "shared/core/error.h"
 #include "shared/core/numbers.h"
+#include "shared/core/text.h"
 
 #define FACTOR_MAX 1e6
 #define MS_MAX     86400e3  // a day
@@ -188,13 +189,6 @@ int64_t trouble_delay_ns(const struct trouble *t, int64_t step) {
 }
 
 // ---------------------------------------------------------------- printed text
-static char *append(char *text, char *more) {
-    char *longer = xasprintf("%s%s%s", text ? text : "", text ? "; " : "", more);
-    free(text);
-    free(more);
-    return longer;
-}
-
 char *trouble_text(const char *straggle, const char *delay) {
     static const char *const words[] = {"", " on average (exponential)", " on average (Pareto, shape 2)",
                                         " on average (lognormal)"};
@@ -205,16 +199,16 @@ char *trouble_text(const char *straggle, const char *delay) {
             if (!(at = read_item((enum trouble_kind)kind, at, &t))) break;
             snprintf(who, sizeof who, t.rank == TROUBLE_EACH_RANK ? "each rank" : "rank %d", t.rank);
             const struct trouble_draw *d = kind == TROUBLE_DELAY ? &t.delay : &t.more;
-            char *share =
-                t.probability < 1 ? xasprintf("a share of %g of its", t.probability) : xstrdup("all");
-            text = append(
-                text, kind == TROUBLE_DELAY ? xasprintf("%s computes %g ms longer%s in each step", who,
-                                                        d->mean, words[d->distribution])
-                      : d->mean > 0
-                          ? xasprintf("%s computes %g times as long%s in each micro-batch", who, 1 + d->mean,
-                                      words[d->distribution])
-                          : xasprintf("%s computes %g times as long in %s steps", who, t.factor, share));
-            free(share);
+            text_add(&text, "%s%s computes ", text ? "; " : "", who);
+            if (kind == TROUBLE_DELAY)
+                text_add(&text, "%g ms longer%s in each step", d->mean, words[d->distribution]);
+            else if (d->mean > 0)
+                text_add(&text, "%g times as long%s in each micro-batch", 1 + d->mean,
+                         words[d->distribution]);
+            else if (t.probability < 1)
+                text_add(&text, "%g times as long in a share of %g of its steps", t.factor, t.probability);
+            else
+                text_add(&text, "%g times as long in all steps", t.factor);
         }
     return text;
 }
@@ -274,8 +268,8 @@ char *message_fault_text(const char *text) {
     char why[FAULT_WHY_MAX];
     if (!text || message_fault_parse(text, 0, &f, why) != 0 || !message_fault_any(&f)) return NULL;
     return xasprintf(
-        "of the messages a share of %g is lost, %g sent twice, %g out of order; each arrives %g ms late", f.drop,
-        f.dup, f.reorder, f.delay_ms);
+        "of the messages a share of %g is lost, %g sent twice, %g out of order; each arrives %g ms late",
+        f.drop, f.dup, f.reorder, f.delay_ms);
 }
 
 static double unit(uint32_t x) { return (double)x * 0x1p-32; }

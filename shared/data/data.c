@@ -11,6 +11,7 @@
 #include "shared/core/error.h"
 #include "shared/core/file.h"
 #include "shared/core/numbers.h"
+#include "shared/core/text.h"
 #include "shared/data/data_stream.h"
 #include "shared/data/documents.h"
 #include "shared/data/vocabulary.h"
@@ -184,9 +185,12 @@ static int open_all(struct token_source *s, const struct data_options *o) {
     if (read_all(s, o)) return -1;
     const char *both = val ? in_both(&s->stream, &s->val_stream) : NULL;
     if (both)
-        warn("data %s: is both trained on and held out: the held-out loss is measured on text that was trained on", both);
+        warn(
+            "data %s: is both trained on and held out: the held-out loss is measured on text that was trained on",
+            both);
     if (s->stream.from.only_held)
-        warn("data %s: trains on %s, but the name of every file says that it is held out", o->path, s->stream.files);
+        warn("data %s: trains on %s, but the name of every file says that it is held out", o->path,
+             s->stream.files);
     const struct token_stream *t = &s->stream;
     if (val && !o->val_path)
         info("data %s: trains on %s, and evaluates on %s, as the names say%s%s", o->path, t->files,
@@ -197,11 +201,9 @@ static int open_all(struct token_source *s, const struct data_options *o) {
                      : t->total < FEW_BYTES
                          ? xasprintf("%s: %lld bytes, byte tokens", t->name, (long long)t->total)
                          : xasprintf("%s: %.2f MiB, byte tokens", t->name, (double)t->total / (1 << 20));
-    if (!o->whole) return 0;
-    char *longer = xasprintf("%s, %lld documents of up to %lld tokens", s->description,
-                             (long long)s->documents.count, (long long)o->seq);
-    free(s->description);
-    s->description = longer;
+    if (o->whole)
+        text_add(&s->description, ", %lld documents of up to %lld tokens", (long long)s->documents.count,
+                 (long long)o->seq);
     return 0;
 }
 

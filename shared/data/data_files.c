@@ -11,6 +11,7 @@
 
 #include "shared/core/error.h"
 #include "shared/core/file.h"
+#include "shared/core/text.h"
 #include "shared/hf/file_kind.h"
 
 // Extensions of a directory's files that are read, as text or as tokens; other files are ignored.
@@ -278,12 +279,8 @@ static void take_part(struct data_files *f, enum purpose held, enum data_part pa
     f->held_out = true;
     for (int i = 0; i < f->count;) {
         enum purpose p = purpose_of(f->paths[i]);
-        if (p != FOR_TRAINING && p != held) {
-            char *longer = f->left_out ? xasprintf("%s, %s", f->left_out, base_of(f->paths[i]))
-                                       : xstrdup(base_of(f->paths[i]));
-            free(f->left_out);
-            f->left_out = longer;
-        }
+        if (p != FOR_TRAINING && p != held)
+            text_add(&f->left_out, "%s%s", f->left_out ? ", " : "", base_of(f->paths[i]));
         if (p == (part == PART_TRAIN ? FOR_TRAINING : held))
             i++;
         else

@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "shared/core/error.h"
+#include "shared/core/text.h"
 #include "shared/fabric/address.h"
 #include "shared/fabric/mailbox.h"
 #include "shared/time/poll_clock.h"
@@ -322,13 +323,10 @@ static struct member_entry *entry_for(const struct registry *b, const struct mee
 // "5 ranks", "4 workers, 2 servers"
 static char *counts_text(const struct registry *b, int size, const int *counts) {
     char *text = size > 1 || b->members == b->o.size ? xasprintf("%d ranks", size) : xstrdup("");
-    for (int i = 0; i < MEET_ROLES_MAX; i++) {
-        char *longer = !b->o.roles[i].count ? xstrdup(text)
-                                            : xasprintf("%s%s%d %s%s", text, *text ? ", " : "", counts[i],
-                                                        b->o.roles[i].word, counts[i] == 1 ? "" : "s");
-        free(text);
-        text = longer;
-    }
+    for (int i = 0; i < MEET_ROLES_MAX; i++)
+        if (b->o.roles[i].count)
+            text_add(&text, "%s%d %s%s", *text ? ", " : "", counts[i], b->o.roles[i].word,
+                     counts[i] == 1 ? "" : "s");
     return text;
 }
 
@@ -589,11 +587,12 @@ static void lose_member(struct registry *b, int member, bool gone, double turn_s
     if (!is_role(b, member) && !b->begun)
         set_presence(b, member, ABSENT);  // it may join again, or reappear
     else
-        end_process(b, member, p->incarnation, true,
-                    gone ? xasprintf("%s at %s has given this process up: its connection was closed",
-                                     b->o.member_0, b->where)
-                         : xasprintf("%s at %s has given this process up: it received nothing from it for %g s",
-                                     b->o.member_0, b->where, b->o.silent_s));
+        end_process(
+            b, member, p->incarnation, true,
+            gone ? xasprintf("%s at %s has given this process up: its connection was closed", b->o.member_0,
+                             b->where)
+                 : xasprintf("%s at %s has given this process up: it received nothing from it for %g s",
+                             b->o.member_0, b->where, b->o.silent_s));
     if (!is_role(b, member) && b->begun) set_presence(b, member, LOST);
     if (p->is == LOST) b->lost[b->losses++] = member;
     b->waiting_s = 0;

@@ -313,11 +313,9 @@ static char *filled(const char *text, const char *path) {
         while (p < 3 && strncmp(at, places[p], strlen(places[p])) != 0) p++;
         size_t plainly = strcspn(at + 1, "{") + 1;
         char *word = p < 3 ? shell_word(plain[p]) : xasprintf("%.*s", (int)plainly, at);
-        char *longer = xasprintf("%s%s", out, word);
+        text_add(&out, "%s", word);
         at += p < 3 ? strlen(places[p]) : plainly;
-        free(out);
         free(word);
-        out = longer;
     }
     for (int i = 0; i < 3; i++) free(plain[i]);
     return out;

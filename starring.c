@@ -125,7 +125,7 @@ static int unknown(const char *word) {
         if (!strcmp(word, elsewhere[i].word)) says = elsewhere[i].says;
     if (!says && *word == '-') says = "options follow a command: starring train --help";
     for (size_t i = 0; i < COMMANDS; i++) names[i] = commands[i].name;
-    const char *near = says ? NULL : cli_nearest(word, names, COMMANDS);
+    const char *near = says ? NULL : text_nearest(word, names, COMMANDS);
     char *words = near ? xasprintf("did you mean %s?", near)
                        : cli_words(says ? says : "starring --help lists the commands");
     fail("unknown %s %s: %s", *word == '-' ? "option" : "command", word, words);

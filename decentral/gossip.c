@@ -382,12 +382,6 @@ static int gossip_sum(struct topology *t, double *values, int count) {
 }
 
 // ---------------------------------------------------------------- the other hooks
-static void gossip_prefetch(struct topology *t, int u, enum pass p) {
-    topology_prefetch(gossip_of(t)->local, u, p);
-}
-static int gossip_release(struct topology *t, int u, enum pass p) {
-    return p == PASS_EVAL ? 0 : topology_release(gossip_of(t)->local, u, p);
-}
 static int gossip_grad_ready(struct topology *t, int u) {
     return topology_grad_ready(gossip_of(t)->local, u);
 }
@@ -426,9 +420,7 @@ static void gossip_destroy(struct topology *t) {
 }
 
 static const struct topology_ops gossip_ops = {.name = "gossip",
-                                               .prefetch = gossip_prefetch,
                                                .acquire = gossip_acquire,
-                                               .release = gossip_release,
                                                .begin_micro = gossip_begin_micro,
                                                .grad_ready = gossip_grad_ready,
                                                .step = gossip_step,

@@ -24,7 +24,6 @@
 #include "shared/fabric/address.h"
 #include "shared/fabric/job_key.h"
 #include "shared/launch/closing.h"
-#include "shared/launch/launch_check.h"
 #include "shared/launch/local_steps.h"
 #include "shared/launch/run.h"
 #include "shared/launch/stop.h"
@@ -65,7 +64,7 @@ static int read_identity(struct role *r, struct config *c) {
         free(names);
         return -1;
     }
-    if (launch_check(c)) return -1;
+    if (config_check_launch(c)) return -1;
     r->ps.scheduler = cli_get(r->args, "scheduler");
     if (!scheduler && !r->ps.scheduler)
         return fail("starring %s needs --scheduler tcp://HOST:PORT, the address the scheduler listens on",

@@ -85,10 +85,10 @@ RULES = [Rule(*row) for row in (
      "supervise/test_ring_processes.py StandsStill.test_that_another_one_gives_up"),
     ("those that have ended well are needed again", "shared/launch/launch.c", "if (l->children[i].ended_well && !l->children[i].pid && !l->kill_time_s)", "if (false)", "test_shared_launch_team"),
     # ---- who may join
-    ("who connects has the pair of those who connect", "shared/fabric/zap.c", "return z->keyed && sodium_memcmp(r->frame[6], z->member, JOB_PAIR_BYTES) == 0;",
+    ("who connects has the pair of those who connect", "shared/fabric/curve.c", "return z->keyed && sodium_memcmp(r->frame[6], z->member, JOB_PAIR_BYTES) == 0;",
      "return z->keyed;", "test_ps_strangers"),
     ("the listeners' pair is not that of those who connect", "shared/fabric/job_key.c", '"starring connects"', '"starring listens"', "test_ps_strangers"),
-    ("a token is compared", "shared/fabric/zap.c", "return sodium_memcmp(r->frame[7], z->token, strlen(z->token)) == 0;", "return true;", "test_ps_strangers"),
+    ("a token is compared", "shared/fabric/curve.c", "return sodium_memcmp(r->frame[7], z->token, strlen(z->token)) == 0;", "return true;", "test_ps_strangers"),
     ("a role that is started by hand needs a key", "shared/fabric/job_key.c", "(!given && insecure)", "!given", "test_shared_job_key"),
     # ---- groups of workers
     ("servers add in groups", IN_ORDER, ".group = c->group,", "", "test_ps_core"),

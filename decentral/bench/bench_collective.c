@@ -76,7 +76,7 @@ static int read_op(const char *word, const char *list, struct bench_rank_options
             return fail("--op %s: there is no sum of uint8; use --dtype int64", word);
         return 0;
     }
-    const char *near = cli_nearest(word, names, count);
+    const char *near = text_nearest(word, names, count);
     char program[PROGRAM_WORD];
     return near ? fail("--op %s: no such primitive; did you mean %s?", word, near)
                 : fail("--op %s: no primitive \"%s\"; %s bench collective --help lists them", list, word,

@@ -19,7 +19,6 @@
 #include "ps/net/port.h"
 #include "shared/config/config.h"
 #include "shared/core/topology.h"
-#include "shared/fabric/descriptors.h"
 #include "shared/fabric/sockets.h"
 
 struct net;

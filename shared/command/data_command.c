@@ -1,5 +1,6 @@
 // `starring data info`, `starring data tokenize` and `starring data wrap`.
 #include <errno.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,6 @@
 #include "shared/core/text.h"
 #include "shared/data/data.h"
 #include "shared/data/data_stream.h"
-#include "shared/data/sha256.h"
 #include "shared/data/vocabulary.h"
 #include "shared/hf/file_kind.h"
 
@@ -118,7 +118,7 @@ static int info_run(const struct topology_table *t, const struct cli_args *args)
 struct copying {
     FILE *in, *out;
     int64_t tokens;
-    struct sha256 hash;  // of the bytes read
+    crypto_hash_sha256_state hash;  // of the bytes read
 };
 
 static int too_many(const char *from) {
@@ -146,7 +146,7 @@ static int copy_bytes(struct copying *c, int width) {
     if (put_header(c, width)) return -1;
     for (size_t got; (got = fread(bytes, 1, sizeof bytes, c->in)) > 0; c->tokens += (int64_t)got) {
         for (size_t i = 0; i < got; i++) tokens[i] = bytes[i];
-        sha256_update(&c->hash, bytes, got);
+        crypto_hash_sha256_update(&c->hash, bytes, got);
         if (fwrite(tokens, sizeof *tokens, got, c->out) != got) return -1;
     }
     return ferror(c->in) ? -1 : put_header(c, width);
@@ -183,7 +183,7 @@ static int convert(struct copying *c, const char *from, const char *to, int widt
                    int (*copy)(struct copying *c, int width)) {
     struct new_file n;
     int rc = 0;
-    sha256_init(&c->hash);
+    crypto_hash_sha256_init(&c->hash);
     char why[FILE_WHY_MAX];
     char head[1 << 16] = {0};  // a shard has its type after the offsets of its samples
     int32_t magic = 0;
@@ -230,9 +230,11 @@ static int tokenize_run(const struct topology_table *t, const struct cli_args *a
     if (check_paths(args, 1)) return EXIT_USAGE;
     const char *from = args->words[0], *to = args->words[1];
     struct copying c = {0};
-    char hex[65];
+    char hex[SHA256_HEX];
+    unsigned char digest[crypto_hash_sha256_BYTES];
     if (convert(&c, from, to, 2, copy_bytes)) return EXIT_RUN_FAILED;
-    sha256_finish(&c.hash, hex);
+    crypto_hash_sha256_final(&c.hash, digest);
+    sodium_bin2hex(hex, sizeof hex, digest, sizeof digest);
     const struct byte_sidecar side = {.bin_path = to, .source = from, .bytes = c.tokens, .sha256 = hex};
     return sidecar_write_bytes(&side) ? EXIT_RUN_FAILED : 0;
 }

@@ -63,7 +63,6 @@ static int run(const struct topology_table *t, const struct cli_args *a) {
         if (!s) rc = EVALUATE_FAILED;
         cJSON_Delete(s);
     }
-    if (rc == EVALUATE_INTERRUPTED) evaluate_report_waiting(dir, "evaluation interrupted: ");
     if (rc == EVALUATE_FAILED || evals_read(dir, &evals)) return EXIT_RUN_FAILED;
     if (!waiting && !json)
         printf("%s holds no snapshots; %d evaluation%s in evals.jsonl\n", dir, evals.count,

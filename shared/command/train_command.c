@@ -16,8 +16,6 @@
 #include "shared/core/topology_row.h"
 #include "shared/device/device_choice.h"
 #include "shared/launch/joined.h"
-#include "shared/launch/launch_check.h"
-#include "shared/launch/launch_mpi.h"
 #include "shared/launch/launch_ranks.h"
 #include "shared/launch/run.h"
 #include "shared/launch/stop.h"
@@ -139,7 +137,7 @@ static int check_words(const struct run *r, const struct cli_args *args, bool dr
         return fail(
             "--interface %s: the ranks of this run are on one machine, and talk through none: leave it out",
             c->interface);
-    if (launch_check(c) || (!dry && launch_check_rank(c, &r->env))) return -1;
+    if (config_check_launch(c) || (!dry && c->row->check_rank && c->row->check_rank(c, &r->env))) return -1;
     if (c->recovery.restart > 0 && is_rank(r) && !r->life && !c->row->scheduled)
         return fail(
             "--restart: started by %s as rank %d of %d, which starts all ranks or none. Leave it out, and have the job "

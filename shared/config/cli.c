@@ -17,19 +17,6 @@ bool cli_asks_help(const char *word) {
     return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help");
 }
 
-const char *cli_nearest(const char *word, const char *const *names, size_t count) {
-    const char *best = NULL;
-    size_t best_distance = strlen(word) / 3 + 2;
-    for (size_t i = 0; i < count; i++) {
-        size_t d = edit_distance(word, names[i]);
-        if (d < best_distance) {
-            best_distance = d;
-            best = names[i];
-        }
-    }
-    return best;
-}
-
 static char *own(struct cli_args *a, const char *text, size_t length) {
     char *copy = xcalloc(length + 1, 1);
     memcpy(copy, text, length);
@@ -177,7 +164,7 @@ static int unknown_option(const struct cli_command *cmd, const struct cli_args *
         if (of_others[i].why) return fail("unknown option --%s: %s", word, of_others[i].why);
         return fail("unknown option --%s: did you mean %s?", word, of_others[i].here);
     }
-    const char *near = cli_nearest(word, names, count);
+    const char *near = text_nearest(word, names, count);
     free(names);
     if (near) return fail("unknown option --%s: did you mean --%s?", word, near);
     return fail("unknown option --%s: see %s %s --help", word, program_word(program), cmd->name);

@@ -100,7 +100,5 @@ void cli_print(FILE *f, const char *text);
 void cli_help(FILE *f, const struct cli_command *cmd, const struct topology_table *t, const char *topic);
 // Whether the word is help, --help or -h.
 bool cli_asks_help(const char *word);
-// Returns the nearest of count names by edit distance, or NULL if none is near.
-const char *cli_nearest(const char *word, const char *const *names, size_t count);
 
 #endif

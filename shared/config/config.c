@@ -128,7 +128,7 @@ char *config_to_json(const struct config *c) {
         char path[128];
         const char *name;
         snprintf(path, sizeof path, "%s", f->path);
-        cJSON *parent = config_parent(root, path, &name);
+        cJSON *parent = config_parent(root, path, true, &name);
         cJSON_AddItemToObject(parent, name, item);
     }
     char *text = cJSON_Print(root);

@@ -28,7 +28,7 @@ struct topology_table;
 
 // The ways of starting ranks, a row each: its name; the printed name of one of its processes; whether this program
 // starts each rank as a process of this machine (one_each), or another program starts them over MPI (by_others: its
-// texts are in shared/launch/launch_mpi.c; its exit status may be a rank's, and above 128 means killed by a
+// texts are in shared/launch/launch_ranks.c; its exit status may be a rank's, and above 128 means killed by a
 // signal).
 #define LAUNCH_LIST(X)                             \
     X(DEFAULT, "auto", "the run", false, false)    \
@@ -84,7 +84,7 @@ struct engine_row {
 extern const struct engine_row engine_rows[RING_COLLECTIVES];
 
 // Training sequences: T tokens from anywhere in the text, or documents with their own lengths
-// (shared/data/documents.h).
+// (shared/data/data_stream.h).
 enum documents_kind { DOCUMENTS_PACKED, DOCUMENTS_WHOLE };
 
 #define EVAL_ALL  (-1)
@@ -365,5 +365,8 @@ char *config_topologies(const struct topology_table *t, bool meanings);
 int config_parse_topology(struct config *c, const char *text);
 // Returns the number of ranks of a role; 0: the topology has no such role.
 int config_ranks(const struct config *c, const char *role);
+// Checks that the topology may be started as --launch says, and the row's own check of choices that exclude each other.
+// Returns 0, or -1 after logging what to use instead.
+int config_check_launch(const struct config *c);
 
 #endif

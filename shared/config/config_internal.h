@@ -142,9 +142,9 @@ void config_notes_free(struct reading *r);
 char *config_override_path(const struct config_override *o);
 // Puts the overrides into the tree and expands its short forms. Returns 0, or -1 after fail().
 int config_merge(const struct reading *r, cJSON *root);
-// Returns the object that holds the last name of a dotted path, after adding missing objects. *name receives the
-// last name; path is cut at its dots. Returns NULL if the value at *name is no object.
-cJSON *config_parent(cJSON *root, char *path, const char **name);
+// Returns the object that holds the last name of a dotted path; make: after adding missing objects. *name receives the
+// last name; path is cut at its dots. Returns NULL if the value at *name is no object, or is missing.
+cJSON *config_parent(cJSON *root, char *path, bool make, const char **name);
 
 // ---- the next steps of config_load: each returns 0, or -1 after fail()
 // Visits every member of root.

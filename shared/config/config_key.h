@@ -77,9 +77,11 @@ struct config_key {
     bool empty;                 // of a text: "" is accepted as no text; otherwise it is refused
     const char *alias;          // DeepSpeed's other name for it, or NULL
     bool stage_3;               // has an effect only in stage 3
-    bool ring;                  // of ZeRO's stages: shown only if the run has one
-    bool only_read;             // another key holds the result, and is shown instead
-    unsigned schedules;         // of a parameter of schedules: the bits 1 << type of those that take it
+    const char
+        *servers;  // of a star's servers: a topology that has it, for the refusal elsewhere; NULL: it is not
+    bool ring;     // of ZeRO's stages: shown only if the run has one
+    bool only_read;      // another key holds the result, and is shown instead
+    unsigned schedules;  // of a parameter of schedules: the bits 1 << type of those that take it
 
     // "workers", "N" (NULL: a switch), one sentence. flag NULL: only --set sets the key.
     const char *flag, *metavar, *help;

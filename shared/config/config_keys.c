@@ -78,6 +78,7 @@ static_assert(offsetof(struct optimizer_config, beta2) ==
 #define OF(types)                      .schedules = types
 #define FLAG(name, value, words)       .flag = name, .metavar = value, .help = words
 #define TRAIN_FLAG(name, value, words) FLAG(name, value, words), .train = true
+#define SERVERS(of)                    .servers = of
 #define IN(of)                         .group = HELP_##of
 #define OFTEN(of)                      IN(of), .often = true
 
@@ -375,20 +376,20 @@ static const struct config_key keys[] = {
             "servers-on", "WHERE",
             "hosts: servers are spread over the machines of the job; workers: one server next to each worker; or a list of machines, "
             "names or numbers from 0: h1,h3 (hosts)"),
-        IN(STAR)),
+        IN(STAR), SERVERS("ps:sync")),
     ENUM(
         "parameter_server.resident", R | B, c.ps.resident, resident_names,
         FLAG(
             "resident", "WHAT",
             "weights and gradients that a worker keeps: all, or units: two units at a time, as zero:3 does (all)"),
-        IN(STAR)),
+        IN(STAR), SERVERS("ps:sync")),
     NUMBER("parameter_server.threads", R | ORDER, KEY_INT, c.ps.threads, 1, 1024, DEFAULT("1")),
     NUMBER("parameter_server.partition_bytes", R, KEY_I64, c.ps.partition_bytes, 1024, 1 << 30,
            DEFAULT("1048576")),
     // Timeouts and limits of each role, its address, and what it records.
     NUMBER("parameter_server.deadline_ms", NOBODY, KEY_I64, c.ps.deadline_ms, 1, 1 << 30, DEFAULT("30000")),
     NUMBER("parameter_server.heartbeat_ms", NOBODY, KEY_I64, c.ps.heartbeat_ms, 1, 1 << 30, DEFAULT("500")),
-    NUMBER("parameter_server.grace_ms", NOBODY, KEY_I64, c.ps.grace_ms, 0, 1 << 30),
+    NUMBER("parameter_server.grace_ms", NOBODY, KEY_I64, c.ps.grace_ms, 0, 1 << 30, SERVERS("ps:quorum:Q")),
     SIZE("parameter_server.credit_bytes", NOBODY, c.ps.credit_bytes, auto_names),
     TEXT("parameter_server.bind", NOBODY, c.ps.bind, DEFAULT("tcp://127.0.0.1:*")),
     BOOL(
@@ -396,29 +397,32 @@ static const struct config_key keys[] = {
         FLAG(
             "record-arrivals", NULL,
             "record in DIR/arrivals.* what depends on chance: the order or the set of gradients, or the versions read (ps:*, but ps:sync)"),
-        IN(STAR)),
+        IN(STAR), SERVERS("ps:async")),
     TEXT("parameter_server.replay_arrivals", NOBODY, c.ps.replay_arrivals,
          FLAG("replay-arrivals", "DIR", "repeat the recording in DIR, bit for bit (ps:*, but ps:sync)"),
-         IN(STAR)),  // the file names its run (ps/record/arrivals.h)
+         IN(STAR), SERVERS("ps:async")),  // the file names its run (ps/record/arrivals.h)
     BOOL("parameter_server.log_updates", NOBODY, c.ps.log_updates,
-         FLAG("log-updates", NULL, "write a line for each gradient of a star to DIR/updates.jsonl"),
-         IN(STAR)),
+         FLAG("log-updates", NULL, "write a line for each gradient of a star to DIR/updates.jsonl"), IN(STAR),
+         SERVERS("ps:async")),
     ROW("parameter_server.read", R | B, KEY_SWITCH, c.ps.read_oldest, .names = read_names),
     NUMBER("local.delay", B, KEY_INT, c.local_delay, 0, CONFIG_DELAY_MAX),
     // Every code gives a correct run, because what it omits is sent later; the bits differ.
-    ENUM("parameter_server.compression", R | B, c.ps.code.kind, code_names, DEFAULT("none")),
+    ENUM("parameter_server.compression", R | B, c.ps.code.kind, code_names, DEFAULT("none"),
+         SERVERS("ps:sync")),
     NUMBER("parameter_server.compression_share", R | B, KEY_F64, c.ps.code.share, 1e-9, 1, DEFAULT("0.01")),
     // How ps:async combines pushes to updates (ps/server/push_on_arrival.c).
-    SIZE("parameter_server.max_lead", R | B | ORDER, c.ps.max_lead, lead_names, DEFAULT("none")),
+    SIZE("parameter_server.max_lead", R | B | ORDER, c.ps.max_lead, lead_names, DEFAULT("none"),
+         SERVERS("ps:async")),
     NUMBER("parameter_server.pushes_per_update", R | B | ORDER, KEY_INT, c.ps.pushes_per_update, 1, 4096,
-           DEFAULT("1")),
+           DEFAULT("1"), SERVERS("ps:async")),
     NUMBER("parameter_server.max_staleness", R | B | ORDER, KEY_I64, c.ps.max_staleness, -1, EXACT_MAX,
-           DEFAULT("-1")),
-    BOOL("parameter_server.age_damping", R | B | ORDER, c.ps.age_damping, DEFAULT("false")),
+           DEFAULT("-1"), SERVERS("ps:async")),
+    BOOL("parameter_server.age_damping", R | B | ORDER, c.ps.age_damping, DEFAULT("false"),
+         SERVERS("ps:async")),
     NUMBER("parameter_server.delay_compensation", R | B | ORDER, KEY_F32, c.ps.delay_compensation, 0,
-           FLOAT_MAX, DEFAULT("0")),
+           FLOAT_MAX, DEFAULT("0"), SERVERS("ps:async")),
     NUMBER("parameter_server.delay_compensation_decay", R | B | ORDER, KEY_F32, c.ps.delay_decay, 0, 1,
-           DEFAULT("0")),
+           DEFAULT("0"), SERVERS("ps:async")),
     NUMBER(
         "recovery.checkpoint_every", R, KEY_I64, c.recovery.checkpoint_every, 0, EXACT_MAX,
         FLAG(

@@ -16,31 +16,19 @@
 #include "shared/core/text.h"
 
 // ---------------------------------------------------------------- one tree of file and overrides
-cJSON *config_parent(cJSON *root, char *path, const char **name) {
-    cJSON *at = root;
-    *name = path;
-    for (char *dot; (dot = strchr(*name, '.')); *name = dot + 1) {
-        *dot = 0;
-        cJSON *section = cJSON_GetObjectItemCaseSensitive(at, *name);
-        if (section && !cJSON_IsObject(section) && !cJSON_IsNull(section)) return NULL;
-        if (!cJSON_IsObject(section)) {
-            cJSON_DeleteItemFromObjectCaseSensitive(at, *name);
-            section = cJSON_AddObjectToObject(at, *name);
-        }
-        at = section;
-    }
-    return at;
-}
-
-// Returns the object that holds the last name of a dotted path, or NULL. Cuts path at its dots; *name receives its
-// last name.
-static cJSON *find_section(cJSON *root, char *path, const char **name) {
+cJSON *config_parent(cJSON *root, char *path, bool make, const char **name) {
     *name = path;
     for (char *dot; root && (dot = strchr(*name, '.')); *name = dot + 1) {
         *dot = 0;
-        root = cJSON_GetObjectItemCaseSensitive(root, *name);
+        cJSON *section = cJSON_GetObjectItemCaseSensitive(root, *name);
+        if (make && (!section || cJSON_IsNull(section))) {
+            cJSON_DeleteItemFromObjectCaseSensitive(root, *name);
+            section = cJSON_AddObjectToObject(root, *name);
+        }
+        if (!cJSON_IsObject(section)) return NULL;
+        root = section;
     }
-    return cJSON_IsObject(root) ? root : NULL;
+    return root;
 }
 
 static const char first_bucket[] = "allgather_size";
@@ -52,8 +40,8 @@ static int join_names(const struct reading *r, cJSON *root, const char *other, c
     const char *other_name, *own_name;
     snprintf(other_path, sizeof other_path, "%s", other);
     snprintf(own_path, sizeof own_path, "%s", own);
-    cJSON *parent = find_section(root, other_path, &other_name);
-    if (!parent || parent != find_section(root, own_path, &own_name)) return 0;
+    cJSON *parent = config_parent(root, other_path, false, &other_name);
+    if (!parent || parent != config_parent(root, own_path, false, &own_name)) return 0;
     const cJSON *a = cJSON_GetObjectItemCaseSensitive(parent, other_name);
     const cJSON *b = cJSON_GetObjectItemCaseSensitive(parent, own_name);
     if (!a) return 0;
@@ -140,7 +128,7 @@ int config_merge(const struct reading *r, cJSON *root) {
         if (n >= (int)sizeof path || !path[0] || path[0] == '.' || path[n - 1] == '.' || strstr(path, ".."))
             return fail("%s: \"%s\" is no path: write names joined by dots, as in optimizer.params.lr", flag,
                         path);
-        cJSON *parent = config_parent(root, path, &name);
+        cJSON *parent = config_parent(root, path, true, &name);
         if (!parent)
             return fail("%s: %s: \"%s\" is not an object: nothing can be set below it", flag, o->path, name);
         cJSON_DeleteItemFromObjectCaseSensitive(parent, name);

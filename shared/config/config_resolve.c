@@ -620,37 +620,14 @@ static int settle_offload(struct reading *r) {
 // ---------------------------------------------------------------- the rest
 // Refuses keys of servers if there are none.
 static int check_servers_keys(struct reading *r) {
-    const struct config *c = &r->d->c;
-    const struct {
-        const char *path;
-        bool given;
-        const char *where;
-    } keys[] = {{"parameter_server.record_arrivals", c->ps.record_arrivals, "ps:async"},
-                {"parameter_server.replay_arrivals", c->ps.replay_arrivals != NULL, "ps:async"},
-                {"parameter_server.log_updates", c->ps.log_updates, "ps:async"},
-                {"parameter_server.grace_ms", c->ps.grace_ms > 0, "ps:quorum:Q"},
-                {"parameter_server.servers_on", strcmp(c->ps.servers_on, "hosts") != 0, "ps:sync"},
-                {"parameter_server.resident", c->ps.resident != PS_RESIDENT_ALL, "ps:sync"},
-                {"parameter_server.compression", c->ps.code.kind != CODE_NONE, "ps:sync"},
-                {"parameter_server.max_lead", c->ps.max_lead > 0, "ps:async"},
-                {"parameter_server.pushes_per_update", c->ps.pushes_per_update > 1, "ps:async"},
-                {"parameter_server.max_staleness", c->ps.max_staleness >= 0, "ps:async"},
-                {"parameter_server.age_damping", c->ps.age_damping, "ps:async"},
-                {"parameter_server.delay_compensation", c->ps.delay_compensation > 0, "ps:async"},
-                {"parameter_server.delay_compensation_decay", c->ps.delay_decay > 0, "ps:async"}};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (keys[i].given && !c->row->reports_staleness)
-            return config_refuse(r, keys[i].path,
+    for (size_t i = 0; i < config_key_count() && !r->d->c.row->reports_staleness; i++) {
+        const struct config_key *f = config_key_at(i);
+        if (f->servers && config_state(r, f->path) == KEY_GIVEN && !key_is_standard(f, r->d))
+            return config_refuse(r, f->path,
                                  " is of the star's servers, and --topology is %s: leave it out, or use %s",
-                                 c->topology, keys[i].where);
+                                 r->d->c.topology, f->servers);
+    }
     return 0;
-}
-
-static int check_security(struct reading *r) {
-    if (!r->d->c.security.insecure || r->d->c.row->messages) return 0;
-    return config_refuse(r, "security.insecure",
-                         " is of the star's processes, and --topology is %s: leave it out, or use ps:sync",
-                         r->d->c.topology);
 }
 
 static int check_rest(struct reading *r) {
@@ -670,8 +647,11 @@ static int check_rest(struct reading *r) {
         return config_refuse(r, "trouble.straggle", ": %s", why);
     if (trouble_check(TROUBLE_DELAY, c->delay, c->workers, why))
         return config_refuse(r, "trouble.delay", ": %s", why);
-    if (check_servers_keys(r) || check_security(r) || check_fault(r) || check_elastic(r) || check_kept(r) ||
-        check_resume(r))
+    if (c->security.insecure && !c->row->messages)
+        return config_refuse(
+            r, "security.insecure",
+            " is of the star's processes, and --topology is %s: leave it out, or use ps:sync", c->topology);
+    if (check_servers_keys(r) || check_fault(r) || check_elastic(r) || check_kept(r) || check_resume(r))
         return -1;
     if (c->eval_every > 0 && c->eval_every_seconds > 0)
         return config_refuse(r, "eval_every_seconds",
@@ -799,14 +779,11 @@ static void say_idle(struct reading *r) {
 }
 
 #define LORA_R 8
-// A section without r asks for peft's default.
-static void resolve_lora(struct reading *r) {
-    bool asked = config_state(r, "lora.alpha") == KEY_GIVEN || config_state(r, "lora.targets") == KEY_GIVEN;
-    if (asked && config_state(r, "lora.r") == KEY_ABSENT) r->d->c.lora.r = LORA_R;
-}
 
 int config_resolve(struct reading *r) {
-    resolve_lora(r);
+    // A section without r asks for peft's default.
+    bool lora = config_state(r, "lora.alpha") == KEY_GIVEN || config_state(r, "lora.targets") == KEY_GIVEN;
+    if (lora && config_state(r, "lora.r") == KEY_ABSENT) r->d->c.lora.r = LORA_R;
     if (resolve_dtype(r) || config_resolve_topology(r) || settle_offload(r) || resolve_batch(r)) return -1;
     free(r->d->c.optimizer_type);
     r->d->c.optimizer_type = xstrdup(r->d->c.optimizer.row->name);

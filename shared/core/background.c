@@ -172,31 +172,19 @@ void output_open_streams(void) {
     if (fd >= 0) close(fd);
 }
 
-void output_warn_unread(void) {
-    warn("standard output has no reader any more: printed text is lost, the run continues");
-}
-
-int output_fail(int why) {
-    return fail("standard output could not be written: %s; printed text is lost, the run's files are complete",
-                why ? strerror(why) : "is the disk full?");
-}
-
-static bool reader_left(void) {
-    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
-    return poll(&out, 1, 0) > 0 && out.revents & POLLERR;
-}
-
 int output_end(int status, bool run) {
     errno = 0;
     bool failed = ferror(stdout) != 0, flushed = !fflush(stdout);  // retries what could not be written
     int why = flushed ? 0 : errno;
     if (flushed && !failed) return status;
-    if (reader_left()) {
-        if (run) output_warn_unread();
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (poll(&out, 1, 0) > 0 && out.revents & POLLERR) {  // its reader has left
+        if (run) warn("standard output has no reader any more: printed text is lost, the run continues");
         return status;
     }
     if (!why && write(STDOUT_FILENO, "", 0) < 0) why = errno;  // stdio does not keep the errno
-    output_fail(why);
+    fail("standard output could not be written: %s; printed text is lost, the run's files are complete",
+         why ? strerror(why) : "is the disk full?");
     return status ? status : EXIT_RUN_FAILED;
 }
 

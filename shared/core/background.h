@@ -59,10 +59,6 @@ void output_open_streams(void);
 // had more to print.
 int output_end(int status, bool run);
 
-// The two messages of output_end. output_fail returns -1.
-void output_warn_unread(void);
-int output_fail(int why);  // errno; 0: unknown
-
 // From output_thread_begin to output_thread_end one thread writes all messages of this process.
 // Standard error may block (a pipe that nobody reads, Ctrl-S, a file on a slow disk);
 // the threads that print do not wait for it. A message that does not fit the queue is dropped and counted. If no

@@ -47,13 +47,6 @@ static bool (*_Atomic taken_by)(const char *line, size_t bytes);
 
 void error_taken_by(bool (*take)(const char *line, size_t bytes)) { atomic_store(&taken_by, take); }
 
-void error_write(const char *line, size_t bytes) {
-    bool (*take)(const char *, size_t) = atomic_load(&taken_by);
-    if (take && take(line, bytes)) return;
-    fwrite(line, 1, bytes, stderr);
-    fflush(stderr);
-}
-
 static void say(const char *kind, const char *text) {
     bool quiet[] = {[QUIET_NOT] = false,
                     [QUIET_ALL] = true,
@@ -65,7 +58,10 @@ static void say(const char *kind, const char *text) {
                           : snprintf(line, sizeof line, "starring: %s%s\n", kind, text);
     if (n >= (int)sizeof line) line[(n = (int)sizeof line - 1) - 1] = '\n';
     disarm(line);
-    error_write(line, (size_t)n);
+    bool (*take)(const char *, size_t) = atomic_load(&taken_by);
+    if (take && take(line, (size_t)n)) return;
+    fwrite(line, 1, (size_t)n, stderr);
+    fflush(stderr);
 }
 
 int fail(const char *fmt, ...) {

@@ -40,10 +40,9 @@ enum error_quiet {
 };
 int error_quiet(int what);  // returns the earlier value
 
-// error_write writes a message with one call, so that lines of several threads and processes do not interleave.
+// Messages are written with one call each, so that lines of several threads and processes do not interleave.
 // error_taken_by sets a function that takes messages instead (shared/core/background.h; NULL: none). Where this
 // function returns false the message is written as usual.
-void error_write(const char *line, size_t bytes);
 void error_taken_by(bool (*take)(const char *line, size_t bytes));
 
 void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

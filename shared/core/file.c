@@ -54,7 +54,7 @@ bool same_file(const char *a, const char *b) {
 }
 
 void path_first_line(const char *path, char *out, size_t size) {
-    FILE *f = fopen(path, "r");
+    FILE *f = fopen(path, "re");
     out[0] = 0;
     if (f && fgets(out, (int)size, f)) out[strcspn(out, "\n")] = 0;
     if (f) fclose(f);

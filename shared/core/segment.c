@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/file.h"
 
 #define MAGIC           UINT64_C(0x474e495252415453)  // "STARRING"
 #define FILE_NAME       "starring"
@@ -37,11 +38,7 @@ size_t segment_pages(size_t bytes) {
 
 // Reads the id of the kernel's current boot. "-": it cannot be read.
 static void boot_id(char out[BOOT_MAX]) {
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, out, BOOT_MAX - 1);
-    if (fd >= 0) close(fd);
-    out[n > 0 ? n : 0] = 0;
-    out[strcspn(out, "\n ")] = 0;
+    path_first_line("/proc/sys/kernel/random/boot_id", out, BOOT_MAX);
     if (!out[0]) snprintf(out, BOOT_MAX, "-");
 }
 
@@ -116,12 +113,6 @@ static int open_descriptor(const struct segment_address *p, enum segment_use use
     return open(path, (use == SEGMENT_WRITE ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK);
 }
 
-static bool is_named(const struct segment *s, const struct segment_address *p) {
-    struct segment_head head;
-    memcpy(&head, s->base, sizeof head);
-    return head.magic == MAGIC && head.cookie == p->cookie && head.bytes == p->bytes;
-}
-
 int segment_open(struct segment *s, const char *name, enum segment_use use, char why[SEGMENT_WHY_MAX]) {
     struct segment_address p = {0};
     struct stat file;
@@ -149,7 +140,9 @@ int segment_open(struct segment *s, const char *name, enum segment_use use, char
     s->base = base;
     s->bytes = p.bytes;
     s->cookie = p.cookie;
-    if (!is_named(s, &p))
+    struct segment_head head;
+    memcpy(&head, base, sizeof head);
+    if (head.magic != MAGIC || head.cookie != p.cookie || head.bytes != p.bytes)
         return refuse(s, why, "the memory found there has another cookie: it is not the one that was named");
     return 0;
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
+#include "shared/core/file.h"
 
 #define CPUS_MAX 8192
 
@@ -184,18 +185,11 @@ void control_groups_each(const char *root, const char *controller, control_group
 }
 
 // ---------------------------------------------------------------- proc look
-static bool read_line(const char *path, char *line, size_t size) {
-    FILE *f = fopen(path, "re");
-    bool got = f && fgets(line, (int)size, f);
-    if (f) fclose(f);
-    return got;
-}
-
 int proc_look(pid_t pid, struct proc_look *out) {
     char path[64], line[512];
     int parent;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    if (!read_line(path, line, sizeof line)) return -1;
+    path_first_line(path, line, sizeof line);
     char *open = strchr(line, '('), *close = strrchr(line, ')');  // a name may contain parentheses
     if (!open || !close || sscanf(close + 1, " %c %d", &out->state, &parent) != 2) return -1;
     out->parent = parent;

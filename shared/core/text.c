@@ -34,6 +34,19 @@ size_t edit_distance(const char *word, const char *name) {
     return row[i % 3][n];
 }
 
+const char *text_nearest(const char *word, const char *const *names, size_t count) {
+    const char *best = NULL;
+    size_t best_distance = strlen(word) / 3 + 2;
+    for (size_t i = 0; i < count; i++) {
+        size_t d = edit_distance(word, names[i]);
+        if (d < best_distance) {
+            best_distance = d;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
 #define FEW_BYTES 10000  // fewer are printed as bytes: they would be 0.00 MiB
 
 const char *format_bytes(char text[24], double bytes) {

@@ -11,6 +11,9 @@
 // Only the first 64 characters of name count.
 size_t edit_distance(const char *word, const char *name);
 
+// Returns the nearest of count names by edit distance, or NULL if none is near.
+const char *text_nearest(const char *word, const char *const *names, size_t count);
+
 // "512 B", "48.9 MiB", "29.2 GiB": bytes below 10000, else three digits of MiB or a larger unit. Returns text.
 const char *format_bytes(char text[24], double bytes);
 // Parses a size, in any case, with or without a blank before the unit: "4096", "64K", "16Mi", "1.5GiB" are powers

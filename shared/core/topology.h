@@ -214,7 +214,7 @@ struct timeline;     // shared/time/timeline.h
 // hook returns, unless stated otherwise.
 struct topology_ops {
     const char *name;
-    // A hint: unit u is needed soon. Never blocks.
+    // A hint: unit u is needed soon. Never blocks. NULL, here, in release, sum and abort: there is nothing to do.
     void (*prefetch)(struct topology *t, int u, enum pass pass);
     // Fills view. The view's memory belongs to the topology and is valid until the matching release or grad_ready.
     // Blocks until the unit is available, where compute cannot be made to wait for it.
@@ -335,12 +335,14 @@ static inline int64_t step_plan_handed_out(const struct step_plan *p) {
 // Samples that the schedule counts.
 static inline int64_t step_plan_seen(const struct step_plan *p) { return p->samples + p->unapplied; }
 
-static inline void topology_prefetch(struct topology *t, int u, enum pass p) { t->ops->prefetch(t, u, p); }
+static inline void topology_prefetch(struct topology *t, int u, enum pass p) {
+    if (t->ops->prefetch) t->ops->prefetch(t, u, p);
+}
 static inline int topology_acquire(struct topology *t, int u, enum pass p, struct unit_view *v) {
     return t->ops->acquire(t, u, p, v);
 }
 static inline int topology_release(struct topology *t, int u, enum pass p) {
-    return t->ops->release(t, u, p);
+    return t->ops->release ? t->ops->release(t, u, p) : 0;
 }
 static inline int topology_begin_micro(struct topology *t, int i, int n) {
     return t->ops->begin_micro(t, i, n);
@@ -352,7 +354,9 @@ static inline int topology_grad_ready(struct topology *t, int u) { return t->ops
 static inline int topology_step(struct topology *t, const struct step_input *in, struct step_stats *out) {
     return t->ops->step(t, in, out);
 }
-static inline int topology_sum(struct topology *t, double *v, int n) { return t->ops->sum(t, v, n); }
+static inline int topology_sum(struct topology *t, double *v, int n) {
+    return t->ops->sum ? t->ops->sum(t, v, n) : 0;
+}
 static inline int topology_finish(struct topology *t) { return t->ops->finish(t); }
 static inline void topology_snapshot(struct topology *t, int64_t version, struct snapshot *s) {
     t->ops->snapshot(t, version, s);
@@ -364,7 +368,9 @@ static inline int topology_load(struct topology *t, struct checkpoint *c) { retu
 static inline int topology_load_unit(struct topology *t, int u, const float *v) {
     return t->ops->load_unit(t, u, v);
 }
-static inline void topology_abort(struct topology *t, const char *why) { t->ops->abort(t, why); }
+static inline void topology_abort(struct topology *t, const char *why) {
+    if (t->ops->abort) t->ops->abort(t, why);
+}
 // The text to print when dev_error reports a failure.
 static inline const char *topology_why(struct topology *t) {
     const char *why = t->ops->why ? t->ops->why(t) : "";

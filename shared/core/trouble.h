@@ -53,9 +53,6 @@ struct trouble {
 int trouble_check(enum trouble_kind kind, const char *list, int ranks, char why[TROUBLE_WHY_MAX]);
 // Returns the trouble of one rank, from checked lists.
 struct trouble trouble_of(const char *straggle, const char *delay, int rank, uint64_t seed);
-static inline bool trouble_any(const struct trouble *t) {
-    return t->factor > 1 || t->more.mean > 0 || t->delay.mean > 0;
-}
 
 // The factor by which the rank's computing of a micro-batch takes longer; 1: it does not.
 double trouble_factor(const struct trouble *t, int64_t step, int64_t micro);

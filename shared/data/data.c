@@ -13,7 +13,6 @@
 #include "shared/core/numbers.h"
 #include "shared/core/text.h"
 #include "shared/data/data_stream.h"
-#include "shared/data/documents.h"
 #include "shared/data/vocabulary.h"
 
 // Keys that separate these draws from other uses of the same seed.

@@ -21,7 +21,7 @@ struct data_options {
     // Tokens must be below it; checked once over the whole stream. 0: no model is known, and no token is read.
     int32_t vocab;
     int64_t seq;  // T: training data and val_path must have at least T+1 tokens; 0: not checked
-    bool whole;   // train on whole documents of at most T tokens (shared/data/documents.h)
+    bool whole;   // train on whole documents of at most T tokens (shared/data/data_stream.h)
 };
 
 // Returns NULL after logging the file and what is wrong (missing, empty, truncated, wrong magic or version, token

@@ -1,4 +1,4 @@
-#include "shared/data/data_demo.h"
+#include "shared/data/data_stream.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "shared/data/data_files.h"
+#include "shared/data/data_stream.h"
 
 #include <ctype.h>
 #include <dirent.h>

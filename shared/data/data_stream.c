@@ -8,7 +8,6 @@
 #include "shared/core/error.h"
 #include "shared/core/file.h"
 #include "shared/core/text.h"
-#include "shared/data/data_demo.h"
 #include "shared/hf/file_kind.h"
 
 const struct bin_format bin_formats[BIN_FORMATS] = {{20240520, 1, 2}, {20240801, 7, 4}};
@@ -112,8 +111,9 @@ static int read_index(struct segment *g, const char *path, const struct mapped_f
     const unsigned char *p = index->base;
     uint64_t version = 0, sequences = 0, documents = 0;
     if (index->bytes < MEGATRON_HEADER || memcmp(p, "MMIDIDX\0", 9) != 0)
-        return fail("data %s: lies next to %s, but is not an index of Megatron's: remove it, or make both again",
-                    path, g->path);
+        return fail(
+            "data %s: lies next to %s, but is not an index of Megatron's: remove it, or make both again",
+            path, g->path);
     memcpy(&version, p + 9, sizeof version);
     memcpy(&sequences, p + 18, sizeof sequences);
     size_t type = p[17];

@@ -1,4 +1,4 @@
-#include "shared/data/documents.h"
+#include "shared/data/data_stream.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -2,6 +2,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <sodium.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,6 @@
 #include "shared/core/file.h"
 #include "shared/core/json.h"
 #include "shared/core/text.h"
-#include "shared/data/sha256.h"
 #include "shared/hf/hf_adapter.h"
 #include "shared/hf/hf_dir.h"
 #include "shared/hf/presets.h"
@@ -222,7 +222,7 @@ struct checking {
     bool bytes;    // the model's vocabulary is the bytes
     bool forced;   // data.tokenizer: "byte"
     struct {
-        char name[32], sha256[65];
+        char name[32], sha256[SHA256_HEX];
     } known[FILES_MAX];  // files of the folder
     int known_count;
 };
@@ -270,6 +270,22 @@ static int refuse_bytes(const struct checking *k, const char *data, const char *
 }
 
 // ---------------------------------------------------------------- sidecars
+int sha256_file(const char *path, char hex[SHA256_HEX]) {
+    char why[FILE_WHY_MAX], piece[1 << 15];
+    unsigned char digest[crypto_hash_sha256_BYTES];
+    crypto_hash_sha256_state s;
+    FILE *f = file_open_stream(path, why);
+    if (!f) return -1;
+    crypto_hash_sha256_init(&s);
+    for (size_t n; (n = fread(piece, 1, sizeof piece, f)) > 0;)
+        crypto_hash_sha256_update(&s, (const unsigned char *)piece, n);
+    int rc = ferror(f) ? -1 : 0;
+    fclose(f);
+    crypto_hash_sha256_final(&s, digest);
+    sodium_bin2hex(hex, SHA256_HEX, digest, sizeof digest);
+    return rc;
+}
+
 // Returns the SHA-256 of the folder's file, computed once. Returns NULL if there is none; *rc is -1 after fail().
 static const char *known_sha256(struct checking *k, const char *name, int *rc) {
     for (int i = 0; i < k->known_count; i++)

@@ -37,6 +37,10 @@ int vocabulary_check(const struct vocabulary *v, const char *path, const struct 
 //    "document_start": {"token": "<|endoftext|>", "id": 50256},                         or null
 //    "sources": [{"name": "a.txt", "bytes": N, "sha256": ".."}]}
 
+// Writes the SHA-256 of a file in hexadecimal digits, as `sha256sum` does. Returns 0, or -1 without logging (errno is set).
+#define SHA256_HEX 65  // digits and the closing zero
+int sha256_file(const char *path, char hex[SHA256_HEX]);
+
 // Returns the path of a token file's sidecar (malloc'd).
 char *sidecar_path(const char *bin_path);
 

@@ -10,16 +10,22 @@
 //             pairs from the job's key: one for all listeners, one for all that connect. The connecting side seals its
 //             HELLO to the listeners' public key, which is never sent; only that key opens the answer. A library that
 //             accepts points of small order (libzmq with its own TweetNaCl) lets a stranger forge such a HELLO. So the
-//             ZAP handler (zap.h) also checks the connecting side's public key, for which the handshake requires the
+//             ZAP handler (curve.c) also checks the connecting side's public key, for which the handshake requires the
 //             secret key. With two pairs, one side's proof cannot be sent back as the other's.
 #ifndef STARRING_SHARED_FABRIC_CURVE_H
 #define STARRING_SHARED_FABRIC_CURVE_H
 
 #include "shared/fabric/job_key.h"
 
-// socket: ZeroMQ's, before it listens or connects. key, token: NULL: none; token "": none. A listener with either one
-// needs a ZAP handler in its context. Returns 0, or -1 after logging.
-int curve_listen(void *socket, const struct job_key *key, const char *token);
+#define CURVE_MEMBER "member"  // libzmq's "User-Id" of the messages of connections that were accepted
+
+// socket: ZeroMQ's, before it listens or connects. key, token: NULL: none; token "": none. With either one the first
+// listener of a context starts the context's ZAP handler, a thread: *zap is NULL before. key and token outlive it.
+// Returns 0, or -1 after logging.
+struct zap;
+int curve_listen(void *context, void *socket, const struct job_key *key, const char *token, struct zap **zap);
+void curve_end(
+    struct zap **zap);  // after zmq_ctx_term, which ends the handler's thread; NULL: nothing is done
 int curve_connect(void *socket, const struct job_key *key, const char *token);
 
 // Watches a socket's connections and handshakes, from before it connects: events of zmq_socket_monitor(3). CURVE_END_EVENTS

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "shared/core/error.h"
-#include "shared/fabric/descriptors.h"
 #include "shared/fabric/sockets.h"
 
 #define MAGIC        0x6873656du  // the version of these messages

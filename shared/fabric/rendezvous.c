@@ -27,10 +27,8 @@
 #include "shared/fabric/address.h"
 #include "shared/fabric/client.h"
 #include "shared/fabric/curve.h"
-#include "shared/fabric/descriptors.h"
 #include "shared/fabric/registry.h"
 #include "shared/fabric/sockets.h"
-#include "shared/fabric/zap.h"
 #include "shared/time/clock.h"
 
 #define INSIDE        "inproc://rendezvous"
@@ -268,14 +266,13 @@ static bool set_common(void *socket) {
 static int listen_at(struct rendezvous *r, const char *address) {
     char endpoint[ADDRESS_MAX + 32];
     const struct job_key *key = r->keyed ? &r->key : NULL;
-    if (key && !(r->zap = zap_start(r->context, key, NULL))) return -1;
     bool only = address_is_number(r->o.host) || !strcmp(r->o.host, "localhost");
     address_endpoint(only ? address : "*", r->o.port, endpoint, sizeof endpoint);
     if (!r->o.port) snprintf(strrchr(endpoint, ':'), 3, ":*");
     r->router = zmq_socket(r->context, ZMQ_ROUTER);
     bool good = set_common(r->router) && set(r->router, ZMQ_ROUTER_MANDATORY, 1) &&
                 set(r->router, ZMQ_ROUTER_HANDOVER, 1);
-    if (good && curve_listen(r->router, key, NULL)) return -1;
+    if (good && curve_listen(r->context, r->router, key, NULL, &r->zap)) return -1;
     const int events = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
     good = good && (r->events = curve_watch(r->context, r->router, events));
     double until_s = now_seconds() + BIND_FOR_S;
@@ -424,7 +421,7 @@ static void destroy(struct rendezvous **rendezvous) {
     if (r->dealer) zmq_close(r->dealer);
     if (r->router) zmq_close(r->router);
     while (r->context && zmq_ctx_term(r->context) != 0 && errno == EINTR) continue;
-    zap_join(&r->zap);
+    curve_end(&r->zap);
     job_key_forget(&r->key);
     registry_destroy(&r->registry);
     client_close(&r->client);

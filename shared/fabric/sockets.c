@@ -5,11 +5,11 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <zmq.h>
 
 #include "shared/core/error.h"
-#include "shared/fabric/zap.h"
 
 // How long queued messages may still leave if the connection ends before the socket is closed. A connection takes the
 // value from its socket when it is made: a value that is set on closing is too late for a connection that is already
@@ -114,7 +114,7 @@ void fabric_destroy(struct fabric **fabric, int linger_ms) {
     if (!f) return;
     while (f->open) fabric_close(&(struct fabric_socket *){f->open}, linger_ms);
     while (zmq_ctx_term(f->context) != 0 && errno == EINTR) continue;
-    zap_join(&f->zap);
+    curve_end(&f->zap);
     free(f);
     *fabric = NULL;
 }
@@ -152,14 +152,11 @@ static void set_family(struct fabric_socket *s, const char *address) {
 struct fabric_socket *fabric_listen(struct fabric *f, const char *address, bool named,
                                     char bound[NET_ADDRESS_MAX]) {
     if (address_check_port(address) != 0) return NULL;
-    // Without a key or token there is no authentication.
-    bool asks = f->o.key || (f->o.token && *f->o.token);
-    if (asks && !f->zap && !(f->zap = zap_start(f->context, f->o.key, f->o.token))) return NULL;
     struct fabric_socket *s = socket_open(f, ZMQ_ROUTER);
     size_t size = NET_ADDRESS_MAX;
     int rc;
     if (!s) return NULL;
-    if (curve_listen(s->socket, f->o.key, f->o.token) != 0) {
+    if (curve_listen(f->context, s->socket, f->o.key, f->o.token, &f->zap) != 0) {
         fabric_close(&s, 0);
         return NULL;
     }
@@ -339,4 +336,27 @@ int address_check_port(const char *address) {
     if (strncmp(address, "tcp://", 6) != 0 || !port || port[1] < '0' || port[1] > '9') return 0;
     long number = strtol(port + 1, &end, 10);
     return number > 65535 || *end ? fail("%s: a port is a number from 1 to 65535", address) : 0;
+}
+
+// ---------------------------------------------------------------- descriptors
+#define HELD_BY_STRANGERS_MAX ((size_t)128 << 20)  // bytes, if frames are large
+#define SPARE_LEAST           64
+
+int descriptors_claim(int needed, int spare) {
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) != 0)
+        return fail("no limit of open files is known: %s", strerror(errno));
+    rlim_t wanted = (rlim_t)needed + (rlim_t)spare;
+    l.rlim_cur = !spare || wanted > l.rlim_max ? l.rlim_max : wanted;
+    if (setrlimit(RLIMIT_NOFILE, &l) != 0) getrlimit(RLIMIT_NOFILE, &l);
+    if (l.rlim_cur >= (rlim_t)needed) return 0;
+    return fail(
+        "this process may have %llu files and connections open, and takes about %d for this job: raise the "
+        "limit (ulimit -n %d)",
+        (unsigned long long)l.rlim_cur, needed, needed);
+}
+
+int descriptors_spare(size_t heard_bytes) {
+    size_t spare = HELD_BY_STRANGERS_MAX / (heard_bytes + 1);
+    return spare > DESCRIPTORS_SPARE ? DESCRIPTORS_SPARE : spare < SPARE_LEAST ? SPARE_LEAST : (int)spare;
 }

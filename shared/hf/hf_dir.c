@@ -24,7 +24,8 @@
 #include "shared/hf/safetensors.h"
 #include "shared/model/layout.h"
 
-bool hf_is_buffer(const char *name) {
+// True for buffers that files contain besides the weights (masks, rotary tables).
+static bool is_buffer(const char *name) {
     static const char *const suffixes[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
         if (ends_with(name, suffixes[i])) return true;
@@ -133,10 +134,10 @@ static int open_shard(struct hf_reader *r, const char *dir, const char *name) {
 }
 
 // Lists the directory's weight files in the order of their names. Returns their number, or -1. The caller frees
-// each entry and the list.
+// each entry and the list. Logs nothing.
 static int list_weights(const char *dir, struct dirent ***names) {
     int n = scandir(dir, names, NULL, alphasort), kept = 0;
-    if (n < 0) return fail("%s: %s", dir, strerror(errno));
+    if (n < 0) return -1;
     for (int i = 0; i < n; i++)
         if (is_weights((*names)[i]->d_name))
             (*names)[kept++] = (*names)[i];
@@ -251,7 +252,7 @@ static int check_numbers(const struct hf_reader *r, struct dirent **names, int n
 static int open_listed(struct hf_reader *r) {
     struct dirent **names = NULL;
     int n = list_weights(r->dir, &names);
-    if (n < 0) return -1;
+    if (n < 0) return fail("%s: %s", r->dir, strerror(errno));
     int rc = n ? check_numbers(r, names, n)
                : fail("%s: has no weights (no model.safetensors, no %s)", r->dir, INDEX_NAME);
     for (int i = 0; i < n; i++) {
@@ -513,7 +514,7 @@ int hf_settle(const char *dir, struct model_spec *s) {
     if (l) r->layout = layout_of_model(l);
     int rc = !l || check_all(r) ? -1 : 0, unexpected = 0;
     for (int k = 0; k < r->count && !rc; k++) {
-        if (r->all[k].used || hf_is_buffer(r->all[k].tensor->name)) continue;
+        if (r->all[k].used || is_buffer(r->all[k].tensor->name)) continue;
         if (unexpected++ < 5)
             warn("%s: tensor %s: unexpected, ignored", st_path(r->all[k].file), r->all[k].tensor->name);
     }
@@ -767,18 +768,16 @@ char *hf_files_identity(const char *given) {
     bool adapter = hf_is_adapter(given);
     char *dir = adapter ? hf_adapter_base(given) : xstrdup(given);
     if (!dir) return NULL;
-    int n = scandir(dir, &names, NULL, alphasort), files = 0;
+    int n = list_weights(dir, &names), files = 0;
     int64_t bytes = 0;
     XXH64_state_t *h = XXH64_createState();
     XXH64_reset(h, 0);
     for (int i = 0; i < n; i++) {
-        if (is_weights(names[i]->d_name)) {
-            char *path = xasprintf("%s/%s", dir, names[i]->d_name);
-            XXH64_update(h, names[i]->d_name, strlen(names[i]->d_name) + 1);
-            bytes += add_file(h, path);
-            files++;
-            free(path);
-        }
+        char *path = xasprintf("%s/%s", dir, names[i]->d_name);
+        XXH64_update(h, names[i]->d_name, strlen(names[i]->d_name) + 1);
+        bytes += add_file(h, path);
+        files++;
+        free(path);
         free(names[i]);
     }
     free(names);

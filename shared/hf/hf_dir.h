@@ -68,9 +68,6 @@ struct hf_part {
 int hf_parts(const struct model_spec *s, const struct layout *l, int u, int t,
              struct hf_part parts[HF_MAX_PARTS]);
 
-// True for buffers that files of this family contain besides the weights (masks, rotary tables).
-bool hf_is_buffer(const char *name);
-
 // ---- an identity of the weights' files, so that two machines can check that they have the same ones: "2 files,
 // 548105171 bytes, xxh64 0123456789abcdef" (malloc'd). It covers the files' names, sizes and samples: 256 samples
 // of 64 KiB, spread evenly over each file, with its start and end; all of a file of up to 16 MiB. Other weights

@@ -64,9 +64,8 @@ const char *model_preset_repository(const char *name) {
 
 // Reports a name that is no preset and no path: it may be on the hub, or misspelt.
 static int unknown(const char *given) {
-    const char *slash = strrchr(given, '/'), *base = slash ? slash + 1 : given, *near = NULL;
+    const char *slash = strrchr(given, '/'), *base = slash ? slash + 1 : given, *all[PRESETS];
     char names[512] = "";
-    size_t best = strlen(given) / 3 + 2;
     for (int i = 0, at = 0; i < PRESETS; i++) {
         const char *name = presets[i].spec.name, *from = presets[i].repository;
         bool is_repository = from && (!strcasecmp(from, given) || !strcasecmp(strrchr(from, '/') + 1, given));
@@ -75,14 +74,11 @@ static int unknown(const char *given) {
                 "model \"%s\" is on the Hugging Face hub, and nothing is downloaded by this program: fetch it by\n"
                 "    hf download %s --local-dir %s\nand give --model ./%s. The preset %s has its shape, with random weights",
                 given, from, base, base, name);
-        size_t d = edit_distance(given, name);
-        if (d < best) {
-            best = d;
-            near = name;
-        }
+        all[i] = name;
         at += snprintf(names + at, sizeof names - (size_t)at, "%s%s", i ? " " : "", name);
     }
     bool hub = is_hub_name(given);
+    const char *near = text_nearest(given, all, PRESETS);
     char *mean =
         near ? xasprintf(": did you mean %s?", near)
              : xasprintf(

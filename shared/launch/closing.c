@@ -12,6 +12,7 @@
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
 #include "shared/device/device_choice.h"
+#include "shared/launch/stop.h"
 #include "shared/report/span_files.h"
 #include "shared/report/summary.h"
 #include "shared/state/staleness.h"
@@ -34,13 +35,6 @@ struct cJSON *closing_merge(const struct config *c, const char *dir) {
     return NULL;
 }
 
-void closing_show(const struct config *c, const char *dir, const struct cJSON *summary) {
-    if (c->json)
-        json_print(stdout, summary);
-    else if (!c->quiet)
-        (c->full ? summary_print : summary_print_brief)(stdout, dir, summary);
-}
-
 int closing_unkept(const char *dir, const struct cJSON *summary) {
     if (!summary_unkept(summary)) return 0;
     return fail(
@@ -49,30 +43,48 @@ int closing_unkept(const char *dir, const struct cJSON *summary) {
 }
 
 // ---------------------------------------------------------------- waiting snapshots
-static enum evaluated evaluate_as(struct config *c, const struct evaluate_dir_options *o) {
-    struct job job = {0};
-    enum evaluated rc = EVALUATE_FAILED;
-    device_resolve(c);
-    if (device_backend(c) && !job_open(&job, c, false))
-        rc = evaluate_run(&(struct evaluate_options){.config = c,
-                                                     .spec = &job.spec,
-                                                     .data = job.data,
-                                                     .dir = o->dir,
-                                                     .keep = o->keep || c->keep_snapshots,
-                                                     .stop = o->stop,
-                                                     .output = o->say});
-    job_close(&job);
-    return rc;
-}
-
 enum evaluated evaluate_dir(const struct evaluate_dir_options *o) {
     if (!evaluate_waiting(o->dir)) return EVALUATE_DONE;
     char *path = xasprintf("%s/config.json", o->dir);
-    struct config *c = config_load(o->topologies, path, NULL, 0);
-    enum evaluated rc = c ? evaluate_as(c, o) : EVALUATE_FAILED;
+    struct config *c = o->job ? NULL : config_load(o->topologies, path, NULL, 0);
+    struct job own = {0};
+    const struct job *j = o->job;
+    if (c) device_resolve(c);
+    if (c && device_backend(c) && !job_open(&own, c, false)) j = &own;
+    enum evaluated rc = EVALUATE_FAILED;
+    if (j)
+        rc = evaluate_run(&(struct evaluate_options){.config = j->config,
+                                                     .spec = &j->spec,
+                                                     .data = j->data,
+                                                     .dir = o->dir,
+                                                     .keep = o->keep || j->config->keep_snapshots,
+                                                     .stop = o->stop,
+                                                     .output = o->say});
+    if (rc == EVALUATE_INTERRUPTED) evaluate_report_waiting(o->dir, "evaluation interrupted: ");
+    job_close(&own);
     config_destroy(&c);
     free(path);
     return rc;
+}
+
+int closing_show(const struct config *c, const struct evaluate_dir_options *o, struct cJSON **summary) {
+    int status = 0;
+    if (!(*summary && summary_interrupted(*summary)) && evaluate_waiting(o->dir)) {
+        struct evaluate_dir_options with = *o;
+        with.topologies = c->topologies;
+        with.say = c->quiet ? NULL : c->json ? stderr : stdout;
+        if (!with.stop) with.stop = stop_install("the batch in hand");
+        enum evaluated rc = evaluate_dir(&with);
+        status = rc == EVALUATE_FAILED ? EXIT_RUN_FAILED : rc == EVALUATE_INTERRUPTED ? 128 + *with.stop : 0;
+        cJSON_Delete(*summary);
+        *summary = NULL;
+    }
+    if (!*summary && !(*summary = summary_merge(c->topologies, o->dir))) return EXIT_RUN_FAILED;
+    if (c->json)
+        json_print(stdout, *summary);
+    else if (!c->quiet)
+        (c->full ? summary_print : summary_print_brief)(stdout, o->dir, *summary);
+    return status;
 }
 
 // ---------------------------------------------------------------- the last rank to leave
@@ -124,19 +136,9 @@ enum closing closing_leave(const struct closing_rank *r) {
     if (!mine) return CLOSING_LEFT;
     cJSON *summary = closing_merge(c, r->dir);
     if (!summary) return CLOSING_FAILED;
-    if (!summary_interrupted(summary) && evaluate_waiting(r->dir)) {
-        // The run is complete, even if the evaluation fails.
-        evaluate_dir(&(struct evaluate_dir_options){.topologies = c->topologies,
-                                                    .dir = r->dir,
-                                                    .stop = r->stop,
-                                                    .say = c->quiet  ? NULL
-                                                           : c->json ? stderr
-                                                                     : stdout});
-        cJSON_Delete(summary);
-        if (!(summary = summary_merge(c->topologies, r->dir))) return CLOSING_FAILED;
-    }
-    closing_show(c, r->dir, summary);
-    int rc = closing_unkept(r->dir, summary);
+    // The run is complete, even if the evaluation fails.
+    closing_show(c, &(struct evaluate_dir_options){.dir = r->dir, .stop = r->stop}, &summary);
+    int rc = !summary || closing_unkept(r->dir, summary);
     cJSON_Delete(summary);
     return rc ? CLOSING_FAILED : CLOSING_LAST;
 }

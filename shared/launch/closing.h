@@ -17,15 +17,31 @@
 #include "shared/infer/evaluate.h"
 
 struct cJSON;
+struct job;
 
 // Writes trace.json (config->trace) and summary.json. Returns the summary (the caller deletes it), or NULL after
 // logging.
 struct cJSON *closing_merge(const struct config *c, const char *dir);
-// Prints the table on standard output; with --json the document; with --quiet nothing.
-void closing_show(const struct config *c, const char *dir, const struct cJSON *summary);
-
 // Logs an error if the run was to keep checkpoints and has none. Returns -1 then, else 0.
 int closing_unkept(const char *dir, const struct cJSON *summary);
+
+// For the end of a run and for `starring evaluate`.
+struct evaluate_dir_options {
+    const struct topology_table *topologies;
+    const char *dir;
+    const struct job
+        *job;   // its configuration, model and data are used; NULL: those of dir/config.json are opened
+    bool keep;  // keeps the snapshots even if the configuration does not
+    const _Atomic int *stop;  // NULL: no signal ends it; closing_show installs one
+    FILE *say;                // or NULL
+};
+// Evaluates the waiting snapshots of dir. Opens model and data only if there are any. After an interruption it logs the
+// command that evaluates the rest.
+enum evaluated evaluate_dir(const struct evaluate_dir_options *o);
+// Evaluates the waiting snapshots, unless the run was interrupted, and prints the table on standard output; with --json
+// the document; with --quiet nothing. o: dir, job and stop. *summary: closing_merge's, or NULL: it is merged here. The
+// caller deletes it. Returns the exit status of the evaluation, or EXIT_RUN_FAILED with *summary NULL, after logging.
+int closing_show(const struct config *c, const struct evaluate_dir_options *o, struct cJSON **summary);
 
 struct closing_rank {
     const struct config *config;
@@ -41,16 +57,5 @@ enum closing {
     CLOSING_LAST,         // merged and shown by this call
 };
 enum closing closing_leave(const struct closing_rank *r);
-
-// For the end of a run and for `starring evaluate`.
-struct evaluate_dir_options {
-    const struct topology_table *topologies;
-    const char *dir;
-    bool keep;                // keeps the snapshots even if the configuration does not
-    const _Atomic int *stop;  // or NULL
-    FILE *say;                // or NULL
-};
-// Evaluates the waiting snapshots of dir with dir/config.json. Opens model and data only if there are any.
-enum evaluated evaluate_dir(const struct evaluate_dir_options *o);
 
 #endif

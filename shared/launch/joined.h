@@ -10,7 +10,7 @@
 //
 //     rank 0    creates a file with a fresh name in DIR    a rank that sees it  writes into DIR too
 //     rank r    looks for that file in its own DIR         one that does not    writes into DIR/.rank-R.NUMBER
-//                                                                               (rank_files.h)
+//                                                                               (joined.c)
 //
 // All ranks write a checkpoint together, so they must share its folder. If one does not see it, the run ends before
 // its first step, with a message that names the rank and its host. The same happens if a rank does not see the
@@ -32,6 +32,10 @@ int run_join(struct run *r, int *status);
 // job.dir become its own folder. Returns 0; 1: nothing is left to train; -1 after logging and ending all ranks' waits
 // (rendezvous_abort).
 int run_begin_together(struct run *r);
+// Called by all ranks when their training has ended; status: its result. A rank with a folder of its own sends rank 0 its
+// small files: reports, spans, records. After that, rank 0's DIR has what run_end merges. Errors end the waits of all
+// ranks (rendezvous_abort).
+void rank_files_end(struct run *r, int status);
 // Returns the rank's exit status; it is `status` if that is not 0. A failure ends the waits of the other ranks, with
 // the last logged reason. If a rank or rank 0 is lost during this call, a job that had succeeded so far fails.
 int run_part(struct run *r, int status);

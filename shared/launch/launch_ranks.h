@@ -24,4 +24,9 @@ bool launch_ranks_needed(const struct run *r);
 // Runs it. argv: the words after "train". Returns the program's exit status.
 int launch_ranks(struct run *r, int argc, char *const *argv);
 
+// --launch mpi outside mpirun: becomes `mpirun -n N starring train <the same words>`.
+// argv: the words after "train"; they, or the configuration, name the run directory. Replaces this process. Returns -1
+// after logging only if mpirun cannot be started.
+int launch_mpi(const struct config *c, int argc, char *const *argv);
+
 #endif

@@ -81,8 +81,6 @@ int local_predict(const struct local_options *o, struct topology_memory *mem) {
     return 0;
 }
 
-static void local_prefetch(struct topology *t, int u, enum pass pass) { (void)t, (void)u, (void)pass; }
-
 static char *old_of(const struct local *t, int u, int64_t steps) {
     size_t bytes = (size_t)t->base.layout->units[u].n_pad * dtype_size(t->base.dtype);
     return t->units[u].old + (size_t)(steps % t->delay) * bytes;
@@ -98,11 +96,6 @@ static int local_acquire(struct topology *base, int u, enum pass pass, struct un
     *view = (struct unit_view){.weights = newest ? t->units[u].update.weight : old_of(t, u, from),
                                .grad = pass == PASS_BACKWARD ? t->units[u].grad : NULL,
                                .accumulate = t->micro > 0 && !grad_sums_used(&t->sums)};
-    return 0;
-}
-
-static int local_release(struct topology *t, int u, enum pass pass) {
-    (void)t, (void)u, (void)pass;
     return 0;
 }
 
@@ -166,11 +159,6 @@ static int local_step(struct topology *base, const struct step_input *in, struct
     return 0;
 }
 
-static int local_sum(struct topology *t, double *values, int count) {
-    (void)t, (void)values, (void)count;
-    return 0;
-}
-
 static int local_finish(struct topology *base) {
     struct local *t = (struct local *)base;
     return stream_sync(base->compute)
@@ -220,7 +208,7 @@ int local_own_state(struct topology *local, int index, struct state_range *out) 
 }
 
 // ranks 0: loads the state that all ranks share. Otherwise loads the own state of `rank`, one of `ranks`.
-static int load_state(struct topology *base, struct checkpoint *c, int rank, int ranks) {
+int local_load_own(struct topology *base, struct checkpoint *c, int rank, int ranks) {
     struct local *t = (struct local *)base;
     const struct layout *l = base->layout;
     struct state_range r;
@@ -242,13 +230,7 @@ static int load_state(struct topology *base, struct checkpoint *c, int rank, int
     return 0;
 }
 
-static int local_load(struct topology *t, struct checkpoint *c) { return load_state(t, c, 0, 0); }
-
-int local_load_own(struct topology *t, struct checkpoint *c, int rank, int ranks) {
-    return load_state(t, c, rank, ranks);
-}
-
-static void local_abort(struct topology *t, const char *why) { (void)t, (void)why; }
+static int local_load(struct topology *t, struct checkpoint *c) { return local_load_own(t, c, 0, 0); }
 
 static void local_destroy(struct topology *base) {
     struct local *t = (struct local *)base;
@@ -262,19 +244,15 @@ static void local_destroy(struct topology *base) {
 
 static const struct topology_ops local_ops = {
     .name = "local",
-    .prefetch = local_prefetch,
     .acquire = local_acquire,
-    .release = local_release,
     .begin_micro = local_begin_micro,
     .grad_ready = local_grad_ready,
     .step = local_step,
-    .sum = local_sum,
     .finish = local_finish,
     .weights = local_weights,
     .state = local_state,
     .load = local_load,
     .load_unit = local_load_unit,
-    .abort = local_abort,
     .destroy = local_destroy,
 };
 

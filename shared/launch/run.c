@@ -94,44 +94,21 @@ static void say_interrupted(const struct run *r, int number, const cJSON *summar
     evaluate_report_waiting(j->dir, "");
 }
 
-// Evaluates the waiting snapshots, when nothing else of the run is running. The end of the run is on disk already.
-static int evaluate(const struct run *r) {
-    const struct job *j = &r->job;
-    const _Atomic int *stop = stop_install("the batch in hand");
-    enum evaluated rc = evaluate_run(&(struct evaluate_options){.config = j->config,
-                                                                .spec = &j->spec,
-                                                                .data = j->data,
-                                                                .dir = j->dir,
-                                                                .keep = j->config->keep_snapshots,
-                                                                .stop = stop,
-                                                                .output = j->no_metrics        ? NULL
-                                                                          : j->steps_to_stderr ? stderr
-                                                                                               : stdout});
-    if (rc == EVALUATE_INTERRUPTED) evaluate_report_waiting(j->dir, "evaluation interrupted: ");
-    return rc == EVALUATE_FAILED ? EXIT_RUN_FAILED : rc == EVALUATE_INTERRUPTED ? 128 + *stop : 0;
-}
-
 // Merges the ranks' reports into summary.json and the closing table.
 static int merge(const struct run *r, int number) {
     const struct job *j = &r->job;
     cJSON *summary = closing_merge(j->config, j->dir);
     if (!summary) return EXIT_RUN_FAILED;
     bool interrupted = summary_interrupted(summary);
-    int evaluated = 0;
     // A participant that was late for an abandoned checkpoint may have created its directory again. No rank writes any
     // more.
     if (j->config->recovery.checkpoint_every > 0) checkpoint_sweep(j->dir, CHECKPOINT_ALL, 0);
     if (interrupted) say_interrupted(r, number, summary);
     run_state_end(j->dir, interrupted ? RUN_INTERRUPTED : RUN_COMPLETE, NULL);
-    if (!interrupted && evaluate_waiting(j->dir)) {
-        evaluated = evaluate(r);
-        cJSON_Delete(summary);
-        if (!(summary = summary_merge(j->config->topologies, j->dir))) return EXIT_RUN_FAILED;
-    }
-    closing_show(j->config, j->dir, summary);
-    if (closing_unkept(j->dir, summary) && !evaluated) evaluated = EXIT_RUN_FAILED;
+    int status = closing_show(j->config, &(struct evaluate_dir_options){.dir = j->dir, .job = j}, &summary);
+    if (summary && closing_unkept(j->dir, summary) && !status) status = EXIT_RUN_FAILED;
     cJSON_Delete(summary);
-    return !interrupted ? evaluated : number ? 128 + number : EXIT_RUN_FAILED;
+    return !interrupted ? status : number ? 128 + number : EXIT_RUN_FAILED;
 }
 
 bool run_is_over(const struct run *r) {
@@ -144,16 +121,13 @@ bool run_is_over(const struct run *r) {
 
 int run_show(struct run *r) {
     const struct config *c = r->config;
-    int evaluated = 0;
+    cJSON *summary = NULL;
     if (r->env.kind != RANK_ENV_NONE && r->env.rank > 0) return 0;
     r->job.dir = c->out;
     info("%s: all %lld steps are done, so there is nothing left to train", c->out, (long long)c->steps);
-    if (evaluate_waiting(c->out)) evaluated = evaluate(r);
-    cJSON *summary = summary_merge(c->topologies, c->out);
-    if (!summary) return EXIT_RUN_FAILED;
-    closing_show(c, c->out, summary);
+    int status = closing_show(c, &(struct evaluate_dir_options){.dir = c->out, .job = &r->job}, &summary);
     cJSON_Delete(summary);
-    return evaluated;
+    return status;
 }
 
 int run_end(struct run *r, int status, int number) {

@@ -11,7 +11,7 @@
 #include "shared/core/error.h"
 #include "shared/core/text.h"
 #include "shared/device/device_choice.h"
-#include "shared/launch/launch_check.h"
+#include "shared/launch/rank_env.h"
 #include "shared/model/recompute.h"
 #include "shared/model/spec.h"
 #include "shared/predict/memory_limits.h"
@@ -213,7 +213,7 @@ static struct config *config_of(const struct plan_question *q, const struct plan
     if (!config) return NULL;
     device_resolve(config);
     if (config->row->resolve) config->row->resolve(config, &(struct rank_env){0});
-    if (launch_check(config)) config_destroy(&config);
+    if (config_check_launch(config)) config_destroy(&config);
     return config;
 }
 

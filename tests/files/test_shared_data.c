@@ -15,7 +15,6 @@
 
 #include "shared/core/error.h"
 #include "shared/data/data.h"
-#include "shared/data/data_demo.h"
 #include "shared/data/data_stream.h"
 #include "shared/hf/file_kind.h"
 #include "tests/fixture.h"

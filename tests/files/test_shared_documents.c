@@ -13,7 +13,7 @@
 #include "shared/core/error.h"
 #include "shared/core/numbers.h"
 #include "shared/data/data.h"
-#include "shared/data/documents.h"
+#include "shared/data/data_stream.h"
 #include "tests/fixture.h"
 
 struct place {

@@ -24,7 +24,6 @@
 #include "shared/device/device_choice.h"
 #include "shared/fabric/rendezvous.h"
 #include "shared/launch/joined.h"
-#include "shared/launch/rank_files.h"
 #include "shared/report/run_state.h"
 #include "shared/state/checkpoint.h"
 #include "tests/topologies.h"
@@ -240,7 +239,7 @@ static void test_a_slow_disk_is_waited_for_in_words(void **state) {
     free(text);
 }
 
-// A slice as rank_files.c has it, with a name that leads out of the run directory, or to what is no rank's.
+// A slice as joined.c has it, with a name that leads out of the run directory, or to what is no rank's.
 static const char *evil;
 static int writes_elsewhere(struct rank *r) {
     struct {

@@ -320,11 +320,7 @@ static const struct {
 
 char *bench_names(const struct bench *const *all, int count) {
     char *names = xstrdup(name_of(all[0]));
-    for (int i = 1; i < count; i++) {
-        char *more = xasprintf("%s | %s", names, name_of(all[i]));
-        free(names);
-        names = more;
-    }
+    for (int i = 1; i < count; i++) text_add(&names, " | %s", name_of(all[i]));
     return names;
 }
 

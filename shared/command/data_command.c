@@ -139,27 +139,21 @@ static int put_header(struct copying *c, int width) {
     return !fseeko(c->out, 0, SEEK_SET) && fwrite(header, sizeof header, 1, c->out) == 1 ? 0 : -1;
 }
 
-// Writes the bytes of `in` as uint16 tokens after llm.c's header; their count is known only at the end.
-static int copy_bytes(struct copying *c, int width) {
-    unsigned char bytes[1 << 16];
-    uint16_t tokens[1 << 16];
-    if (put_header(c, width)) return -1;
-    for (size_t got; (got = fread(bytes, 1, sizeof bytes, c->in)) > 0; c->tokens += (int64_t)got) {
-        for (size_t i = 0; i < got; i++) tokens[i] = bytes[i];
-        crypto_hash_sha256_update(&c->hash, bytes, got);
-        if (fwrite(tokens, sizeof *tokens, got, c->out) != got) return -1;
-    }
-    return ferror(c->in) ? -1 : put_header(c, width);
-}
-
-// Copies tokens of `width` bytes unchanged, after the header.
-static int copy_tokens(struct copying *c, int width) {
-    char piece[1 << 16];
+// Writes the tokens of `in` after llm.c's header; their count is known only at the end. of_bytes: each byte is one, and is
+// widened to `width`, 2; otherwise they have `width` bytes already.
+static int copy(struct copying *c, int width, bool of_bytes) {
+    unsigned char piece[1 << 16];
+    uint16_t tokens[sizeof piece];
     int64_t bytes = 0;
     if (put_header(c, width)) return -1;
-    for (size_t got; (got = fread(piece, 1, sizeof piece, c->in)) > 0; bytes += (int64_t)got)
-        if (fwrite(piece, 1, got, c->out) != got) return -1;
-    c->tokens = bytes / width;
+    for (size_t got; (got = fread(piece, 1, sizeof piece, c->in)) > 0; bytes += (int64_t)got) {
+        for (size_t i = 0; of_bytes && i < got; i++) tokens[i] = piece[i];
+        if (of_bytes) crypto_hash_sha256_update(&c->hash, piece, got);
+        size_t written =
+            of_bytes ? fwrite(tokens, sizeof *tokens, got, c->out) : fwrite(piece, 1, got, c->out);
+        if (written != got) return -1;
+    }
+    c->tokens = of_bytes ? bytes : bytes / width;
     return ferror(c->in) ? -1 : put_header(c, width);
 }
 
@@ -179,8 +173,7 @@ static int check_paths(const struct cli_args *args, int width) {
 }
 
 // Converts IN to OUT.bin by way of OUT.bin.part, so that a failure leaves no incomplete file.
-static int convert(struct copying *c, const char *from, const char *to, int width,
-                   int (*copy)(struct copying *c, int width)) {
+static int convert(struct copying *c, const char *from, const char *to, int width, bool of_bytes) {
     struct new_file n;
     int rc = 0;
     crypto_hash_sha256_init(&c->hash);
@@ -201,7 +194,7 @@ static int convert(struct copying *c, const char *from, const char *to, int widt
     free(what);
     if (!rc) {
         rewind(c->in);
-        bool copied = new_file_begin(&n, to, false) && (c->out = n.file) && !copy(c, width);
+        bool copied = new_file_begin(&n, to, false) && (c->out = n.file) && !copy(c, width, of_bytes);
         bool empty = copied && c->tokens == 0;
         if (new_file_end(&n, copied && !empty))
             rc = empty                ? fail("%s: the file is empty", from)
@@ -232,7 +225,7 @@ static int tokenize_run(const struct topology_table *t, const struct cli_args *a
     struct copying c = {0};
     char hex[SHA256_HEX];
     unsigned char digest[crypto_hash_sha256_BYTES];
-    if (convert(&c, from, to, 2, copy_bytes)) return EXIT_RUN_FAILED;
+    if (convert(&c, from, to, 2, true)) return EXIT_RUN_FAILED;
     crypto_hash_sha256_final(&c.hash, digest);
     sodium_bin2hex(hex, sizeof hex, digest, sizeof digest);
     const struct byte_sidecar side = {.bin_path = to, .source = from, .bytes = c.tokens, .sha256 = hex};
@@ -255,7 +248,7 @@ static int wrap_run(const struct topology_table *t, const struct cli_args *args)
     if (check_paths(args, width)) return EXIT_USAGE;
     const char *from = args->words[0], *to = args->words[1];
     struct copying c = {0};
-    if (convert(&c, from, to, width, copy_tokens)) return EXIT_RUN_FAILED;
+    if (convert(&c, from, to, width, false)) return EXIT_RUN_FAILED;
     char *earlier = sidecar_path(to);  // of an earlier token file of this name
     unlink(earlier);
     free(earlier);

@@ -17,20 +17,10 @@ bool cli_asks_help(const char *word) {
     return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help");
 }
 
-static char *own(struct cli_args *a, const char *text, size_t length) {
-    char *copy = xcalloc(length + 1, 1);
-    memcpy(copy, text, length);
-    a->owned = xrealloc(a->owned, (a->owned_count + 1) * sizeof *a->owned);
-    a->owned[a->owned_count++] = copy;
-    return copy;
-}
-
 void cli_override(struct cli_args *a, const char *flag, const char *path, const char *value) {
-    char *f = own(a, flag, strlen(flag));
-    char *p = own(a, path, strlen(path));
-    char *v = own(a, value, strlen(value));
     a->overrides = xrealloc(a->overrides, (a->override_count + 1) * sizeof *a->overrides);
-    a->overrides[a->override_count++] = (struct config_override){.path = p, .value = v, .flag = f};
+    a->overrides[a->override_count++] =
+        (struct config_override){.path = xstrdup(path), .value = xstrdup(value), .flag = xstrdup(flag)};
 }
 
 static const char config_flag[] = "config";
@@ -52,8 +42,8 @@ static int take_option(struct cli_args *a, const struct cli_option *o, const cha
             if (!before->flag || strcmp(before->flag, flag) != 0 || strcmp(before->path, o->path) != 0)
                 continue;
             char *both = xasprintf("%s,%s", before->value, value);
-            before->value = own(a, both, strlen(both));
-            free(both);
+            free((char *)before->value);
+            before->value = both;
             return 0;
         }
         cli_override(a, flag, o->path, o->metavar ? value : "true");
@@ -63,8 +53,9 @@ static int take_option(struct cli_args *a, const struct cli_option *o, const cha
     if (!equals || equals == value)
         return fail("--%s %s: expected KEY=VALUE, for example --%s gradient_clipping=1.0", o->name, value,
                     o->name);
-    char *path = own(a, value, (size_t)(equals - value));
+    char *path = xasprintf("%.*s", (int)(equals - value), value);
     cli_override(a, flag, path, equals + 1);
+    free(path);
     return 0;
 }
 
@@ -237,8 +228,11 @@ enum cli_outcome cli_parse(const struct cli_command *cmd, const struct topology_
 }
 
 void cli_args_free(struct cli_args *a) {
-    for (size_t i = 0; i < a->owned_count; i++) free(a->owned[i]);
-    free(a->owned);
+    for (struct config_override *o = a->overrides; o < a->overrides + a->override_count; o++) {
+        free((char *)o->path);
+        free((char *)o->value);
+        free((char *)o->flag);
+    }
     free(a->options);
     free(a->overrides);
     free(a->given);

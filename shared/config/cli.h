@@ -1,7 +1,7 @@
 // The command line from one table: parsing, --help and "did you mean" all come from it.
 //
 // An option either sets a configuration key (path) or belongs to the program (cli_get reads it). A configured
-// command also takes the flags of all keys, from the keys' rows (shared/config/config_key.h). The tables are
+// command also takes the flags of all keys, from the keys' rows (shared/config/config.h). The tables are
 // constant. struct cli_args owns copies of what it needs, and argv must outlive it.
 #ifndef STARRING_SHARED_CONFIG_CLI_H
 #define STARRING_SHARED_CONFIG_CLI_H
@@ -49,14 +49,12 @@ struct cli_given {
 struct cli_args {
     struct cli_option *options;  // the options that the command takes
     size_t option_count;
-    struct config_override *overrides;  // in the order given
+    struct config_override *overrides;  // in the order given; their texts are copies
     size_t override_count;
     struct cli_given *given;  // every option given, in order
     size_t given_count;
     const char **words;
     size_t word_count;
-    char **owned;  // strings that the overrides point to
-    size_t owned_count;
 };
 
 enum cli_outcome { CLI_RUN, CLI_HELP_SHOWN, CLI_WRONG };

@@ -8,7 +8,7 @@
 //     config_topology.c     within step 4: the topology is chosen by its name
 //     config_report.c    5. the notes are printed; also finds where a key was set
 //
-//     config_keys.c      the table of the keys that are read (config_key.h)
+//     config_keys.c      the table of the keys that are read (config.h)
 //     config_values.c    a key's value, from JSON to its member and back
 //     config_known.c     the table of the keys that DeepSpeed knows and that are not read, with reasons
 #ifndef STARRING_SHARED_CONFIG_CONFIG_INTERNAL_H

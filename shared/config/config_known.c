@@ -8,6 +8,7 @@
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 
 static const char less_memory[] = "the results stay the same and memory does not";
 static const char less_told[] = "the results stay the same";
@@ -250,7 +251,7 @@ static bool value_is_off(const cJSON *v, bool converts) {
     for (size_t i = 0; cJSON_IsString(v) && i < count; i++)
         if (!strcasecmp(v->valuestring, words[i])) return true;
     if (!cJSON_IsObject(v) && !cJSON_IsArray(v)) return false;
-    const cJSON *master = cJSON_GetObjectItemCaseSensitive(v, SWITCH), *member = NULL;
+    const cJSON *master = json_item(v, SWITCH), *member = NULL;
     if (master) return value_is_off(master, converts);
     cJSON_ArrayForEach(member, v) {
         if (!value_is_off(member, converts)) return false;
@@ -280,7 +281,7 @@ static bool any_is_on(const struct known *k, const cJSON *section, const char *l
         const cJSON *v = section;
         char *inner = NULL;
         for (char *name = strtok_r(word, ".", &inner); name; name = strtok_r(NULL, ".", &inner))
-            v = cJSON_GetObjectItemCaseSensitive(v, name);
+            v = json_item(v, name);
         if (v && !value_is_off(v, converts) && !is_listed(k->harmless, v, converts)) return true;
     }
     return false;

@@ -42,8 +42,8 @@ static int join_names(const struct reading *r, cJSON *root, const char *other, c
     snprintf(own_path, sizeof own_path, "%s", own);
     cJSON *parent = config_parent(root, other_path, false, &other_name);
     if (!parent || parent != config_parent(root, own_path, false, &own_name)) return 0;
-    const cJSON *a = cJSON_GetObjectItemCaseSensitive(parent, other_name);
-    const cJSON *b = cJSON_GetObjectItemCaseSensitive(parent, own_name);
+    const cJSON *a = json_item(parent, other_name);
+    const cJSON *b = json_item(parent, own_name);
     if (!a) return 0;
     if (b && !cJSON_IsNull(a) && !cJSON_IsNull(b) && !cJSON_Compare(a, b, true)) {
         char x[CONFIG_SHOWN], y[CONFIG_SHOWN];
@@ -64,7 +64,7 @@ static int join_names(const struct reading *r, cJSON *root, const char *other, c
 // bucket is at the top level.
 static void read_first_zero(const struct reading *r, cJSON *root) {
     static const char zero[] = "zero_optimization";
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(root, zero);
+    const cJSON *v = json_item(root, zero);
     if (!cJSON_IsBool(v)) return;
     bool on = cJSON_IsTrue(v);
     cJSON *bucket = on ? cJSON_DetachItemFromObjectCaseSensitive(root, first_bucket) : NULL;
@@ -81,7 +81,7 @@ static void read_first_wire(cJSON *root) {
     static const char *const old[] = {"fp32_allreduce", "allreduce_always_fp32"},
                              today[] = "communication_data_type";
     for (int i = 0; i < 2; i++) {
-        const cJSON *v = cJSON_GetObjectItemCaseSensitive(root, old[i]);
+        const cJSON *v = json_item(root, old[i]);
         bool on = cJSON_IsTrue(v) || (cJSON_IsNumber(v) && v->valuedouble == 1);
         if (!on || cJSON_HasObjectItem(root, today)) continue;
         cJSON_DeleteItemFromObjectCaseSensitive(root, old[i]);
@@ -94,7 +94,7 @@ static void read_first_wire(cJSON *root) {
 static int normalise(const struct reading *r, cJSON *root) {
     static const char *const whole[][2] = {{"model", "name"}, {"data", "path"}};
     for (int i = 0; i < 2; i++) {
-        const cJSON *v = cJSON_GetObjectItemCaseSensitive(root, whole[i][0]);
+        const cJSON *v = json_item(root, whole[i][0]);
         if (!v || cJSON_IsObject(v) || cJSON_IsNull(v)) continue;
         cJSON *section = cJSON_CreateObject();
         cJSON_AddItemToObject(section, whole[i][1], cJSON_Duplicate(v, true));
@@ -436,7 +436,7 @@ static int walk_level(struct reading *r, const char *level, const cJSON *object)
 }
 
 int config_walk(struct reading *r, const cJSON *root) {
-    const cJSON *unknown = cJSON_GetObjectItemCaseSensitive(root, "unknown_keys");
+    const cJSON *unknown = json_item(root, "unknown_keys");
     r->lenient = cJSON_IsString(unknown) && !strcmp(unknown->valuestring, "ignore");
     int rc = walk_level(r, "", root);
     if (r->unknown > UNKNOWN_SAID_MAX)

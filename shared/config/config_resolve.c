@@ -9,6 +9,7 @@
 
 #include "shared/config/config_internal.h"
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/numbers.h"
 #include "shared/core/text.h"
 #include "shared/core/topology_row.h"
@@ -18,8 +19,7 @@ static const char *const text_of_bool[] = {"false", "true"};
 
 // Returns a number of a section's "params", or fallback if it is absent.
 static double param(const cJSON *section, const char *name, double fallback) {
-    const cJSON *v =
-        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(section, "params"), name);
+    const cJSON *v = json_item(json_item(section, "params"), name);
     return cJSON_IsNumber(v) ? v->valuedouble : fallback;
 }
 
@@ -98,9 +98,9 @@ static int check_torch_schedule(const struct reading *r, cJSON *root) {
          "\"cycle_min_lr\": {max_lr=0.01/div_factor=25}, \"cycle_max_lr\": {max_lr=0.01}, \"cycle_first_step_size\": "
          "{total_steps=100*pct_start=0.3}, \"cycle_second_step_size\": {total_steps=100-pct_start=0.3}",
          NULL}};
-    cJSON *section = cJSON_GetObjectItemCaseSensitive(root, "scheduler");
-    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(section, "type"));
-    double lr = param(cJSON_GetObjectItemCaseSensitive(root, "optimizer"), "lr", 1e-3);
+    const cJSON *section = json_item(root, "scheduler");
+    const char *type = cJSON_GetStringValue(json_item(section, "type"));
+    double lr = param(json_item(root, "optimizer"), "lr", 1e-3);
     for (size_t i = 0; type && i < sizeof rows / sizeof *rows; i++) {
         if (strcmp(type, rows[i].torch) != 0) continue;
         char *flat = rows[i].flat ? fill(rows[i].flat, section, lr) : NULL, *with = NULL;
@@ -134,8 +134,8 @@ int config_read_types(const struct reading *r, cJSON *root) {
     static const char *const refused[] = {"ZeroOneAdam", "OneBitLamb", "Lamb",  "FusedLamb", "Muon",
                                           "MuAdam",      "MuAdamW",    "MuSGD", "Adagrad",   "Adadelta",
                                           "Adamax",      "NAdam",      "RAdam", "Adafactor", "CPUAdam"};
-    const cJSON *section = cJSON_GetObjectItemCaseSensitive(root, "optimizer");
-    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(section, "type"));
+    const cJSON *section = json_item(root, "optimizer");
+    const char *type = cJSON_GetStringValue(json_item(section, "type"));
     const struct optimizer *row = optimizer_find(type ? type : r->d->c.optimizer_type);
     char names[128];
     for (size_t i = 0; !row && i < sizeof refused / sizeof *refused; i++)

@@ -85,11 +85,8 @@ static int column(const struct scanner *s) { return (int)(s->p - s->line_start) 
 
 // Returns the character at p if it is beyond ASCII, else 0.
 static uint32_t wide_character(const char *p) {
-    const unsigned char *u = (const unsigned char *)p;
-    int length = *u < 0x80 ? 0 : text_utf8_length(u, (int64_t)strnlen(p, 4));
-    uint32_t code = length ? *u & (0x7fu >> length) : 0;
-    for (int i = 1; i < length; i++) code = code << 6 | (u[i] & 0x3f);
-    return code;
+    uint32_t code = text_utf8_code(p, &(int){0});
+    return code < 0x80 ? 0 : code;
 }
 
 // Characters that word processors and web pages write for a quote or a blank. Hjson treats them as letters, so the
@@ -172,35 +169,17 @@ static bool skip(struct scanner *s) {
 
 // Parses the four hexadecimal digits after "\u". Returns -1 if there are fewer.
 static int read_hex4(const char *p) {
-    int v = 0;
-    for (int i = 0; i < 4; i++) {
-        char ch = p[i];
-        int digit = ch >= '0' && ch <= '9'   ? ch - '0'
-                    : ch >= 'a' && ch <= 'f' ? ch - 'a' + 10
-                    : ch >= 'A' && ch <= 'F' ? ch - 'A' + 10
-                                             : -1;
-        if (digit < 0) return -1;
-        v = v * 16 + digit;
-    }
-    return v;
+    char digits[5];
+    snprintf(digits, sizeof digits, "%s", p);
+    return strspn(digits, "0123456789abcdefABCDEF") == 4 ? (int)strtol(digits, NULL, 16) : -1;
 }
 
 static char *put_utf8(char *out, uint32_t code) {
-    if (code < 0x80) {
-        *out++ = (char)code;
-    } else if (code < 0x800) {
-        *out++ = (char)(0xc0 | code >> 6);
-        *out++ = (char)(0x80 | (code & 0x3f));
-    } else if (code < 0x10000) {
-        *out++ = (char)(0xe0 | code >> 12);
-        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
-        *out++ = (char)(0x80 | (code & 0x3f));
-    } else {
-        *out++ = (char)(0xf0 | code >> 18);
-        *out++ = (char)(0x80 | (code >> 12 & 0x3f));
-        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
-        *out++ = (char)(0x80 | (code & 0x3f));
-    }
+    static const uint8_t first[] = {0, 0xc0, 0xe0,
+                                    0xf0};  // the first byte's high bits, by the bytes that follow
+    int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    *out++ = (char)(first[more] | code >> 6 * more);
+    while (more--) *out++ = (char)(0x80 | (code >> 6 * more & 0x3f));
     return out;
 }
 

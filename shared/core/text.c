@@ -204,5 +204,13 @@ int text_utf8_length(const unsigned char *s, int64_t n) {
     return length;
 }
 
+uint32_t text_utf8_code(const char *text, int *length) {
+    const unsigned char *s = (const unsigned char *)text;
+    *length = text_utf8_length(s, (int64_t)strnlen(text, 4));
+    uint32_t code = *length > 1 ? *s & (0x7fu >> *length) : *length ? *s : 0;
+    for (int i = 1; i < *length; i++) code = code << 6 | (s[i] & 0x3f);
+    return code;
+}
+
 // ---------------------------------------------------------------- version
 const char *starring_revision = NULL;

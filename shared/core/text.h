@@ -43,6 +43,8 @@ const char *text_shorten(char *out, size_t size, const char *text);
 // Returns the length of the UTF-8 sequence at the start of s, which has n bytes (RFC 3629, section 4: no
 // surrogates, nothing overlong, at most U+10FFFF). Returns 0 if there is none.
 int text_utf8_length(const unsigned char *s, int64_t n);
+// Returns the first character of a text, and its bytes in *length; 0: the text is empty, or begins otherwise.
+uint32_t text_utf8_code(const char *text, int *length);
 
 // The shortest decimal text that reads back as exactly the same number.
 void shortest_f32(char text[32], float x);

@@ -123,14 +123,6 @@ bool tokenizer_present(const char *folder) {
 }
 
 // ---------------------------------------------------------------- byte vocabularies
-// Returns the code point of a text of one character below U+0800, or -1.
-static int code_point(const char *s) {
-    const unsigned char *u = (const unsigned char *)s;
-    if (u[0] && u[0] < 0x80 && !u[1]) return u[0];
-    if ((u[0] & 0xe0) == 0xc0 && (u[1] & 0xc0) == 0x80 && !u[2]) return (u[0] & 0x1f) << 6 | (u[1] & 0x3f);
-    return -1;
-}
-
 // GPT-2's alphabet (encoder.py, bytes_to_unicode): printable bytes represent themselves, the others are U+0100 and
 // up, in order.
 static bool prints(int byte) {
@@ -141,8 +133,9 @@ static bool prints(int byte) {
 static int byte_of(const char *entry) {
     unsigned value;
     if (strlen(entry) == 6 && sscanf(entry, "<0x%2X>", &value) == 1 && entry[5] == '>') return (int)value;
-    int c = code_point(entry);
-    if (c >= 0 && c < 256 && prints(c)) return c;
+    int length, c = (int)text_utf8_code(entry, &length);
+    if (!c || entry[length]) return -1;  // no single character
+    if (c < 256 && prints(c)) return c;
     for (int byte = 0, shifted = 256; byte < 256; byte++)
         if (!prints(byte) && c == shifted++) return byte;
     return -1;
@@ -150,9 +143,9 @@ static int byte_of(const char *entry) {
 
 // {"model": {"vocab": {"!": 33, ..}, "merges": []}}: whether its entries below 256 are the bytes in order.
 static bool entries_are_bytes(const cJSON *root) {
-    const cJSON *model = cJSON_GetObjectItemCaseSensitive(root, "model"), *entry;
-    const cJSON *vocab = cJSON_GetObjectItemCaseSensitive(model, "vocab");
-    if (cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(model, "merges")) > 0) return false;
+    const cJSON *model = json_item(root, "model"), *entry;
+    const cJSON *vocab = json_item(model, "vocab");
+    if (cJSON_GetArraySize(json_item(model, "merges")) > 0) return false;
     bool seen[256] = {false};
     int bytes = 0;
     cJSON_ArrayForEach(entry, vocab) {

@@ -8,24 +8,25 @@
 #ifndef STARRING_SHARED_HF_FAMILIES_H
 #define STARRING_SHARED_HF_FAMILIES_H
 
+#include <cjson/cJSON.h>
 #include <stddef.h>
 
+#include "kernels/dtype.h"
 #include "shared/model/spec.h"
 
 #define HF_MAX_PARTS 3
 #define HF_NAME_MAX  96
 
 enum hf_key_kind {
-    HF_SIZE,         // int32, at least 1. The first key that the file has sets the field
-    HF_FLOAT,        // float, finite
-    HF_ONLY,         // true or false, of which this program supports one: `missing`
-    HF_ONE,          // a number that must be 1
-    HF_ACTIVATION,   // text, one of `same`; the first of them is written
-    HF_DROPOUT,      // a number without effect here; 0 is written
-    HF_ROPE,         // rope_theta, and rope_scaling or rope_parameters
-    HF_WINDOW,       // int32, or null for none
-    HF_FULL_LAYERS,  // a list of the layers' attention types: each must be full attention
-    HF_KEY_KINDS
+    HF_SIZE,        // int32, at least 1. The first key that the file has sets the field
+    HF_FLOAT,       // float, finite
+    HF_ONLY,        // true or false, of which this program supports one: `missing`
+    HF_ONE,         // a number that must be 1
+    HF_ACTIVATION,  // text, one of `same`; the first of them is written
+    HF_DROPOUT,     // a number without effect here; 0 is written
+    HF_ROPE,        // rope_theta, and rope_scaling or rope_parameters
+    HF_WINDOW,      // int32, or null for none
+    HF_FULL_LAYERS  // a list of the layers' attention types: each must be full attention
 };
 
 struct hf_key {
@@ -81,5 +82,14 @@ int hf_lora_targets(const struct model_spec *s, const char *targets, const char 
 bool hf_lora_module(const struct model_spec *s, int i, char name[HF_NAME_MAX]);
 // Writes "llama, mistral, qwen2 and gpt2".
 void hf_types_text(char *out, size_t bytes);
+
+// ---------------------------------------------------------------- config.json (hf_config.c)
+// Reads a config.json of a model_type in the table. A key that changes the arithmetic in an unsupported way is an
+// error; keys that are not needed are ignored. Returns 0, or -1 after logging file, key and value.
+int hf_config_read(const char *path, struct model_spec *out);
+
+// Returns the config.json that transformers' AutoModelForCausalLM and hf_config_read read. The caller deletes it. s
+// must have the traits of a row of families.c.
+cJSON *hf_config_json(const struct model_spec *s, enum dtype dt);
 
 #endif

@@ -120,9 +120,7 @@ static void read_targets(struct parse *p, const cJSON *j) {
             reject(p, j, "must be a list of the modules' names");
             return;
         }
-        char *longer = p->targets ? xasprintf("%s,%s", p->targets, text) : xstrdup(text);
-        free(p->targets);
-        p->targets = longer;
+        text_add(&p->targets, "%s%s", p->targets ? "," : "", text);
     }
 }
 

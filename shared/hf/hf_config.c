@@ -1,5 +1,4 @@
 // The kinds of keys in the rows of families.c: how each is read and how it is written.
-#include "shared/hf/hf_config.h"
 
 #include <assert.h>
 #include <math.h>
@@ -24,7 +23,7 @@ struct parse {
 
 // Returns the value, or NULL if the key is missing or null.
 static const cJSON *find(const cJSON *object, const char *key) {
-    const cJSON *j = cJSON_GetObjectItemCaseSensitive(object, key);
+    const cJSON *j = json_item(object, key);
     return j && !cJSON_IsNull(j) ? j : NULL;
 }
 
@@ -73,7 +72,7 @@ static bool get_bool(struct parse *p, const char *key, bool missing) {
 // eos_token_id may be a list (LLaMA 3 Instruct): its first element is used. null means none. Without the key the
 // family's token is used, if the vocabulary has it.
 static int32_t get_token(struct parse *p, const char *key, int32_t missing) {
-    const cJSON *j = cJSON_GetObjectItemCaseSensitive(p->root, key);
+    const cJSON *j = json_item(p->root, key);
     if (!j) return missing < p->spec->vocab ? missing : -1;
     if (cJSON_IsArray(j)) j = cJSON_GetArrayItem(j, 0);
     return j && !cJSON_IsNull(j) ? integer_of(p, key, j) : -1;
@@ -81,56 +80,6 @@ static int32_t get_token(struct parse *p, const char *key, int32_t missing) {
 
 // ---------------------------------------------------------------- reading each kind
 #define FIELD_OF(spec, k, type) ((type *)(void *)((char *)(spec) + (k)->field))
-
-static void read_size(struct parse *p, const struct hf_key *k) {
-    int32_t *field = FIELD_OF(p->spec, k, int32_t);
-    if (k->follows && !find(p->root, k->key)) return;
-    int32_t value = need_size(p, k->key);
-    if (!*field) *field = value;
-}
-
-static void read_float(struct parse *p, const struct hf_key *k) {
-    *FIELD_OF(p->spec, k, float) = get_float(p, p->root, k->key, k->missing);
-}
-
-static void read_only(struct parse *p, const struct hf_key *k) {
-    bool wanted = k->missing != 0.0;
-    if (get_bool(p, k->key, wanted) != wanted) reject(p, k->key, find(p->root, k->key), k->why);
-}
-
-static void read_one(struct parse *p, const struct hf_key *k) {
-    const cJSON *j = find(p->root, k->key);
-    if (j && !(cJSON_IsNumber(j) && j->valuedouble == 1.0)) reject(p, k->key, j, k->why);
-}
-
-static void read_activation(struct parse *p, const struct hf_key *k) {
-    const cJSON *j = find(p->root, k->key);
-    if (!j) return;
-    for (const char *const *name = k->same; *name; name++)
-        if (cJSON_IsString(j) && strcmp(j->valuestring, *name) == 0) return;
-    reject(p, k->key, j, k->why);
-}
-
-static void read_dropout(struct parse *p, const struct hf_key *k) {
-    const cJSON *j = find(p->root, k->key);
-    if (j && cJSON_IsNumber(j) && j->valuedouble != 0.0)
-        warn("%s: \"%s\" is %g; training here applies no dropout", p->path, k->key, j->valuedouble);
-}
-
-// Without the key transformers' default is used; null means no window.
-static void read_window(struct parse *p, const struct hf_key *k) {
-    const cJSON *j = cJSON_GetObjectItemCaseSensitive(p->root, k->key);
-    *FIELD_OF(p->spec, k, int32_t) = !j ? (int32_t)k->missing : cJSON_IsNull(j) ? 0 : need_size(p, k->key);
-}
-
-static void read_full_layers(struct parse *p, const struct hf_key *k) {
-    const cJSON *types = find(p->root, k->key), *t;
-    cJSON_ArrayForEach(t, types) {
-        if (cJSON_IsString(t) && strcmp(t->valuestring, "full_attention") == 0) continue;
-        reject(p, k->key, t, k->why);
-        return;
-    }
-}
 
 // Reads "rope_scaling" (transformers 4) or "rope_parameters" (5, which also has rope_theta). If a file has both,
 // "rope_scaling" is used. A type without a name is the default, as in transformers 5.
@@ -175,40 +124,56 @@ static void read_rope(struct parse *p, const struct hf_key *k) {
     if (!find(j, "factor")) reject(p, key, j, "needs a factor");
 }
 
+static void read_key(struct parse *p, const struct hf_key *k) {
+    const cJSON *any = json_item(p->root, k->key), *j = find(p->root, k->key);  // any: also null
+    int32_t *size = FIELD_OF(p->spec, k, int32_t), value;
+    bool known = false, wanted = k->missing != 0.0;
+    switch (k->kind) {
+        case HF_SIZE:
+            if (k->follows && !j) return;
+            value = need_size(p, k->key);
+            if (!*size) *size = value;  // not set by an earlier key
+            return;
+        case HF_FLOAT:
+            *FIELD_OF(p->spec, k, float) = get_float(p, p->root, k->key, k->missing);
+            return;
+        case HF_ONLY:
+            if (get_bool(p, k->key, wanted) != wanted) reject(p, k->key, j, k->why);
+            return;
+        case HF_ONE:
+            if (j && !(cJSON_IsNumber(j) && j->valuedouble == 1.0)) reject(p, k->key, j, k->why);
+            return;
+        case HF_ACTIVATION:
+            for (const char *const *name = k->same; *name; name++)
+                known |= cJSON_IsString(j) && strcmp(j->valuestring, *name) == 0;
+            if (j && !known) reject(p, k->key, j, k->why);
+            return;
+        case HF_DROPOUT:
+            if (cJSON_IsNumber(j) && j->valuedouble != 0.0)
+                warn("%s: \"%s\" is %g; training here applies no dropout", p->path, k->key, j->valuedouble);
+            return;
+        case HF_ROPE:
+            read_rope(p, k);
+            return;
+        case HF_WINDOW:  // without the key transformers' default is used; null means no window
+            *size = !any ? (int32_t)k->missing : !j ? 0 : need_size(p, k->key);
+            return;
+        case HF_FULL_LAYERS:
+            for (j = j ? j->child : NULL; j; j = j->next)
+                if (!cJSON_IsString(j) || strcmp(j->valuestring, "full_attention") != 0) {
+                    reject(p, k->key, j, k->why);
+                    return;
+                }
+            return;
+    }
+}
+
 // ---------------------------------------------------------------- writing each kind
 // The double with the fewest decimal digits that rounds to x: 1e-5f is written as 1e-05.
 static double shortest(float x) {
     char text[32];
     shortest_f32(text, x);
     return strtod(text, NULL);
-}
-
-static void write_size(cJSON *j, const struct hf_key *k, const struct model_spec *s) {
-    cJSON_AddNumberToObject(j, k->key, *FIELD_OF(s, k, const int32_t));
-}
-
-static void write_float(cJSON *j, const struct hf_key *k, const struct model_spec *s) {
-    cJSON_AddNumberToObject(j, k->key, shortest(*FIELD_OF(s, k, const float)));
-}
-
-static void write_only(cJSON *j, const struct hf_key *k, const struct model_spec *s) {
-    (void)s;
-    cJSON_AddBoolToObject(j, k->key, k->missing != 0.0);
-}
-
-static void write_activation(cJSON *j, const struct hf_key *k, const struct model_spec *s) {
-    (void)s;
-    cJSON_AddStringToObject(j, k->key, k->same[0]);
-}
-
-static void write_dropout(cJSON *j, const struct hf_key *k, const struct model_spec *s) {
-    (void)s;
-    cJSON_AddNumberToObject(j, k->key, 0.0);
-}
-
-static void write_window(cJSON *j, const struct hf_key *k, const struct model_spec *s) {
-    int32_t window = *FIELD_OF(s, k, const int32_t);
-    json_put(j, k->key, window ? window : NAN);
 }
 
 static void write_rope(cJSON *j, const struct hf_key *k, const struct model_spec *s) {
@@ -226,20 +191,35 @@ static void write_rope(cJSON *j, const struct hf_key *k, const struct model_spec
     cJSON_AddNumberToObject(r, "original_max_position_embeddings", s->rope_original_positions);
 }
 
-static const struct {
-    void (*read)(struct parse *p, const struct hf_key *k);
-    void (*write)(cJSON *j, const struct hf_key *k, const struct model_spec *s);  // NULL: never written
-} kinds[HF_KEY_KINDS] = {
-    [HF_SIZE] = {read_size, write_size},
-    [HF_FLOAT] = {read_float, write_float},
-    [HF_ONLY] = {read_only, write_only},
-    [HF_ONE] = {read_one, NULL},
-    [HF_ACTIVATION] = {read_activation, write_activation},
-    [HF_DROPOUT] = {read_dropout, write_dropout},
-    [HF_ROPE] = {read_rope, write_rope},
-    [HF_WINDOW] = {read_window, write_window},
-    [HF_FULL_LAYERS] = {read_full_layers, NULL},
-};
+static void write_key(cJSON *j, const struct hf_key *k, const struct model_spec *s) {
+    const int32_t *size = FIELD_OF(s, k, const int32_t);
+    switch (k->kind) {
+        case HF_SIZE:
+            cJSON_AddNumberToObject(j, k->key, *size);
+            return;
+        case HF_FLOAT:
+            cJSON_AddNumberToObject(j, k->key, shortest(*FIELD_OF(s, k, const float)));
+            return;
+        case HF_ONLY:
+            cJSON_AddBoolToObject(j, k->key, k->missing != 0.0);
+            return;
+        case HF_ACTIVATION:
+            cJSON_AddStringToObject(j, k->key, k->same[0]);
+            return;
+        case HF_DROPOUT:
+            cJSON_AddNumberToObject(j, k->key, 0.0);
+            return;
+        case HF_ROPE:
+            write_rope(j, k, s);
+            return;
+        case HF_WINDOW:
+            json_put(j, k->key, *size ? *size : NAN);
+            return;
+        case HF_ONE:
+        case HF_FULL_LAYERS:  // never written
+            return;
+    }
+}
 
 // ---------------------------------------------------------------- a file
 // Returns the model's row, or NULL after rejecting the key that names the model.
@@ -276,7 +256,7 @@ static void check_architecture(struct parse *p) {
 }
 
 static void read_keys(struct parse *p, const struct hf_key *k) {
-    for (; k && k->key; k++) kinds[k->kind].read(p, k);
+    for (; k && k->key; k++) read_key(p, k);
 }
 
 static void read_model(struct parse *p, const struct hf_family *row) {
@@ -303,7 +283,7 @@ static void read_model(struct parse *p, const struct hf_family *row) {
     if (!s->head_size && s->channels % s->heads && !p->failed)
         reject(p, heads->key, find(p->root, heads->key), heads->why);
     if (!s->head_size) s->head_size = s->channels / s->heads;
-    bool kv_missing = !cJSON_GetObjectItemCaseSensitive(p->root, "num_key_value_heads");
+    bool kv_missing = !json_item(p->root, "num_key_value_heads");
     if (!s->kv_heads && row->kv_heads && kv_missing && s->heads % row->kv_heads)
         reject(p, "num_key_value_heads", NULL,
                "the family's default does not divide the heads, so the file has to say how many there are");
@@ -347,7 +327,7 @@ int hf_config_read(const char *path, struct model_spec *out) {
 
 static void write_keys(cJSON *j, const struct hf_key *k, const struct model_spec *s) {
     for (; k && k->key; k++)
-        if (!k->unwritten && kinds[k->kind].write) kinds[k->kind].write(j, k, s);
+        if (!k->unwritten) write_key(j, k, s);
 }
 
 cJSON *hf_config_json(const struct model_spec *s, enum dtype dt) {

@@ -19,8 +19,8 @@
 #include "shared/core/file.h"
 #include "shared/core/json.h"
 #include "shared/core/text.h"
+#include "shared/hf/families.h"
 #include "shared/hf/hf_adapter.h"
-#include "shared/hf/hf_config.h"
 #include "shared/hf/safetensors.h"
 #include "shared/model/layout.h"
 
@@ -187,7 +187,7 @@ static bool is_below(const char *name) {
 static int open_indexed(struct hf_reader *r) {
     char *path = xasprintf("%s/%s", r->dir, INDEX_NAME);
     cJSON *root = relaxed_json_load(path);
-    const cJSON *map = cJSON_GetObjectItemCaseSensitive(root, "weight_map"), *j;
+    const cJSON *map = json_item(root, "weight_map"), *j;
     struct name_map shards = {0};  // their index in r->files
     int shard_count = 0, rc = 0;
     bool is_new;
@@ -786,7 +786,7 @@ char *hf_files_identity(const char *given) {
     cJSON *root = has_file(dir, INDEX_NAME) ? relaxed_json_load(path) : NULL;
     struct name_map seen = {0};
     const cJSON *j;
-    cJSON_ArrayForEach(j, cJSON_GetObjectItemCaseSensitive(root, "weight_map")) {
+    cJSON_ArrayForEach(j, json_item(root, "weight_map")) {
         bool is_new = false;
         if (!cJSON_IsString(j) || !strchr(j->valuestring, '/') || !is_below(j->valuestring)) continue;
         name_map_put(&seen, j->valuestring, 0, &is_new);

@@ -1,4 +1,4 @@
-#include "shared/hf/hf_look.h"
+#include "shared/hf/presets.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -14,9 +14,7 @@
 #include "shared/core/text.h"
 #include "shared/hf/families.h"
 #include "shared/hf/hf_adapter.h"
-#include "shared/hf/hf_config.h"
 #include "shared/hf/hf_dir.h"
-#include "shared/hf/hf_look.h"
 
 // V, C, L, H, KV, D, F and the positions; beginning and end of text.
 #define SIZES(v, c, l, h, kv, d, f, p)                                                            \

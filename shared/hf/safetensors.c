@@ -69,15 +69,15 @@ static int read_shape(const char *path, struct st_tensor *t, const cJSON *shape)
 static int read_tensor(const char *path, struct st_tensor *t, const cJSON *j, const char *data,
                        int64_t data_bytes) {
     t->name = xstrdup(j->string);
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(j, "dtype");
+    const cJSON *type = json_item(j, "dtype");
     if (!cJSON_IsString(type)) return fail("%s: tensor %s: no dtype", path, t->name);
     size_t row = 0;
     while (row < TYPES && strcmp(types[row].name, type->valuestring) != 0) row++;
     if (row == TYPES) return fail("%s: tensor %s: unknown dtype \"%.40s\"", path, t->name, type->valuestring);
     t->dtype = types[row].dtype;
     snprintf(t->type_name, sizeof t->type_name, "%s", types[row].name);
-    if (read_shape(path, t, cJSON_GetObjectItemCaseSensitive(j, "shape"))) return -1;
-    const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(j, "data_offsets");
+    if (read_shape(path, t, json_item(j, "shape"))) return -1;
+    const cJSON *offsets = json_item(j, "data_offsets");
     if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2)
         return fail("%s: tensor %s: data_offsets must be [begin, end]", path, t->name);
     int64_t begin = whole(cJSON_GetArrayItem(offsets, 0)), end = whole(cJSON_GetArrayItem(offsets, 1));

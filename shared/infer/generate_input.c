@@ -14,7 +14,6 @@
 #include "shared/data/vocabulary.h"
 #include "shared/hf/hf_adapter.h"
 #include "shared/hf/hf_dir.h"
-#include "shared/hf/hf_look.h"
 #include "shared/hf/presets.h"
 
 // ---------------------------------------------------------------- the weights

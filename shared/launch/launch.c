@@ -203,12 +203,12 @@ static void start_again(struct launcher *l, struct child *child) {
     end_rest(l);
 }
 
-static void end_job(struct launcher *l, const char *why, const char *text, const char *reason) {
+static void end_job(struct launcher *l, const struct child *child, const char *reason) {
     l->status = l->interrupted_by ? 128 + l->interrupted_by : EXIT_RUN_FAILED;
     if (l->o.together && l->interrupted_by)
-        error_take_over(why);  // the caller prints one message about both
+        error_take_over(child->why);  // the caller prints one message about both
     else
-        fail("%s %s: %s%s%s", why, text, reason, *reason ? ": " : "",
+        fail("%s %s: %s%s%s", child->why, child->when, reason, *reason ? ": " : "",
              l->count > 1 || l->o.others ? "ending the other processes of the job" : "the run ends");
     end_rest(l);
 }
@@ -263,14 +263,11 @@ static void drop_if_over(const struct launcher *l, struct child *child) {
     child->awaits_verdict = 0;
 }
 
-static void report_death(struct launcher *l, struct child *child, pid_t pid, const char *why,
-                         const char *text) {
+static void report_death(struct launcher *l, struct child *child, pid_t pid) {
     struct death d = {.pid = (int)pid, .leaving = l->interrupted_by != 0};
     memcpy(d.name, child->name, sizeof d.name);
-    snprintf(d.why, sizeof d.why, "%s", why);
+    memcpy(d.why, child->why, sizeof d.why);
     child->awaits_verdict = pid;
-    snprintf(child->why, sizeof child->why, "%s", why);
-    snprintf(child->when, sizeof child->when, "%s", text);
     if (!l->no_more_verdicts) rendezvous_send(l->o.meet, VERDICT_DEAD, &d, sizeof d);
     drop_if_over(l, child);
 }
@@ -287,7 +284,7 @@ static void carry_out(struct launcher *l, struct child *child, const struct verd
     else if (without && !child->asked_to_end)
         warn("%s %s: the others %s without it", child->why, child->when, l->interrupted_by ? "end" : "go on");
     else if (!without && !child->asked_to_end)
-        end_job(l, child->why, child->when, v->reason);
+        end_job(l, child, v->reason);
     else if (!without)
         l->status = 128 + l->interrupted_by, end_rest(l);
     child->restarted_alone = again && without;
@@ -333,36 +330,35 @@ static bool waits_for_verdict(const struct launcher *l) {
 
 // A child was killed, or the process that it represents was, or it exited because it lost a rank.
 static void child_died(struct launcher *l, struct child *child, pid_t pid, int status) {
-    char text[96], why[192];
     const char *of = WIFSIGNALED(status) ? "" : "a rank of ";
     int number = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
-    time_text(l, text, sizeof text);
+    time_text(l, child->when, sizeof child->when);
     if (number < 0)
-        snprintf(why, sizeof why, "%s (pid %d) gave up a rank and ended", child->name, (int)pid);
+        snprintf(child->why, sizeof child->why, "%s (pid %d) gave up a rank and ended", child->name,
+                 (int)pid);
     else if (child->killed_as_stopped)
-        snprintf(why, sizeof why, "%s%s (pid %d) " GAVE_NO_SIGN, of, child->name, (int)pid);
+        snprintf(child->why, sizeof child->why, "%s%s (pid %d) " GAVE_NO_SIGN, of, child->name, (int)pid);
     else
-        snprintf(why, sizeof why, "%s%s (pid %d) was killed by signal %d (%s)", of, child->name, (int)pid,
-                 number, strsignal(number));
+        snprintf(child->why, sizeof child->why, "%s%s (pid %d) was killed by signal %d (%s)", of, child->name,
+                 (int)pid, number, strsignal(number));
     // The others would only wait for the dead child and then report that too: they are killed first.
     if (l->o.together) signal_all(l, SIGKILL);
     if (l->o.decided)
-        report_death(l, child, pid, why, text);
+        report_death(l, child, pid);
     else
-        end_job(l, why, text, "");
+        end_job(l, child, "");
 }
 
 // The child exited because it was asked to, outside a step that it could have finished.
 static void child_left(struct launcher *l, struct child *child, pid_t pid) {
-    char text[96], why[192];
     bool asks = l->o.decided && !l->o.together && child->orderly && has_begun(l);
     // The launcher ends the job's other processes at once: another orderly child may already wait for this one.
     if (child->orderly && !asks) end_rest(l);
     child->asked_to_end = true;
-    time_text(l, text, sizeof text);
-    snprintf(why, sizeof why, "%s (pid %d) was asked to leave", child->name, (int)pid);
+    time_text(l, child->when, sizeof child->when);
+    snprintf(child->why, sizeof child->why, "%s (pid %d) was asked to leave", child->name, (int)pid);
     if (asks)
-        report_death(l, child, pid, why, text);
+        report_death(l, child, pid);
     else
         l->status = 128 + l->interrupted_by;
 }
@@ -401,18 +397,17 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
         child_died(l, child, pid, status);
         return;
     }
-    char text[96];
-    time_text(l, text, sizeof text);
+    time_text(l, child->when, sizeof child->when);
     if (child->restarted_alone) {
         warn("%s (pid %d) ended with exit status %d %s: the others go on without it", child->name, (int)pid,
-             WEXITSTATUS(status), text);
+             WEXITSTATUS(status), child->when);
         return;
     }
     l->status = l->interrupted_by                   ? 128 + l->interrupted_by
                 : WEXITSTATUS(status) == EXIT_USAGE ? EXIT_USAGE
                                                     : EXIT_RUN_FAILED;
-    fail("%s (pid %d) ended with exit status %d %s%s", child->name, (int)pid, WEXITSTATUS(status), text,
-         l->count > 1 ? ": ending the other processes of the job" : "");
+    fail("%s (pid %d) ended with exit status %d %s%s", child->name, (int)pid, WEXITSTATUS(status),
+         child->when, l->count > 1 ? ": ending the other processes of the job" : "");
     end_rest(l);
 }
 

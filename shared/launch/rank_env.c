@@ -10,6 +10,7 @@
 #include <xxhash.h>
 
 #include "shared/core/error.h"
+#include "shared/core/json.h"
 #include "shared/core/system.h"
 
 #define LAUNCHER    "STARRING_LAUNCHER"  // the launcher's process id
@@ -77,8 +78,9 @@ static int read_count(const char *name, int low, int *out) {
     errno = 0;
     long value = strtol(text, &end, 10);
     if (errno || end == text || *end || value < low || value > INT_MAX)
-        return fail("environment: %s=%s is not a count; unset it, or let the program that starts the ranks set it",
-                    name, text);
+        return fail(
+            "environment: %s=%s is not a count; unset it, or let the program that starts the ranks set it",
+            name, text);
     *out = (int)value;
     return 0;
 }
@@ -184,7 +186,7 @@ bool rank_env_joins(const struct rank_env *e) {
 // Returns whether text is a list of more than one host, or TF_CONFIG's cluster has more than one process.
 static bool many_hosts(const char *text) {
     cJSON *json = cJSON_Parse(text);
-    const cJSON *cluster = cJSON_GetObjectItemCaseSensitive(json, "cluster"), *role;
+    const cJSON *cluster = json_item(json, "cluster"), *role;
     int count = cJSON_IsArray(json) ? cJSON_GetArraySize(json) : 0;
     cJSON_ArrayForEach(role, cluster) count += cJSON_GetArraySize(role);
     cJSON_Delete(json);

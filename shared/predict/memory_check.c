@@ -186,10 +186,8 @@ static bool (*const changes[])(struct search *, struct proposal *) = {
 #define CHANGES (sizeof changes / sizeof *changes)
 
 static void add_proposal(char **text, const struct proposal *p) {
-    char bytes[24], *more;
-    more = xasprintf("%s  %s (%s)\n", *text, p->flags, format_bytes(bytes, p->bytes));
-    free(*text);
-    *text = more;
+    char bytes[24];
+    text_add(text, "  %s (%s)\n", p->flags, format_bytes(bytes, p->bytes));
 }
 
 // Returns lines (malloc'd), each with a newline: what fits with one change, else with several, else that nothing
@@ -218,9 +216,8 @@ static char *advice_for(const struct job *j, const struct memory_ranks *part,
             "  No stage, recomputation, offload, micro-batch, dtype or number of workers of this run fits here: take a smaller "
             "--model, a shorter --seq, or more machines\n");
     }
-    char *whole = xasprintf("%s  --dry-run predicts it without training\n", text);
-    free(text);
-    return whole;
+    text_add(&text, "  --dry-run predicts it without training\n");
+    return text;
 }
 
 // ---------------------------------------------------------------- texts
@@ -242,10 +239,8 @@ static char *device_figures(const struct memory_excess *s, const struct memory_n
     char *classes = xstrdup("");
     for (int c = 0; c < MEM_CLASSES; c++) {
         if (!n->device_classes[c] || mem_class_is_host((enum mem_class)c)) continue;
-        char *more = xasprintf("%s%s%s %s", classes, *classes ? ", " : "", mem_class_name((enum mem_class)c),
-                               format_bytes(one, (double)n->device_classes[c]));
-        free(classes);
-        classes = more;
+        text_add(&classes, "%s%s %s", *classes ? ", " : "", mem_class_name((enum mem_class)c),
+                 format_bytes(one, (double)n->device_classes[c]));
     }
     char *text = xasprintf(
         "worker %d needs %s (%.0f bytes) of its device (%s), and memory.device_bytes (--device-memory) allows %s (%.0f bytes)",

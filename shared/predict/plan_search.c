@@ -189,27 +189,22 @@ static int predict(const struct plan_question *q, const struct job *j, struct pl
 
 // Returns the configuration of a candidate: the caller's options, then its own keys. NULL: refused.
 static struct config *config_of(const struct plan_question *q, const struct plan_candidate *c) {
-    struct cli_args args = *q->args;
     char batch[24], workers[24];
-    args.owned = NULL;
-    args.owned_count = 0;
-    args.overrides = xcalloc(args.override_count + 3 + 2 * PLAN_KNOBS, sizeof *args.overrides);
     size_t n = q->args->override_count;
-    memcpy(args.overrides, q->args->overrides, n * sizeof *args.overrides);
+    struct config_override *all = xcalloc(n + 3 + 2 * PLAN_KNOBS, sizeof *all);
+    memcpy(all, q->args->overrides, n * sizeof *all);
     snprintf(batch, sizeof batch, "%lld", (long long)c->batch);
     snprintf(workers, sizeof workers, "%d", c->workers);
-    args.overrides[n++] = (struct config_override){.path = "topology", .value = c->topology};
-    args.overrides[n++] = (struct config_override){.path = "workers", .value = workers};
-    args.overrides[n++] = (struct config_override){.path = "train_micro_batch_size_per_gpu", .value = batch};
+    all[n++] = (struct config_override){.path = "topology", .value = c->topology};
+    all[n++] = (struct config_override){.path = "workers", .value = workers};
+    all[n++] = (struct config_override){.path = "train_micro_batch_size_per_gpu", .value = batch};
     for (int k = 0; k < PLAN_KNOBS; k++) {
-        if (c->knob[k])
-            args.overrides[n++] = (struct config_override){.path = plan_knobs[k].path, .value = c->knob[k]};
+        if (c->knob[k]) all[n++] = (struct config_override){.path = plan_knobs[k].path, .value = c->knob[k]};
         if (c->folder[k])
-            args.overrides[n++] =
-                (struct config_override){.path = plan_knobs[k].folder_path, .value = c->folder[k]};
+            all[n++] = (struct config_override){.path = plan_knobs[k].folder_path, .value = c->folder[k]};
     }
-    struct config *config = config_load(q->topologies, cli_get(q->args, "config"), args.overrides, n);
-    free(args.overrides);
+    struct config *config = config_load(q->topologies, cli_get(q->args, "config"), all, n);
+    free(all);
     if (!config) return NULL;
     device_resolve(config);
     if (config->row->resolve) config->row->resolve(config, &(struct rank_env){0});
@@ -418,17 +413,11 @@ char *plan_flags(const struct plan_candidate *c) {
         xasprintf("--topology %s --workers %d --batch %lld", c->topology, c->workers, (long long)c->batch);
     for (int k = 0; k < PLAN_KNOBS; k++) {
         if (!c->knob[k]) continue;
-        char *more = xasprintf("%s --set %s=%s", text, plan_knobs[k].path, c->knob[k]);
-        free(text);
-        text = more;
-        if (!c->folder[k]) continue;
-        more = xasprintf("%s --set %s=%s", text, plan_knobs[k].folder_path, c->folder[k]);
-        free(text);
-        text = more;
+        text_add(&text, " --set %s=%s", plan_knobs[k].path, c->knob[k]);
+        if (c->folder[k]) text_add(&text, " --set %s=%s", plan_knobs[k].folder_path, c->folder[k]);
     }
-    char *all = xasprintf("%s%s", text, c->as_bytes ? " --tokenizer byte" : "");
-    free(text);
-    return all;
+    if (c->as_bytes) text_add(&text, " --tokenizer byte");
+    return text;
 }
 
 char *plan_line(const struct plan_question *q, const struct plan_candidate *c) {
@@ -442,13 +431,11 @@ char *plan_line(const struct plan_question *q, const struct plan_candidate *c) {
         for (const char *const *o = own; *o; o++) skip |= !strcmp(g->option->name, *o);
         if (skip) continue;
         char *word = g->option->metavar ? shell_word(g->value) : NULL;
-        char *more = xasprintf("%s --%s%s%s", text, g->option->name, word ? " " : "", word ? word : "");
+        text_add(&text, " --%s%s%s", g->option->name, word ? " " : "", word ? word : "");
         free(word);
-        free(text);
-        text = more;
     }
-    char *flags = plan_flags(c), *all = xasprintf("%s %s", text, flags);
+    char *flags = plan_flags(c);
+    text_add(&text, " %s", flags);
     free(flags);
-    free(text);
-    return all;
+    return text;
 }

@@ -16,6 +16,7 @@
 #include "shared/core/error.h"
 #include "shared/core/file.h"
 #include "shared/core/json.h"
+#include "shared/core/text.h"
 #include "shared/state/manifest.h"
 
 #define POLL_NS     10000000
@@ -395,9 +396,7 @@ static void not_there(struct commit *m, bool stalled) {
     for (int i = 0; i < m->c->count; i++) {
         if (m->there[i]) continue;
         nothing = nothing && size_of(m->dir, m->files[i].name) < 0;
-        char *longer = xasprintf("%s%s%s", names, *names ? ", " : "", m->c->participants[i]);
-        free(names);
-        names = longer;
+        text_add(&names, "%s%s", *names ? ", " : "", m->c->participants[i]);
     }
     disk_error(m->error, "%s while %s had not written all of it%s%s%s",
                stalled ? "nothing moved" : "the run ended", names,

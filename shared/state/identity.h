@@ -5,7 +5,7 @@
 //               "model.layers", "model.tensors", "data", "data.held_out", "program", ..
 //     values    texts: JSON of a number or a switch, a text without its quotes
 //     uses      of a key (enum identity_use): the ranks and runs that must agree on it. The configuration's keys have
-//               them in their rows (shared/config/config_key.h), the others in identity.c
+//               them in their rows (shared/config/config.h), the others in identity.c
 //
 // Paths, timeouts, verbosity and speed settings are not compared: one path may name different files on two
 // machines. Contents are compared: the tokens of the data, the sizes of a model.

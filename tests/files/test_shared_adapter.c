@@ -9,7 +9,6 @@
 #include "shared/hf/families.h"
 #include "shared/hf/hf_adapter.h"
 #include "shared/hf/hf_dir.h"
-#include "shared/hf/hf_look.h"
 #include "shared/hf/presets.h"
 #include "shared/hf/safetensors.h"
 #include "shared/model/layout.h"

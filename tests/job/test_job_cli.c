@@ -12,7 +12,7 @@
 #include <cjson/cJSON.h>
 #include <cmocka.h>
 
-#include "shared/config/config_key.h"
+#include "shared/config/config.h"
 #include "shared/core/disk.h"
 #include "shared/core/error.h"
 #include "tests/job/job.h"

@@ -14,7 +14,6 @@
 #include "kernels/exact_sum.h"
 #include "shared/core/error.h"
 #include "shared/hf/families.h"
-#include "shared/hf/hf_config.h"
 #include "shared/hf/presets.h"
 #include "shared/model/layout.h"
 #include "tests/fixture.h"

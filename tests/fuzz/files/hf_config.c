@@ -1,6 +1,6 @@
 // Hugging Face's config.json. An accepted description is a model whose layout can be made if it is small, and is
 // accepted as this program writes it, as the same model.
-#include "shared/hf/hf_config.h"
+#include "shared/hf/families.h"
 
 #include <stdlib.h>
 #include <string.h>

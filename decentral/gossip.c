@@ -564,7 +564,7 @@ static int predict(const struct config *c, const struct layout *l, const char *r
 static struct topology_formula formula(const struct config *c, const char *role) {
     struct topology_formula f;
     int neighbours = neighbours_of(c);
-    size_t whole = 2 * dtype_size(c->dtype) + optimizer_bytes(c->optimizer.row, c->dtype != DT_F32);
+    size_t whole = local_textbook(c->optimizer.row, c->dtype).whole;
     (void)role;
     textbook_text(f.memory, (struct textbook){.whole = whole + (neighbours ? sizeof(float) : 0)}, 'N');
     snprintf(f.wire, sizeof f.wire, "%dP: the masters, to %d", neighbours * 4, neighbours);

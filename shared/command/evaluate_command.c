@@ -19,18 +19,10 @@ static void print_json(const char *dir, const struct evals *e) {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "dir", dir);
     cJSON *all = cJSON_AddArrayToObject(o, "evals");
-    const struct figure_rows rows = eval_figures();
     for (int i = 0; i < e->count; i++) {
-        cJSON *one = cJSON_CreateObject();
-        cJSON_AddItemToArray(all, one);
-        for (const struct figure *f = rows.rows; f < rows.rows + rows.count; f++) {
-            char text[FIGURE_NUMBER_MAX];
-            double x = figure_value(f, &e->all[i]);
-            if (f->kind == FIGURE_REAL)
-                cJSON_AddRawToObject(one, f->key, figure_number_text(text, x));
-            else
-                json_put(one, f->key, x);
-        }
+        char line[FIGURE_LINE_MAX];
+        figures_line(line, eval_figures(), &e->all[i]);
+        cJSON_AddItemToArray(all, cJSON_CreateRaw(line));
     }
     json_print(stdout, o);
     cJSON_Delete(o);

@@ -41,7 +41,7 @@ int json_file_write(const char *path, const cJSON *root);
 // surrogate pair, and names and texts without quotes that begin with a typographic quote or a no-break space.
 // Ownership  The caller deletes the returned tree: cJSON_Delete.
 // Errors     NULL after fail() named file, line, column, what was expected and what was found.
-// Time       Linear in the text, however long names are and however many members an object has.
+// Time       Linear in the text; in an object's members n log n.
 // Threads    No state; any thread.
 
 // Parses text. name is the file's name in messages.
@@ -63,17 +63,12 @@ const char *relaxed_json_meant(const char *text, char out[RELAXED_JSON_MEANT]);
 cJSON *relaxed_json_try(const char *text);
 
 // ---------------------------------------------------------------- names of an object's members
-// A hash table from names to numbers: readers of objects with many members stay linear. Each map has its own hash
-// seed, so that no file can be crafted whose names all collide.
+// From names to numbers: readers of objects with many members need no quadratic time. A tree of tsearch(3), which stays
+// balanced whatever the names are.
 
 struct name_map {
-    struct name_slot {
-        const char *name;  // the caller's, at least as long as the map; NULL: a free slot
-        uint64_t hash;
-        int64_t value;
-    } * slots;
-    size_t room, count;  // room: the capacity, a power of two or 0
-    uint64_t seed;
+    void *tree;  // of names that belong to the caller, and stay at least as long as the map
+    size_t count;
 };
 
 // Returns the value of the name. A new name gets `value`, and *added becomes true.

@@ -57,23 +57,20 @@ void client_want(struct client *s, struct client_want *w) {
     w->at = &s->wants;
     if (w->next) w->next->at = &w->next;
     s->wants = w;
-    meet_names_add(&s->names, &w->named);
     w->asked = ++s->gets;
-    client_put(s, MEET_GET, w->named.name, NULL, 0);
+    client_put(s, MEET_GET, w->name, NULL, 0);
 }
 
-void client_unwant(struct client *s, struct client_want *w) {
+void client_unwant(struct client_want *w) {
     *w->at = w->next;
     if (w->next) w->next->at = w->at;
-    meet_names_remove(&s->names, &w->named);
 }
 
 // Gives the value to all wants that the registry knew of when it sent it; one of them gets it without a copy.
 static void on_value(struct client *s, const struct meet_message *m, struct meet_value *v) {
     const void *member_0 = NULL;
-    for (struct meet_named *it = NULL; (it = meet_names_find(&s->names, m->name, it));) {
-        struct client_want *w = (struct client_want *)it;
-        if (w->data || w->asked > m->count) continue;
+    for (struct client_want *w = s->wants; w; w = w->next) {
+        if (strcmp(w->name, m->name) != 0 || w->data || w->asked > m->count) continue;
         w->data = member_0 ? meet_copy(member_0, v->bytes) : v->data;
         w->bytes = v->bytes;
         member_0 = w->data;
@@ -185,7 +182,6 @@ void client_close(struct client *s) {
         free(w->data);
         free(w);
     }
-    free(s->names.rows);
     free(s->join);
     free(s->members);
     free(s->lost);

@@ -10,7 +10,7 @@
 #include "shared/time/poll_clock.h"
 
 struct client_want {
-    struct meet_named named;
+    char name[MEET_NAME_MAX];
     void *data;  // malloc'd; NULL: not there yet
     size_t bytes;
     bool polled;     // of rendezvous_try_get: the want stays until the name exists; the client frees it
@@ -41,8 +41,7 @@ struct client {
     enum meet_end end;
     char ended[MEET_TEXT_MAX];  // "": the job continues
     struct mailbox *mailbox;    // to the registry
-    struct client_want *wants;
-    struct meet_names names;  // the wants'
+    struct client_want *wants;  // one per waiting thread and polled name: few
     uint64_t gets;
     int joins_sent;  // how many JOINs were sent
     double join_s, ping_s;
@@ -60,7 +59,7 @@ bool client_has_joined(const struct client *s);       // all ranks are here, or 
 bool client_is_acknowledged(const struct client *s);  // the registry has acknowledged all that was put
 // w: zeroed except for its name; it must stay valid until client_unwant.
 void client_want(struct client *s, struct client_want *w);
-void client_unwant(struct client *s, struct client_want *w);
+void client_unwant(struct client_want *w);
 void client_close(struct client *s);
 
 #endif

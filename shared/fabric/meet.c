@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "shared/core/error.h"
 
@@ -97,44 +96,4 @@ struct rendezvous_member *meet_table_read(const void *data, size_t bytes, int si
         memcpy(members[i].address, h.address, sizeof h.address);
     }
     return members;
-}
-
-// ---------------------------------------------------------------- items by name
-static struct meet_named **row_of(const struct meet_names *n, const char *name) {
-    return &n->rows[XXH64(name, strlen(name), 0) & (n->room - 1)];
-}
-
-struct meet_named *meet_names_find(const struct meet_names *n, const char *name,
-                                   const struct meet_named *behind) {
-    struct meet_named *it = behind ? behind->next : n->room ? *row_of(n, name) : NULL;
-    while (it && strcmp(it->name, name) != 0) it = it->next;
-    return it;
-}
-
-static void put_in(struct meet_names *n, struct meet_named *it) {
-    struct meet_named **row = row_of(n, it->name);
-    it->next = *row;
-    *row = it;
-}
-
-void meet_names_add(struct meet_names *n, struct meet_named *it) {
-    if (n->count++ >= n->room) {
-        struct meet_names old = *n;
-        n->room = old.room ? 2 * old.room : 64;
-        n->rows = xcalloc(n->room, sizeof(struct meet_named *));
-        for (size_t i = 0; i < old.room; i++)
-            for (struct meet_named *at = old.rows[i], *next; at; at = next) {
-                next = at->next;
-                put_in(n, at);
-            }
-        free(old.rows);
-    }
-    put_in(n, it);
-}
-
-void meet_names_remove(struct meet_names *n, const struct meet_named *it) {
-    struct meet_named **at = row_of(n, it->name);
-    while (*at != it) at = &(*at)->next;
-    *at = it->next;
-    n->count--;
 }

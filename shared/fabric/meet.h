@@ -146,19 +146,4 @@ void *meet_table_write(const struct rendezvous_member *members, int size, size_t
 // Returns (size) members, malloc'd, or NULL if data is not a table of so many ranks.
 struct rendezvous_member *meet_table_read(const void *data, size_t bytes, int size);
 
-// ---------------------------------------------------------------- items by name
-struct meet_named {
-    char name[MEET_NAME_MAX];
-    struct meet_named *next;  // the next with the same hash
-};
-struct meet_names {
-    struct meet_named **rows;
-    size_t room, count;  // room: a power of two, or 0
-};
-// Returns the first item with the name, or the next one after `behind`; NULL: none.
-struct meet_named *meet_names_find(const struct meet_names *n, const char *name,
-                                   const struct meet_named *behind);
-void meet_names_add(struct meet_names *n, struct meet_named *it);
-void meet_names_remove(struct meet_names *n, const struct meet_named *it);
-
 #endif

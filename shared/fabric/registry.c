@@ -2,10 +2,10 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "shared/core/error.h"
 #include "shared/core/text.h"
@@ -43,7 +43,7 @@ struct member_entry {
 };
 
 struct named_value {
-    struct meet_named named;
+    char name[MEET_NAME_MAX];  // first: a name is compared as a value of that name
     bool exists;
     struct meet_value *value;
     uint8_t *waits;  // one bit per member that waits for the value; NULL: none waits
@@ -59,8 +59,9 @@ struct registry {
     char *identity;
     struct member_entry *entries;
     int members;
-    bool begun;  // all ranks have joined, or enough of them (`min_ranks`)
-    struct meet_names names;
+    bool begun;    // all ranks have joined, or enough of them (`min_ranks`)
+    void *values;  // struct named_value, a tree of tsearch(3) in the order of their names
+    size_t value_count;
     struct mailbox *mailbox;
     uint64_t gathers;  // how many gathers are complete
     struct poll_clock turns;
@@ -219,31 +220,36 @@ static void end_process(struct registry *b, int member, uint64_t incarnation, bo
 }
 
 // ---------------------------------------------------------------- values by name
+static int by_name(const void *a, const void *b) { return strcmp(a, b); }
+
 static struct named_value *value_named(struct registry *b, const char *name) {
-    struct named_value *e = (struct named_value *)meet_names_find(&b->names, name, NULL);
-    if (e) return e;
-    e = xcalloc(1, sizeof *e);
-    snprintf(e->named.name, sizeof e->named.name, "%s", name);
-    meet_names_add(&b->names, &e->named);
+    struct named_value **found = tfind(name, &b->values, by_name);
+    if (found) return *found;
+    struct named_value *e = xcalloc(1, sizeof *e);
+    snprintf(e->name, sizeof e->name, "%s", name);
+    if (!tsearch(e, &b->values, by_name)) fail("out of host memory"), exit(EXIT_RUN_FAILED);
+    b->value_count++;
     return e;
 }
 
-static void named_value_free(struct named_value *e) {
+static void named_value_free(void *value) {
+    struct named_value *e = value;
     meet_value_free(e->value);
     free(e->waits);
     free(e);
 }
 
 static void drop_value(struct registry *b, const char *name) {
-    struct named_value *e = (struct named_value *)meet_names_find(&b->names, name, NULL);
+    struct named_value **found = tfind(name, &b->values, by_name), *e = found ? *found : NULL;
     if (!e) return;
-    meet_names_remove(&b->names, &e->named);
+    tdelete(e, &b->values, by_name);
+    b->value_count--;
     named_value_free(e);
 }
 
 static void send_value(struct registry *b, int rank, const struct named_value *e) {
     struct meet_message m = meet_message(MEET_GOT, rank, 0);
-    memcpy(m.name, e->named.name, sizeof m.name);
+    memcpy(m.name, e->name, sizeof m.name);
     m.count = b->entries[rank].gets;
     queue_for(b, rank, &m, e->value);
 }
@@ -484,7 +490,7 @@ static void put_part(struct registry *b, int rank, const char *name, const char 
 static void send_heartbeats(struct registry *b, int member) {
     size_t bytes = (size_t)b->o.size * sizeof b->entries->heartbeat;
     uint16_t *heartbeats = xcalloc(1, bytes);
-    struct named_value e = {.named.name = MEET_HEARTBEATS, .value = meet_value_of(heartbeats, bytes)};
+    struct named_value e = {.name = MEET_HEARTBEATS, .value = meet_value_of(heartbeats, bytes)};
     for (int i = 0; i < b->o.size; i++) heartbeats[i] = b->entries[i].heartbeat;
     send_value(b, member, &e);
     meet_value_free(e.value);
@@ -642,17 +648,12 @@ int registry_roles_here(const struct registry *b) {
 
 int registry_first_lost(const struct registry *b) { return b->losses ? b->lost[0] : -1; }
 
-size_t registry_name_count(const struct registry *b) { return b->names.count; }
+size_t registry_name_count(const struct registry *b) { return b->value_count; }
 
 void registry_destroy(struct registry **registry) {
     struct registry *b = *registry;
     if (!b) return;
-    for (size_t i = 0; i < b->names.room; i++)
-        for (struct meet_named *e = b->names.rows[i], *next; e; e = next) {
-            next = e->next;
-            named_value_free((struct named_value *)e);
-        }
-    free(b->names.rows);
+    tdestroy(b->values, named_value_free);
     for (int i = 0; i < b->members; i++) {
         struct member_entry *p = &b->entries[i];
         for (int k = 0; k < p->ended_count && k < ENDED_MAX; k++) free(p->ended[k].why);

@@ -566,14 +566,14 @@ void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes) {
     double until_s = poll_clock_poll(&clock, now_seconds()) + r->o.deadline_s;
     struct client *s = &r->client;
     struct client_want w = {0};
-    snprintf(w.named.name, sizeof w.named.name, "%s", name);
+    snprintf(w.name, sizeof w.name, "%s", name);
     pthread_mutex_lock(&r->lock);
     int losses = s->losses;
     client_want(s, &w);
     wake(r);
     while (!w.data && !*s->ended && s->losses == losses && poll_clock_poll(&clock, now_seconds()) < until_s)
         pause_until(r, now_seconds() + PAUSE_S);
-    client_unwant(s, &w);
+    client_unwant(&w);
     if (bytes) *bytes = w.bytes;
     char *why = *s->ended || s->losses > losses ? loss_text(s) : NULL;
     if (!w.data && why)
@@ -589,20 +589,19 @@ void *rendezvous_get(struct rendezvous *r, const char *name, size_t *bytes) {
 void *rendezvous_try_get(struct rendezvous *r, const char *name, size_t *bytes) {
     struct client *s = &r->client;
     pthread_mutex_lock(&r->lock);
-    struct meet_named *it = meet_names_find(&s->names, name, NULL);
-    while (it && !((struct client_want *)it)->polled) it = meet_names_find(&s->names, name, it);
-    struct client_want *w = (struct client_want *)it;
+    struct client_want *w = s->wants;
+    while (w && (!w->polled || strcmp(w->name, name) != 0)) w = w->next;
     bool asked = w != NULL;
     if (!asked) {
         w = xcalloc(1, sizeof *w);
         w->polled = true;
-        snprintf(w->named.name, sizeof w->named.name, "%s", name);
+        snprintf(w->name, sizeof w->name, "%s", name);
         client_want(s, w);
     }
     void *data = w->data;
     *bytes = w->bytes;
     if (data) {
-        client_unwant(s, w);
+        client_unwant(w);
         free(w);
     }
     pthread_mutex_unlock(&r->lock);

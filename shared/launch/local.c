@@ -68,7 +68,7 @@ static void carve(const struct local_options *o, struct arena *a, struct local *
 }
 
 // With Adam 16P: weights and gradients 2P each, master and two states 4P each; in fp32 4 + 4 + 8.
-static struct textbook textbook(const struct optimizer *o, enum dtype dtype) {
+struct textbook local_textbook(const struct optimizer *o, enum dtype dtype) {
     return (struct textbook){.whole = 2 * dtype_size(dtype) + optimizer_bytes(o, dtype != DT_F32)};
 }
 
@@ -77,7 +77,7 @@ int local_predict(const struct local_options *o, struct topology_memory *mem) {
     arena_init(&a, NULL);
     carve(o, &a, NULL);
     for (int c = 0; c < MEM_CLASSES; c++) mem->predicted_bytes[c] = a.bytes[c];
-    mem->formula_bytes = textbook_bytes(textbook(o->optimizer.row, o->dtype), o->layout->params, 1);
+    mem->formula_bytes = textbook_bytes(local_textbook(o->optimizer.row, o->dtype), o->layout->params, 1);
     return 0;
 }
 
@@ -343,7 +343,7 @@ static int run(struct run *r) { return run_here(r, train_alone, NULL); }
 static struct topology_formula formula(const struct config *c, const char *role) {
     struct topology_formula f = {.wire = "0"};
     (void)role;
-    textbook_text(f.memory, textbook(c->optimizer.row, c->dtype), 'N');
+    textbook_text(f.memory, local_textbook(c->optimizer.row, c->dtype), 'N');
     return f;
 }
 

@@ -18,6 +18,7 @@ struct local_options {
 
 // Returns the options of a configuration, without dev and compute.
 struct local_options local_options_of(const struct config *c, const struct layout *l);
+struct textbook local_textbook(const struct optimizer *o, enum dtype dtype);
 int local_predict(const struct local_options *o, struct topology_memory *mem);
 struct topology *local_create(const struct local_options *o);  // NULL after logging
 // For topologies with a local topology per rank. local_own_state lists all of its state as the rank's own (STATE_OWN).

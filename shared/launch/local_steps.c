@@ -395,10 +395,7 @@ void local_steps_formula(const struct config *c, struct topology_formula *f) {
     char inner[TEXTBOOK_TEXT], own[TEXTBOOK_TEXT];
     size_t n = strlen(f->wire);
     memcpy(inner, f->memory, sizeof inner);
-    textbook_text(own,
-                  (struct textbook){.whole = 2 * dtype_size(c->dtype) +
-                                             optimizer_bytes(c->optimizer.row, c->dtype != DT_F32)},
-                  'N');
+    textbook_text(own, local_textbook(c->optimizer.row, c->dtype), 'N');
     snprintf(f->memory, sizeof f->memory, "%.12s+%.16s", own, inner);
     snprintf(f->wire + n, sizeof f->wire - n, "; of a round, which is %lld steps",
              (long long)c->local_steps.steps);

@@ -99,21 +99,20 @@ void figures_put_predicted(cJSON *o, struct figure_rows rows, const void *from) 
     put_rows(o, rows, from, true);
 }
 
-const char *figure_number_text(char text[FIGURE_NUMBER_MAX], double x) {
-    if (!isfinite(x)) return memcpy(text, "null", 5);
-    int n = snprintf(text, FIGURE_NUMBER_MAX - 2, "%.17g", x);
-    if (!strpbrk(text, ".e")) memcpy(text + n, ".0", 3);
-    return text;
+#define NUMBER_MAX 40
+static void number_text(char text[NUMBER_MAX], double x) {
+    int n = snprintf(text, NUMBER_MAX - 2, isfinite(x) ? "%.17g" : "null", x);
+    if (isfinite(x) && !strpbrk(text, ".e")) memcpy(text + n, ".0", 3);
 }
 
 int figures_line(char line[FIGURE_LINE_MAX], struct figure_rows rows, const void *from) {
     int n = 0;
     for (const struct figure *f = rows.rows; f < rows.rows + rows.count; f++) {
-        char text[FIGURE_NUMBER_MAX];
+        char text[NUMBER_MAX];
         double x = figure_value(f, from);
         if (!figure_is_there(f, from)) continue;
         if (f->kind == FIGURE_REAL)
-            figure_number_text(text, x);
+            number_text(text, x);
         else if (f->kind == FIGURE_BOOL)
             snprintf(text, sizeof text, "%s", x != 0 ? "true" : "false");
         else

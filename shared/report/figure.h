@@ -102,8 +102,6 @@ void figures_join(cJSON *o, struct figure_rows rows, const cJSON *ranks);
 // are null. Returns the length.
 #define FIGURE_LINE_MAX 512
 int figures_line(char line[FIGURE_LINE_MAX], struct figure_rows rows, const void *from);
-#define FIGURE_NUMBER_MAX 40
-const char *figure_number_text(char text[FIGURE_NUMBER_MAX], double x);  // writes one such double
 // figure_value: a row's value, NAN if it is no number. figure_is_there: whether the figure is present.
 double figure_value(const struct figure *f, const void *from);
 bool figure_is_there(const struct figure *f, const void *from);

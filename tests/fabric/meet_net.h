@@ -157,7 +157,7 @@ static inline void pass(struct net *n, double seconds) {
 
 static inline struct client_want want(const char *name) {
     struct client_want w = {0};
-    snprintf(w.named.name, sizeof w.named.name, "%s", name);
+    snprintf(w.name, sizeof w.name, "%s", name);
     return w;
 }
 

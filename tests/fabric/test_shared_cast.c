@@ -101,7 +101,7 @@ static void test_what_the_cast_says_is_heard_once_and_in_order(void **state) {
         pass(n, 400);
         assert_string_equal(w.data, "now");
         free(w.data);
-        client_unwant(&n->clients[of[0]], &w);
+        client_unwant(&w);
         for (int i = 0; i < CAST; i++) client_put(&n->clients[of[i]], MEET_BYE, "", NULL, 0);
         pass(n, 100);
         for (int i = 0; i < n->heard; i++) {
@@ -230,8 +230,9 @@ static void test_one_that_is_silent(void **state) {
         // While its place is free it hears that it may come anew; then that it has been replaced.
         n->frozen[old] = false;
         pass(n, 2);
-        has_ended(n, old, MEET_LOST_ME,
-                  "the scheduler at h1:29500 has given this process up: it received nothing from it for 30 s");
+        has_ended(
+            n, old, MEET_LOST_ME,
+            "the scheduler at h1:29500 has given this process up: it received nothing from it for 30 s");
         int new = comes(n, WORKER);
         pass(n, 2);
         is_news(n, 3, MEMBER_JOINED, new);
@@ -363,7 +364,7 @@ static void test_what_only_others_may_say(void **state) {
     pass(n, 2);
     assert_memory_equal(w.data, "ABCDE", RANKS);
     free(w.data);
-    client_unwant(&n->clients[3], &w);
+    client_unwant(&w);
     // A rank may say something too, and a number that is none's is nobody's.
     says(n, 2, "dead");
     pass(n, 2);

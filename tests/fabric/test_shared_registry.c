@@ -48,8 +48,8 @@ static void test_all_is_heard_once_and_in_order(void **state) {
             assert_memory_equal(round[i].data, "A\0B\0C\0D\0E", 2 * RANKS);
             assert_string_equal(n->clients[i].ended, "");
             assert_int_equal(n->clients[i].losses, 0);
-            client_unwant(&n->clients[i], &last[i]);
-            client_unwant(&n->clients[i], &round[i]);
+            client_unwant(&last[i]);
+            client_unwant(&round[i]);
             free(last[i].data);
             free(round[i].data);
             client_put(&n->clients[i], MEET_BYE, "", NULL, 0);
@@ -96,13 +96,13 @@ static void test_a_want_reads_nothing_that_is_older(void **state) {
             struct client_want two[] = {want("x"), want("x")};
             for (int i = 0; i < 2; i++) client_want(&n->clients[3], &two[i]);
             client_put(&n->clients[3], MEET_PUT, "x", &k, sizeof k);
-            for (int i = 0; i < 2; i++) client_unwant(&n->clients[3], &two[i]), free(two[i].data);
+            for (int i = 0; i < 2; i++) client_unwant(&two[i]), free(two[i].data);
             for (int i = 0; i < 2; i++) two[i] = want("x"), client_want(&n->clients[3], &two[i]);
             for (int i = 0; i < 300 && !two[0].data; i++) pass(n, 0.1);
             for (int i = 0; i < 2; i++) {
                 assert_true(i || two[i].data);
                 if (two[i].data) assert_memory_equal(two[i].data, &k, sizeof k);
-                client_unwant(&n->clients[3], &two[i]);
+                client_unwant(&two[i]);
                 free(two[i].data);
             }
         }

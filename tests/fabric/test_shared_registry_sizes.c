@@ -129,7 +129,7 @@ static void size_destroy(struct job_size *j) {
 static struct client_want *want_all(struct job_size *j, const char *name) {
     struct client_want *w = xcalloc((size_t)j->size, sizeof *w);
     for (int i = 0; i < j->size; i++) {
-        snprintf(w[i].named.name, sizeof w[i].named.name, "%s", name);
+        snprintf(w[i].name, sizeof w[i].name, "%s", name);
         client_want(&j->clients[i], &w[i]);
     }
     return w;
@@ -139,7 +139,7 @@ static void check_all(struct job_size *j, struct client_want *w, size_t bytes) {
     for (int i = 0; i < j->size; i++) {
         assert_non_null(w[i].data);
         assert_int_equal(w[i].bytes, bytes);
-        client_unwant(&j->clients[i], &w[i]);
+        client_unwant(&w[i]);
         free(w[i].data);
     }
     free(w);
@@ -231,7 +231,7 @@ static void run_cast(int cast, double each[4]) {
     each[1] = (double)j->news / (n + 1);
     struct client_want *w = xcalloc((size_t)cast + 1, sizeof *w);
     for (int i = 1; i <= cast; i++) {
-        w[i].named = (struct meet_named){.name = "text"};
+        w[i] = (struct client_want){.name = "text"};
         client_want(&j->clients[i], &w[i]);
     }
     second(j);
@@ -241,7 +241,7 @@ static void run_cast(int cast, double each[4]) {
     for (int i = 1; i <= cast; i++) {
         assert_int_equal(w[i].bytes, PUT);
         free(w[i].data);
-        client_unwant(&j->clients[i], &w[i]);
+        client_unwant(&w[i]);
     }
     free(w);
     j->bytes = 0;

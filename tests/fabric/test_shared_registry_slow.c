@@ -158,7 +158,7 @@ static void test_a_slow_link_carries_what_is_useful(void **state) {
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
         struct slow *n = slow_new(rates[i]);
         double begun_s = n->now_s, least_s = 2 * (double)BYTES / rates[i];  // up, then down
-        struct client_want w = {.named.name = "x"};
+        struct client_want w = {.name = "x"};
         client_put(&n->clients[1], MEET_PUT, "x", data, BYTES);
         client_want(&n->clients[2], &w);
         while (!w.data && n->now_s < begun_s + 5 * least_s + 60) pass(n, 1);
@@ -171,7 +171,7 @@ static void test_a_slow_link_carries_what_is_useful(void **state) {
         assert_true(up < 1.1 * (double)BYTES && down < 1.1 * (double)BYTES);
         assert_true(n->up[1].most < 1.2 * (double)MEET_WINDOW && n->down[2].most < 1.2 * (double)MEET_WINDOW);
         assert_true(took_s < 1.25 * least_s + 20);
-        client_unwant(&n->clients[2], &w);
+        client_unwant(&w);
         free(w.data);
         slow_free(n);
     }
@@ -183,7 +183,7 @@ static void test_a_link_that_is_cut_for_less_than_the_deadline(void **state) {
     (void)state;
     char *data = numbers();
     struct slow *n = slow_new(500e3);
-    struct client_want w = {.named.name = "x"};
+    struct client_want w = {.name = "x"};
     client_put(&n->clients[1], MEET_PUT, "x", data, BYTES);
     client_want(&n->clients[2], &w);
     for (int cuts = 0; cuts < 3; cuts++) {
@@ -195,18 +195,18 @@ static void test_a_link_that_is_cut_for_less_than_the_deadline(void **state) {
     is_what_was_put(&w, data);
     assert_true(n->up[1].bytes < 1.3 * (double)BYTES && n->down[2].bytes < 1.3 * (double)BYTES);
     assert_true(n->up[1].most < 2 * (double)MEET_WINDOW && n->down[2].most < 2 * (double)MEET_WINDOW);
-    client_unwant(&n->clients[2], &w);
+    client_unwant(&w);
     free(w.data);
     slow_free(n);
     free(data);
 }
 
 static void soon(struct slow *n, struct client *s, double within_s) {
-    struct client_want w = {.named.name = "y"};
+    struct client_want w = {.name = "y"};
     client_want(s, &w);
     pass(n, within_s);
     assert_non_null(w.data);
-    client_unwant(s, &w);
+    client_unwant(&w);
     free(w.data);
 }
 
@@ -217,7 +217,7 @@ static void test_what_is_small_does_not_wait_for_what_is_long(void **state) {
     char *data = numbers();
     const double trip_s = (double)BYTES / 200e3;
     struct slow *n = slow_new(200e3);
-    struct client_want early = {.named.name = "x"}, own = early, other = early, behind = {.named.name = "y"};
+    struct client_want early = {.name = "x"}, own = early, other = early, behind = {.name = "y"};
     client_put(&n->clients[1], MEET_PUT, "y", "y", 1);
     client_want(&n->clients[1], &early);
     pass(n, 1);
@@ -239,7 +239,7 @@ static void test_what_is_small_does_not_wait_for_what_is_long(void **state) {
     is_what_was_put(&own, data);
     is_what_was_put(&other, data);
     struct client_want *all[] = {&early, &own, &behind, &other};
-    for (int i = 0; i < 4; i++) client_unwant(&n->clients[i < 3 ? 1 : 2], all[i]), free(all[i]->data);
+    for (int i = 0; i < 4; i++) client_unwant(all[i]), free(all[i]->data);
     slow_free(n);
     free(data);
 }

@@ -233,7 +233,7 @@ static void check(const struct stall_reports *x) {
         for (int i = 0; r < RANKS && i < WANTS && !x->spoken; i++) {
             const struct client_want *w = &x->wants[r][i];
             FUZZ_CHECK(!w->data || (w->bytes == sizeof i && !memcmp(w->data, &i, sizeof i)) || r == 2,
-                       "rank %d reads under %s what nobody has put there", r, w->named.name);
+                       "rank %d reads under %s what nobody has put there", r, w->name);
         }
     }
 }
@@ -251,7 +251,7 @@ FUZZ_TARGET(registry) {
     for (int r = 0; r < CLIENTS; r++) sits_down(&x, r);
     for (int r = 0; r < RANKS; r++)
         for (int i = 0; i < WANTS; i++) {
-            snprintf(x.wants[r][i].named.name, MEET_NAME_MAX, "n%d", i);
+            snprintf(x.wants[r][i].name, MEET_NAME_MAX, "n%d", i);
             client_want(&x.clients[r], &x.wants[r][i]);
         }
     while (x.in.left) turn(&x), check(&x);

@@ -1,3 +1,4 @@
+// The demo's text: Debian's jargon-text, or without the package an English-like text from a small grammar.
 #include "shared/data/data_stream.h"
 
 #include <errno.h>

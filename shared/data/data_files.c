@@ -1,3 +1,4 @@
+// The files that a data path names, in the order of their names; training files are separated from held-out ones.
 #include "shared/data/data_stream.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+// The documents of a token stream, for batches of whole documents: where each begins, how long it is.
 #include "shared/data/data_stream.h"
 
 #include <stdbool.h>

@@ -169,7 +169,7 @@ static bool skip(struct scanner *s) {
 // Parses the four hexadecimal digits after "\u". Returns -1 if there are fewer.
 static int read_hex4(const char *p) {
     char digits[5];
-    snprintf(digits, sizeof digits, "%s", p);
+    snprintf(digits, sizeof digits, "%.4s", p);
     return strspn(digits, "0123456789abcdefABCDEF") == 4 ? (int)strtol(digits, NULL, 16) : -1;
 }
 

@@ -12,6 +12,13 @@
 #include "shared/hf/families.h"
 #include "shared/model/spec.h"
 
+// Checks a path that is given as a model, before anything in it is read. Returns 0 if it may be one: a config.json, or a directory with one and with weights in safetensors, or an
+// adapter's directory.
+// Returns -1 after logging what the path is and what to do: a file of weights only, a directory whose weights did
+// not arrive, are elsewhere or are in an unsupported form, an adapter, a checkpoint of another program, a run's
+// directory. Only the path of a config.json gives random weights.
+int hf_look(const char *path);
+
 struct hf_reader;
 // Opens a directory of weights. Returns NULL after logging the file and the tensor (missing, wrong shape or dtype,
 // truncated, inconsistent header). s must come from hf_settle. Names may have the prefixes of wrappers

@@ -1,5 +1,4 @@
 // Checks a path that is given as a model, and describes what it is instead.
-#include "shared/hf/presets.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -14,11 +14,4 @@ const char *model_preset_repository(const char *name);
 // (hf_settle). Returns 0, or -1 after logging why, and what the path is instead.
 int model_spec_load(const char *preset_or_path, struct model_spec *out);
 
-// Checks a path that is given as a model, before anything in it is read. Returns 0 if it may be one: a config.json, or a directory with one and with weights in safetensors, or an
-// adapter's directory.
-// Returns -1 after logging what the path is and what to do: a file of weights only, a directory whose weights did
-// not arrive, are elsewhere or are in an unsupported form, an adapter, a checkpoint of another program, a run's
-// directory. Only the path of a config.json gives random weights.
-int hf_look(const char *path);
-
 #endif

@@ -56,22 +56,23 @@ enum ring_collective ring_collective_resolve(enum ring_collective asked, const s
     return m->host;
 }
 
-// The kinds by their --collective value: for host memory, and for a device with memory of its own.
-static const struct collective_kind *const kinds[RING_COLLECTIVES][2] = {
-    [RING_AUTO] = {&collective_threads_kind, &collective_threads_kind},  // for predictions
-    [RING_THREADS] = {&collective_threads_kind, &collective_threads_kind},
-    [RING_SHM] = {&collective_shm_kind, &collective_shm_staged_kind},
-    [RING_MPI] = {&collective_mpi_kind, &collective_mpi_staged_kind},
-    [RING_TCP] = {&collective_tcp_kind, &collective_tcp_staged_kind},
-    [RING_NCCL] = {&collective_nccl_kind, &collective_nccl_kind},
+// The kinds by their --collective value.
+static const struct collective_kind *const kinds[RING_COLLECTIVES] = {
+    [RING_AUTO] = &collective_threads_kind,  // for predictions
+    [RING_THREADS] = &collective_threads_kind, [RING_SHM] = &collective_shm_kind,
+    [RING_MPI] = &collective_mpi_kind,         [RING_TCP] = &collective_tcp_kind,
+    [RING_NCCL] = &collective_nccl_kind,
 };
 
 // r: its worlds that are open so far.
 static struct collective_source source_of(enum ring_collective kind, bool device_memory,
                                           const struct ring_connection *p, const struct ring_source *r) {
     void *world = kind == RING_NCCL ? (void *)r->nccl : kind == RING_TCP ? (void *)r->tcp : p->world;
-    return (struct collective_source){
-        .kind = kinds[kind][device_memory], .world = world, .rank = p->rank, .size = p->size};
+    return (struct collective_source){.kind = kinds[kind],
+                                      .world = world,
+                                      .rank = p->rank,
+                                      .size = p->size,
+                                      .device_memory = device_memory};
 }
 
 struct collective_source ranks_predicted(const struct config *c, int rank) {

@@ -129,7 +129,7 @@ static int run_rank(void *ctx, struct hub *hub, int rank) {
     struct zero_bench *b = ctx;
     struct device *dev = NULL;
     const char *why;
-    struct collective_source source = {&collective_threads_kind, hub, rank, b->workers};
+    struct collective_source source = {&collective_threads_kind, hub, rank, b->workers, false};
     error_set_label("rank %d", rank);
     struct device_options d = {.threads = 1, .label = error_label()};
     if (dev_open(backend_find("cpu", &why), &d, &dev)) return fail("cannot open the cpu device");
@@ -153,7 +153,7 @@ static int run_rank(void *ctx, struct hub *hub, int rank) {
 }
 
 static int predict(struct zero_bench *b) {
-    struct collective_source source = {&collective_threads_kind, NULL, 0, b->workers};
+    struct collective_source source = {&collective_threads_kind, NULL, 0, b->workers, false};
     struct zero_options o = {.stage = b->stage,
                              .layout = b->layout,
                              .dtype = b->dtype,

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "decentral/collective/collective_impl.h"
+#include "decentral/collective/rank_liveness.h"
 #include "shared/core/error.h"
 
 #define RECORDS_PER_BLOCK 64
@@ -32,8 +33,15 @@ static void add_block(struct collective_impl *c) {
     }
 }
 
-void collective_impl_init(struct collective_impl *c, const struct collective_ops *ops, int rank, int size,
-                          const struct collective_options *o) {
+int collective_impl_init(struct collective_impl *c, const struct collective_ops *ops, int rank, int size,
+                         const struct collective_options *o) {
+    size_t least = (size_t)(size - 1) * DEV_ALIGN, host_least = 2 * (size_t)size * DEV_ALIGN;
+    bool host = o->host_staging && o->host_staging_bytes < host_least;
+    if (host || (o->staging && o->staging_bytes < least))
+        return fail(
+            "%s collectives: %zu bytes of %sstaging given for channel %d; %zu are the least for %d ranks",
+            ops->name, host ? o->host_staging_bytes : o->staging_bytes, host ? "host " : "", c->channel,
+            host ? host_least : least, size);
     c->head = (struct collective){
         .ops = ops,
         .rank = rank,
@@ -45,13 +53,18 @@ void collective_impl_init(struct collective_impl *c, const struct collective_ops
         .wire = o->wire,
         .deadline_s = o->deadline_s,
     };
+    c->staging = (struct collective_room){o->staging, o->staging_bytes};
+    c->host = (struct collective_room){o->host_staging, o->host_staging_bytes};
     c->enqueue = stream_host;
     pthread_mutex_init(&c->lock, NULL);
     atomic_init(&c->failed, false);
     add_block(c);
+    if (c->lives && o->dev) rank_liveness_set_device(c->lives, rank, o->dev);
+    return 0;
 }
 
 void collective_impl_fini(struct collective_impl *c) {
+    if (c->lives) rank_liveness_set_device(c->lives, c->head.rank, NULL);
     for (struct call_block *b = c->blocks, *next; b; b = next) {
         next = b->next;
         free(b);
@@ -79,6 +92,17 @@ int collective_impl_fail(struct collective_impl *c, const char *fmt, ...) {
     return -1;
 }
 
+int collective_impl_fail_aborted(struct collective_impl *c, const char *what) {
+    const char *why = rank_liveness_end_reason(c->lives);
+    return collective_impl_fail(c, "%s on channel %d: aborted: %s", what, c->channel, why ? why : "");
+}
+
+const char *collective_aborted(struct collective *head) {
+    const struct collective_impl *c = (const struct collective_impl *)head;
+    if (head->ops->look) head->ops->look(head);
+    return c->lives ? rank_liveness_end_reason(c->lives) : NULL;
+}
+
 const char *collective_error(struct collective *head) {
     struct collective_impl *c = (struct collective_impl *)head;
     return atomic_load(&c->failed) ? c->error : "";
@@ -98,20 +122,6 @@ void collective_count_peer(const struct collective *c, int peer, size_t sent_byt
     atomic_fetch_add(&c->wire->across_received, received_bytes);
 }
 
-const char *collective_rank_list(char *buf, size_t buf_bytes, const bool *missing, int size) {
-    size_t used = 0;
-    buf[0] = 0;
-    for (int i = 0; i < size; i++) {
-        if (!missing[i]) continue;
-        if (used + 24 > buf_bytes) {
-            snprintf(buf + used, buf_bytes - used, ", ...");
-            break;
-        }
-        used += (size_t)snprintf(buf + used, buf_bytes - used, "%s%d", used ? ", " : "", i);
-    }
-    return buf;
-}
-
 int collective_sum(struct collective_impl *c, const struct reduce_args *a) {
     if (a->n == 0) return 0;
     if (a->dt == DT_U8) return collective_impl_fail(c, "there is no sum of uint8; use int64");
@@ -121,13 +131,80 @@ int collective_sum(struct collective_impl *c, const struct reduce_args *a) {
                                 dtype_name(a->dt), c->head.size, why);
 }
 
+// ---------------------------------------------------------------- device memory that is not the host's
+#define STAGED_BYTES ((size_t)1 << 20)  // of one block per chunk
+
+size_t collective_staging(const struct collective_source *s, size_t max_count, enum dtype dt) {
+    bool on_host = s->device_memory && s->kind->on_host;  // a chunk leaves room for its sum there
+    return s->kind->staging_bytes && !on_host ? s->kind->staging_bytes(s->size, max_count, dt) : 0;
+}
+
+size_t collective_host_staging(const struct collective_source *s, size_t max_count, enum dtype dt) {
+    if (!s->device_memory || !s->kind->on_host) return 0;
+    return 2 * (size_t)s->size * collective_staging_bytes(2, max_count, dt, STAGED_BYTES);
+}
+
+// Copies n elements of every block to send from the device to the host, and waits for this and all earlier copies.
+static int fetch(struct collective_impl *c, const struct collective_plan *p, char *host, size_t done,
+                 size_t n) {
+    const struct collective_call *call = p->call;
+    size_t e = dtype_size(call->dt);
+    for (size_t i = 0; i < p->send_blocks; i++)
+        dev_copy(call->stream, host + i * n * e, (const char *)call->send + (i * p->stride + done) * e,
+                 n * e);
+    if (stream_sync(call->stream) == 0) return 0;
+    return collective_impl_fail(c, "%s: copying to the host failed: %s", p->row->name,
+                                dev_error(stream_device(call->stream)));
+}
+
+// Copies each block chunk by chunk to host memory and runs the call there. A chunk leaves free memory for its sum: 2*size
+// blocks are enough for any call. Runs in a host function of the call's stream.
+//
+//     host | blocks to send | blocks received | rest |
+//
+// Chunks of an all_reduce are multiples of its ranks, so every rank moves the same bytes as without chunks.
+static int run_staged(struct collective_impl *c, const struct collective_call *call) {
+    const struct collective_room *host = &c->host;
+    struct collective_plan p = collective_plan_of(call, c->head.rank, c->head.size);
+    size_t e = dtype_size(call->dt), size = (size_t)p.size;
+    size_t most = host->bytes / (2 * size) / DEV_ALIGN * DEV_ALIGN / e;
+    if (p.row->result == RESULT_SUMMED_IN_PIECES && most >= size) most -= most % size;
+    if (call->primitive == COLLECTIVE_BARRIER) return c->run(c, call, host);
+    for (size_t done = 0; done < call->count; done += most) {
+        size_t n = call->count - done < most ? call->count - done : most;
+        char *received = host->at + p.send_blocks * n * e, *behind = received + p.recv_blocks * n * e;
+        size_t used = dev_round((size_t)(behind - host->at));
+        struct collective_room rest = {host->at + used, host->bytes - used};
+        struct collective_call chunk = *call;
+        chunk.send = host->at;
+        chunk.recv = received;
+        chunk.count = n;
+        chunk.stride = 0;
+        if (fetch(c, &p, host->at, done, n) != 0 || c->run(c, &chunk, &rest) != 0) return -1;
+        for (size_t i = 0; i < p.recv_blocks; i++)
+            dev_copy(call->stream, (char *)call->recv + (i * p.stride + done) * e, received + i * n * e,
+                     n * e);
+    }
+    return 0;
+}
+
 // ---------------------------------------------------------------- enqueuing
 // Runs on the stream's thread.
 static int run_record(void *arg) {
     struct call_record *r = arg;
     struct collective_impl *c = r->owner;
+    bool staged = c->on_host && !dev_host_memory(stream_device(r->call.stream));
     double start = now_seconds();
-    int rc = atomic_load(&c->failed) ? -1 : c->run(c, &r->call);
+    int rc = -1;
+    if (atomic_load(&c->failed))
+        rc = -1;
+    else if (!staged)
+        rc = c->run(c, &r->call, &c->staging);
+    else if (c->host.at)
+        rc = run_staged(c, &r->call);
+    else
+        collective_impl_fail(c, "%s on channel %d: this channel was created without host staging",
+                             collective_name(r->call.primitive), c->channel);
     c->head.busy_s += now_seconds() - start;
     pthread_mutex_lock(&c->lock);
     r->next = c->idle;
@@ -154,52 +231,4 @@ void collective_grouped_enqueue(struct collective *c, const struct collective_ca
         struct collective_call leg = collective_leg(call, c->rank, c->size, c->group, k);
         c->ops->enqueue(c, &leg);
     }
-}
-
-// ---------------------------------------------------------------- device memory that is not the host's
-#define STAGED_BYTES ((size_t)1 << 20)  // of one block per chunk
-
-size_t collective_host_bytes(int size, size_t max_count, enum dtype dt) {
-    return 2 * (size_t)size * collective_staging_bytes(2, max_count, dt, STAGED_BYTES);
-}
-
-// Copies n elements of every block to send from the device to the host, and waits for this and all earlier copies.
-static int fetch(struct collective_impl *c, const struct collective_plan *p, char *host, size_t done,
-                 size_t n) {
-    const struct collective_call *call = p->call;
-    size_t e = dtype_size(call->dt);
-    for (size_t i = 0; i < p->send_blocks; i++)
-        dev_copy(call->stream, host + i * n * e, (const char *)call->send + (i * p->stride + done) * e,
-                 n * e);
-    if (stream_sync(call->stream) == 0) return 0;
-    return collective_impl_fail(c, "%s: copying to the host failed: %s", p->row->name,
-                                dev_error(stream_device(call->stream)));
-}
-
-// Chunks of an all_reduce are multiples of its ranks, so every rank moves the same bytes as without chunks.
-int collective_staged(struct collective_impl *c, const struct collective_call *call,
-                      const struct collective_room *host,
-                      int (*run)(struct collective_impl *c, const struct collective_call *call,
-                                 const struct collective_room *rest)) {
-    struct collective_plan p = collective_plan_of(call, c->head.rank, c->head.size);
-    size_t e = dtype_size(call->dt), size = (size_t)p.size;
-    size_t most = host->bytes / (2 * size) / DEV_ALIGN * DEV_ALIGN / e;
-    if (p.row->result == RESULT_SUMMED_IN_PIECES && most >= size) most -= most % size;
-    if (call->primitive == COLLECTIVE_BARRIER) return run(c, call, host);
-    for (size_t done = 0; done < call->count; done += most) {
-        size_t n = call->count - done < most ? call->count - done : most;
-        char *received = host->at + p.send_blocks * n * e, *behind = received + p.recv_blocks * n * e;
-        size_t used = dev_round((size_t)(behind - host->at));
-        struct collective_room rest = {host->at + used, host->bytes - used};
-        struct collective_call chunk = *call;
-        chunk.send = host->at;
-        chunk.recv = received;
-        chunk.count = n;
-        chunk.stride = 0;
-        if (fetch(c, &p, host->at, done, n) != 0 || run(c, &chunk, &rest) != 0) return -1;
-        for (size_t i = 0; i < p.recv_blocks; i++)
-            dev_copy(call->stream, (char *)call->recv + (i * p.stride + done) * e, received + i * n * e,
-                     n * e);
-    }
-    return 0;
 }

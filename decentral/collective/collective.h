@@ -87,7 +87,8 @@ struct collective_ops {
     const char *name;
     void (*enqueue)(struct collective *c, const struct collective_call *call);
     void (*abort)(struct collective *c, const char *why);
-    const char *(*aborted)(struct collective *c);  // NULL: unknown to this engine
+    void (*look)(
+        struct collective *c);  // receives the reasons that other ranks have sent; NULL: nothing to do
     void (*destroy)(struct collective *c);
 };
 
@@ -123,10 +124,8 @@ const char *collective_error(struct collective *c);  // "" before a failure
 void collective_destroy(struct collective **c);
 // The waits of every rank fail soon. Any thread.
 static inline void collective_abort(struct collective *c, const char *why) { c->ops->abort(c, why); }
-// Returns why a rank has aborted. NULL: no rank has, or the engine cannot know. Any thread; never blocks.
-static inline const char *collective_aborted(struct collective *c) {
-    return c->ops->aborted ? c->ops->aborted(c) : NULL;
-}
+// Returns why a rank has aborted. NULL: no rank has, or the engine cannot know (NCCL). Any thread; never blocks.
+const char *collective_aborted(struct collective *c);
 
 // ---------------------------------------------------------------- the primitives
 // N ranks, count elements of type dt. A call is in place if send is the rank's own block of recv.
@@ -231,9 +230,9 @@ struct collective_kind {
     const char *name;  // "local", "shm", "tcp", "mpi", "nccl"
     // world: the engine's own, for all channels. Returns NULL after logging.
     struct collective *(*create)(void *world, int rank, int channel, const struct collective_options *o);
-    // Bytes of collective_options' memory for blocks of up to max_count elements. NULL: none is needed.
-    size_t (*staging_bytes)(int size, size_t max_count, enum dtype dt);       // of channels that reduce
-    size_t (*host_staging_bytes)(int size, size_t max_count, enum dtype dt);  // of every channel
+    // Bytes of `staging` in which channels reduce blocks of up to max_count elements. NULL: none is needed.
+    size_t (*staging_bytes)(int size, size_t max_count, enum dtype dt);
+    bool on_host;             // device memory that is not the host's is staged there, by every channel
     bool ordered_16bit_only;  // REDUCE_NATIVE is refused for bf16 and fp16
     bool moves_by_library;    // all-gathers of all ranks are its library's
 };
@@ -243,17 +242,15 @@ struct collective_source {
     const struct collective_kind *kind;
     void *world;  // NULL: for predictions only
     int rank, size;
+    bool device_memory;  // the device's memory is not the host's
 };
 static inline struct collective *collective_create(const struct collective_source *s, int channel,
                                                    const struct collective_options *o) {
     return s->kind->create(s->world, s->rank, channel, o);
 }
-static inline size_t collective_staging(const struct collective_source *s, size_t max_count, enum dtype dt) {
-    return s->kind->staging_bytes ? s->kind->staging_bytes(s->size, max_count, dt) : 0;
-}
-static inline size_t collective_host_staging(const struct collective_source *s, size_t max_count,
-                                             enum dtype dt) {
-    return s->kind->host_staging_bytes ? s->kind->host_staging_bytes(s->size, max_count, dt) : 0;
-}
+// Bytes of collective_options' memory: of channels that reduce blocks of up to max_count elements, and of every channel, in
+// which calls run in few chunks: at most 1 MiB per block.
+size_t collective_staging(const struct collective_source *s, size_t max_count, enum dtype dt);
+size_t collective_host_staging(const struct collective_source *s, size_t max_count, enum dtype dt);
 
 #endif

@@ -49,7 +49,7 @@ static int check_signatures(struct collective_hub *t) {
         char one[200], other[200], text[COLLECTIVE_ERROR_BYTES];
         describe(one, sizeof one, collective_member(t->team->ranks, 0), first);
         describe(other, sizeof other, collective_member(t->team->ranks, i), s);
-        snprintf(text, sizeof text, "channel %d: %s, but %s", t->index, one, other);
+        snprintf(text, sizeof text, "channel %d: %s, but %s", t->impl.channel, one, other);
         return collective_impl_fail(&t->impl, "%s", text);
     }
     return 0;
@@ -57,7 +57,7 @@ static int check_signatures(struct collective_hub *t) {
 
 // ---------------------------------------------------------------- windows
 static char *window_of(const struct collective_hub *t, int member, int window) {
-    return hub_window(t->hub, collective_member(t->team->ranks, member), t->index, window);
+    return hub_window(t->hub, collective_member(t->team->ranks, member), t->impl.channel, window);
 }
 
 // Returns the window with the data that the member sends in the current operation.
@@ -122,11 +122,12 @@ int hub_read(struct collective_hub *t, enum collective_primitive p, int rank, vo
         int error = errno;
         if (n > 0) done += (size_t)n;
         if (n > 0) continue;
-        if (rank_liveness_end_reason(t->hub->lives)) return hub_fail_aborted(t, p);
+        if (rank_liveness_end_reason(t->hub->lives))
+            return collective_impl_fail_aborted(&t->impl, collective_name(p));
         if (n < 0 && error == ESRCH) return hub_wait_for(t, &(struct hub_futex){0}, never, NULL, p, rank);
         char text[COLLECTIVE_ERROR_BYTES];
         snprintf(text, sizeof text, "%s on channel %d: the memory of rank %d cannot be read: %s",
-                 collective_name(p), t->index, rank, strerror(n < 0 ? error : EFAULT));
+                 collective_name(p), t->impl.channel, rank, strerror(n < 0 ? error : EFAULT));
         return hub_fail_and_abort(t, text);
     }
     return 0;
@@ -161,8 +162,8 @@ static int open_moves(struct collective_hub *t, struct stream *s) {
     t->unreachable = -1;
     for (int p = 0; p < HUB_POINTS && t->enqueues; p++)
         if (!(t->points[p] = event_create(t->dev)))
-            return collective_impl_fail(&t->impl, "channel %d: an event cannot be created: %s", t->index,
-                                        dev_error(t->dev));
+            return collective_impl_fail(&t->impl, "channel %d: an event cannot be created: %s",
+                                        t->impl.channel, dev_error(t->dev));
     return 0;
 }
 
@@ -171,10 +172,11 @@ static void close_moves(struct collective_hub *t) {
     // This ends soon: between the last barrier and its points no peer waits for another.
     for (int i = 0; i < HUB_TEAMS && t->enqueues; i++) {
         const struct hub_team *s = &t->teams[i];
-        uint64_t entered = hub_channel(t->hub, t->impl.head.rank, t->index)->slots[i].entered;
+        uint64_t entered = hub_channel(t->hub, t->impl.head.rank, t->impl.channel)->slots[i].entered;
         for (int k = 0; s->barrier && k < s->ranks.count; k++) {
             int peer = collective_member(s->ranks, k);
-            while (atomic_load(&hub_channel(t->hub, peer, t->index)->slots[i].left) < entered) usleep(20);
+            while (atomic_load(&hub_channel(t->hub, peer, t->impl.channel)->slots[i].left) < entered)
+                usleep(20);
         }
     }
     for (int p = 0; p < HUB_POINTS; p++) event_destroy(&t->points[p]);
@@ -187,7 +189,7 @@ static int mark_point(struct collective_hub *t, enum collective_primitive p, enu
     event_record(t->points[point], t->stream);
     const char *why = dev_error(t->dev);
     if (!*why) return 0;
-    return collective_impl_fail(&t->impl, "%s on channel %d: %s", collective_name(p), t->index, why);
+    return collective_impl_fail(&t->impl, "%s on channel %d: %s", collective_name(p), t->impl.channel, why);
 }
 
 // Work that is enqueued from now on waits for the peer's point.
@@ -212,7 +214,7 @@ static int reduce_inputs(struct collective_hub *t, const struct collective_call 
         return collective_impl_fail(&t->impl,
                                     "channel %d: the GPU of rank %d cannot read the memory of rank %d's "
                                     "directly: use --collective nccl",
-                                    t->index, t->impl.head.rank, t->unreachable);
+                                    t->impl.channel, t->impl.head.rank, t->unreachable);
     if (n == 0) return 0;
     if (c->dt == DT_U8) return collective_impl_fail(&t->impl, "there is no sum of uint8; use int64");
     op_reduce(t->stream, &a);
@@ -363,7 +365,7 @@ struct message_chunk {
 static struct message_chunk message_chunk(const struct collective_hub *t, int sender, size_t bytes,
                                           uint64_t k) {
     size_t half = t->hub->window_bytes / 2, at = (size_t)k * half, left = bytes - at;
-    char *window = hub_window(t->hub, sender, t->index, HUB_WINDOW_MESSAGE) + (k & 1) * half;
+    char *window = hub_window(t->hub, sender, t->impl.channel, HUB_WINDOW_MESSAGE) + (k & 1) * half;
     return (struct message_chunk){at, left < half ? left : half, window};
 }
 
@@ -375,7 +377,7 @@ static uint64_t message_chunks(const struct collective_hub *t, size_t bytes) {
 // Returns when the receiver has loaded the bytes, or has enqueued the load, for which later work here then waits.
 static int run_send(struct collective_hub *t, const struct collective_call *c) {
     int rank = t->impl.head.rank;
-    struct hub_message *m = &hub_channel(t->hub, rank, t->index)->message;
+    struct hub_message *m = &hub_channel(t->hub, rank, t->impl.channel)->message;
     size_t bytes = c->count * dtype_size(c->dt);
     if (mark_point(t, c->primitive, HUB_READY) != 0) return hub_fail_and_abort(t, t->impl.error);
     m->to = c->peer;
@@ -409,7 +411,7 @@ static int run_send(struct collective_hub *t, const struct collective_call *c) {
     bool failed = m->failed;
     if (!failed && t->enqueues) stream_wait_event(t->stream, m->receiver->points[HUB_DONE]);
     set_message(t, m, MESSAGE_EMPTY);
-    if (failed) return hub_fail_aborted(t, c->primitive);
+    if (failed) return collective_impl_fail_aborted(&t->impl, collective_name(c->primitive));
     if (rc == 0) collective_count_peer(&t->impl.head, c->peer, bytes, 0);
     return rc;
 }
@@ -441,7 +443,7 @@ static int receive_message(struct collective_hub *t, struct hub_message *m, cons
 
 static int run_recv(struct collective_hub *t, const struct collective_call *c) {
     int rank = t->impl.head.rank;
-    struct hub_message *m = &hub_channel(t->hub, c->peer, t->index)->message;
+    struct hub_message *m = &hub_channel(t->hub, c->peer, t->impl.channel)->message;
     struct message_wait full = {m, MESSAGE_FULL, rank};
     uint32_t state = MESSAGE_FULL;
     do {
@@ -452,8 +454,9 @@ static int run_recv(struct collective_hub *t, const struct collective_call *c) {
     if (m->enqueues != t->enqueues) differs = ", one of them in device memory";
     if (!differs) return receive_message(t, m, c);
     char text[COLLECTIVE_ERROR_BYTES];
-    snprintf(text, sizeof text, "channel %d: rank %d sends %zu %s, but rank %d receives %zu %s%s", t->index,
-             c->peer, m->count, dtype_name(m->dt), rank, c->count, dtype_name(c->dt), differs);
+    snprintf(text, sizeof text, "channel %d: rank %d sends %zu %s, but rank %d receives %zu %s%s",
+             t->impl.channel, c->peer, m->count, dtype_name(m->dt), rank, c->count, dtype_name(c->dt),
+             differs);
     set_message(t, m, MESSAGE_FULL);
     return hub_fail_and_abort(t, text);
 }
@@ -477,10 +480,10 @@ static void open_teams(struct collective_hub *t) {
     struct collective_team teams[HUB_TEAMS] = {
         {0, 1, size}, collective_within(rank, group), collective_across(rank, size, group)};
     for (int i = 0; i < (collective_is_grouped(group, size) ? HUB_TEAMS : 1); i++)
-        t->teams[i] =
-            (struct hub_team){.barrier = &hub_channel(t->hub, teams[i].first, t->index)->slots[i].barrier,
-                              .ranks = teams[i],
-                              .rank = collective_member_of(teams[i], rank)};
+        t->teams[i] = (struct hub_team){
+            .barrier = &hub_channel(t->hub, teams[i].first, t->impl.channel)->slots[i].barrier,
+            .ranks = teams[i],
+            .rank = collective_member_of(teams[i], rank)};
 }
 
 // Returns the blocks in a sender's buffer.
@@ -512,11 +515,14 @@ static int run_call(struct collective_impl *impl, const struct collective_call *
     return rc;
 }
 
-// Runs a call whose buffers are usable: unstaged, or a chunk that collective_staged has copied to the host.
-static int run_on(struct collective_impl *impl, const struct collective_call *c,
-                  const struct collective_room *rest) {
+// collective_impl.run: between threads on any memory, between processes on host memory.
+static int hub_run_call(struct collective_impl *impl, const struct collective_call *c,
+                        const struct collective_room *staging) {
     struct collective_hub *t = (struct collective_hub *)impl;
-    (void)rest;
+    (void)staging;
+    impl->head.method = "memory";
+    select_team(t, c);
+    if (open_moves(t, c->stream) != 0) return hub_fail_and_abort(t, impl->error);
     if (c->primitive == COLLECTIVE_SEND) return run_send(t, c);
     if (c->primitive == COLLECTIVE_RECV) return run_recv(t, c);
     int rc = run_call(impl, c);
@@ -528,47 +534,23 @@ static int run_on(struct collective_impl *impl, const struct collective_call *c,
     return rc;
 }
 
-static int hub_run_call(struct collective_impl *impl, const struct collective_call *c) {
-    impl->head.method = "memory";
-    struct collective_hub *t = (struct collective_hub *)impl;
-    bool staged = t->hub->processes && !dev_host_memory(stream_device(c->stream));
-    select_team(t, c);
-    if (open_moves(t, c->stream) != 0) return hub_fail_and_abort(t, impl->error);
-    if (!staged) return run_on(impl, c, NULL);
-    if (!t->host.at)
-        return collective_impl_fail(impl, "%s on channel %d: this channel was created without host staging",
-                                    collective_name(c->primitive), t->index);
-    return collective_staged(impl, c, &t->host, run_on);
-}
-
 // ---------------------------------------------------------------- the table
 static void abort_hub(struct collective *c, const char *why) {
     hub_abort(((struct collective_hub *)c)->hub, why);
 }
 
-static const char *aborted(struct collective *c) {
-    return rank_liveness_end_reason(((struct collective_hub *)c)->hub->lives);
-}
-
 static void destroy(struct collective *c) {
     struct collective_hub *t = (struct collective_hub *)c;
-    rank_liveness_set_device(t->hub->lives, t->impl.head.rank, NULL);
     close_moves(t);
     collective_impl_fini(&t->impl);
     free(t->inputs);
     free(t);
 }
 
-static const struct collective_ops threads_ops = {.name = "local",
-                                                  .enqueue = collective_impl_enqueue,
-                                                  .abort = abort_hub,
-                                                  .aborted = aborted,
-                                                  .destroy = destroy};
-static const struct collective_ops shm_ops = {.name = "shm",
-                                              .enqueue = collective_impl_enqueue,
-                                              .abort = abort_hub,
-                                              .aborted = aborted,
-                                              .destroy = destroy};
+static const struct collective_ops threads_ops = {
+    .name = "local", .enqueue = collective_impl_enqueue, .abort = abort_hub, .destroy = destroy};
+static const struct collective_ops shm_ops = {
+    .name = "shm", .enqueue = collective_impl_enqueue, .abort = abort_hub, .destroy = destroy};
 
 static struct collective *create(void *world, int rank, int channel, const struct collective_options *o) {
     struct hub *h = world;
@@ -578,25 +560,21 @@ static struct collective *create(void *world, int rank, int channel, const struc
              channel, h->size, COLLECTIVE_CHANNELS);
         return NULL;
     }
-    if (o->host_staging && o->host_staging_bytes < 2 * (size_t)h->size * DEV_ALIGN) {
-        fail("%s collectives: %zu bytes of host staging given for channel %d; %zu are the least for %d ranks",
-             ops->name, o->host_staging_bytes, channel, 2 * (size_t)h->size * DEV_ALIGN, h->size);
+    struct collective_hub *t = xcalloc(1, sizeof *t);
+    t->impl.channel = channel;
+    t->impl.lives = h->lives;
+    t->impl.run = hub_run_call;
+    t->impl.on_host = h->processes;
+    t->hub = h;
+    if (collective_impl_init(&t->impl, ops, rank, h->size, o)) {
+        free(t);
         return NULL;
     }
-    struct collective_hub *t = xcalloc(1, sizeof *t);
-    collective_impl_init(&t->impl, ops, rank, h->size, o);
-    t->impl.run = hub_run_call;
-    t->hub = h;
-    t->index = channel;
-    t->host = (struct collective_room){o->host_staging, o->host_staging_bytes};
-    if (!t->host.at) t->impl.enqueue = stream_submit;
+    if (!t->impl.host.at) t->impl.enqueue = stream_submit;
     open_teams(t);
     t->inputs = xcalloc((unsigned long)h->size, sizeof *t->inputs);
-    if (o->dev) rank_liveness_set_device(h->lives, rank, o->dev);
     return &t->impl.head;
 }
 
 const struct collective_kind collective_threads_kind = {.name = "local", .create = create};
-const struct collective_kind collective_shm_kind = {.name = "shm", .create = create};
-const struct collective_kind collective_shm_staged_kind = {
-    .name = "shm", .create = create, .host_staging_bytes = collective_host_bytes};
+const struct collective_kind collective_shm_kind = {.name = "shm", .create = create, .on_host = true};

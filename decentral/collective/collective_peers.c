@@ -11,36 +11,6 @@
 #define SLICE_BYTES  ((size_t)128 << 10)  // of a sum, between two calls of push
 #define STAGED_BYTES ((size_t)2 << 20)    // per peer, for two chunks
 
-// ---------------------------------------------------------------- create and destroy
-size_t peers_staging_bytes(int size, size_t max_count, enum dtype dt) {
-    return collective_staging_bytes(size, max_count, dt, STAGED_BYTES);
-}
-
-int peers_init(struct collective_peers *m, const struct collective_ops *ops, int rank, int size, int channel,
-               const struct collective_options *o) {
-    size_t least = (size_t)(size - 1) * DEV_ALIGN, host_least = 2 * (size_t)size * DEV_ALIGN;
-    bool host = o->host_staging && o->host_staging_bytes < host_least;
-    if (host || (o->staging && o->staging_bytes < least))
-        return fail(
-            "%s collectives: %zu bytes of %sstaging given for channel %d; %zu are the least for %d ranks",
-            ops->name, host ? o->host_staging_bytes : o->staging_bytes, host ? "host " : "", channel,
-            host ? host_least : least, size);
-    collective_impl_init(&m->impl, ops, rank, size, o);
-    m->impl.run = peers_run;
-    m->channel = channel;
-    m->host = (struct collective_room){o->host_staging, o->host_staging_bytes};
-    m->staging = (struct collective_room){o->staging, o->staging_bytes};
-    m->transfers = xcalloc((unsigned long)size, sizeof *m->transfers);
-    m->inputs = xcalloc((unsigned long)size, sizeof *m->inputs);
-    return 0;
-}
-
-void peers_fini(struct collective_peers *m) {
-    free(m->transfers);
-    free(m->inputs);
-    collective_impl_fini(&m->impl);
-}
-
 // ---------------------------------------------------------------- exchanges
 static size_t bytes_from(size_t total, size_t at, size_t most) {
     if (total <= at) return 0;
@@ -113,47 +83,55 @@ static int run_exchanges(struct collective_peers *m, const struct collective_cal
 }
 
 // ---------------------------------------------------------------- calls
-static bool is_native(const struct collective_peers *m, const struct collective_call *c) {
-    return m->engine->native && collective_by_library(c, m->impl.head.mode) && m->impl.head.size > 1;
-}
-
-// The library's own all_reduce and reduce need no staging.
-static bool needs_staging(const struct collective_peers *m, const struct collective_call *c) {
-    bool reduces = collective_reduces(c->primitive) && m->impl.head.size > 1;
-    return reduces && (c->primitive == COLLECTIVE_REDUCE_SCATTER || !is_native(m, c));
-}
-
-// Runs a call on host memory.
-static int run_here(struct collective_impl *impl, const struct collective_call *call,
-                    const struct collective_room *staging) {
+static int peers_run(struct collective_impl *impl, const struct collective_call *call,
+                     const struct collective_room *staging) {
     struct collective_peers *m = (struct collective_peers *)impl;
-    impl->head.method = is_native(m, call) ? "library" : "exchange";
-    return is_native(m, call) ? m->engine->native(m, call, staging) : run_exchanges(m, call, staging);
-}
-
-int peers_run(struct collective_impl *impl, const struct collective_call *call) {
-    struct collective_peers *m = (struct collective_peers *)impl;
-    bool staged = !dev_host_memory(stream_device(call->stream));
+    bool several = impl->head.size > 1;
+    bool native = several && m->engine->native && collective_by_library(call, impl->head.mode);
+    // The library's own all_reduce and reduce need no staging.
+    bool staged = several && collective_reduces(call->primitive) &&
+                  (call->primitive == COLLECTIVE_REDUCE_SCATTER || !native);
     m->stream = call->stream;
-    if (staged && m->host.at) return collective_staged(impl, call, &m->host, run_here);
-    if (staged || (needs_staging(m, call) && !m->staging.at))
-        return collective_impl_fail(impl, "%s on channel %d: this channel was created without %sstaging",
-                                    collective_name(call->primitive), m->channel, staged ? "host " : "");
-    return run_here(impl, call, &m->staging);
+    if (staged && !staging->at)
+        return collective_impl_fail(impl, "%s on channel %d: this channel was created without staging",
+                                    collective_name(call->primitive), impl->channel);
+    impl->head.method = native ? "library" : "exchange";
+    return native ? m->engine->native(m, call, staging) : run_exchanges(m, call, staging);
+}
+
+// ---------------------------------------------------------------- create and destroy
+size_t peers_staging_bytes(int size, size_t max_count, enum dtype dt) {
+    return collective_staging_bytes(size, max_count, dt, STAGED_BYTES);
+}
+
+int peers_init(struct collective_peers *m, const struct collective_ops *ops, int rank, int size,
+               const struct collective_options *o) {
+    m->impl.run = peers_run;
+    m->impl.on_host = true;
+    if (collective_impl_init(&m->impl, ops, rank, size, o)) return -1;
+    m->transfers = xcalloc((unsigned long)size, sizeof *m->transfers);
+    m->inputs = xcalloc((unsigned long)size, sizeof *m->inputs);
+    return 0;
+}
+
+void peers_fini(struct collective_peers *m) {
+    free(m->transfers);
+    free(m->inputs);
+    collective_impl_fini(&m->impl);
 }
 
 // ---------------------------------------------------------------- waits
 int peers_fail(struct collective_peers *m, const char *what, const char *why) {
     atomic_store(m->broken, true);
-    return collective_impl_fail(&m->impl, "%s on channel %d: %s", what, m->channel, why);
+    return collective_impl_fail(&m->impl, "%s on channel %d: %s", what, m->impl.channel, why);
 }
 
 static void end_all(struct collective_peers *m, const char *why, bool lost) {
-    if (!rank_liveness_end_all(m->lives, why, lost)) return;
+    if (!rank_liveness_end_all(m->impl.lives, why, lost)) return;
     if (m->engine->send_reason)
         m->engine->send_reason(m, why);
     else
-        rank_liveness_send_reason(m->lives, why);
+        rank_liveness_send_reason(m->impl.lives, why);
 }
 
 int peers_lose(struct collective_peers *m, const char *what, const char *why) {
@@ -168,26 +146,21 @@ void peers_abort(struct collective *c, const char *why) {
     end_all(m, why, false);
 }
 
-const char *peers_aborted(struct collective *c) {
-    return rank_liveness_end_reason(((struct collective_peers *)c)->lives);
-}
-
 int peers_check(struct collective_peers *m, struct liveness_wait *w) {
-    const char *ended = rank_liveness_end_reason(m->lives);
-    char why[END_REASON_BYTES + 16];
-    if (ended) {
-        snprintf(why, sizeof why, "aborted: %s", ended);
-        return peers_fail(m, w->what, why);
+    char why[256];
+    if (rank_liveness_end_reason(m->impl.lives)) {
+        atomic_store(m->broken, true);
+        return collective_impl_fail_aborted(&m->impl, w->what);
     }
-    return rank_liveness_wait_failed(m->lives, w, why, sizeof why) ? peers_lose(m, w->what, why) : 0;
+    return rank_liveness_wait_failed(m->impl.lives, w, why, sizeof why) ? peers_lose(m, w->what, why) : 0;
 }
 
 void peers_wait_begins(struct collective_peers *m) {
     if (m->stream) stream_set_waiting(m->stream, true);
-    if (!m->stream) rank_liveness_set_waiting(m->lives, true);
+    if (!m->stream) rank_liveness_set_waiting(m->impl.lives, true);
 }
 
 void peers_wait_ends(struct collective_peers *m) {
     if (m->stream) stream_set_waiting(m->stream, false);
-    if (!m->stream) rank_liveness_set_waiting(m->lives, false);
+    if (!m->stream) rank_liveness_set_waiting(m->impl.lives, false);
 }

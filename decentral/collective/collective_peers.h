@@ -5,8 +5,8 @@
 // Ownership   struct collective_peers is the first member of an engine's own struct, which owns it.
 // Threads     All calls on the stream's thread.
 // Staging     Reductions need it unless the library sums: a channel that was created without staging refuses them. If
-//             device memory is not the host's, every operation, reductions too, uses host staging instead, which the
-//             channels of one stream may share.
+//             device memory is not the host's, every operation, reductions too, uses host staging instead
+//             (collective_impl.h), which the channels of one stream may share.
 #ifndef STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_PEERS_H
 #define STARRING_DECENTRAL_COLLECTIVE_COLLECTIVE_PEERS_H
 
@@ -33,24 +33,18 @@ struct peers_engine {
 struct collective_peers {
     struct collective_impl impl;
     const struct peers_engine *engine;
-    struct rank_liveness *lives;  // of the process; not owned
-    int channel;
-    atomic_bool *broken;                   // of the process: calls fail from now on
-    struct collective_room staging, host;  // host: page-locked memory; none: device memory is the host's
-    struct stream *stream;                 // of the call in flight; NULL: the main thread waits
+    atomic_bool *broken;    // of the process: calls fail from now on
+    struct stream *stream;  // of the call in flight; NULL: the main thread waits
     // The exchange in flight; at most one.
     struct collective_transfer *transfers;  // (size) the own entry is empty
     const void **inputs;                    // (size) of the current sum
 };
 
-// Returns 0, or -1 after logging that the staging does not hold one element per block. The engine has set the other
-// fields.
-int peers_init(struct collective_peers *m, const struct collective_ops *ops, int rank, int size, int channel,
+// See collective_impl_init. The caller has also set engine and broken.
+int peers_init(struct collective_peers *m, const struct collective_ops *ops, int rank, int size,
                const struct collective_options *o);
 void peers_fini(struct collective_peers *m);
-int peers_run(struct collective_impl *impl, const struct collective_call *call);  // collective_impl.run
-void peers_abort(struct collective *c, const char *why);                          // see collective_ops
-const char *peers_aborted(struct collective *c);
+void peers_abort(struct collective *c, const char *why);  // collective_ops.abort
 // collective_kind.staging_bytes of these engines.
 size_t peers_staging_bytes(int size, size_t max_count, enum dtype dt);
 

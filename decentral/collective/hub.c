@@ -214,7 +214,7 @@ static bool is_present(const struct wait *w, int rank) {
 
 static int note_core(const struct collective_hub *t) {
     int core = 1 + sched_getcpu();
-    _Atomic int *own = &hub_channel(t->hub, t->impl.head.rank, t->index)->core;
+    _Atomic int *own = &hub_channel(t->hub, t->impl.head.rank, t->impl.channel)->core;
     if (atomic_load_explicit(own, memory_order_relaxed) != core)
         atomic_store_explicit(own, core, memory_order_relaxed);
     return core;
@@ -226,7 +226,7 @@ static bool shares_core(const struct wait *w) {
     int core = note_core(t);
     for (int i = 0; i < t->size; i++) {
         int rank = collective_member(t->team->ranks, i);
-        if (i != t->rank && atomic_load(&hub_channel(t->hub, rank, t->index)->core) == core &&
+        if (i != t->rank && atomic_load(&hub_channel(t->hub, rank, t->impl.channel)->core) == core &&
             !is_present(w, rank))
             return true;
     }
@@ -276,12 +276,6 @@ static enum wait_end await(struct wait *w) {
 }
 
 // ---------------------------------------------------------------- failing
-int hub_fail_aborted(struct collective_hub *t, enum collective_primitive p) {
-    const char *why = rank_liveness_end_reason(t->hub->lives);
-    return collective_impl_fail(&t->impl, "%s on channel %d: aborted: %s", collective_name(p), t->index,
-                                why ? why : "");
-}
-
 int hub_fail_and_abort(struct collective_hub *t, const char *text) {
     collective_impl_fail(&t->impl, "%s", text);
     hub_abort(t->hub, text);
@@ -294,7 +288,8 @@ static void report_missing(struct wait *w, uint64_t operation) {
     const struct collective_hub *t = w->t;
     char text[COLLECTIVE_ERROR_BYTES], which[48] = "";
     if (operation) snprintf(which, sizeof which, " (operation %llu)", (unsigned long long)operation);
-    snprintf(text, sizeof text, "%s on channel %d%s: %s", collective_name(w->p), t->index, which, w->why);
+    snprintf(text, sizeof text, "%s on channel %d%s: %s", collective_name(w->p), t->impl.channel, which,
+             w->why);
     (void)rank_liveness_end_all(t->hub->lives, text, true);
     collective_impl_fail(&w->t->impl, "%s", text);
 }
@@ -347,13 +342,14 @@ static int await_phase(struct collective_hub *t, enum collective_primitive what,
     enum wait_end end = await(&w);
     if (end == WAIT_OVER) return 0;
     if (withdraw(t, p) != 0) return 0;
-    if (end == WAIT_ABORTED) return hub_fail_aborted(t, what);
+    if (end == WAIT_ABORTED) return collective_impl_fail_aborted(&t->impl, collective_name(what));
     report_missing(&w, t->sequence);
     return -1;
 }
 
 int hub_barrier_first(struct collective_hub *t, enum collective_primitive p) {
-    if (rank_liveness_end_reason(t->hub->lives)) return hub_fail_aborted(t, p);
+    if (rank_liveness_end_reason(t->hub->lives))
+        return collective_impl_fail_aborted(&t->impl, collective_name(p));
     int rc = await_phase(t, p, arrive(t));
     if (rc == 0) hub_slot(t, t->rank)->entered++;
     return rc;
@@ -371,7 +367,8 @@ int hub_barrier_again(struct collective_hub *t, enum collective_primitive p, int
         hub_wait_on(t, &t->team->barrier->futex, phase_is_complete, &phase);
     }
     for (int i = 0; i < t->size && rc == 0; i++)
-        if (atomic_load(&hub_slot(t, i)->failed)) rc = hub_fail_aborted(t, p);
+        if (atomic_load(&hub_slot(t, i)->failed))
+            rc = collective_impl_fail_aborted(&t->impl, collective_name(p));
     return rc;
 }
 
@@ -381,7 +378,7 @@ int hub_wait_for(struct collective_hub *t, struct hub_futex *futex, bool (*over)
     struct wait w = {.t = t, .p = p, .futex = futex, .over = over, .arg = arg, .peer = peer};
     enum wait_end end = await(&w);
     if (end == WAIT_FAILED) report_missing(&w, 0);
-    if (end == WAIT_ABORTED) hub_fail_aborted(t, p);
+    if (end == WAIT_ABORTED) collective_impl_fail_aborted(&t->impl, collective_name(p));
     return end == WAIT_OVER ? 0 : -1;
 }
 

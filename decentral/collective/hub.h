@@ -32,7 +32,7 @@ size_t hub_bytes(int size);
 // Makes this process the rank of the hub. lives outlives the hub, and keeps its end in this memory.
 struct hub *hub_join(void *memory, int rank, int size, struct rank_liveness *lives);
 
-// world: struct hub. shm: for processes; staged: if device memory is not the host's.
-extern const struct collective_kind collective_threads_kind, collective_shm_kind, collective_shm_staged_kind;
+// world: struct hub. shm: for processes.
+extern const struct collective_kind collective_threads_kind, collective_shm_kind;
 
 #endif

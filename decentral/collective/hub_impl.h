@@ -156,8 +156,6 @@ struct collective_hub {
     struct collective_impl impl;
     struct hub *hub;
     struct hub_team teams[HUB_TEAMS];  // without groups only the first
-    int index;                         // of the channel
-    struct collective_room host;       // page-locked memory; none: device memory is the host's
     // The current call; peers are members of its team:
     int team_kind;
     struct hub_team *team;
@@ -181,7 +179,7 @@ static inline struct hub_channel *hub_channel(const struct hub *h, int rank, int
 // Returns the slot of a member of the current call's team.
 static inline struct hub_slot *hub_slot(const struct collective_hub *t, int member) {
     int rank = collective_member(t->team->ranks, member);
-    return &hub_channel(t->hub, rank, t->index)->slots[t->team_kind];
+    return &hub_channel(t->hub, rank, t->impl.channel)->slots[t->team_kind];
 }
 static inline const struct hub_call *hub_call_of(const struct collective_hub *t, int member) {
     return &hub_slot(t, member)->calls[t->parity];
@@ -212,7 +210,6 @@ int hub_wait_for(struct collective_hub *t, struct hub_futex *futex, bool (*over)
 void hub_wait_on(struct collective_hub *t, struct hub_futex *futex, bool (*over)(const void *arg),
                  const void *arg);
 void hub_wake(const struct hub *h, struct hub_futex *b);
-int hub_fail_aborted(struct collective_hub *t, enum collective_primitive p);
 // Keeps the text as this rank's error and aborts the hub with it. Returns -1.
 int hub_fail_and_abort(struct collective_hub *t, const char *text);
 

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "decentral/collective/collective_impl.h"
 #include "kernels/backend.h"
 #include "kernels/operations.h"
 #include "shared/core/error.h"
@@ -226,8 +225,16 @@ bool rank_liveness_wait_failed(struct rank_liveness *l, struct liveness_wait *w,
     pthread_mutex_unlock(&l->lock);
     if (on) return false;
     for (int i = 0; i < l->size; i++) any = any || silent[i];
+    // The list of these ranks, "3, 5"; one that does not fit ends in "...".
     char ranks[128] = "(some other)";
-    if (any || w->missing) collective_rank_list(ranks, sizeof ranks, any ? silent : missing, l->size);
+    size_t used = 0;
+    for (int i = 0; i < l->size && (any || w->missing); i++) {
+        if (!(any ? silent : missing)[i]) continue;
+        bool room = used + 24 <= sizeof ranks;
+        used +=
+            (size_t)snprintf(ranks + used, sizeof ranks - used, room ? "%s%d" : ", ...", used ? ", " : "", i);
+        if (!room) break;
+    }
     snprintf(why, why_bytes, "rank %s did not come within %g s%s", ranks, w->deadline_s,
              any ? " and sends no heartbeat" : "");
     return true;

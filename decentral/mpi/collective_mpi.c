@@ -10,8 +10,7 @@
 //             A world that is refused after MPI_Init is left in the same way: MPI_Finalize of ranks that cannot reach
 //             each other has crashed inside Open MPI.
 // End         The reason comes through the rendezvous; every wait checks for it.
-// Devices     Memory that is not the host's is staged (collective_staged): the stream runs these calls as host
-//             functions.
+// Devices     Memory that is not the host's is staged (collective.c): the stream runs these calls as host functions.
 // Deadline    After half of it every wait checks whether peers are alive and compute (rank_liveness.h).
 // Mismatch    Operations have their own tags, and lengths are compared. Different lengths are an error that names both
 //             ranks. Different operations end at the deadline, and the rank that did not come is named.
@@ -366,7 +365,6 @@ static int run_native(struct collective_peers *peers, const struct collective_ca
 // ---------------------------------------------------------------- the table
 static void mpi_destroy(struct collective *c) {
     struct collective_mpi *m = (struct collective_mpi *)c;
-    rank_liveness_set_device(m->peers.lives, m->world->rank, NULL);
     // A broken world keeps MPI's objects: messages that refer to them may still be in flight.
     if (!atomic_load(&m->world->broken)) {
         if (m->comm != MPI_COMM_NULL) MPI_Comm_free(&m->comm);
@@ -380,7 +378,6 @@ static const struct collective_ops mpi_ops = {
     .name = "mpi",
     .enqueue = collective_impl_enqueue,
     .abort = peers_abort,
-    .aborted = peers_aborted,
     .destroy = mpi_destroy,
 };
 
@@ -403,20 +400,18 @@ static struct collective *create(void *world, int rank, int channel, const struc
     struct mpi_world *w = world;
     struct collective_mpi *m = xcalloc(1, sizeof *m);
     (void)rank;
-    if (peers_init(&m->peers, &mpi_ops, w->rank, w->size, channel, o)) {
+    m->peers.impl.channel = channel;
+    m->peers.impl.lives = w->lives;
+    m->peers.engine = &exchange;
+    m->peers.broken = &w->broken;
+    m->world = w;
+    if (peers_init(&m->peers, &mpi_ops, w->rank, w->size, o)) {
         free(m);
         return NULL;
     }
-    m->peers.engine = &exchange;
-    m->peers.lives = w->lives;
-    m->peers.broken = &w->broken;
-    m->world = w;
     m->comm = MPI_COMM_NULL;
     m->requests = xcalloc(2 * (unsigned long)w->size, sizeof *m->requests);
-    if (open_communicator(m) == 0) {
-        if (o->dev) rank_liveness_set_device(m->peers.lives, w->rank, o->dev);
-        return &m->peers.impl.head;
-    }
+    if (open_communicator(m) == 0) return &m->peers.impl.head;
     fail("rank %d: %s", w->rank, collective_error(&m->peers.impl.head));
     mpi_destroy(&m->peers.impl.head);
     return NULL;

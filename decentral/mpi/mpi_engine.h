@@ -66,8 +66,7 @@ void mpi_world_close(struct mpi_world **w);
 // Returns 0, or -1 after logging.
 int mpi_broadcast_text(char *text, size_t bytes);
 
-// world: struct mpi_world. staged: for ranks whose device memory is not the host's.
-extern const struct collective_kind collective_mpi_kind, collective_mpi_staged_kind;
+extern const struct collective_kind collective_mpi_kind;  // world: struct mpi_world
 
 // ---------------------------------------------------------------- the library (mpi_load.c)
 // The interface of libstarring_mpi.so, the only part of the program that is linked with Open MPI. The program

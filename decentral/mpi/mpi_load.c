@@ -85,7 +85,8 @@ static struct collective *create(void *world, int rank, int channel, const struc
     return engine(&(const char *){NULL})->create(world, rank, channel, o);
 }
 
-const struct collective_kind collective_mpi_kind = {
-    .name = "mpi", .create = create, .staging_bytes = peers_staging_bytes, .ordered_16bit_only = true};
-const struct collective_kind collective_mpi_staged_kind = {
-    .name = "mpi", .create = create, .host_staging_bytes = collective_host_bytes, .ordered_16bit_only = true};
+const struct collective_kind collective_mpi_kind = {.name = "mpi",
+                                                    .create = create,
+                                                    .staging_bytes = peers_staging_bytes,
+                                                    .on_host = true,
+                                                    .ordered_16bit_only = true};

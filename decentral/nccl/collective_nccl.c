@@ -126,7 +126,7 @@ static void submit(struct nccl_entry *e, size_t index) {
 // A chunk's exchange waits for the sum of its buffer's previous chunk. The exchange of the sums waits for the last sum.
 static void enqueue_exchange(struct nccl_entry *e, size_t step) {
     const struct collective_plan *p = &e->plan;
-    const struct nccl_buffers *b = &e->owner->world->buffers[e->owner->channel];
+    const struct nccl_buffers *b = &e->owner->world->buffers[e->owner->impl.channel];
     bool chunk = step < p->chunks;
     if (p->chunks && (!chunk || step >= p->buffers))
         stream_wait_event(e->call.stream, b->summed[(chunk ? step : p->chunks - 1) % p->buffers]);
@@ -136,7 +136,7 @@ static void enqueue_exchange(struct nccl_entry *e, size_t step) {
 
 static void enqueue_sum(struct nccl_entry *e, size_t step) {
     const struct collective_plan *p = &e->plan;
-    const struct nccl_buffers *b = &e->owner->world->buffers[e->owner->channel];
+    const struct nccl_buffers *b = &e->owner->world->buffers[e->owner->impl.channel];
     struct stream *sums = e->owner->world->sums;
     struct reduce_args sum = collective_step_sum(p, step, e->inputs + step * (size_t)p->size);
     stream_wait_event(sums, b->filled[step % p->buffers]);
@@ -157,8 +157,9 @@ static void enqueue_steps(struct nccl_entry *e) {
         if (a.what == ACTION_SUM) enqueue_sum(e, a.step);
     }
     if (p->chunks)
-        stream_wait_event(e->call.stream,
-                          e->owner->world->buffers[e->owner->channel].summed[(p->chunks - 1) % p->buffers]);
+        stream_wait_event(
+            e->call.stream,
+            e->owner->world->buffers[e->owner->impl.channel].summed[(p->chunks - 1) % p->buffers]);
 }
 
 // Counts bytes per peer. If the library sums, it counts the formula's bytes instead.
@@ -186,7 +187,7 @@ static void nccl_enqueue(struct collective *head, const struct collective_call *
     const char *why = NULL;
     if (ordered && call->dt == DT_U8)
         why = "there is no sum of uint8; use int64";
-    else if (ordered && collective_slot(c->staging_bytes, head->size, call->dt) == 0)
+    else if (ordered && collective_slot(c->impl.staging.bytes, head->size, call->dt) == 0)
         why = "this channel was created without staging for ordered reductions";
     if (why) {
         nccl_abort_comm(c, s, collective_name(call->primitive), why);
@@ -195,7 +196,7 @@ static void nccl_enqueue(struct collective *head, const struct collective_call *
     struct nccl_entry *e = take_entry(c, call);
     e->library = library && !ordered;
     head->method = e->library ? "library" : "exchange";
-    const struct collective_staging_room room = {c->staging, c->staging_bytes, WHOLE_BYTES};
+    const struct collective_staging_room room = {c->impl.staging.at, c->impl.staging.bytes, WHOLE_BYTES};
     e->plan = e->library ? collective_plan_of(&e->call, head->rank, head->size)
                          : collective_plan_steps(&e->call, head->rank, head->size, &room);
     if (head->size > 1) follow_order(c->world, s);
@@ -306,11 +307,12 @@ static struct collective *create(void *world, int rank, int channel, const struc
     struct collective_nccl *c = xcalloc(1, sizeof *c);
     struct creation x = {.c = c};
     assert(channel >= 0 && channel < COLLECTIVE_CHANNELS);
-    collective_impl_init(&c->impl, &nccl_ops, rank, w->o.size, o);
     c->world = w;
-    c->channel = channel;
-    c->staging = o->staging;
-    c->staging_bytes = o->staging ? o->staging_bytes : 0;
+    c->impl.channel = channel;
+    if (collective_impl_init(&c->impl, &nccl_ops, rank, w->o.size, o)) {
+        free(c);
+        return NULL;
+    }
     pthread_mutex_init(&c->comm_lock, NULL);
     pthread_mutex_init(&c->lock, NULL);
     cond_init(&c->work);

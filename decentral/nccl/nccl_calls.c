@@ -11,7 +11,7 @@
 int nccl_abort_comm(struct collective_nccl *c, struct stream *s, const char *what, const char *why) {
     struct nccl_world *w = c->world;
     bool first = !atomic_load(&c->impl.failed);
-    collective_impl_fail(&c->impl, "%s on channel %d: %s", what, c->channel, why);
+    collective_impl_fail(&c->impl, "%s on channel %d: %s", what, c->impl.channel, why);
     if (s) w->so->fail(s, c->impl.error);
     pthread_mutex_lock(&c->comm_lock);
     if (c->comm) w->api->CommAbort(c->comm);

@@ -67,9 +67,6 @@ struct nccl_entry {
 struct collective_nccl {
     struct collective_impl impl;
     struct nccl_world *world;
-    int channel;
-    char *staging;
-    size_t staging_bytes;
     pthread_mutex_t comm_lock;  // only one thread at a time calls NCCL
     ncclComm_t comm;            // NULL: not created, or ended
     struct nccl_entry ring[NCCL_ENTRIES];

@@ -83,8 +83,8 @@ static int begin_exchange(struct collective_peers *p, enum collective_primitive 
     uint32_t tag = primitive == COLLECTIVE_RECV ? COLLECTIVE_SEND : (uint32_t)primitive;
     for (int i = 0; i < p->impl.head.size; i++) {
         const struct collective_transfer *t = &p->transfers[i];
-        mesh_receive(mesh, p->channel, i, tag, t->recv, t->recv_bytes);
-        mesh_send(mesh, p->channel, i, tag, t->send, t->send_bytes);
+        mesh_receive(mesh, p->impl.channel, i, tag, t->recv, t->recv_bytes);
+        mesh_send(mesh, p->impl.channel, i, tag, t->send, t->send_bytes);
     }
     mesh_turn(mesh);
     return 0;
@@ -97,7 +97,7 @@ static int check_peers(struct collective_tcp *m, struct liveness_wait *w) {
     bool missing[REDUCE_MAX] = {false};
     char why[LANES_WHY], text[LANES_WHY + 64];
     w->ctx = missing;
-    mesh_missing(m->world->mesh, m->peers.channel, missing);
+    mesh_missing(m->world->mesh, m->peers.impl.channel, missing);
     int gone = rank_liveness_end_reason(m->world->lives) ? -1 : mesh_gone(m->world->mesh, missing, why);
     if (gone < 0) return peers_check(&m->peers, w);
     snprintf(text, sizeof text, "rank %d is gone: %s", gone, why);
@@ -110,18 +110,18 @@ static int end_exchange(struct collective_peers *p, enum collective_primitive pr
     const char *what = collective_name(primitive);
     struct liveness_wait w = {
         .what = what, .since_s = now_seconds(), .deadline_s = p->impl.head.deadline_s, .missing = is_missing};
-    uint64_t moved = mesh_moved(mesh, p->channel), now;
+    uint64_t moved = mesh_moved(mesh, p->impl.channel), now;
     char why[LANES_WHY];
     int rc = 0, done;
     peers_wait_begins(p);
-    while (!rc && (done = mesh_wait(mesh, p->channel, SLICE_MS, why)) <= 0) {
-        if ((now = mesh_moved(mesh, p->channel)) != moved) w.since_s = now_seconds();
+    while (!rc && (done = mesh_wait(mesh, p->impl.channel, SLICE_MS, why)) <= 0) {
+        if ((now = mesh_moved(mesh, p->impl.channel)) != moved) w.since_s = now_seconds();
         moved = now;
         rc = done < 0 ? peers_fail(p, what, why) : check_peers(m, &w);
     }
     peers_wait_ends(p);
     if (rc)
-        mesh_drop(mesh, p->channel);
+        mesh_drop(mesh, p->impl.channel);
     else
         peers_count(p, primitive, 0, SIZE_MAX);
     return rc;
@@ -135,23 +135,19 @@ static const struct peers_engine exchange = {
 // ---------------------------------------------------------------- the table
 static void tcp_destroy(struct collective *c) {
     struct collective_tcp *m = (struct collective_tcp *)c;
-    rank_liveness_set_device(m->world->lives, m->world->rank, NULL);
-    mesh_drop(m->world->mesh, m->peers.channel);
+    mesh_drop(m->world->mesh, m->peers.impl.channel);
     free(m->own_staging);
     peers_fini(&m->peers);
     free(m);
 }
 
-static const char *aborted(struct collective *c) {
-    mesh_look(((struct collective_tcp *)c)->world->mesh);
-    return peers_aborted(c);
-}
+static void look(struct collective *c) { mesh_look(((struct collective_tcp *)c)->world->mesh); }
 
 static const struct collective_ops tcp_ops = {
     .name = "tcp",
     .enqueue = collective_impl_enqueue,
     .abort = peers_abort,
-    .aborted = aborted,
+    .look = look,
     .destroy = tcp_destroy,
 };
 
@@ -168,20 +164,16 @@ static struct collective *create(void *world, int rank, int channel, const struc
         own.staging_bytes = (size_t)(w->size - 1) * OWN_STAGING;
         own.staging = m->own_staging = xcalloc(1, own.staging_bytes);
     }
-    if (peers_init(&m->peers, &tcp_ops, w->rank, w->size, channel, &own)) {
-        free(m->own_staging);
-        free(m);
-        return NULL;
-    }
+    m->peers.impl.channel = channel;
+    m->peers.impl.lives = w->lives;
     m->peers.engine = &exchange;
-    m->peers.lives = w->lives;
     m->peers.broken = &w->broken;
     m->world = w;
-    if (o->dev) rank_liveness_set_device(w->lives, w->rank, o->dev);
-    return &m->peers.impl.head;
+    if (!peers_init(&m->peers, &tcp_ops, w->rank, w->size, &own)) return &m->peers.impl.head;
+    free(m->own_staging);
+    free(m);
+    return NULL;
 }
 
 const struct collective_kind collective_tcp_kind = {
-    .name = "tcp", .create = create, .staging_bytes = peers_staging_bytes};
-const struct collective_kind collective_tcp_staged_kind = {
-    .name = "tcp", .create = create, .host_staging_bytes = collective_host_bytes};
+    .name = "tcp", .create = create, .staging_bytes = peers_staging_bytes, .on_host = true};

@@ -28,7 +28,6 @@ int tcp_world_open(struct tcp_world **out, const struct tcp_world_options *o);
 // the world is broken.
 void tcp_world_close(struct tcp_world **w);
 
-// world: struct tcp_world. staged: for ranks whose device memory is not the host's.
-extern const struct collective_kind collective_tcp_kind, collective_tcp_staged_kind;
+extern const struct collective_kind collective_tcp_kind;  // world: struct tcp_world
 
 #endif

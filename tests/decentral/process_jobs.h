@@ -276,7 +276,7 @@ static inline int zero_stages(struct process_rank *r, int group) {
                               .micro = 1,
                               .group = group};
         struct zero_reference *ref = zero_reference_create(&c);
-        struct collective_source src = {r->kind, r->world, r->rank, r->size};
+        struct collective_source src = {r->kind, r->world, r->rank, r->size, false};
         rc = zero_case_rank(&c, ref, &src);
         zero_reference_destroy(&ref);
     }
@@ -290,7 +290,7 @@ static inline int job_groups(struct process_rank *r) { return zero_stages(r, 2);
 // ready.
 static inline int job_time(struct process_rank *r) {
     struct layout *layout = zero_case_layout(r->size, false);
-    struct collective_source src = {r->kind, r->world, r->rank, r->size};
+    struct collective_source src = {r->kind, r->world, r->rank, r->size, false};
     int rc = 0;
     for (int i = 0; i < 2 * ZERO_STAGES && !rc; i++) {
         struct time_case c = {.stage = i / 2, .slow_link = i % 2};

@@ -215,8 +215,8 @@ static int64_t run_threads(int ranks, const struct bench_rank_options *o, create
     struct collective_kind broken = {.name = "broken", .create = create};
     struct hub *hub = hub_create(ranks);
     for (int r = 0; r < ranks; r++) {
-        t[r] = (struct bench_thread){.source = {create ? &broken : &collective_threads_kind, hub, r, ranks},
-                                     .o = o};
+        t[r] = (struct bench_thread){
+            .source = {create ? &broken : &collective_threads_kind, hub, r, ranks, false}, .o = o};
         assert_int_equal(pthread_create(&t[r].thread, NULL, run_rank, &t[r]), 0);
     }
     for (int r = 0; r < ranks; r++) pthread_join(t[r].thread, NULL);

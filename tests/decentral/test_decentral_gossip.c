@@ -165,7 +165,7 @@ static int train_rank(void *ctx, struct hub *hub, int rank) {
     const struct config *c = k->config;
     struct layout *l = zero_case_layout(c->workers, false);
     struct job job = {.config = c, .layout = l};
-    struct collective_source source = {&collective_threads_kind, hub, rank, c->workers};
+    struct collective_source source = {&collective_threads_kind, hub, rank, c->workers, false};
     struct device *dev = NULL;
     struct device_options d = {.threads = 1};
     if (dev_open(backend_find("cpu", &(const char *){NULL}), &d, &dev)) return -1;

@@ -205,7 +205,7 @@ static void train_on(struct zero_case c, const struct collective_kind *kind, voi
     struct ring_thread t[6];
     struct zero_reference *ref = zero_reference_create(&c);
     for (int i = 0; i < c.world; i++) {
-        t[i] = (struct ring_thread){&c, ref, {kind, world, i, c.world}, 0, 0};
+        t[i] = (struct ring_thread){&c, ref, {kind, world, i, c.world, false}, 0, 0};
         assert_int_equal(pthread_create(&t[i].thread, NULL, ring_main, &t[i]), 0);
     }
     for (int i = 0; i < c.world; i++) pthread_join(t[i].thread, NULL);

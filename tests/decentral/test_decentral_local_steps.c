@@ -176,7 +176,7 @@ static int train_rank(void *ctx, struct hub *hub, int rank) {
     struct rank_case *k = ctx;
     const struct config *c = k->config;
     struct layout *l = zero_case_layout(c->workers, false);
-    struct collective_source source = {&collective_threads_kind, hub, rank, c->workers};
+    struct collective_source source = {&collective_threads_kind, hub, rank, c->workers, false};
     struct device *dev = NULL;
     if (dev_open(backend_find("cpu", &(const char *){NULL}), &(struct device_options){.threads = 1}, &dev))
         return -1;

@@ -47,7 +47,7 @@ struct meeting_rank {
 
 static void *meeting_main(void *arg) {
     struct meeting_rank *m = arg;
-    struct collective_source under = {&collective_threads_kind, m->hub, m->rank, RANKS};
+    struct collective_source under = {&collective_threads_kind, m->hub, m->rank, RANKS, false};
     struct ring_bootstrap meeting = {0};
     m->rc = ring_bootstrap_open(&meeting, &under, 10);
     if (m->rc != 0) return NULL;
@@ -82,7 +82,7 @@ static void test_meeting_shares(void **state) {
 static void test_meeting_misses_a_rank(void **state) {
     (void)state;
     struct hub *hub = hub_create(2);
-    struct collective_source under = {&collective_threads_kind, hub, 0, 2};
+    struct collective_source under = {&collective_threads_kind, hub, 0, 2, false};
     struct ring_bootstrap meeting = {0};
     char bytes[8] = "x";
     error_quiet(1);

@@ -57,7 +57,7 @@ static struct nccl_world *fake_world(const struct nccl_rank *r, struct ring_boot
 
 static void *rank_main(void *arg) {
     struct nccl_rank *r = arg;
-    struct collective_source under = {&collective_threads_kind, r->hub, r->rank, r->size};
+    struct collective_source under = {&collective_threads_kind, r->hub, r->rank, r->size, false};
     struct ring_bootstrap meeting = {0};
     error_quiet(1);
     r->rc = -1;

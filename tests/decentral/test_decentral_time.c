@@ -32,7 +32,7 @@ static void run_case(struct time_case c) {
     struct layout *layout = zero_case_layout(RANKS, false);
     struct time_thread t[RANKS];
     for (int i = 0; i < RANKS; i++) {
-        t[i] = (struct time_thread){&c, layout, {&collective_threads_kind, hub, i, RANKS}, 0, 0};
+        t[i] = (struct time_thread){&c, layout, {&collective_threads_kind, hub, i, RANKS, false}, 0, 0};
         assert_int_equal(pthread_create(&t[i].thread, NULL, time_main, &t[i]), 0);
     }
     for (int i = 0; i < RANKS; i++) pthread_join(t[i].thread, NULL);

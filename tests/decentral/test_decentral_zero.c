@@ -46,7 +46,7 @@ static void run_ring(struct ring_thread *t, const struct zero_case *c, int (*bod
     pthread_barrier_init(&start, NULL, (unsigned)c->world);
     for (int i = 0; i < c->world; i++) {
         t[i] = (struct ring_thread){.c = c, .ref = ref, .body = body, .start = &start};
-        t[i].source = (struct collective_source){&collective_threads_kind, hub, i, c->world};
+        t[i].source = (struct collective_source){&collective_threads_kind, hub, i, c->world, false};
         assert_int_equal(pthread_create(&t[i].thread, NULL, ring_main, &t[i]), 0);
     }
     for (int i = 0; i < c->world; i++) pthread_join(t[i].thread, NULL);
@@ -133,8 +133,10 @@ static struct topology *open_ring(struct ring_thread *t, struct device **dev, st
 // However far ahead of use weights are gathered: the bits are the reference's, and bytes and memory as predicted.
 static void test_any_depth_of_prefetch(void **state) {
     (void)state;
-    static const struct unit_prefetch depths[] = {
-        {.bounded = true}, {true, 1100, 0, false}, {true, INT64_MAX, 0, false}, {true, INT64_MAX, 4000, false}};
+    static const struct unit_prefetch depths[] = {{.bounded = true},
+                                                  {true, 1100, 0, false},
+                                                  {true, INT64_MAX, 0, false},
+                                                  {true, INT64_MAX, 4000, false}};
     struct ring_thread t[MAX_RANKS];
     for (size_t i = 0; i < sizeof depths / sizeof *depths; i++)
         for (int tied = 0; tied < 2; tied++) {
@@ -171,7 +173,10 @@ static void test_a_deeper_prefetch_gathers_earlier_and_needs_more(void **state) 
     static const struct {
         struct unit_prefetch prefetch;
         int slots;
-    } depths[] = {{{true, 0, 0, false}, 1}, {{0}, 2}, {{true, 1, 0, false}, 2}, {{true, INT64_MAX, 0, false}, ZERO_CASE_UNITS}};
+    } depths[] = {{{true, 0, 0, false}, 1},
+                  {{0}, 2},
+                  {{true, 1, 0, false}, 2},
+                  {{true, INT64_MAX, 0, false}, ZERO_CASE_UNITS}};
     struct ring_thread t[MAX_RANKS];
     size_t last = 0;
     for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) {
@@ -181,7 +186,7 @@ static void test_a_deeper_prefetch_gathers_earlier_and_needs_more(void **state) 
         for (int r = 0; r < 2; r++)
             if (t[r].rc) fail_msg("depth %zu, rank %d: %s", i, r, t[r].error);
         struct layout *l = zero_case_layout(2, false);
-        struct collective_source src = {&collective_threads_kind, NULL, 0, 2};
+        struct collective_source src = {&collective_threads_kind, NULL, 0, 2, false};
         struct zero_options o = {.stage = 3,
                                  .layout = l,
                                  .dtype = DT_BF16,
@@ -248,7 +253,7 @@ static void test_textbook_memory(void **state) {
     layout_finish(&l, 64);
     assert_int_equal(l.params, 7500000000);
     struct hub *hub = hub_create(64);
-    struct collective_source src = {&collective_threads_kind, hub, 63, 64};
+    struct collective_source src = {&collective_threads_kind, hub, 63, 64, false};
     for (int stage = 0; stage < 4; stage++) {
         struct topology_memory mem;
         struct wire_prediction wire;
@@ -277,7 +282,7 @@ static void test_fp32_formula_counts_no_master(void **state) {
     static const double per_parameter[4] = {16, 8 + 8 / 4.0, 4 + 12 / 4.0, 16 / 4.0};
     struct layout *l = zero_case_layout(4, false);
     struct hub *hub = hub_create(4);
-    struct collective_source src = {&collective_threads_kind, hub, 0, 4};
+    struct collective_source src = {&collective_threads_kind, hub, 0, 4, false};
     for (int stage = 0; stage < 4; stage++) {
         struct topology_memory mem;
         struct wire_prediction wire;
@@ -296,8 +301,8 @@ static void test_impossible_options_are_refused(void **state) {
     error_quiet(1);
     struct layout *l = zero_case_layout(2, false);
     struct hub *hub = hub_create(2), *three = hub_create(3);
-    struct collective_source src = {&collective_threads_kind, hub, 0, 2},
-                             other = {&collective_threads_kind, three, 0, 3};
+    struct collective_source src = {&collective_threads_kind, hub, 0, 2, false},
+                             other = {&collective_threads_kind, three, 0, 3, false};
     struct zero_options good = {.stage = 1,
                                 .layout = l,
                                 .dtype = DT_BF16,
@@ -318,7 +323,7 @@ static void test_impossible_options_are_refused(void **state) {
     o.dtype = DT_I64;
     assert_int_equal(zero_predict(&o, &mem, &wire), -1);
     o = good;
-    struct collective_source mpi = {&collective_mpi_kind, NULL, 0, 2};
+    struct collective_source mpi = {&collective_mpi_kind, NULL, 0, 2, false};
     o.source = &mpi;
     assert_int_equal(zero_predict(&o, &mem, &wire), 0);
     o.reduce = REDUCE_NATIVE;

@@ -249,7 +249,7 @@ static inline int time_case_rank(const struct time_case *c, const struct collect
                              .source = source,
                              .accumulation = 1};
     struct zero_clock far = {.host = 1, .ahead_ns = TIME_AHEAD_NS};
-    struct collective_source slowed = {&slow, &link, source->rank, source->size};
+    struct collective_source slowed = {&slow, &link, source->rank, source->size, false};
     struct time_rank r = {.c = c, .layout = layout};
     int rc = -1;
     if (c->slow_link) o.source = &slowed;

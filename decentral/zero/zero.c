@@ -226,43 +226,6 @@ static int acquire_grad(struct zero *z, int u, struct unit_view *view) {
     return 0;
 }
 
-// The whole gradient is resident: it is reduced in place when it is complete.
-static void reduce_full(struct zero *z, int u, uint64_t done_at) {
-    struct zero_unit *zu = &z->units[u];
-    struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
-    size_t shard = (size_t)unit_shard(z->opt.layout, u);
-    stream_wait_event(z->reduce_stream, zu->grad_done);
-    uint64_t id = zero_move_begin(z, z->reduce_stream, &m);
-    collective_reduce_scatter(z->reduce, z->reduce_stream, zu->grad, zu->grad_shard, shard, z->opt.dtype);
-    zero_move_end(z, z->reduce_stream, id);
-    if (!z->policy->gather_grads) return;
-    id = zero_move_begin(z, z->reduce_stream, &m);
-    collective_all_gather(z->reduce, z->reduce_stream, zu->grad_shard, zu->grad, shard, z->opt.dtype);
-    zero_move_end(z, z->reduce_stream, id);
-}
-
-// The slot is reduced after every micro-batch. The first result goes to the shard. Later results go to this rank's
-// range of the slot and are added to the shard. With fp32 sums every result goes to the shard, then to the sum.
-static void reduce_slot(struct zero *z, int u, uint64_t done_at) {
-    struct zero_unit *zu = &z->units[u];
-    struct zero_move m = {TRANSFER_GRADIENTS, u, zero_moved(z, u), {done_at}};
-    struct zero_slot *s = &z->grad_slots[grad_slot(z->opt.layout, u)];
-    int64_t shard = unit_shard(z->opt.layout, u);
-    bool sums = grad_sums_used(&z->sums), first = z->micro_index == 0 || sums;
-    void *to = first ? zu->grad_shard : zero_at(z, s->buf, shard * z->base.rank);
-    stream_wait_event(z->reduce_stream, zu->grad_done);
-    s->move = zero_move_begin(z, z->reduce_stream, &m);
-    collective_reduce_scatter(z->reduce, z->reduce_stream, s->buf, to, (size_t)shard, z->opt.dtype);
-    if (!first)
-        op_add(z->reduce_stream,
-               &(struct add_args){
-                   .y = zu->grad_shard, .a = zu->grad_shard, .b = to, .n = shard, .dt = z->opt.dtype});
-    zero_sum_micro(z, z->reduce_stream, u, zu->grad_shard);
-    zero_move_end(z, z->reduce_stream, s->move);
-    event_record(s->idle, z->reduce_stream);
-    s->held = false;
-}
-
 int zero_acquire(struct topology *t, int u, enum pass pass, struct unit_view *view) {
     struct zero *z = zero_of(t);
     *view = (struct unit_view){0};
@@ -286,13 +249,7 @@ int zero_grad_ready(struct topology *t, int u) {
     // 2. Backward no longer needs the weights.
     release_weights(z, u, done_at);
     // 3. Reduce the gradient: after each micro-batch, or where it is whole after the last one. 1-bit Adam reduces none.
-    if (zero_onebit_due(z) || (whole && !last)) return 0;
-    if (zero_bundle_of(&z->reduced_bundles.table, u)->count > 1)
-        zero_pack_reduce(z, u, done_at);
-    else if (whole)
-        reduce_full(z, u, done_at);
-    else
-        reduce_slot(z, u, done_at);
+    if (!zero_onebit_due(z) && (!whole || last)) zero_pack_reduce(z, u, done_at);
     return 0;
 }
 
@@ -388,18 +345,7 @@ static void launch_update(struct zero *z, const struct step_input *in) {
         }
         zu->updated_at = needed ? timeline_mark(z->base.timeline) : 0;
         // 2. Where all ranks hold whole weights, gather the updated shards.
-        if (!z->policy->gather_weights) continue;
-        if (zero_bundle_of(&z->gathered_bundles.table, u)->count > 1) {
-            zero_pack_gather(z, u);
-            continue;
-        }
-        struct zero_move m = {TRANSFER_WEIGHTS, u, zero_moved(z, u), {zu->updated_at}};
-        stream_wait_event(z->gather_stream, zu->updated);
-        zu->gather = zero_move_begin(z, z->gather_stream, &m);
-        collective_all_gather(z->gather, z->gather_stream, zu->weight_shard, zu->weights,
-                              (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
-        zero_move_end(z, z->gather_stream, zu->gather);
-        event_record(zu->gathered, z->gather_stream);
+        if (z->policy->gather_weights) zero_pack_gather(z, u);
     }
 }
 

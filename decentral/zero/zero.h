@@ -5,9 +5,8 @@
 //     zero_state       the state of a rank, and which stream waits for which
 //     zero_create      buffers, events, streams and collectives; the prediction
 //     zero_checkpoint  weights, masters and states for checkpoints, and loading them
-//     zero_pack        packing and unpacking of bundles
-//     zero_offload     optimizer state on the host
-//     zero_disk        weights in a file
+//     zero_pack        reductions of gradients and gathers of updated weights, bundle by bundle
+//     zero_offload     optimizer state, and weights, on the host and in files
 //     zero_onebit      1-bit Adam
 //     zero_time        transfers in the timeline
 //     zero_tasks       a step as a graph of tasks, for predictions

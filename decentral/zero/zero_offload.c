@@ -17,7 +17,20 @@
 // update and written back after it, on streams of their own.
 //
 // Weights of stage 3 may be on the host, too (ZeRO-Infinity, Rajbhandari et al. 2021, section 5). The update writes
-// them in place. Each gather first copies the rank's own shard up, to its offset in the slot. On disk: zero_disk.c.
+// them in place. Each gather first copies the rank's own shard up, to its offset in the slot. On disk,
+// a stream that runs ahead of the gathers first reads the shard to one of two host buffers:
+//
+//     read      | u0 -> 0 | u1 -> 1 |     | u2 -> 0 |     | u3 -> 1 ..
+//     gather              | up, u0  | .. idle | up, u1  | up, u2 ..
+//                                   ^ the read of u2 waits for free_again[0], the copy up waits for fetched[0]
+//
+// The update leaves new weights in the staging. They are written before a gather may read them:
+//
+//     update    | u0 | u1 | u2 | ..
+//     write          | u0 | u1 | u2 ..          records units[u].updated
+//
+// In 16 bits the file holds | u0 | u1 | .., each shard padded to DISK_ALIGN. In fp32 this file does not exist: the
+// weights are the masters, and gathers read them from the optimizer's file.
 //
 // Memory  offload   masters and states; pinned with page_locked, if the device has memory of its own
 //         staging   gradient and weights, twice: class pinned if the device has memory of its own, else class offload
@@ -58,21 +71,167 @@ static size_t region_bytes(const struct zero *z, int u) {
     return (size_t)(1 + z->opt.optimizer.row->states) * kind_bytes(z, u);
 }
 
-static char *take_aligned(struct zero *z, size_t bytes) {
-    void *p = arena_take(&z->arena, class_of_state(z), bytes + DISK_ALIGN - DEV_ALIGN);
+// ---------------------------------------------------------------- a file
+static char *take(struct zero *z, enum mem_class class, size_t bytes) {
+    void *p = arena_take(&z->arena, class, bytes + DISK_ALIGN - DEV_ALIGN);
     return p ? disk_aligned(p) : NULL;
 }
 
+static void file_carve(struct zero *z, struct zero_file *f, enum mem_class class, size_t bytes,
+                       size_t once_bytes) {
+    f->once = take(z, class, once_bytes);
+    for (int i = 0; i < ZERO_STAGED; i++) f->buffer[i] = take(z, class, bytes);
+}
+
+static int file_open(struct zero *z, struct zero_file *f, const char *const name[2], const char *dir,
+                     const char *key) {
+    char label[32];
+    bool failed = false;
+    f->read = stream_create(z->opt.dev, name[0]);
+    f->write = stream_create(z->opt.dev, name[1]);
+    for (int i = 0; i < ZERO_STAGED; i++) {
+        f->fetched[i] = event_create(z->opt.dev);
+        f->free_again[i] = event_create(z->opt.dev);
+        failed = failed || !f->fetched[i] || !f->free_again[i];
+    }
+    if (failed || !f->read || !f->write)
+        return fail("rank %d: cannot create the streams of a disk: %s", z->base.rank, dev_error(z->opt.dev));
+    if (!dir) return 0;
+    snprintf(label, sizeof label, "rank %d", z->base.rank);
+    if (disk_store_create(&f->store, &(struct disk_store_options){.dir = dir,
+                                                                  .key = key,
+                                                                  .label = label,
+                                                                  .bytes = f->bytes,
+                                                                  .block_bytes = z->opt.offload.block_bytes,
+                                                                  .depth = z->opt.offload.depth}))
+        return -1;
+    if (disk_store_remark(f->store) && z->base.rank == 0) warn("%s", disk_store_remark(f->store));
+    return 0;
+}
+
+static void file_close(struct zero_file *f) {
+    stream_destroy(&f->read);
+    stream_destroy(&f->write);
+    disk_store_destroy(&f->store);
+    for (int i = 0; i < ZERO_STAGED; i++) {
+        event_destroy(&f->fetched[i]);
+        event_destroy(&f->free_again[i]);
+    }
+}
+
+static int file_sync(const struct zero_file *f) {
+    return f->read ? stream_sync(f->read) | stream_sync(f->write) : 0;
+}
+
+static void file_fetch(struct zero *z, struct zero_file *f, struct disk_store *store, int at,
+                       struct disk_range range, bool counted) {
+    stream_wait_event(f->read, f->free_again[at]);
+    disk_store_read(store, f->read, f->buffer[at], range);
+    event_record(f->fetched[at], f->read);
+    if (counted) atomic_fetch_add(&z->base.wire.disk_read, range.bytes);
+}
+
+static int file_put(struct zero_file *f, struct disk_range range, const void *data, size_t bytes) {
+    memset(f->once, 0, range.bytes);
+    memcpy(f->once, data, bytes);
+    return disk_store_save(f->store, f->once, range);
+}
+
+static const void *file_get(struct zero_file *f, struct disk_store *store, struct disk_range range) {
+    return disk_store_load(store, f->once, range) ? NULL : f->once;
+}
+
+// ---------------------------------------------------------------- weights in a file
+// The masters are the weights.
+static bool of_masters(const struct zero *z) { return z->opt.dtype == DT_F32; }
+
+bool zero_disk_on(const struct zero *z) {
+    const struct zero_offload_options *o = &z->opt.offload;
+    return o->params && o->params_disk && (!of_masters(z) || o->disk);
+}
+
+// Bytes of one shard in either file, padding included.
+static size_t shard_bytes(const struct zero *z, int64_t elements) {
+    return disk_round((size_t)elements * dtype_size(z->opt.dtype));
+}
+
+static struct disk_range weights_range(const struct zero *z, int u) {
+    return (struct disk_range){of_masters(z) ? z->units[u].region : z->units[u].weight_region,
+                               shard_bytes(z, unit_shard(z->opt.layout, u)), z->opt.layout->units[u].name};
+}
+
+static struct disk_store *store_of(const struct zero *z) {
+    return of_masters(z) ? z->offload.file.store : z->disk.file.store;
+}
+
+static void weights_carve_unit(struct zero *z, int u) {
+    if (!of_masters(z)) z->units[u].weight_region = disk_take(&z->disk.file.bytes, weights_range(z, u).bytes);
+}
+
+static void weights_carve(struct zero *z) {
+    size_t bytes = shard_bytes(z, z->offload.elements);
+    enum mem_class class = z->opt.device_memory ? MEM_HOST : MEM_OFFLOAD;
+    file_carve(z, &z->disk.file, class, bytes, bytes);
+    for (int i = 0; i < ZERO_STAGED && !of_masters(z); i++) z->offload.weight[i] = take(z, class, bytes);
+}
+
+static size_t weights_bytes(const struct zero *z, int u) { return weights_range(z, u).bytes; }
+bool zero_disk_writes_weights(const struct zero *z) { return zero_disk_on(z) && !of_masters(z); }
+
+static int weights_open(struct zero *z) {
+    static const char *const names[2] = {"weights read", "weights write"};
+    return file_open(z, &z->disk.file, names, of_masters(z) ? NULL : z->opt.offload.params_disk,
+                     "zero_optimization.offload_param.nvme_path");
+}
+
+static const void *weights_fetch(struct zero *z, int u, enum pass pass) {
+    struct zero_file *f = &z->disk.file;
+    int at = z->disk.copying = z->disk.next;
+    z->disk.next = (at + 1) % ZERO_STAGED;
+    stream_wait_event(f->read, z->units[u].updated);
+    if (z->opt.no_overlap) stream_wait_event(f->read, z->serialized.begun);
+    file_fetch(z, f, store_of(z), at, weights_range(z, u), pass != PASS_EVAL);
+    stream_wait_event(z->gather_stream, f->fetched[at]);
+    return f->buffer[at];
+}
+
+static void weights_copied(struct zero *z) {
+    event_record(z->disk.file.free_again[z->disk.copying], z->gather_stream);
+}
+
+static void weights_write(struct zero *z, int u, int at) {
+    struct stream *write = z->disk.file.write;
+    struct zero_offload *o = &z->offload;
+    if (of_masters(z)) return;  // the update writes the masters
+    stream_wait_event(write, o->updated[at]);
+    disk_store_write(z->disk.file.store, write, o->weight[at], weights_range(z, u));
+    event_record(o->copied_up[at], write);
+    event_record(z->units[u].updated, write);
+    event_record(o->over, write);
+    atomic_fetch_add(&z->base.wire.disk_written, weights_range(z, u).bytes);
+}
+
+int zero_disk_put(struct zero *z, int u, const void *shard) {
+    size_t bytes = (size_t)unit_shard(z->opt.layout, u) * dtype_size(z->opt.dtype);
+    return of_masters(z) ? 0 : file_put(&z->disk.file, weights_range(z, u), shard, bytes);
+}
+
+const void *zero_disk_get(void *ctx, const struct state_range *r) {
+    struct zero *z = ctx;
+    return file_get(&z->disk.file, store_of(z), weights_range(z, r->unit));
+}
+
+// ---------------------------------------------------------------- memory of offloaded state
 void zero_offload_carve_unit(struct zero *z, int u) {
     struct update_range *r = &z->units[u].update;
     size_t bytes = (size_t)(r->end - r->begin) * sizeof(float);
     // In fp32 the master is the weights if both are on the host.
     bool own = z->opt.dtype != DT_F32 || !z->opt.offload.params;
-    z->units[u].region = z->offload.file_bytes;
-    if (zero_disk_on(z)) zero_disk_carve_unit(z, u);
+    z->units[u].region = z->offload.file.bytes;
+    if (zero_disk_on(z)) weights_carve_unit(z, u);
     if (r->end - r->begin > z->offload.elements) z->offload.elements = r->end - r->begin;
     if (z->opt.offload.disk) {
-        disk_take(&z->offload.file_bytes, region_bytes(z, u));
+        disk_take(&z->offload.file.bytes, region_bytes(z, u));
         return;
     }
     r->master = own ? arena_take(&z->arena, class_of_state(z), bytes) : r->weight;
@@ -86,16 +245,14 @@ void zero_offload_carve(struct zero *z) {
     enum mem_class class = z->opt.device_memory ? MEM_HOST : MEM_OFFLOAD;
     size_t bytes = (size_t)o->elements * dtype_size(z->opt.dtype);
     if (z->opt.offload.disk && o->elements) {
-        o->kind_bytes = disk_round((size_t)o->elements * sizeof(float));
-        o->state_bytes = (size_t)(1 + z->opt.optimizer.row->states) * o->kind_bytes;
-        o->reading = take_aligned(z, o->kind_bytes);
-        for (int i = 0; i < ZERO_STAGED; i++) o->state[i] = take_aligned(z, o->state_bytes);
+        size_t kind = disk_round((size_t)o->elements * sizeof(float));
+        file_carve(z, &o->file, class_of_state(z), (size_t)(1 + z->opt.optimizer.row->states) * kind, kind);
     }
     for (int i = 0; i < ZERO_STAGED; i++) {
         o->grad[i] = arena_take(&z->arena, class, bytes);
         if (!z->opt.offload.params) o->weight[i] = arena_take(&z->arena, class, bytes);
     }
-    if (zero_disk_on(z)) zero_disk_carve(z);
+    if (zero_disk_on(z)) weights_carve(z);
 }
 
 static size_t unit_bytes(const struct zero *z, int u) {
@@ -147,22 +304,21 @@ void zero_offload_tasks_update(const struct zero *z, struct step_tasks *t, int u
     int over = update;
     if (!z->opt.offload.params) over = add_copy(t, TASK_UP, ON_UP, u, unit_bytes(z, u));
     if (over != update) need(t, over, update);
-    if (zero_disk_writes_weights(z)) add_copy(t, TASK_WRITE, ON_WRITE, u, zero_disk_bytes(z, u));
+    if (zero_disk_writes_weights(z)) add_copy(t, TASK_WRITE, ON_WRITE, u, weights_bytes(z, u));
     if (zero_disk_writes_weights(z)) need(t, t->count - 1, update);
     if (disk) add_copy(t, TASK_WRITE, ON_WRITE, u, region_bytes(z, u));
     if (disk) need(t, t->count - 1, over);
 }
 
 void zero_offload_tasks_fetch(const struct zero *z, struct step_tasks *t, int u) {
-    int read = zero_disk_on(z) ? add_copy(t, TASK_READ, ON_READ, u, zero_disk_bytes(z, u)) : -1;
+    int read = zero_disk_on(z) ? add_copy(t, TASK_READ, ON_READ, u, weights_bytes(z, u)) : -1;
     need(t, add_copy(t, TASK_UP, ON_GATHER, u, unit_bytes(z, u)), read);
 }
 
 // ---------------------------------------------------------------- open and close
 static void for_each_event(struct zero_offload *o, struct device *dev, bool *failed) {
     struct event **all[] = {&o->grad_on_host[0], &o->grad_on_host[1], &o->updated[0], &o->updated[1],
-                            &o->copied_up[0],    &o->copied_up[1],    &o->over,       &o->fetched[0],
-                            &o->fetched[1],      &o->written[0],      &o->written[1]};
+                            &o->copied_up[0],    &o->copied_up[1],    &o->over};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (!dev)
             event_destroy(all[i]);
@@ -171,20 +327,9 @@ static void for_each_event(struct zero_offload *o, struct device *dev, bool *fai
     }
 }
 
-static int open_disk(struct zero *z) {
-    struct zero_offload *o = &z->offload;
-    o->read = stream_create(z->opt.dev, "offload read");
-    o->write = stream_create(z->opt.dev, "offload write");
-    if (!o->read || !o->write)
-        return fail("rank %d: cannot create the streams of a disk: %s", z->base.rank, dev_error(z->opt.dev));
-    return zero_disk_store(
-        z, &o->store,
-        &(struct disk_store_options){.dir = z->opt.offload.disk,
-                                     .key = "zero_optimization.offload_optimizer.nvme_path",
-                                     .bytes = o->file_bytes});
-}
-
 int zero_offload_open(struct zero *z) {
+    static const char *const names[2] = {"offload read", "offload write"};
+    const char *disk = z->opt.offload.disk;
     struct zero_offload *o = &z->offload;
     bool failed = false;
     if (!o->elements) return 0;
@@ -196,7 +341,9 @@ int zero_offload_open(struct zero *z) {
     if (failed || !o->down || !o->update || !o->up)
         return fail("rank %d: cannot create the streams of offloaded state: %s", z->base.rank,
                     dev_error(z->opt.dev));
-    if ((z->opt.offload.disk && open_disk(z)) || (zero_disk_on(z) && zero_disk_open(z))) return -1;
+    if (disk && file_open(z, &o->file, names, disk, "zero_optimization.offload_optimizer.nvme_path"))
+        return -1;
+    if (zero_disk_on(z) && weights_open(z)) return -1;
     stream_phase(o->down, PHASE_COMM);
     stream_phase(o->update, PHASE_OPTIMIZER);
     stream_phase(o->up, PHASE_COMM);
@@ -208,10 +355,8 @@ void zero_offload_close(struct zero *z) {
     stream_destroy(&o->down);
     stream_destroy(&o->update);
     stream_destroy(&o->up);
-    stream_destroy(&o->read);
-    stream_destroy(&o->write);
-    zero_disk_close(z);
-    disk_store_destroy(&o->store);
+    file_close(&z->disk.file);
+    file_close(&o->file);
     for_each_event(o, NULL, NULL);
     free(o->tasks);
     o->tasks = NULL;
@@ -243,7 +388,7 @@ static int update_run(void *arg) {
     r.grad = z->offload.grad[task->at];
     if (stages_weights(z)) r.weight = z->offload.weight[task->at];
     if (z->opt.offload.disk) {
-        char *at = z->offload.state[task->at];
+        char *at = z->offload.file.buffer[task->at];
         r.master = (void *)at;
         for (int k = 0; k < z->opt.optimizer.row->states; k++)
             r.state[k] = (void *)(at + (size_t)(k + 1) * kind_bytes(z, task->unit));
@@ -257,24 +402,25 @@ static struct disk_range range_of(const struct zero *z, int u) {
     return (struct disk_range){z->units[u].region, region_bytes(z, u), z->opt.layout->units[u].name};
 }
 
+// The master, or a state, in its region.
+static struct disk_range kind_range(const struct zero *z, int u, int kind) {
+    return (struct disk_range){z->units[u].region + (size_t)kind * kind_bytes(z, u), kind_bytes(z, u),
+                               z->opt.layout->units[u].name};
+}
+
 int zero_offload_put(struct zero *z, int u, int kind, const float *shard) {
-    struct disk_range r = {z->units[u].region + (size_t)kind * kind_bytes(z, u), kind_bytes(z, u),
-                           z->opt.layout->units[u].name};
-    if (zero_offload_sync(z)) return -1;
-    memset(z->offload.reading, 0, r.bytes);
-    memcpy(z->offload.reading, shard, (size_t)unit_shard(z->opt.layout, u) * sizeof(float));
-    return disk_store_save(z->offload.store, z->offload.reading, r);
+    size_t bytes = (size_t)unit_shard(z->opt.layout, u) * sizeof(float);
+    return zero_offload_sync(z) ? -1 : file_put(&z->offload.file, kind_range(z, u, kind), shard, bytes);
 }
 
 const void *zero_offload_get(void *ctx, const struct state_range *s) {
     struct zero *z = ctx;
-    struct disk_range r = {z->units[s->unit].region + (size_t)s->kind * kind_bytes(z, s->unit),
-                           kind_bytes(z, s->unit), z->opt.layout->units[s->unit].name};
-    return disk_store_load(z->offload.store, z->offload.reading, r) ? NULL : z->offload.reading;
+    return file_get(&z->offload.file, z->offload.file.store, kind_range(z, s->unit, s->kind));
 }
 
 void zero_offload_update(struct zero *z, int u, const struct update_step *step) {
     struct zero_offload *o = &z->offload;
+    struct zero_file *f = &o->file;
     struct zero_unit *zu = &z->units[u];
     int at = staging_of(z, u);
     size_t bytes = unit_bytes(z, u);
@@ -286,12 +432,9 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
     dev_copy(o->down, o->grad[at], zu->grad_shard, bytes);
     event_record(o->grad_on_host[at], o->down);
     // 2. A state on disk is read when the buffer's previous state is written.
-    if (o->store) {
-        stream_wait_event(o->read, o->written[at]);
-        disk_store_read(o->store, o->read, o->state[at], range_of(z, u));
-        event_record(o->fetched[at], o->read);
-        stream_wait_event(o->update, o->fetched[at]);
-        atomic_fetch_add(&z->base.wire.disk_read, region_bytes(z, u));
+    if (f->store) {
+        file_fetch(z, f, f->store, at, range_of(z, u), true);
+        stream_wait_event(o->update, f->fetched[at]);
     }
     // 3. The update runs when the host knows the decision and the buffer's previous weights have left it.
     stream_wait_event(o->update, z->stats);
@@ -304,7 +447,7 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
     if (z->opt.offload.params) {
         event_record(zu->updated, o->update);
         event_record(o->over, o->update);
-        if (zero_disk_on(z)) zero_disk_write(z, u, at);
+        if (zero_disk_on(z)) weights_write(z, u, at);
     } else {
         stream_wait_event(o->up, o->updated[at]);
         dev_copy(o->up, zu->weight_shard, o->weight[at], bytes);
@@ -314,21 +457,21 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
         atomic_fetch_add(&z->base.wire.host_up, bytes);
     }
     // 5. A state on disk is written after the weights of u, so that waiting for this write is waiting for all of u.
-    if (!o->store) return;
-    stream_wait_event(o->write, zu->updated);
-    disk_store_write(o->store, o->write, o->state[at], range_of(z, u));
-    event_record(o->written[at], o->write);
-    if (zero_disk_on(z)) event_record(zu->updated, o->write);  // gathers may read masters from it
-    event_record(o->over, o->write);
+    if (!f->store) return;
+    stream_wait_event(f->write, zu->updated);
+    disk_store_write(f->store, f->write, f->buffer[at], range_of(z, u));
+    event_record(f->free_again[at], f->write);
+    if (zero_disk_on(z)) event_record(zu->updated, f->write);  // gathers may read masters from it
+    event_record(o->over, f->write);
     atomic_fetch_add(&z->base.wire.disk_written, region_bytes(z, u));
 }
 
 const void *zero_offload_shard(struct zero *z, int u, void *whole, enum pass pass) {
     void *own = zero_at(z, whole, unit_shard(z->opt.layout, u) * z->base.rank);
     bool filed = zero_disk_on(z);
-    dev_copy(z->gather_stream, own, filed ? zero_disk_fetch(z, u, pass) : z->units[u].weight_shard,
+    dev_copy(z->gather_stream, own, filed ? weights_fetch(z, u, pass) : z->units[u].weight_shard,
              unit_bytes(z, u));
-    if (filed) zero_disk_copied(z);
+    if (filed) weights_copied(z);
     if (pass != PASS_EVAL) atomic_fetch_add(&z->base.wire.host_up, unit_bytes(z, u));
     return own;
 }
@@ -341,6 +484,5 @@ void zero_offload_settle(struct zero *z) {
 int zero_offload_sync(struct zero *z) {
     struct zero_offload *o = &z->offload;
     int rc = o->elements ? stream_sync(o->down) | stream_sync(o->update) | stream_sync(o->up) : 0;
-    rc |= zero_disk_sync(z);
-    return o->store ? rc | stream_sync(o->read) | stream_sync(o->write) : rc;
+    return rc | file_sync(&z->disk.file) | file_sync(&o->file);
 }

@@ -46,8 +46,8 @@ struct zero_unit {
     void *grad_shard;            // (S): inside grad, or a buffer of its own
     struct update_range update;  // of the unit, or of this rank's shard; in fp32 the master is the weights
     int shape;                   // the first unit with the same gaps between tensors
-    size_t region;               // offset of its master and states in offload.store's file
-    size_t weight_region;        // offset of its 16-bit weights in disk.store's file
+    size_t region;               // offset of its master and states in offload.file
+    size_t weight_region;        // offset of its 16-bit weights in disk.file
     bool offloaded;              // update.master and update.state are on the host or on disk
     struct event *updated, *gathered, *grad_done;
     struct zero_onebit_unit onebit;
@@ -91,6 +91,16 @@ struct zero_time {
 // State on the host: zero_offload.c. The staging has buffers for two units.
 #define ZERO_STAGED 2
 
+// A file of this rank, and the host's two buffers through which streams of its own read it.
+struct zero_file {
+    struct disk_store *store;               // NULL: the buffers belong to another one's file
+    size_t bytes;                           // of the file
+    char *buffer[ZERO_STAGED], *once;       // host, aligned; once: for loading, checkpoints and snapshots
+    struct stream *read, *write;            // NULL: not open
+    struct event *fetched[ZERO_STAGED];     // buffer[i] is read
+    struct event *free_again[ZERO_STAGED];  // its content is used
+};
+
 struct zero_offload_task {
     struct zero *z;
     int unit, at;  // at: which buffer of the staging
@@ -107,21 +117,13 @@ struct zero_offload {
     struct zero_offload_task *tasks;  // (2, layout->count): of this step, and of the one before it
     int task_set;                     // 0 or 1: this step's tasks
     // Masters and states on disk. A unit's region of the file is | master | state | state |, each padded to DISK_ALIGN.
-    struct disk_store *store;
-    size_t file_bytes, state_bytes, kind_bytes;  // of the file; of the largest unit; of its master or a state
-    char *state[ZERO_STAGED], *reading;  // host, aligned: (state_bytes); (kind_bytes), for checkpoints
-    struct stream *read, *write;
-    struct event *fetched[ZERO_STAGED], *written[ZERO_STAGED];
+    struct zero_file file;
 };
 
-// Weights of stage 3 in a file: zero_disk.c.
+// Weights of stage 3 in a file.
 struct zero_disk {
-    struct disk_store *store;            // NULL in fp32: the masters' file is read
-    size_t file_bytes;                   // of this file
-    char *shard[ZERO_STAGED], *reading;  // host, aligned: for gathers; for loading and snapshots
-    struct stream *read, *write;
-    struct event *fetched[ZERO_STAGED], *copied[ZERO_STAGED];  // shard[i] is read from disk; is copied
-    int next, copying;  // the next shard[i] to use; the one being copied
+    struct zero_file file;  // without a store in fp32: the masters' file is read
+    int next, copying;      // the next buffer to use; the one being copied
 };
 
 struct zero {
@@ -234,8 +236,8 @@ struct wire_prediction zero_wire(const struct zero *z);  // sums of payload over
 // ---- zero_pack.c
 void zero_pack_carve(struct zero *z);
 int64_t zero_pack_largest(const struct zero *z);  // elements of the largest block of a collective
-// For units that share a bundle, instead of a collective per unit: copies u's gradient, or this rank's shard of the
-// updated weights of u, to the bundle's buffer. With the bundle's last unit the collective starts.
+// Reduces u's gradient, which is complete at the mark done_at; gathers its updated weights. Units that share a bundle move
+// together, with the last one.
 void zero_pack_reduce(struct zero *z, int u, uint64_t done_at);
 void zero_pack_gather(struct zero *z, int u);
 
@@ -265,22 +267,9 @@ int zero_offload_put(struct zero *z, int u, int kind, const float *shard);
 const void *zero_offload_get(void *z, const struct state_range *r);
 int zero_offload_sync(struct zero *z);  // the host waits; 0, or -1
 
-// ---- zero_disk.c: weights in a file
+// Weights in a file. Whether they are; and whether that file is their own: else they are the masters, which the update writes.
 bool zero_disk_on(const struct zero *z);
-// Creates a file of this rank; o has directory, key and bytes. Returns 0, or -1 after logging.
-int zero_disk_store(struct zero *z, struct disk_store **out, const struct disk_store_options *o);
-void zero_disk_carve_unit(struct zero *z, int u);
-void zero_disk_carve(struct zero *z);                 // after the units
-size_t zero_disk_bytes(const struct zero *z, int u);  // of this rank's shard in its file
-bool zero_disk_writes_weights(const struct zero *z);  // else they are the masters, which the update writes
-int zero_disk_open(struct zero *z);
-void zero_disk_close(struct zero *z);
-int zero_disk_sync(struct zero *z);
-// Returns a host buffer in which the gather stream finds this rank's shard of u. The gather stream copies it; then the
-// caller calls zero_disk_copied, and the buffer may be reused.
-const void *zero_disk_fetch(struct zero *z, int u, enum pass pass);
-void zero_disk_copied(struct zero *z);
-void zero_disk_write(struct zero *z, int u, int at);  // u's new weights, from offload.weight[at]
+bool zero_disk_writes_weights(const struct zero *z);
 // Writes a shard at once; all streams are idle. Returns 0, or -1 after logging.
 int zero_disk_put(struct zero *z, int u, const void *shard);
 // Reads a shard at once. Returns host memory that is valid until the next call, or NULL after logging.

@@ -381,6 +381,52 @@ static int gossip_sum(struct topology *t, double *values, int count) {
     return stream_sync(t->compute) ? exchange_failed(g) : 0;
 }
 
+// ---------------------------------------------------------------- memory
+// Returns one array per unit of the arena's memory: n_pad / part elements of `size` bytes each.
+static void **carve_units(struct arena *a, enum mem_class class, const struct layout *l, int part,
+                          size_t size) {
+    void **units = xcalloc((size_t)l->count, sizeof *units);
+    for (int u = 0; u < l->count; u++)
+        units[u] = arena_take(a, class, (size_t)(l->units[u].n_pad / part) * size);
+    return units;
+}
+
+// Takes all memory from g->arena, which measures or allocates, and opens the tables.
+static void carve(struct gossip *g, const struct config *c, const struct layout *l,
+                  const struct collective_source *source) {
+    struct arena *a = &g->arena;
+    size_t units = (size_t)l->count, e = dtype_size(c->dtype), most = 0;
+    int neighbours = neighbours_of(c);
+    bool fp32 = c->dtype == DT_F32;
+    g->inputs = xcalloc(units, sizeof *g->inputs);
+    g->tasks = xcalloc(units * MEANS, sizeof *g->tasks);
+    for (int u = 0; u < l->count; u++)
+        if ((size_t)l->units[u].n_pad > most) most = (size_t)l->units[u].n_pad;
+    for (int k = 0; k < neighbours; k++) g->received[k] = arena_take(a, MEM_COMM, most * sizeof(float));
+    if (neighbours) g->delta = (float **)carve_units(a, MEM_COMM, l, 1, sizeof(float));
+    g->stop_sent = arena_take(a, MEM_COMM, (1 + NEIGHBOURS_MAX) * sizeof(double));
+    g->stop_received = g->stop_sent ? g->stop_sent + 1 : NULL;
+    g->mean = arena_take(a, MEM_COMM, most * sizeof(float));
+    g->mean_weights = fp32 ? g->mean : arena_take(a, MEM_COMM, most * e);
+    g->staging_bytes = collective_staging(source, most, DT_F32);
+    g->staging = arena_take(a, MEM_COMM, g->staging_bytes);
+    g->scalars = arena_take(a, MEM_WORKSPACE, sizeof(struct update_scalars));
+    for (int k = 0; c->recovery.checkpoint_every > 0 && k <= c->optimizer.row->states; k++)
+        g->checkpoint_mean[k] = (float **)carve_units(a, MEM_CHECKPOINT, l, c->workers, sizeof(float));
+    if (!c->eval_batches || c->eval_every <= 0) return;  // no snapshots
+    g->snapshot_mean = (float **)carve_units(a, MEM_CHECKPOINT, l, c->workers, sizeof(float));
+    g->snapshot_weights = fp32 ? (void **)g->snapshot_mean : carve_units(a, MEM_CHECKPOINT, l, c->workers, e);
+}
+
+static void free_tables(struct gossip *g) {
+    for (int k = 0; k < KINDS; k++) free(g->checkpoint_mean[k]);
+    if (g->snapshot_weights != (void **)g->snapshot_mean) free(g->snapshot_weights);
+    free(g->snapshot_mean);
+    free(g->delta);
+    free(g->inputs);
+    free(g->tasks);
+}
+
 // ---------------------------------------------------------------- the other hooks
 static int gossip_grad_ready(struct topology *t, int u) {
     return topology_grad_ready(gossip_of(t)->local, u);
@@ -410,12 +456,7 @@ static void gossip_destroy(struct topology *t) {
     collective_destroy(&g->control);
     topology_destroy(&g->local);
     arena_release(&g->arena);
-    for (int k = 0; k < KINDS; k++) free(g->checkpoint_mean[k]);
-    free(g->snapshot_mean);
-    if (t->dtype != DT_F32) free(g->snapshot_weights);
-    free(g->delta);
-    free(g->inputs);
-    free(g->tasks);
+    free_tables(g);
     free(g);
 }
 
@@ -434,57 +475,7 @@ static const struct topology_ops gossip_ops = {.name = "gossip",
                                                .why = gossip_why,
                                                .destroy = gossip_destroy};
 
-// ---------------------------------------------------------------- memory and bytes
-// Takes one array per unit from the arena: n_pad / part elements of `size` bytes each. to NULL: only counts the bytes.
-static void carve_units(struct arena *a, enum mem_class class, const struct layout *l, int part, size_t size,
-                        void **to) {
-    for (int u = 0; u < l->count; u++) {
-        void *at = arena_take(a, class, (size_t)(l->units[u].n_pad / part) * size);
-        if (to) to[u] = at;
-    }
-}
-
-static void carve(const struct config *c, const struct layout *l, const struct collective_source *source,
-                  struct arena *a, struct gossip *g) {
-    int neighbours = neighbours_of(c);
-    size_t e = dtype_size(c->dtype), most = 0;
-    for (int u = 0; u < l->count; u++)
-        if ((size_t)l->units[u].n_pad > most) most = (size_t)l->units[u].n_pad;
-    for (int k = 0; k < neighbours; k++) {
-        void *at = arena_take(a, MEM_COMM, most * sizeof(float));
-        if (g) g->received[k] = at;
-    }
-    if (neighbours) carve_units(a, MEM_COMM, l, 1, sizeof(float), g ? (void **)g->delta : NULL);
-    double *stop = arena_take(a, MEM_COMM, (1 + NEIGHBOURS_MAX) * sizeof(double));
-    void *mean = arena_take(a, MEM_COMM, most * sizeof(float));
-    void *weights = c->dtype == DT_F32 ? mean : arena_take(a, MEM_COMM, most * e);
-    size_t staging_bytes = collective_staging(source, most, DT_F32);
-    void *staging = arena_take(a, MEM_COMM, staging_bytes);
-    void *scalars = arena_take(a, MEM_WORKSPACE, sizeof(struct update_scalars));
-    for (int k = 0; c->recovery.checkpoint_every > 0 && k <= c->optimizer.row->states; k++) {
-        if (g) g->checkpoint_mean[k] = xcalloc((size_t)l->count, sizeof *g->checkpoint_mean[k]);
-        carve_units(a, MEM_CHECKPOINT, l, c->workers, sizeof(float),
-                    g ? (void **)g->checkpoint_mean[k] : NULL);
-    }
-    bool snapshots = c->eval_batches != 0 && c->eval_every > 0;
-    if (snapshots && g) g->snapshot_mean = xcalloc((size_t)l->count, sizeof *g->snapshot_mean);
-    if (snapshots && g)
-        g->snapshot_weights = c->dtype == DT_F32 ? (void **)g->snapshot_mean
-                                                 : xcalloc((size_t)l->count, sizeof *g->snapshot_weights);
-    if (snapshots)
-        carve_units(a, MEM_CHECKPOINT, l, c->workers, sizeof(float), g ? (void **)g->snapshot_mean : NULL);
-    if (snapshots && c->dtype != DT_F32)
-        carve_units(a, MEM_CHECKPOINT, l, c->workers, e, g ? g->snapshot_weights : NULL);
-    if (!g) return;
-    g->staging = staging;
-    g->staging_bytes = staging_bytes;
-    g->stop_sent = stop;
-    g->stop_received = stop + 1;
-    g->mean = mean;
-    g->mean_weights = weights;
-    g->scalars = scalars;
-}
-
+// ---------------------------------------------------------------- predictions
 // The exchange of a step: it needs the masters after the last update, and the update needs its end.
 struct gossip_tasks {
     const struct config *c;
@@ -544,15 +535,15 @@ static int predict(const struct config *c, const struct layout *l, const char *r
                    struct prediction *out) {
     struct local_options o = local_options_of(c, l);
     struct collective_source source = ranks_predicted(c, rank);
-    struct arena a;
-    int neighbours = neighbours_of(c);
+    struct gossip g = {0};
     size_t state = optimizer_bytes(c->optimizer.row, true);
     (void)role;
     local_predict(&o, &out->memory);
-    arena_init(&a, NULL);
-    carve(c, l, &source, &a, NULL);
-    for (int k = 0; k < MEM_CLASSES; k++) out->memory.predicted_bytes[k] += a.bytes[k];
-    if (neighbours) out->memory.formula_bytes += sizeof(float) * (size_t)l->params;
+    arena_init(&g.arena, NULL);
+    carve(&g, c, l, &source);
+    free_tables(&g);
+    for (int k = 0; k < MEM_CLASSES; k++) out->memory.predicted_bytes[k] += g.arena.bytes[k];
+    if (neighbours_of(c)) out->memory.formula_bytes += sizeof(float) * (size_t)l->params;
     struct step_tasks t = {.micro_batches = 1};
     if (step_tasks(c, l, rank, &t)) return -1;
     out->wire = step_tasks_wire(&t);
@@ -575,7 +566,6 @@ static struct topology_formula formula(const struct config *c, const char *role)
 struct topology *gossip_create(const struct ring_rank *r) {
     const struct config *c = r->job->config;
     const struct layout *l = r->job->layout;
-    size_t units = (size_t)l->count;
     struct local_options o = local_options_of(c, l);
     struct prediction p = {0};
     struct gossip *g = xcalloc(1, sizeof *g);
@@ -596,11 +586,8 @@ struct topology *gossip_create(const struct ring_rank *r) {
                            .wire_predicted = p.wire};
     g->graph = c->gossip_graph;
     g->last_step = (double)INT64_MAX;
-    g->delta = xcalloc(units, sizeof *g->delta);
-    g->inputs = xcalloc(units, sizeof *g->inputs);
-    g->tasks = xcalloc(units * MEANS, sizeof *g->tasks);
     arena_init(&g->arena, r->dev);
-    carve(c, l, r->source, &g->arena, g);
+    carve(g, c, l, r->source);
     struct collective_options own = {
         .wire = &t->wire, .deadline_s = (double)c->deadline_ms * 1e-3, .dev = r->dev};
     g->weights = collective_create(r->source, 0, &own);

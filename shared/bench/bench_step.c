@@ -55,6 +55,7 @@ struct step {
     struct device *dev;
     struct stream *compute;
     struct topology *topology;
+    struct train_parts parts;
     struct train_result result;
     _Atomic int stop;  // non-zero: training stops after the current step
     // ---- the yardsticks
@@ -210,7 +211,7 @@ static void tear_down(struct bench_run *r) {
     struct step *b = r->state;
     bench_peer_end(&b->peer);
     if (b->d.s) arena_release(&b->d.arena);
-    train_result_free(&b->result);
+    train_parts_destroy(&b->parts);
     if (b->topology) topology_destroy(&b->topology);
     if (b->compute) stream_destroy(&b->compute);
     if (b->dev) dev_close(&b->dev);
@@ -291,12 +292,10 @@ static void on_step(void *ctx, const struct step_record *r) {
 static int train(struct bench_run *r) {
     struct step *b = r->state;
     struct train_observer observer = {.on_start = on_start, .on_step = on_step, .ctx = b};
-    struct train_options o = {.config = b->config,
-                              .spec = &b->spec,
-                              .data = b->data,
-                              .topology = b->topology,
-                              .observer = &observer,
-                              .stop = &b->stop};
+    const struct job job = {
+        .config = b->config, .spec = b->spec, .layout = b->layout, .data = b->data, .stop = &b->stop};
+    struct train_options o = {
+        .job = &job, .topology = b->topology, .observer = &observer, .parts = &b->parts};
     return train_run(&o, &b->result) || b->stop ? EXIT_RUN_FAILED : 0;
 }
 

@@ -79,7 +79,7 @@ struct model {
     float *rope;                // (T,D/2,2); NULL: no rotary positions
     float *loss;                // (R)
     double *loss_sum;           // (1)
-    bool watches;               // keeps the counts of grad_watch.h:
+    bool watches;               // keeps the counts of grad_watch_unit:
     struct exact_sum *watch;    // (tensors)
     void *watch_rest;   // (tensors, SUMSQ_BLOCK) the rest after a tensor's last whole block, then zeros
     void *logits;       // (chunk,VP) in rows of VS elements

@@ -26,7 +26,7 @@ struct model_options {
     int64_t micro_batches;  // per step, summed in the gradients themselves; 0: 1
     int64_t logits_bytes;   // limit per chunk of logits; 0: the device's default (shared/model/head_plan.h)
     bool gpu;               // if dev is NULL: the device has memory of its own
-    bool watch_gradients;   // grad_watch.h can find the tensor whose gradient is not finite
+    bool watch_gradients;   // grad_watch_read can find the tensor whose gradient is not finite
     struct recompute_options recompute;  // what the backward recomputes; ignored if forward_only
     // No training: no memory for gradients and losses, one set of activations for all blocks, and sequences may
     // be shorter than seq. Only model_set_tokens, model_forward (without want_loss) and model_row_logits may
@@ -67,5 +67,24 @@ double model_loss_sum(const struct model *m);
 // -1.
 int model_row_logits(struct model *m, const struct unit_view *head, const struct unit_view *tied, int64_t row,
                      float *out);
+
+// ---------------------------------------------------------------- gradients that are not finite
+// Finds the tensor whose gradient is not finite: one count per tensor, of this rank's own gradients before any sum over
+// ranks. Only steps in which the next overflow would stop the run are watched; other steps cost only the memory of the counts
+// (class workspace, in a model created with watch_gradients).
+//
+// Call it after model_backward of unit u, before the gradient is used; it only enqueues. grad: as
+// model_backward left it. micro: the step's micro-batch, 0 for the first.
+void grad_watch_unit(struct model *m, int u, const void *grad, int micro);
+
+struct grad_watched {
+    int64_t tensor;    // the first in logical order with non-finite values; -1: none
+    const char *name;  // of that tensor, in the layout
+    int64_t elements;  // how many such values, over all micro-batches of the step
+};
+// Reads the counts of the last watched step; the host waits. Returns 0, or -1 if the device has failed.
+int grad_watch_read(struct model *m, struct grad_watched *out);
+// The name of a tensor by its index in logical order.
+const char *grad_watch_name(const struct layout *l, int64_t tensor);
 
 #endif

@@ -501,7 +501,8 @@ int checkpoint_complete(const struct checkpoint_commit *c, const _Atomic int *qu
         snprintf(m.files[i].name, sizeof m.files[i].name, "%s" PART_ENDING, c->participants[i]);
     checkpoint_sweep_given_up(m.all, c->life, c->train->step);
     // The directory exists from here on: if it is missing later, another process has removed it.
-    int rc = disk_make_dir(m.all, m.error) || disk_make_dir(m.dir, m.error) ? -1 : 0;
+    int rc = c->failed ? disk_error(m.error, "%s", c->failed) : 0;
+    if (rc == 0) rc = disk_make_dir(m.all, m.error) || disk_make_dir(m.dir, m.error) ? -1 : 0;
     if (rc == 0) m.place = open(m.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     rc = rc || wait_for_all(&m, quit) || seal(&m) || give_name(&m) ? -1 : 0;
     if (rc) {

@@ -44,6 +44,7 @@ struct checkpoint_commit {
     const struct cJSON *identity;  // an object of texts (shared/state/identity.h); NULL: none
     const char *dtype, *optimizer;
     int states;            // of the optimizer: kinds STATE_OPTIMIZER .. STATE_OPTIMIZER + states - 1
+    const char *failed;    // why the caller's own file will not come; NULL: it has one
     double stall_seconds;  // given up when no participant's file has grown for this long; 0: never
 };
 

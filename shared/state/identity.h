@@ -17,6 +17,7 @@
 #include "shared/model/spec.h"
 
 struct cJSON;
+struct topology;
 
 struct identity_key {
     const char *key;     // NULL: end of the list
@@ -66,5 +67,19 @@ char *identity_difference(struct identity_side a, struct identity_side b, unsign
 char *identity_disagreement(struct identity_side a, struct identity_side b);
 // As identity_disagreement, for two lines of identity_text. A line that is no such text (NULL) has no keys.
 char *identity_texts_disagreement(const char *name_a, const char *a, const char *name_b, const char *b);
+
+// ---------------------------------------------------------------- between ranks
+// The ranks of a run compare their identities before the first step and after a resume.
+//
+//     1. one sum of each rank's hash                  all equal: done, for any number of ranks
+//     2. rank 0's text is sent to all, as doubles     only where hashes differ
+//     3. the ranks that differ are counted; the text of the first one is sent to all: every rank fails with it
+//
+// Keys of one kind of device are compared by the ranks with that device.
+//
+// Collective: every rank of the topology calls it. Returns 0, or -1 on every rank after fail() named the first rank
+// that differs from worker 0, the keys and both values. Worker 0 and the ranks that differ print it; the others
+// keep the text.
+int identity_agree(struct topology *t, const struct identity *i);
 
 #endif

@@ -178,28 +178,13 @@ static int finish_file(void *arg) {
 }
 
 // ---------------------------------------------------------------- the checkpoint, on worker 0
-// Worker 0 reports why its own file failed, even if the failure left no file that says so.
-static void report_failure(struct save *v, const char *why) {
-    struct saver *s = v->s;
-    long long step = v->state.step, kept = checkpoint_latest_step(s->o.dir);
-    if (v->kind == CHECKPOINT_WEIGHTS && s->warned) return;
-    char *own =
-        !v->why ? NULL : xasprintf("the %s of step %lld was given up: %s", kind_names[v->kind], step, v->why);
-    if (v->kind == CHECKPOINT_WEIGHTS) {
-        s->warned = true;
-        warn("%s; training goes on; later failures are not reported", own ? own : why);
-    } else {
-        pthread_mutex_lock(&s->mutex);
-        snprintf(s->report.why, sizeof s->report.why, "%s", v->why ? v->why : why);
-        pthread_mutex_unlock(&s->mutex);
-        if (!own)
-            warn("%s; training goes on", why);
-        else if (kept >= 0)
-            warn("%s; step-%lld is kept; training goes on", own, kept);
-        else
-            warn("%s; no earlier one is there; training goes on", own);
-    }
-    free(own);
+// why: a sentence. Only the first snapshot that fails is reported.
+static void report_failure(struct saver *s, enum checkpoint_kind kind, const char *why) {
+    if (kind == CHECKPOINT_ALL)
+        warn("%s; training goes on", why);
+    else if (!s->warned)
+        warn("%s; training goes on; later failures are not reported", why);
+    s->warned |= kind == CHECKPOINT_WEIGHTS;
 }
 
 static int commit(void *arg) {
@@ -207,7 +192,6 @@ static int commit(void *arg) {
     struct saver *s = v->s;
     bool all = v->kind == CHECKPOINT_ALL;
     const char *const own[] = {s->participant};
-    _Atomic int own_failed = 1;
     char *why = NULL;
     struct checkpoint_commit c = {.run_dir = s->o.dir,
                                   .kind = v->kind,
@@ -220,10 +204,12 @@ static int commit(void *arg) {
                                   .dtype = dtype_name(s->dtype),
                                   .optimizer = all ? config_kept_optimizer(s->c)->row->name : "",
                                   .states = all ? config_kept_optimizer(s->c)->row->states : 0,
+                                  .failed = v->why,
                                   .stall_seconds = fmax(STALL_LEAST_S, 1e-3 * (double)s->c->deadline_ms)};
-    if (checkpoint_complete(&c, v->why ? &own_failed : &s->quit, &why)) {
-        report_failure(v, why);
+    if (checkpoint_complete(&c, &s->quit, &why)) {
+        report_failure(s, v->kind, why);
         pthread_mutex_lock(&s->mutex);
+        if (all) snprintf(s->report.why, sizeof s->report.why, "%s", v->why ? v->why : why);
         s->report.written -= all && !v->why;
         s->report.failed += all && !v->why;
         pthread_mutex_unlock(&s->mutex);
@@ -511,10 +497,10 @@ void saver_final_begin(struct saver *s, const struct train_state *now, double se
                                                        .ranges = ranges,
                                                        .count = s->layout->count},
                                 &why);
-    if (!s->final) {
-        struct save failed = {.s = s, .kind = CHECKPOINT_WEIGHTS, .state = *now, .why = why};
-        report_failure(&failed, why);
-    }
+    char *text =
+        s->final ? NULL : xasprintf("the snapshot of step %lld was given up: %s", (long long)now->step, why);
+    if (text) report_failure(s, CHECKPOINT_WEIGHTS, text);
+    free(text);
     free(ranges);
     free(why);
     free(dir);

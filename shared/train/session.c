@@ -19,11 +19,8 @@
 #include "shared/report/span_files.h"
 #include "shared/report/summary.h"
 #include "shared/state/checkpoint.h"
-#include "shared/state/identity_agree.h"
 #include "shared/time/stall_report.h"
-#include "shared/train/batch_feed.h"
 #include "shared/train/saver.h"
-#include "shared/train/slowdown.h"
 
 #define NOTICEABLE_S 1.0  // of a warm-up
 
@@ -32,11 +29,8 @@ struct session {
     const struct job *job;
     struct device *dev;
     struct stream *compute;
-    struct model *model;
-    struct batch_feed *feed;
-    struct slowdown *slowdown;
+    struct train_parts parts;
     struct stall_watch *watch;  // NULL: no other rank waits for this one
-    struct timeline *timeline;  // the topology's threads write to it: destroyed after the topology
     struct topology *topology;
     struct identity *identity;
     uint64_t start_number;          // of this start of the job
@@ -150,12 +144,8 @@ static int prepare_model(struct session *x) {
     if (dev_host_memory(x->dev)) return 0;
     mo.dev = x->dev;
     mo.compute = x->compute;
-    x->model = model_create(&mo);
-    x->feed = batch_feed_create(&(struct batch_feed_options){
-        .dev = x->dev, .compute = x->compute, .config = c, .data = x->job->data});
-    if (!x->feed) return fail("out of memory for batches: %s", dev_error(x->dev));
-    if (slowdown_create(c, x->dev, x->compute, &x->slowdown)) return -1;
-    if (!x->model || warm_up(x->model, &mo, mo.micro_batches > 1, data_documents(x->job->data) > 0))
+    if (train_parts_create(&x->parts, x->job, x->dev, x->compute) ||
+        warm_up(x->parts.model, &mo, mo.micro_batches > 1, data_documents(x->job->data) > 0))
         return -1;
     struct prediction p = {0};
     int rank = x->o->rank > 0 ? x->o->rank : 0;
@@ -290,13 +280,13 @@ static int write_report(struct session *x, struct train_result *result) {
     facts.cpu_kernel = device_cpu_kernel(j->config);
     // If a file cannot be written, this rank still takes part in the collectives below.
     int rc = result->file_failed ? -1 : 0;
-    if (trace_write_worker(j->dir, x->topology->rank, x->dev, result->timeline, j->config->trace)) rc = -1;
-    result->report.stall_report =
-        stall_report_take(&(struct stall_report_options){.timeline = result->timeline,
-                                                         .watch = x->watch,
-                                                         .begin = result->report.span.begin_ns,
-                                                         .offset = timeline_clock(result->timeline).offset_ns,
-                                                         .alone = x->topology->plan.independent});
+    if (trace_write_worker(j->dir, x->topology->rank, x->dev, x->parts.timeline, j->config->trace)) rc = -1;
+    result->report.stall_report = stall_report_take(
+        &(struct stall_report_options){.timeline = x->parts.timeline,
+                                       .watch = x->watch,
+                                       .begin = result->report.span.begin_ns,
+                                       .offset = timeline_clock(x->parts.timeline).offset_ns,
+                                       .alone = x->topology->plan.independent});
     if (summary_write_rank(j->dir, &result->report, result->report.rank == 0 ? &facts : NULL)) rc = -1;
     stall_report_free(&result->report.stall_report);
     return rc;
@@ -309,26 +299,16 @@ static int train(struct session *x, struct session_end *end) {
     char *weights = j->dir && !j->no_weights ? xasprintf("%s/weights", j->dir) : NULL;
     char *tokenizer =
         weights ? tokenizer_to_keep(j->config->model, j->spec.vocab, j->config->tokenizer) : NULL;
-    struct train_options t = {.config = j->config,
-                              .spec = &j->spec,
-                              .data = j->data,
+    struct train_options t = {.job = j,
                               .topology = x->topology,
                               .observer = x->topology->rank == 0 ? &observer : NULL,
-                              .stop = j->stop,
-                              .keep_interrupted = j->save_on_interrupt,
                               .saver = x->saver,
                               .watch = x->watch,
                               .checkpoint = x->checkpoint,
                               .elapsed_before = x->elapsed_before,
                               .weights_out = weights,
-                              .weights_in = j->weights_in,
                               .tokenizer_in = tokenizer,
-                              .model = x->model,
-                              .feed = x->feed,
-                              .slowdown = x->slowdown};
-    x->model = NULL;
-    x->feed = NULL;
-    x->slowdown = NULL;
+                              .parts = &x->parts};
     int rc = train_run(&t, &result);
     *end = (struct session_end){result.interrupted, x->topology->rank, x->topology->job};
     if (rc) topology_abort(x->topology, error_last());
@@ -337,15 +317,6 @@ static int train(struct session *x, struct session_end *end) {
     double nothing = 0;
     if (!rc && x->topology->size > 1) rc = topology_sum(x->topology, &nothing, 1);
     if (!rc) rc = written;
-    x->model = result.model;  // freed after the communicators, see prepare_model
-    result.model = NULL;
-    x->feed = result.feed;
-    result.feed = NULL;
-    x->timeline = result.timeline;
-    result.timeline = NULL;
-    x->slowdown = result.slowdown;
-    result.slowdown = NULL;
-    train_result_free(&result);
     free(weights);
     free(tokenizer);
     return rc;
@@ -376,10 +347,7 @@ int session_run(const struct session_options *o, struct session_end *end) {
     checkpoint_close(&x.checkpoint);
     identity_destroy(&x.identity);
     if (x.dev && o->end) o->end(o->ctx);
-    model_destroy(&x.model);
-    batch_feed_destroy(&x.feed);
-    slowdown_destroy(&x.slowdown);
-    timeline_destroy(&x.timeline);
+    train_parts_destroy(&x.parts);
     if (x.compute) stream_destroy(&x.compute);
     if (x.dev) dev_close(&x.dev);
     return rc;

@@ -11,7 +11,6 @@
 #include "shared/core/error.h"
 #include "shared/data/vocabulary.h"
 #include "shared/hf/hf_dir.h"
-#include "shared/model/grad_watch.h"
 #include "shared/report/metrics.h"
 #include "shared/state/checkpoint_read.h"
 #include "shared/state/weights_hash.h"
@@ -40,12 +39,14 @@ struct step_slot {
 
 struct train {
     const struct train_options *o;
+    const struct job *job;
     const struct config *c;
     struct topology *t;
     const struct layout *l;  // of what is trained
-    struct frozen *frozen;   // on this rank; NULL: all weights are trained, or the topology shards the frozen ones
+    struct frozen
+        *frozen;  // on this rank; NULL: all weights are trained, or the topology shards the frozen ones
     bool shards_frozen;
-    struct model *model;
+    struct train_parts *parts;
     struct train_result *r;
     struct scaler scaler;
     struct step_slot *slots;   // (1 + plan.lag): step t has slots[t % (1 + plan.lag)]
@@ -57,8 +58,6 @@ struct train {
     double applied;  // after the last step: updates of this start; of all ranks where each has its own steps
     double last_loss;  // of the last step that counts
     bool stopping;     // some rank was asked to stop
-    struct batch_feed *feed;
-    struct slowdown *slowdown;  // NULL: no trouble was asked for
     struct gate_rank gate;
     double steps_s;        // all steps
     double job_s;          // as steps_s, plus earlier starts, and until the last worker has ended its steps
@@ -116,6 +115,25 @@ struct model_options train_model_options(const struct config *c, const struct mo
     return o;
 }
 
+int train_parts_create(struct train_parts *p, const struct job *j, struct device *dev,
+                       struct stream *compute) {
+    const struct batch_feed_options feed = {
+        .dev = dev, .compute = compute, .config = j->config, .data = j->data};
+    struct model_options model = train_model_options(j->config, &j->spec, j->layout);
+    model.dev = dev;
+    model.compute = compute;
+    if (!(p->model = model_create(&model))) return -1;
+    if (!(p->feed = batch_feed_create(&feed))) return fail("out of memory for batches: %s", dev_error(dev));
+    return slowdown_create(j->config, dev, compute, &p->slowdown);
+}
+
+void train_parts_destroy(struct train_parts *p) {
+    model_destroy(&p->model);
+    batch_feed_destroy(&p->feed);
+    slowdown_destroy(&p->slowdown);
+    timeline_destroy(&p->timeline);
+}
+
 // Loads the weights from the checkpoint (all state, or weights only), from a file, or from the seed. Frozen ones are in no
 // checkpoint.
 static int load_initial_weights(struct train *x) {
@@ -127,8 +145,8 @@ static int load_initial_weights(struct train *x) {
     if (!x->l->model && x->t->joined_running_job) return 0;
     if (!x->l->model && whole) return topology_load(x->t, x->o->checkpoint);
     for (int u = 0; u < model->count; u++) most = model->units[u].n_pad > most ? model->units[u].n_pad : most;
-    bool file = x->o->weights_in && (x->l->model || !x->o->checkpoint);
-    if (file && !(reader = hf_open(x->o->weights_in, x->o->spec, x->l))) return -1;
+    bool file = x->job->weights_in && (x->l->model || !x->o->checkpoint);
+    if (file && !(reader = hf_open(x->job->weights_in, &x->job->spec, x->l))) return -1;
     float *values = xcalloc((size_t)most, sizeof *values);
     int rc = 0;
     for (int u = 0; u < model->count && !rc; u++) {
@@ -177,9 +195,9 @@ static int forward(struct train *x) {
         int trained = layout_trained(x->l, u);
         if (acquire(x, u, PASS_FORWARD, &view)) return -1;
         if (u < last) prefetch(x, u + 1, PASS_FORWARD);
-        slowdown_before(x->slowdown);
-        model_forward(x->model, u, &view, NULL, false);
-        slowdown_after(x->slowdown);
+        slowdown_before(x->parts->slowdown);
+        model_forward(x->parts->model, u, &view, NULL, false);
+        slowdown_after(x->parts->slowdown);
         if (trained >= 0 && topology_release(x->t, trained, PASS_FORWARD)) return -1;
         if (release_frozen(x, u)) return -1;
     }
@@ -191,16 +209,16 @@ static int backward(struct train *x, int micro, bool watched) {
     for (int u = last; u >= lowest; u--) {
         struct unit_view view, tied;
         int trained = layout_trained(x->l, u);
-        bool needs_tied = u == last && x->o->spec->tied;
+        bool needs_tied = u == last && x->job->spec.tied;
         if (acquire(x, u, PASS_BACKWARD, &view)) return -1;
         if (needs_tied && acquire(x, 0, PASS_BACKWARD, &tied)) return -1;
         if (u > lowest) prefetch(x, u - 1, PASS_BACKWARD);
-        slowdown_before(x->slowdown);
-        model_backward(x->model, u, &view, needs_tied ? &tied : NULL);
-        slowdown_after(x->slowdown);
+        slowdown_before(x->parts->slowdown);
+        model_backward(x->parts->model, u, &view, needs_tied ? &tied : NULL);
+        slowdown_after(x->parts->slowdown);
         if (release_frozen(x, u) || (needs_tied && release_frozen(x, 0))) return -1;
         if (trained < 0) continue;
-        if (watched) grad_watch_unit(x->model, trained, view.grad, micro);
+        if (watched) grad_watch_unit(x->parts->model, trained, view.grad, micro);
         if (topology_grad_ready(x->t, trained)) return -1;
     }
     return 0;
@@ -210,8 +228,8 @@ static int backward(struct train *x, int micro, bool watched) {
 // while that work takes longer.
 static int read_batch(struct train *x, int64_t step, int64_t first) {
     int64_t start = now_ns();
-    if (batch_feed_read(x->feed, step, first)) return -1;
-    timeline_data(x->r->timeline, start, now_ns());
+    if (batch_feed_read(x->parts->feed, step, first)) return -1;
+    timeline_data(x->t->timeline, start, now_ns());
     return 0;
 }
 
@@ -221,17 +239,17 @@ static int compute(struct train *x, int64_t step, const struct step_slot *slot) 
     if (read_batch(x, step, x->t->plan.first)) return step_failed(x, step);
     for (int k = 0; k < (int)x->c->accumulation; k++) {
         if (topology_begin_micro(x->t, k, (int)x->c->accumulation)) return -1;
-        struct batch b = batch_feed_micro(x->feed, step, k);
-        slowdown_micro(x->slowdown, x->t->rank, step, k);
+        struct batch b = batch_feed_micro(x->parts->feed, step, k);
+        slowdown_micro(x->parts->slowdown, x->t->rank, step, k);
         stream_phase(x->t->compute, PHASE_FORWARD);
-        model_set_seq(x->model, b.seq);
-        model_set_batch(x->model, b.tokens, b.targets, (float)(x->scaler.scale / tokens), k == 0);
+        model_set_seq(x->parts->model, b.seq);
+        model_set_batch(x->parts->model, b.tokens, b.targets, (float)(x->scaler.scale / tokens), k == 0);
         if (forward(x)) return -1;
         stream_phase(x->t->compute, PHASE_BACKWARD);
         if (backward(x, k, slot->watched)) return -1;
         stream_phase(x->t->compute, PHASE_OTHER);
     }
-    batch_feed_sent(x->feed, step);
+    batch_feed_sent(x->parts->feed, step);
     int64_t next = x->t->plan.next;
     bool ahead = step + 1 < x->c->steps && next >= 0;
     return ahead && read_batch(x, step + 1, next) ? step_failed(x, step) : 0;
@@ -246,12 +264,12 @@ static int attempt(struct train *x, int64_t step) {
     // global batch that contains it. Each rank counts the global batch itself.
     int64_t own = own_sequences(x), first = p->first - (p->mean == own ? 0 : own * p->slice);
     *slot = (struct step_slot){.watched = scaler_at_end(&x->scaler, &x->c->scaler),
-                               .mean = batch_feed_count(x->feed, first, p->mean)};
+                               .mean = batch_feed_count(x->parts->feed, first, p->mean)};
     in->step = step;
     in->loss_scale = (float)x->scaler.scale;
     in->clip = x->c->clip;
     p->loss_scale = in->loss_scale;
-    p->tokens = batch_feed_count(x->feed, p->first, own).tokens;
+    p->tokens = batch_feed_count(x->parts->feed, p->first, own).tokens;
     p->mean_tokens = slot->mean.tokens;
     // 2. Forward and backward.
     if (x->t->writes_early) saver_delay_updates(x->o->saver);
@@ -260,9 +278,9 @@ static int attempt(struct train *x, int64_t step) {
     in->updates = x->updates;
     in->lr = schedule_lr(&x->c->schedule, x->c->optimizer.lr,
                          schedule_steps(step_plan_seen(p), x->c->train_batch));
-    in->loss_sum = model_loss_on_device(x->model);
+    in->loss_sum = model_loss_on_device(x->parts->model);
     in->loss_tokens = (double)slot->mean.tokens;
-    in->stop = x->o->stop && *x->o->stop;
+    in->stop = x->job->stop && *x->job->stop;
     in->snapshot = saver_wants_snapshot(x->o->saver);
     saver_delay_updates(x->o->saver);
     return topology_step(x->t, in, &slot->stats);
@@ -303,7 +321,7 @@ static int fail_at_lowest_scale(struct train *x) {
     bool alone = t->plan.independent || t->plan.partial;
     char where[WHERE_BYTES] = "";
     struct grad_watched own;
-    if (t->plan.lag > 0 || grad_watch_read(x->model, &own))
+    if (t->plan.lag > 0 || grad_watch_read(x->parts->model, &own))
         return scaler_ended(&x->scaler, &x->c->scaler, "");
     double *found = xcalloc(2 * (size_t)t->size, sizeof *found);
     found[t->rank] = (double)(own.tensor + 1);
@@ -351,7 +369,7 @@ static void report_step(const struct train *x, const struct step_slot *slot) {
     // Tokens of the workers whose gradients counted.
     int64_t tokens = slot->mean.tokens;
     if (p->independent)
-        tokens = batch_feed_count(x->feed, x->pace.samples, p->samples - x->pace.samples).tokens;
+        tokens = batch_feed_count(x->parts->feed, x->pace.samples, p->samples - x->pace.samples).tokens;
     if (p->partial) tokens = p->counted;
     struct step_record record = {.step = in->step + 1,
                                  .loss = slot->stats.loss,
@@ -464,7 +482,7 @@ static int open_gate(struct train *x) {
                                      .pace = x->t->plan.independent      ? GATE_PACE_OWN
                                              : x->t->plan.may_miss_steps ? GATE_PACE_FASTEST
                                                                          : GATE_PACE_SLOWEST,
-                                     .stop = x->o->stop};
+                                     .stop = x->job->stop};
     return gate_join(&x->gate, &facts);
 }
 
@@ -476,7 +494,7 @@ static int wait_at_gate(struct train *x, int64_t sample, int64_t *start, int64_t
     if (gate_is_open(&x->gate, sample)) return 0;
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);
     int64_t arrived = now_ns(), all_waited_before = gate_held_ns();
-    timeline_pause_at(x->r->timeline, *begin);
+    timeline_pause_at(x->t->timeline, *begin);
     if (gate_wait(&x->gate, sample)) return -1;
     bool slowest = x->gate.facts.pace == GATE_PACE_SLOWEST && x->r->steps > x->t->start.step;
     int64_t waited = slowest ? gate_held_ns() - all_waited_before : now_ns() - arrived;
@@ -516,7 +534,7 @@ static int run_steps(struct train *x) {
     for (int64_t step = x->t->start.step; (more = plan_next_step(x, step)) > 0; step++) {
         int64_t sample = p->independent ? p->first : step * x->c->train_batch;
         if (!in_group && wait_at_gate(x, sample, &start, &begin)) return -1;
-        timeline_step_at(x->r->timeline, step, begin);
+        timeline_step_at(x->t->timeline, step, begin);
         if (run_step(x, step, start, begin)) return -1;
         begin = now_ns();
         in_group = p->not_resumable;
@@ -527,12 +545,12 @@ static int run_steps(struct train *x) {
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // updates belong to the step
     // 4. The end of this rank's steps. Time in which other ranks use the rest of the budget is not this rank's.
     int64_t end = p->independent ? begin : now_ns();
-    timeline_pause_at(x->r->timeline, end);
+    timeline_pause_at(x->t->timeline, end);
     rank_span_end(span);
     if (p->independent) span->end_ns = end;
     x->steps_s = seconds_between(start, end);
     x->job_s = x->o->elapsed_before + x->steps_s;
-    const struct pace_end at = {x->t, x->r->timeline, end, x->c->recovery.elastic ? end : now_ns()};
+    const struct pace_end at = {x->t, x->t->timeline, end, x->c->recovery.elastic ? end : now_ns()};
     double not_training_s = span->not_training_s;
     int64_t left = end;
     if (wait_at_gate(x, GATE_END, &start, &left)) return -1;
@@ -588,7 +606,7 @@ static int finish(struct train *x) {
 static int write_drawn_base(struct train *x, struct hf_writer *adapter) {
     const struct layout *model = layout_of_model(x->l);
     char *dir = xasprintf("%s/base", x->o->weights_out ? x->o->weights_out : "");
-    struct hf_writer *writer = adapter ? hf_writer_create(dir, x->o->spec, model, x->t->dtype) : NULL;
+    struct hf_writer *writer = adapter ? hf_writer_create(dir, &x->job->spec, model, x->t->dtype) : NULL;
     int rc = adapter && !writer ? -1 : 0;
     for (int u = 0; u < model->count && !rc; u++) {
         int64_t n = model->units[u].n_pad;
@@ -619,7 +637,7 @@ static int write_final_weights(struct train *x) {
     const struct layout *l = x->l;
     bool first = t->rank == 0;
     struct hf_writer *writer = NULL;
-    if (first && o->weights_out && !(writer = hf_writer_create(o->weights_out, o->spec, l, t->dtype)))
+    if (first && o->weights_out && !(writer = hf_writer_create(o->weights_out, &x->job->spec, l, t->dtype)))
         return -1;
     struct weights_hash *hash = weights_hash_create();
     int rc = 0;
@@ -643,10 +661,10 @@ static int write_final_weights(struct train *x) {
         double nothing = 0;
         if (!rc) rc = topology_sum(t, &nothing, 1);
     }
-    if (l->model && !o->weights_in && !rc)
+    if (l->model && !x->job->weights_in && !rc)
         rc = write_drawn_base(x, writer);
     else if (l->model && writer)
-        hf_writer_base(writer, o->weights_in);
+        hf_writer_base(writer, x->job->weights_in);
     r->weights_hash = weights_hash_finish(&hash);
     r->has_hash = first && !rc;
     if (writer && !rc) {
@@ -660,12 +678,12 @@ static int write_final_weights(struct train *x) {
 // Splits the time of all steps, and compares the sum of the parts with the loop's own clock.
 static void split_time(struct train *x) {
     struct rank_report *r = &x->r->report;
-    timeline_end(x->r->timeline);
-    timeline_split(x->r->timeline, &r->time);
+    timeline_end(x->t->timeline);
+    timeline_split(x->t->timeline, &r->time);
     bool any = x->r->steps > x->t->start.step;
     r->time_check = any && x->steps_s > 0 ? time_split_parts(&r->time) / x->steps_s : 1;
-    r->clock_error_ns = timeline_clock(x->r->timeline).error_ns;
-    uint64_t lost = timeline_lost(x->r->timeline);
+    r->clock_error_ns = timeline_clock(x->t->timeline).error_ns;
+    uint64_t lost = timeline_lost(x->t->timeline);
     if (fabs(r->time_check - 1) > TIME_TOLERANCE)
         warn("the parts of the time add up to %.3f s, the steps took %.3f s: the split is off by %.1f%%",
              time_split_parts(&r->time), x->steps_s, 100 * fabs(r->time_check - 1));
@@ -720,7 +738,7 @@ static void fill_report(struct train *x) {
     memcpy(r->peak_bytes, usage.peak_bytes, sizeof r->peak_bytes);
     r->memory = x->t->memory;
     r->memory.formula_bytes += frozen_formula(x->c, x->l);
-    train_predict(x->c, x->o->spec, x->l, x->t->rank, saver_state_bytes(x->o->saver),
+    train_predict(x->c, &x->job->spec, x->l, x->t->rank, saver_state_bytes(x->o->saver),
                   !dev_host_memory(x->t->dev), saver_takes_snapshots(x->o->saver), r->memory.predicted_bytes);
     r->rss_bytes = peak_rss_bytes();
     r->late_allocations = x->allocations ? usage.allocations - x->allocations : 0;
@@ -737,14 +755,7 @@ static int run(struct train *x) {
     struct topology *t = x->t;
     const struct train_state *from = &t->start;
     // 1. Model, batches and slowdown, unless the caller has created them.
-    struct batch_feed_options fo = {.dev = t->dev, .compute = t->compute, .config = c, .data = x->o->data};
-    struct model_options mo = train_model_options(c, x->o->spec, x->l);
-    mo.dev = t->dev;
-    mo.compute = t->compute;
-    x->feed = x->o->feed ? x->o->feed : batch_feed_create(&fo);
-    x->model = x->o->model ? x->o->model : model_create(&mo);
-    x->slowdown = x->o->slowdown;
-    if (!x->slowdown && slowdown_create(c, t->dev, t->compute, &x->slowdown)) return -1;
+    if (!x->parts->model && train_parts_create(x->parts, x->o->job, t->dev, t->compute)) return -1;
     // 2. The plan and the weights of the first step.
     t->plan.mean = t->plan.independent ? own_sequences(x) : c->train_batch;
     t->plan.samples = from->samples;
@@ -759,7 +770,7 @@ static int run(struct train *x) {
     x->shards_frozen = x->l->model && t->ops->acquire_frozen;
     x->frozen = x->shards_frozen ? NULL : frozen_create(t->dev, x->l, c->dtype, &failed);
     if (failed) return fail("out of device memory for the frozen weights: %s", dev_error(t->dev));
-    if (!x->feed || !x->model || load_initial_weights(x)) return -1;
+    if (load_initial_weights(x)) return -1;
     x->r->steps = x->outcomes_known = x->outcomes_applied = from->step;
     // In an asynchronous job's checkpoint, this worker may have done no step yet while others had.
     if (from->step > 0 || from->updates > 0) {
@@ -769,9 +780,9 @@ static int run(struct train *x) {
     }
     // 3. The steps.
     struct timeline_options to = {t->compute, x->l, c->accumulation, t->size, c->trace, x->o->watch};
-    if (!(t->timeline = x->r->timeline = timeline_create(&to))) return -1;
+    if (!(t->timeline = x->parts->timeline = timeline_create(&to))) return -1;
     const struct train_observer *o = x->o->observer;
-    if (o && o->on_start) o->on_start(o->ctx, c, x->o->spec, x->l);
+    if (o && o->on_start) o->on_start(o->ctx, c, &x->job->spec, x->l);
     if (run_steps(x) || check_learned(x) || finish(x)) return -1;
     // 4. Time and memory: transfers of the last step are done, the peers have reported when they were ready, and every
     // rank still holds its memory. If the device or the kernel cannot report its memory, the report has no such
@@ -782,7 +793,7 @@ static int run(struct train *x) {
     report->on_gpu =
         !dev_facts(t->dev, &report->device) && !device_memory_read(t->dev, &report->device_memory);
     // 5. The final weights, in which all ranks take part.
-    bool keep = !x->r->interrupted || x->o->keep_interrupted;
+    bool keep = !x->r->interrupted || x->job->save_on_interrupt;
     if (keep && write_final_weights(x)) return -1;
     saver_finish(x->o->saver);
     return 0;
@@ -790,8 +801,14 @@ static int run(struct train *x) {
 
 int train_run(const struct train_options *o, struct train_result *result) {
     *result = (struct train_result){0};
-    struct train x = {.o = o, .c = o->config, .t = o->topology, .l = o->topology->layout, .r = result};
-    scaler_init(&x.scaler, &o->config->scaler);
+    struct train x = {.o = o,
+                      .job = o->job,
+                      .c = o->job->config,
+                      .t = o->topology,
+                      .l = o->topology->layout,
+                      .parts = o->parts,
+                      .r = result};
+    scaler_init(&x.scaler, &x.c->scaler);
     int rc = run(&x);
     if (rc) topology_abort(x.t, error_last());
     if (rc) saver_abandon(x.o->saver);
@@ -799,16 +816,5 @@ int train_run(const struct train_options *o, struct train_result *result) {
     fill_report(&x);
     frozen_destroy(&x.frozen);
     free(x.slots);
-    result->model = x.model;
-    result->feed = x.feed;
-    result->slowdown = x.slowdown;
     return rc;
-}
-
-void train_result_free(struct train_result *r) {
-    model_destroy(&r->model);
-    batch_feed_destroy(&r->feed);
-    slowdown_destroy(&r->slowdown);
-    timeline_destroy(&r->timeline);
-    *r = (struct train_result){0};
 }

@@ -8,12 +8,24 @@
 #include "shared/model/model.h"
 #include "shared/report/rank_report.h"
 #include "shared/train/batch_feed.h"
+#include "shared/train/job.h"
 
 struct slowdown;
 struct timeline;
 struct checkpoint;   // shared/state/checkpoint_read.h
 struct saver;        // shared/train/saver.h
 struct step_record;  // shared/report/metrics.h
+
+// What a rank trains with, besides its topology. The caller owns them: freeing them may wait for a device on which peers
+// still wait for this rank. On GPUs it creates the first three before the topology; train_run creates what is NULL.
+struct train_parts {
+    struct model *model;  // of train_model_options
+    struct batch_feed *feed;
+    struct slowdown *slowdown;  // NULL: the run has none
+    struct timeline *timeline;  // of the steps; shared/time/timeline.h
+};
+// Call it after the last collective operation, when the topology is destroyed, and before the device is closed.
+void train_parts_destroy(struct train_parts *p);
 
 // Filled by train_run on every rank.
 struct train_result {
@@ -27,11 +39,6 @@ struct train_result {
     int64_t steps_of_run;  // where ranks share a budget: steps of the run that the finished batches amount to
     bool file_failed;      // a file of this rank could not be written; this was logged
     bool interrupted;      // the run ended before its last step, because some rank was asked to stop
-    // These keep their memory: freeing it may wait for a device on which peers still wait for us.
-    struct model *model;
-    struct batch_feed *feed;
-    struct slowdown *slowdown;
-    struct timeline *timeline;  // of the steps; shared/time/timeline.h
 };
 
 // Receives every step from rank 0's loop, on the main thread. Other ranks pass NULL. on_start may be NULL.
@@ -42,28 +49,23 @@ struct train_observer {
 };
 
 struct train_options {
-    const struct config *config;
-    const struct model_spec *spec;
-    const struct token_source *data;
+    const struct job *job;
     struct topology *topology;
     const struct train_observer *observer;  // or NULL
-    // Non-zero: all ranks stop after the current step (Ctrl-C; step_stats.stop). Or NULL.
-    const _Atomic int *stop;
-    bool keep_interrupted;      // an interrupted run's weights are hashed and written too
-    struct saver *saver;        // NULL: this rank keeps nothing
-    struct stall_watch *watch;  // of this process, or NULL
+    struct saver *saver;                    // NULL: this rank keeps nothing
+    struct stall_watch *watch;              // of this process, or NULL
     // The checkpoint to resume from, or to take the weights from (recovery.resume_weights_only); NULL: start
     // from the beginning. The topology's `start` is set.
     struct checkpoint *checkpoint;
     double elapsed_before;     // seconds of training before this start, for records
     const char *weights_out;   // rank 0: HF directory to write at the end, or NULL
-    const char *weights_in;    // HF directory to start from, or NULL: seeded init
     const char *tokenizer_in;  // HF directory whose tokenizer is copied to weights_out, or NULL
-    // Created before the topology, on GPUs; train_run takes ownership. NULL: it creates its own.
-    struct model *model;  // of train_model_options
-    struct batch_feed *feed;
-    struct slowdown *slowdown;
+    struct train_parts *parts;
 };
+
+// Creates the model, the batches and the slowdown. Returns 0, or -1 after logging.
+int train_parts_create(struct train_parts *p, const struct job *j, struct device *dev,
+                       struct stream *compute);
 
 // Returns the options of configuration c's model, for prediction and for the run. A run's caller adds device
 // and stream.
@@ -77,7 +79,5 @@ size_t train_predict(const struct config *c, const struct model_spec *s, const s
 // Runs config->steps steps, or fewer when interrupted. Returns 0, or -1 after logging; result is filled as
 // far as the run got.
 int train_run(const struct train_options *o, struct train_result *result);
-// Call it after the last collective operation and before the device is closed.
-void train_result_free(struct train_result *r);
 
 #endif

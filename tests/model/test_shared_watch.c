@@ -10,7 +10,6 @@
 #include <cmocka.h>
 
 #include "shared/core/error.h"
-#include "shared/model/grad_watch.h"
 #include "shared/model/model.h"
 #include "tests/model/small_model.h"
 

@@ -11,7 +11,8 @@
 #include <pthread.h>
 
 #include "shared/core/error.h"
-#include "shared/state/identity_agree.h"
+#include "shared/core/topology.h"
+#include "shared/state/identity.h"
 
 #define RANKS 4
 

@@ -11,38 +11,6 @@
 #include "shared/core/error.h"
 #include "shared/launch/local_steps.h"
 
-static const char *folder_of(const struct offload_config *o) {
-    return o->device == OFFLOAD_NVME ? o->nvme_path : NULL;
-}
-
-static struct zero_options options_of(const struct config *c, const struct layout *l) {
-    return (struct zero_options){.stage = c->variant,
-                                 .layout = l,
-                                 .dtype = c->dtype,
-                                 .optimizer = c->optimizer,
-                                 .reduce = c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED,
-                                 .group = (int)c->reduce_group,
-                                 .hpz = (int)c->hpz,
-                                 .no_overlap = c->no_overlap,
-                                 .prefetch = {.bounded = c->prefetch_elements != PREFETCH_AUTO,
-                                              .elements = c->prefetch_elements,
-                                              .live = c->live_elements},
-                                 .buckets = {.reduce = c->reduce_elements, .gather = c->gather_elements},
-                                 .accumulation = c->accumulation,
-                                 .no_sync = c->no_sync,
-                                 .sums_in_fp32 = config_sums_in_fp32(c),
-                                 .offload = {.optimizer = c->offload_optimizer.device != OFFLOAD_NONE,
-                                             .page_locked = c->offload_optimizer.pin_memory,
-                                             .params = c->offload_param.device != OFFLOAD_NONE,
-                                             .params_page_locked = c->offload_param.pin_memory,
-                                             .ratio = c->offload_optimizer.ratio,
-                                             .disk = folder_of(&c->offload_optimizer),
-                                             .params_disk = folder_of(&c->offload_param),
-                                             .block_bytes = (size_t)c->aio.block_bytes,
-                                             .depth = (int)c->aio.depth},
-                                 .deadline_s = (double)c->deadline_ms * 1e-3};
-}
-
 // ---------------------------------------------------------------- choices that exclude each other
 // Checks the secondary shards of stage 3.
 static int check_hpz(const struct config *c) {
@@ -121,9 +89,8 @@ static int predict(const struct config *c, const struct layout *l, const char *r
     (void)role;
     struct collective_source source = ranks_predicted(c, rank);
     const struct config in = local_steps_inner(c);
-    struct zero_options z = options_of(&in, l);
-    z.device_memory = config_device(c)->gpu;
-    z.source = &source;
+    const struct zero_options z = {
+        .config = &in, .layout = l, .device_memory = config_device(c)->gpu, .source = &source};
     out->state_bytes = (size_t)(l->padded / l->world) * optimizer_bytes(in.optimizer.row, true);
     if (zero_predict(&z, &out->memory, &out->wire)) return -1;
     local_steps_predict(c, l, out);
@@ -133,9 +100,8 @@ static int predict(const struct config *c, const struct layout *l, const char *r
 static int step_tasks(const struct config *c, const struct layout *l, int rank, struct step_tasks *t) {
     struct collective_source source = ranks_predicted(c, rank);
     const struct config in = local_steps_inner(c);
-    struct zero_options z = options_of(&in, l);
-    z.device_memory = config_device(c)->gpu;
-    z.source = &source;
+    const struct zero_options z = {
+        .config = &in, .layout = l, .device_memory = config_device(c)->gpu, .source = &source};
     return zero_step_tasks(&z, t);
 }
 
@@ -145,9 +111,8 @@ static bool shards_frozen(const struct config *c) {
 
 static struct topology_formula formula(const struct config *c, const char *role) {
     const struct config in = local_steps_inner(c);
-    struct zero_options o = options_of(&in, NULL);
     const struct collective_source source = {.size = c->workers};
-    o.source = &source;
+    const struct zero_options o = {.config = &in, .source = &source};
     const struct zero_policy *p = zero_policy_for(&o);
     struct topology_formula f;
     (void)role;
@@ -201,11 +166,12 @@ static int parse(const char *text, int *bound) {
 
 static struct topology *create(const struct ring_rank *r) {
     const struct config in = local_steps_inner(r->job->config);
-    struct zero_options z = options_of(&in, r->job->layout);
-    z.offload.threads = job_threads(r->job);
-    z.dev = r->dev;
-    z.compute = r->compute;
-    z.source = r->source;
+    const struct zero_options z = {.config = &in,
+                                   .layout = r->job->layout,
+                                   .dev = r->dev,
+                                   .compute = r->compute,
+                                   .source = r->source,
+                                   .threads = job_threads(r->job)};
     return local_steps_around(r->job->config, zero_create(&z));
 }
 

@@ -43,7 +43,7 @@ HF, HF_DIR, DATA, DATA_FILES = "test_shared_hf", "shared/hf/hf_dir.c", "test_sha
 RULES = [Rule(*row) for row in (
     # ---- ranks that are processes
     ("a rank that closed its connections is missed", MESH, "if (missing[i] && m->peers[i].gone_s > 0", "if (false && m->peers[i].gone_s > 0", TCP),
-    ("a rank that fails sends the others the reason", "decentral/collective/collective_peers.c", "if (!rank_liveness_end_all(m->lives, why, lost)) return;",
+    ("a rank that fails sends the others the reason", "decentral/collective/collective_peers.c", "if (!rank_liveness_end_all(m->impl.lives, why, lost)) return;",
      "if (rank_liveness_end_all(m->lives, why, lost) || true) return;", TCP),
     ("a rank that needs nothing of one that has left goes on", MESH, "if (missing[i] && m->peers", "if (m->peers", TCP),
     ("a message of another length is an error", LANES, "h->total != p->in_bytes || ", "", TCP),

@@ -11,7 +11,7 @@
 #include "shared/core/error.h"
 #include "shared/launch/run.h"
 
-#define DEADLINE_S 120.0
+#define DEADLINE_MS 120000
 
 // When rank 0's memory is counted.
 enum sample { CREATED, BEFORE_STEP, AFTER_STEP, SAMPLES };
@@ -125,6 +125,16 @@ static int train(struct zero_bench *b, struct topology *t) {
     return 0;
 }
 
+static struct config config_of(const struct zero_bench *b) {
+    return (struct config){
+        .variant = b->stage,
+        .workers = b->workers,
+        .dtype = b->dtype,
+        .optimizer = {optimizer_find("AdamW"), .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f},
+        .prefetch_elements = PREFETCH_AUTO,
+        .deadline_ms = DEADLINE_MS};
+}
+
 static int run_rank(void *ctx, struct hub *hub, int rank) {
     struct zero_bench *b = ctx;
     struct device *dev = NULL;
@@ -134,15 +144,9 @@ static int run_rank(void *ctx, struct hub *hub, int rank) {
     struct device_options d = {.threads = 1, .label = error_label()};
     if (dev_open(backend_find("cpu", &why), &d, &dev)) return fail("cannot open the cpu device");
     struct stream *compute = stream_create(dev, "compute");
-    const struct optimizer *adam = optimizer_find("AdamW");
-    struct zero_options o = {.stage = b->stage,
-                             .layout = b->layout,
-                             .dtype = b->dtype,
-                             .dev = dev,
-                             .compute = compute,
-                             .optimizer = {adam, .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f},
-                             .deadline_s = DEADLINE_S,
-                             .source = &source};
+    const struct config config = config_of(b);
+    struct zero_options o = {
+        .config = &config, .layout = b->layout, .dev = dev, .compute = compute, .source = &source};
     struct topology *t = compute ? zero_create(&o) : NULL;
     int rc = t ? train(b, t) : -1;
     if (rc && t) topology_abort(t, error_last());
@@ -154,11 +158,8 @@ static int run_rank(void *ctx, struct hub *hub, int rank) {
 
 static int predict(struct zero_bench *b) {
     struct collective_source source = {&collective_threads_kind, NULL, 0, b->workers, false};
-    struct zero_options o = {.stage = b->stage,
-                             .layout = b->layout,
-                             .dtype = b->dtype,
-                             .optimizer = {optimizer_find("AdamW")},
-                             .source = &source};
+    const struct config config = config_of(b);
+    struct zero_options o = {.config = &config, .layout = b->layout, .source = &source};
     struct topology_memory memory;
     struct wire_prediction wire;
     if (zero_predict(&o, &memory, &wire)) return -1;

@@ -34,6 +34,8 @@
 //
 // The host waits once, for the copy of these words and of the decision. Updates and gathers continue while the host
 // prepares the next step.
+#include <string.h>
+
 #include "decentral/collective/collective_plan.h"
 #include "decentral/zero/zero_state.h"
 #include "shared/core/error.h"
@@ -81,7 +83,7 @@ static void gather_within(struct zero *z, int u, void *whole) {
                                                  .send = z->units[u].secondary,
                                                  .recv = whole,
                                                  .count = (size_t)(z->opt.layout->units[u].n_pad / hpz),
-                                                 .dt = z->opt.dtype,
+                                                 .dt = z->c->dtype,
                                                  .team = collective_within(z->source.rank, hpz)});
 }
 
@@ -89,20 +91,20 @@ static void gather_within(struct zero *z, int u, void *whole) {
 static void gather_all(struct zero *z, int u, void *whole, enum pass pass) {
     int hpz = zero_hpz(&z->opt);
     const void *shard =
-        z->opt.offload.params ? zero_offload_shard(z, u, whole, pass) : z->units[u].weight_shard;
+        z->c->offload_param.device ? zero_offload_shard(z, u, whole, pass) : z->units[u].weight_shard;
     collective_all_gather(pass == PASS_EVAL ? z->eval_gather : z->gather, z->gather_stream, shard, whole,
-                          (size_t)unit_shard(z->opt.layout, u), z->opt.dtype);
+                          (size_t)unit_shard(z->opt.layout, u), z->c->dtype);
     if (!hpz || pass == PASS_EVAL) return;
     int64_t part = z->opt.layout->units[u].n_pad / hpz;
     dev_copy(z->gather_stream, z->units[u].secondary, zero_at(z, whole, part * (z->source.rank % hpz)),
-             (size_t)part * dtype_size(z->opt.dtype));
+             (size_t)part * dtype_size(z->c->dtype));
 }
 
 static void start_frozen(struct zero *z, int u, enum pass pass) {
     const struct layout *l = z->opt.layout->rest;
     struct zero_slot *s = &z->frozen.slots[unit_schedule_slot(&z->frozen.schedule, u)];
     collective_all_gather(pass == PASS_EVAL ? z->eval_gather : z->gather, z->gather_stream,
-                          z->frozen.shard[u], s->buf, (size_t)unit_shard(l, u), z->opt.dtype);
+                          z->frozen.shard[u], s->buf, (size_t)unit_shard(l, u), z->c->dtype);
 }
 
 // Starts the all-gather of u in its slot, which is not held.
@@ -113,7 +115,7 @@ static void start_gather(struct zero *z, const struct sharded *w, int u, enum pa
     int64_t peers = within ? hpz : z->base.size;
     struct zero_move m = {TRANSFER_WEIGHTS,
                           w->frozen ? layout_trained(z->opt.layout, u) : u,
-                          (uint64_t)(n / peers * (peers - 1)) * dtype_size(z->opt.dtype),
+                          (uint64_t)(n / peers * (peers - 1)) * dtype_size(z->c->dtype),
                           {s->idle_at, w->frozen ? 0 : z->units[u].updated_at}};
     // 1. Wait until compute has used the slot's last weights, and u's last update is done.
     stream_wait_event(z->gather_stream, s->idle);
@@ -135,7 +137,7 @@ static void start_gather(struct zero *z, const struct sharded *w, int u, enum pa
 }
 
 static void prefetch(struct zero *z, const struct sharded *w, int u, enum pass pass) {
-    if (z->policy->weights != RESIDENT_SHARD || z->opt.no_overlap) return;
+    if (z->policy->weights != RESIDENT_SHARD || z->c->no_overlap) return;
     for (int k = 0, v; (v = unit_schedule_ahead(w->schedule, u, pass, k)) >= 0; k++)
         if (!unit_schedule_holds(w->schedule, v, pass) && !slot_of(w, v)->held) start_gather(z, w, v, pass);
 }
@@ -217,7 +219,7 @@ static int acquire_grad(struct zero *z, int u, struct unit_view *view) {
     if (!s->held) {
         timeline_wait(z->base.timeline, z->opt.compute, s->idle, s->move);
         if (s->shape != zu->shape)
-            grad_zero_gaps(z->opt.compute, &z->opt.layout->units[u], s->buf, z->opt.dtype);
+            grad_zero_gaps(z->opt.compute, &z->opt.layout->units[u], s->buf, z->c->dtype);
         s->shape = zu->shape;
         s->unit = u;
         s->held = true;
@@ -288,7 +290,7 @@ static void launch_norm(struct zero *z) {
                                                       .x = z->units[u].grad_shard,
                                                       .n = unit_shard(z->opt.layout, u),
                                                       .zero_out = u == 0,
-                                                      .dt = z->opt.dtype});
+                                                      .dt = z->c->dtype});
 }
 
 static void launch_decision(struct zero *z, const struct step_input *in) {
@@ -340,7 +342,7 @@ static void launch_update(struct zero *z, const struct step_input *in) {
         if (zu->offloaded) {
             zero_offload_update(z, u, &update);
         } else {
-            optimizer_launch(z->opt.compute, &z->opt.optimizer, &zu->update, &update);
+            optimizer_launch(z->opt.compute, &z->c->optimizer, &zu->update, &update);
             event_record(zu->updated, z->opt.compute);
         }
         zu->updated_at = needed ? timeline_mark(z->base.timeline) : 0;
@@ -383,7 +385,7 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     }
     zero_onebit_end(z, in, out->skipped);
     // 4. A checkpoint reads offloaded state after compute, so compute waits for it. Without overlap compute always waits.
-    if (t->plan.keep || out->stop || z->opt.no_overlap) zero_offload_settle(z);
+    if (t->plan.keep || out->stop || z->c->no_overlap) zero_offload_settle(z);
     // 5. The ready times of earlier transfers are known, and the step is over.
     zero_time_receive(z, z->host_shares + ZERO_STEP_WORDS, words);
     z->step = in->step + 1;
@@ -392,15 +394,20 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
 }
 
 // ---------------------------------------------------------------- sums, and the end of a run
+int zero_exchange(struct zero *z, int count) {
+    int mine = count * z->base.rank;
+    dev_copy(z->reduce_stream, z->shares + mine, z->host_shares + mine, (size_t)count * sizeof(double));
+    collective_all_gather(z->control, z->reduce_stream, z->shares + mine, z->shares, (size_t)count, DT_F64);
+    dev_copy(z->reduce_stream, z->host_shares, z->shares, (size_t)(count * z->base.size) * sizeof(double));
+    return stream_sync(z->reduce_stream);
+}
+
 int zero_sum(struct topology *t, double *values, int count) {
     struct zero *z = zero_of(t);
     for (int done = 0; done < count; done += ZERO_SUM_CHUNK) {
         int n = count - done < ZERO_SUM_CHUNK ? count - done : ZERO_SUM_CHUNK;
-        double *mine = z->shares + t->rank * n;
-        dev_copy(z->reduce_stream, mine, values + done, (size_t)n * sizeof(double));
-        collective_all_gather(z->control, z->reduce_stream, mine, z->shares, (size_t)n, DT_F64);
-        dev_copy(z->reduce_stream, z->host_shares, z->shares, (size_t)(n * t->size) * sizeof(double));
-        if (stream_sync(z->reduce_stream) != 0) return zero_fail_all(z, "a sum over the ranks failed");
+        memcpy(z->host_shares + t->rank * n, values + done, (size_t)n * sizeof(double));
+        if (zero_exchange(z, n)) return zero_fail_all(z, "a sum over the ranks failed");
         for (int i = 0; i < n; i++) {
             values[done + i] = 0;
             for (int r = 0; r < t->size; r++) values[done + i] += z->host_shares[r * n + i];

@@ -67,7 +67,7 @@ int zero_load_frozen(struct topology *t, int u, const float *values) {
 // only its shard.
 int zero_state(struct topology *t, int index, struct state_range *out) {
     const struct zero *z = (const struct zero *)t;
-    int kinds = 1 + z->opt.optimizer.row->states, u = index / kinds, kind = index % kinds;
+    int kinds = 1 + z->c->optimizer.row->states, u = index / kinds, kind = index % kinds;
     if (u >= z->opt.layout->count) return -1;
     const struct update_range *r = &z->units[u].update;
     int64_t shard = unit_shard(z->opt.layout, u), begin = shard * t->rank;
@@ -85,7 +85,7 @@ int zero_state(struct topology *t, int index, struct state_range *out) {
 int zero_load(struct topology *t, struct checkpoint *c) {
     struct zero *z = (struct zero *)t;
     const struct layout *l = z->opt.layout;
-    int states = z->opt.optimizer.row->states, rc = 0;
+    int states = z->c->optimizer.row->states, rc = 0;
     zero_onebit_loads(z, checkpoint_path(c));
     for (int u = 0; u < l->count && !rc; u++) {
         const struct update_range *r = &z->units[u].update;

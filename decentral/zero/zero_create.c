@@ -16,6 +16,7 @@
 //   offload     zero_offload's memory on the host
 //   pinned      the host's copy of the values that ranks exchange in a step; the staging of a device's
 //               collectives over the host; none if the device's memory is the host's
+#include <assert.h>
 #include <stdlib.h>
 
 #include "decentral/zero/zero.h"
@@ -29,7 +30,7 @@ static void carve_unit(struct zero *z, int u, int64_t elements) {
     const struct zero_policy *p = z->policy;
     const struct unit *unit = &z->opt.layout->units[u];
     int64_t n = unit->n_pad, shard = unit_shard(z->opt.layout, u), at = shard * z->source.rank;
-    size_t e = dtype_size(z->opt.dtype);
+    size_t e = dtype_size(z->c->dtype);
     bool whole = p->optimizer == RESIDENT_FULL;
     void *w = zero_disk_on(z) ? NULL
                               : arena_take(&z->arena, zero_offload_class_of_weights(z),
@@ -47,43 +48,43 @@ static void carve_unit(struct zero *z, int u, int64_t elements) {
                                .end = whole ? n : at + shard,
                                .weight = whole ? zu->weights : zu->weight_shard,
                                .grad = whole ? zu->grad : zu->grad_shard,
-                               .dtype = z->opt.dtype};
+                               .dtype = z->c->dtype};
     zu->offloaded = zero_offloads(z, elements);
     if (zu->offloaded) {
         zero_offload_carve_unit(z, u);
         return;
     }
-    if (z->opt.dtype == DT_F32) {
+    if (z->c->dtype == DT_F32) {
         r->master = r->weight;
         r->weight = NULL;  // the update of the master is also the weights'
     } else {
         r->master = arena_take(&z->arena, MEM_MASTER, (size_t)(r->end - r->begin) * sizeof(float));
     }
-    optimizer_carve(&z->arena, z->opt.optimizer.row, r->end - r->begin, r->state);
+    optimizer_carve(&z->arena, z->c->optimizer.row, r->end - r->begin, r->state);
 }
 
 static void carve_slot(struct zero *z, struct zero_slot *s, int64_t elements) {
     *s = (struct zero_slot){.elements = elements, .unit = -1, .shape = -1};
-    s->buf = arena_take(&z->arena, MEM_COMM, (size_t)elements * dtype_size(z->opt.dtype));
+    s->buf = arena_take(&z->arena, MEM_COMM, (size_t)elements * dtype_size(z->c->dtype));
 }
 
 static void carve_control(struct zero *z) {
     size_t largest = (size_t)zero_pack_largest(z);
     struct collective_options *gather = &z->gather_memory, *reduce = &z->reduce_memory;
     size_t values = collective_host_staging(&z->source, EXACT_SUM_WORDS, DT_I64);
-    size_t block = collective_host_staging(&z->source, largest, z->opt.dtype);
+    size_t block = collective_host_staging(&z->source, largest, z->c->dtype);
     int64_t parts = zero_hpz(&z->opt) ? z->source.size / zero_hpz(&z->opt) : 1;  // shards in a secondary one
     size_t gathered = largest * (size_t)parts;
     for (int i = 0; i < zero_frozen_slots(z); i++) {
         size_t shard = (size_t)unit_schedule_elements(&z->frozen.schedule, i) / (size_t)z->source.size;
         if (shard > gathered) gathered = shard;
     }
-    gather->host_staging_bytes = collective_host_staging(&z->source, gathered, z->opt.dtype);
+    gather->host_staging_bytes = collective_host_staging(&z->source, gathered, z->c->dtype);
     gather->host_staging = arena_take(&z->arena, MEM_HOST, gather->host_staging_bytes);
     reduce->host_staging_bytes = block > values ? block : values;
     reduce->host_staging = arena_take(&z->arena, MEM_HOST, reduce->host_staging_bytes);
     z->control_memory = *reduce;  // one stream: shared host staging; sums of int64 need no other
-    reduce->staging_bytes = collective_staging(&z->source, largest, z->opt.dtype);
+    reduce->staging_bytes = collective_staging(&z->source, largest, z->c->dtype);
     reduce->staging = arena_take(&z->arena, MEM_COMM, reduce->staging_bytes);
     z->sum = arena_take(&z->arena, MEM_WORKSPACE, sizeof *z->sum);
     z->scalars = arena_take(&z->arena, MEM_WORKSPACE, zero_words_bytes(z));
@@ -98,7 +99,7 @@ static void carve_frozen(struct zero *z) {
     if (!zero_shards_frozen(z)) return;
     for (int u = 0; u < l->count; u++)
         z->frozen.shard[u] =
-            arena_take(&z->arena, MEM_PARAMETER, (size_t)unit_shard(l, u) * dtype_size(z->opt.dtype));
+            arena_take(&z->arena, MEM_PARAMETER, (size_t)unit_shard(l, u) * dtype_size(z->c->dtype));
     for (int i = 0; i < zero_frozen_slots(z); i++)
         carve_slot(z, &z->frozen.slots[i], unit_schedule_elements(&z->frozen.schedule, i));
 }
@@ -115,7 +116,7 @@ static void carve(struct zero *z) {
     carve_frozen(z);
     for (int i = 0; i < GRAD_SLOTS && z->policy->grads == RESIDENT_SHARD; i++)
         carve_slot(z, &z->grad_slots[i], grad_slot_elements(z->opt.layout, i));
-    if (z->opt.sums_in_fp32)
+    if (config_sums_in_fp32(z->c))
         grad_sums_carve(&z->sums, &z->arena, z->opt.layout,
                         z->policy->grads == RESIDENT_FULL ? GRAD_WHOLE : GRAD_SHARD);
     zero_pack_carve(z);
@@ -126,12 +127,13 @@ static void carve(struct zero *z) {
 
 // Opens the schedule of gathers and its slots, and the tables of bundles, without buffers.
 static void open_tables(struct zero *z) {
+    const struct unit_prefetch ahead = zero_ahead(z->c);
     z->units = xcalloc((unsigned long)z->opt.layout->count, sizeof *z->units);
-    unit_schedule_open(&z->schedule, z->opt.layout, &z->opt.prefetch);
+    unit_schedule_open(&z->schedule, z->opt.layout, &ahead);
     if (z->policy->weights == RESIDENT_SHARD)
         z->weight_slots = xcalloc((unsigned long)unit_schedule_count(&z->schedule), sizeof *z->weight_slots);
     if (zero_shards_frozen(z)) {
-        unit_schedule_open(&z->frozen.schedule, z->opt.layout->rest, &z->opt.prefetch);
+        unit_schedule_open(&z->frozen.schedule, z->opt.layout->rest, &ahead);
         z->frozen.slots =
             xcalloc((unsigned long)unit_schedule_count(&z->frozen.schedule), sizeof *z->frozen.slots);
         z->frozen.shard = xcalloc((unsigned long)z->opt.layout->rest->count, sizeof *z->frozen.shard);
@@ -153,54 +155,33 @@ static void close_tables(struct zero *z) {
 }
 
 // ---------------------------------------------------------------- the prediction
+// What the configuration alone does not tell: the rest is refused there, and by the row (decentral/zero_row.c).
 static int check_options(const struct zero_options *o) {
-    if (!zero_policy_of(o->stage))
-        return fail("zero_optimization.stage is %d; the stages are 0, 1, 2 and 3", o->stage);
+    const struct config *c = o->config;
+    assert(o->source->rank >= 0 && o->source->rank < o->source->size && zero_policy_of(c->variant));
     if (o->layout->world != o->source->size)
-        return fail("zero:%d: the layout is padded for %d ranks, but there are %d", o->stage,
+        return fail("zero:%d: the layout is padded for %d ranks, but there are %d", c->variant,
                     o->layout->world, o->source->size);
-    if (o->source->rank < 0 || o->source->rank >= o->source->size)
-        return fail("zero:%d: rank %d of %d does not exist", o->stage, o->source->rank, o->source->size);
-    if (o->dtype != DT_F32 && o->dtype != DT_BF16 && o->dtype != DT_F16)
-        return fail("zero:%d: cannot train in %s; use fp32, bf16 or fp16", o->stage, dtype_name(o->dtype));
-    if (o->group && (o->group < 0 || o->source->size % o->group))
-        return fail("zero:%d: %d ranks are not groups of %d (reduce_group)", o->stage, o->source->size,
-                    o->group);
-    if (collective_is_grouped(o->group, o->source->size) && o->reduce == REDUCE_NATIVE)
-        return fail("zero:%d: reduce_group %d: \"reduce\": \"native\" has no sums in groups", o->stage,
-                    o->group);
-    if (o->hpz && (o->hpz < 0 || o->source->size % o->hpz))
-        return fail("zero:%d: %d ranks are not groups of %d (zero_hpz_partition_size)", o->stage,
-                    o->source->size, o->hpz);
-    if (zero_hpz(o) && (o->reduce == REDUCE_NATIVE ||
-                        (collective_is_grouped(o->group, o->source->size) && o->group != o->hpz)))
-        return fail("zero:%d: zero_hpz_partition_size %d: not over %s with these groups or sums", o->stage,
-                    o->hpz, o->source->kind->name);
-    if (o->offload.params && (zero_policy_of(o->stage)->weights != RESIDENT_SHARD || !o->offload.optimizer ||
-                              (o->offload.ratio > 0 && o->offload.ratio < 1)))
-        return fail("zero:%d: offload_param needs stage 3, and all of offload_optimizer", o->stage);
+    if (c->reduce_group < 0 || (c->reduce_group && o->source->size % (int)c->reduce_group))
+        return fail("zero:%d: %d ranks are not groups of %d (reduce_group)", c->variant, o->source->size,
+                    (int)c->reduce_group);
     // hpZ and offloaded parameters know no frozen weights.
-    if (o->layout->model && (zero_hpz(o) || o->offload.params))
+    if (o->layout->model && (zero_hpz(o) || c->offload_param.device))
         return fail(
             "%s: it is about weights that are trained, and with LoRA nearly all are frozen, 1/N of them on each rank: leave it "
             "out, or the section lora",
             zero_hpz(o) ? "zero_optimization.zero_hpz_partition_size" : "zero_optimization.offload_param");
-    if (o->offload.optimizer && zero_policy_of(o->stage)->optimizer == RESIDENT_FULL)
-        return fail(
-            "zero:%d: offload_optimizer: every rank holds the whole optimizer, and none of it is a rank's own to "
-            "offload; use stage 1, 2 or 3, or leave offload_optimizer out",
-            o->stage);
-    if (o->reduce == REDUCE_NATIVE && o->source->kind->ordered_16bit_only && o->dtype != DT_F32)
+    if (c->reduce_native && o->source->kind->ordered_16bit_only && c->dtype != DT_F32)
         return fail(
             "zero:%d: %s collectives reduce no %s natively; set \"reduce\" to \"ordered\" or train in fp32",
-            o->stage, o->source->kind->name, dtype_name(o->dtype));
+            c->variant, o->source->kind->name, dtype_name(c->dtype));
     return 0;
 }
 
 // Measures all buffers, without ranks. The caller closes the tables. Returns 0, or -1 after logging.
 static int measure(struct zero *z, const struct zero_options *o) {
     if (check_options(o) != 0) return -1;
-    *z = (struct zero){.opt = *o, .source = *o->source, .policy = zero_policy_for(o)};
+    *z = (struct zero){.c = o->config, .opt = *o, .source = *o->source, .policy = zero_policy_for(o)};
     arena_init(&z->arena, NULL);
     open_tables(z);
     carve(z);
@@ -260,15 +241,15 @@ static void for_each_event(struct zero *z, void (*visit)(struct zero *z, struct 
 
 static int open_channel(struct zero *z, struct collective **out, int channel, bool control,
                         struct collective_options o) {
-    o.mode = z->opt.reduce;
+    o.mode = zero_reduce_mode(z->c);
     o.control = control;
     int hpz = zero_hpz(&z->opt);
     bool gathers = channel == 0 || channel == 3;
-    o.group = gathers && hpz ? hpz : z->opt.group;
+    o.group = gathers && hpz ? hpz : (int)z->c->reduce_group;
     o.counted_group = zero_counted_group(&z->opt);
     if (channel == 2) o.group = o.counted_group = 0;  // norm and losses are of all ranks
     o.wire = &z->base.wire;
-    o.deadline_s = z->opt.deadline_s;
+    o.deadline_s = (double)z->c->deadline_ms * 1e-3;
     o.dev = z->opt.dev;
     *out = collective_create(&z->source, channel, &o);
     return *out ? 0 : -1;
@@ -333,9 +314,11 @@ struct topology *zero_create(const struct zero_options *o) {
     struct wire_prediction wire;
     struct zero_options opt = *o;
     opt.device_memory = !dev_host_memory(o->dev);
-    if (opt.offload.threads < 1) opt.offload.threads = 1;
+    if (opt.threads < 1) opt.threads = 1;
     if (zero_predict(&opt, &memory, &wire) != 0) return NULL;
     struct zero *z = xcalloc(1, sizeof *z);
+    z->config = *o->config;
+    z->c = opt.config = &z->config;
     z->opt = opt;
     z->source = *o->source;
     z->opt.source = &z->source;
@@ -345,7 +328,7 @@ struct topology *zero_create(const struct zero_options *o) {
         .layout = o->layout,
         .dev = o->dev,
         .compute = o->compute,
-        .dtype = o->dtype,
+        .dtype = o->config->dtype,
         .rank = o->source->rank,
         .size = o->source->size,
         .memory = memory,

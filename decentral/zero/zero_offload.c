@@ -44,23 +44,23 @@
 #include "shared/state/part_file.h"
 
 bool zero_offloads(const struct zero *z, int64_t elements) {
-    const struct zero_offload_options *o = &z->opt.offload;
+    const struct offload_config *o = &z->c->offload_optimizer;
     double ratio = o->ratio > 0 ? o->ratio : 1;
-    return o->optimizer && (double)elements <= ratio * (double)z->opt.layout->padded;
+    return o->device && (double)elements <= ratio * (double)z->opt.layout->padded;
 }
 
 // ---------------------------------------------------------------- memory
 enum mem_class zero_offload_class_of_weights(const struct zero *z) {
-    if (!z->opt.offload.params) return MEM_PARAMETER;
-    return z->opt.device_memory && z->opt.offload.params_page_locked ? MEM_HOST : MEM_OFFLOAD;
+    if (!z->c->offload_param.device) return MEM_PARAMETER;
+    return z->opt.device_memory && z->c->offload_param.pin_memory ? MEM_HOST : MEM_OFFLOAD;
 }
 
 static enum mem_class class_of_state(const struct zero *z) {
-    return z->opt.device_memory && z->opt.offload.page_locked ? MEM_HOST : MEM_OFFLOAD;
+    return z->opt.device_memory && z->c->offload_optimizer.pin_memory ? MEM_HOST : MEM_OFFLOAD;
 }
 
 bool zero_offload_on_disk(const struct zero *z, int u) {
-    return z->opt.offload.disk && z->units[u].offloaded;
+    return zero_folder(&z->c->offload_optimizer) && z->units[u].offloaded;
 }
 
 // Bytes in the file: of the master or one state; of the master and all states.
@@ -68,7 +68,7 @@ static size_t kind_bytes(const struct zero *z, int u) {
     return disk_round((size_t)unit_shard(z->opt.layout, u) * sizeof(float));
 }
 static size_t region_bytes(const struct zero *z, int u) {
-    return (size_t)(1 + z->opt.optimizer.row->states) * kind_bytes(z, u);
+    return (size_t)(1 + z->c->optimizer.row->states) * kind_bytes(z, u);
 }
 
 // ---------------------------------------------------------------- a file
@@ -98,12 +98,13 @@ static int file_open(struct zero *z, struct zero_file *f, const char *const name
         return fail("rank %d: cannot create the streams of a disk: %s", z->base.rank, dev_error(z->opt.dev));
     if (!dir) return 0;
     snprintf(label, sizeof label, "rank %d", z->base.rank);
-    if (disk_store_create(&f->store, &(struct disk_store_options){.dir = dir,
-                                                                  .key = key,
-                                                                  .label = label,
-                                                                  .bytes = f->bytes,
-                                                                  .block_bytes = z->opt.offload.block_bytes,
-                                                                  .depth = z->opt.offload.depth}))
+    if (disk_store_create(&f->store,
+                          &(struct disk_store_options){.dir = dir,
+                                                       .key = key,
+                                                       .label = label,
+                                                       .bytes = f->bytes,
+                                                       .block_bytes = (size_t)z->c->aio.block_bytes,
+                                                       .depth = (int)z->c->aio.depth}))
         return -1;
     if (disk_store_remark(f->store) && z->base.rank == 0) warn("%s", disk_store_remark(f->store));
     return 0;
@@ -143,16 +144,15 @@ static const void *file_get(struct zero_file *f, struct disk_store *store, struc
 
 // ---------------------------------------------------------------- weights in a file
 // The masters are the weights.
-static bool of_masters(const struct zero *z) { return z->opt.dtype == DT_F32; }
+static bool of_masters(const struct zero *z) { return z->c->dtype == DT_F32; }
 
 bool zero_disk_on(const struct zero *z) {
-    const struct zero_offload_options *o = &z->opt.offload;
-    return o->params && o->params_disk && (!of_masters(z) || o->disk);
+    return zero_folder(&z->c->offload_param) && (!of_masters(z) || zero_folder(&z->c->offload_optimizer));
 }
 
 // Bytes of one shard in either file, padding included.
 static size_t shard_bytes(const struct zero *z, int64_t elements) {
-    return disk_round((size_t)elements * dtype_size(z->opt.dtype));
+    return disk_round((size_t)elements * dtype_size(z->c->dtype));
 }
 
 static struct disk_range weights_range(const struct zero *z, int u) {
@@ -180,7 +180,7 @@ bool zero_disk_writes_weights(const struct zero *z) { return zero_disk_on(z) && 
 
 static int weights_open(struct zero *z) {
     static const char *const names[2] = {"weights read", "weights write"};
-    return file_open(z, &z->disk.file, names, of_masters(z) ? NULL : z->opt.offload.params_disk,
+    return file_open(z, &z->disk.file, names, of_masters(z) ? NULL : zero_folder(&z->c->offload_param),
                      "zero_optimization.offload_param.nvme_path");
 }
 
@@ -189,7 +189,7 @@ static const void *weights_fetch(struct zero *z, int u, enum pass pass) {
     int at = z->disk.copying = z->disk.next;
     z->disk.next = (at + 1) % ZERO_STAGED;
     stream_wait_event(f->read, z->units[u].updated);
-    if (z->opt.no_overlap) stream_wait_event(f->read, z->serialized.begun);
+    if (z->c->no_overlap) stream_wait_event(f->read, z->serialized.begun);
     file_fetch(z, f, store_of(z), at, weights_range(z, u), pass != PASS_EVAL);
     stream_wait_event(z->gather_stream, f->fetched[at]);
     return f->buffer[at];
@@ -212,7 +212,7 @@ static void weights_write(struct zero *z, int u, int at) {
 }
 
 int zero_disk_put(struct zero *z, int u, const void *shard) {
-    size_t bytes = (size_t)unit_shard(z->opt.layout, u) * dtype_size(z->opt.dtype);
+    size_t bytes = (size_t)unit_shard(z->opt.layout, u) * dtype_size(z->c->dtype);
     return of_masters(z) ? 0 : file_put(&z->disk.file, weights_range(z, u), shard, bytes);
 }
 
@@ -226,37 +226,37 @@ void zero_offload_carve_unit(struct zero *z, int u) {
     struct update_range *r = &z->units[u].update;
     size_t bytes = (size_t)(r->end - r->begin) * sizeof(float);
     // In fp32 the master is the weights if both are on the host.
-    bool own = z->opt.dtype != DT_F32 || !z->opt.offload.params;
+    bool own = z->c->dtype != DT_F32 || !z->c->offload_param.device;
     z->units[u].region = z->offload.file.bytes;
     if (zero_disk_on(z)) weights_carve_unit(z, u);
     if (r->end - r->begin > z->offload.elements) z->offload.elements = r->end - r->begin;
-    if (z->opt.offload.disk) {
+    if (zero_folder(&z->c->offload_optimizer)) {
         disk_take(&z->offload.file.bytes, region_bytes(z, u));
         return;
     }
     r->master = own ? arena_take(&z->arena, class_of_state(z), bytes) : r->weight;
     if (!own) r->weight = NULL;
-    for (int i = 0; i < z->opt.optimizer.row->states; i++)
+    for (int i = 0; i < z->c->optimizer.row->states; i++)
         r->state[i] = arena_take(&z->arena, class_of_state(z), bytes);
 }
 
 void zero_offload_carve(struct zero *z) {
     struct zero_offload *o = &z->offload;
     enum mem_class class = z->opt.device_memory ? MEM_HOST : MEM_OFFLOAD;
-    size_t bytes = (size_t)o->elements * dtype_size(z->opt.dtype);
-    if (z->opt.offload.disk && o->elements) {
+    size_t bytes = (size_t)o->elements * dtype_size(z->c->dtype);
+    if (zero_folder(&z->c->offload_optimizer) && o->elements) {
         size_t kind = disk_round((size_t)o->elements * sizeof(float));
-        file_carve(z, &o->file, class_of_state(z), (size_t)(1 + z->opt.optimizer.row->states) * kind, kind);
+        file_carve(z, &o->file, class_of_state(z), (size_t)(1 + z->c->optimizer.row->states) * kind, kind);
     }
     for (int i = 0; i < ZERO_STAGED; i++) {
         o->grad[i] = arena_take(&z->arena, class, bytes);
-        if (!z->opt.offload.params) o->weight[i] = arena_take(&z->arena, class, bytes);
+        if (!z->c->offload_param.device) o->weight[i] = arena_take(&z->arena, class, bytes);
     }
     if (zero_disk_on(z)) weights_carve(z);
 }
 
 static size_t unit_bytes(const struct zero *z, int u) {
-    return (size_t)unit_shard(z->opt.layout, u) * dtype_size(z->opt.dtype);
+    return (size_t)unit_shard(z->opt.layout, u) * dtype_size(z->c->dtype);
 }
 
 // Returns the staging buffer of u: offloaded units alternate; units that are not offloaded do not count.
@@ -300,9 +300,9 @@ void zero_offload_tasks_update(const struct zero *z, struct step_tasks *t, int u
     need(t, update, t->last[ON_COMPUTE]);  // the decision
     need(t, update, down);
     need(t, update, read);
-    need(t, update, staged_before(z, t, z->opt.offload.params ? ON_WRITE : ON_UP, u));
+    need(t, update, staged_before(z, t, z->c->offload_param.device ? ON_WRITE : ON_UP, u));
     int over = update;
-    if (!z->opt.offload.params) over = add_copy(t, TASK_UP, ON_UP, u, unit_bytes(z, u));
+    if (!z->c->offload_param.device) over = add_copy(t, TASK_UP, ON_UP, u, unit_bytes(z, u));
     if (over != update) need(t, over, update);
     if (zero_disk_writes_weights(z)) add_copy(t, TASK_WRITE, ON_WRITE, u, weights_bytes(z, u));
     if (zero_disk_writes_weights(z)) need(t, t->count - 1, update);
@@ -329,7 +329,7 @@ static void for_each_event(struct zero_offload *o, struct device *dev, bool *fai
 
 int zero_offload_open(struct zero *z) {
     static const char *const names[2] = {"offload read", "offload write"};
-    const char *disk = z->opt.offload.disk;
+    const char *disk = zero_folder(&z->c->offload_optimizer);
     struct zero_offload *o = &z->offload;
     bool failed = false;
     if (!o->elements) return 0;
@@ -365,16 +365,16 @@ void zero_offload_close(struct zero *z) {
 // ---------------------------------------------------------------- a step
 // Returns whether an update leaves weights in the staging, to be copied to the device or written to their file.
 static bool stages_weights(const struct zero *z) {
-    return !z->opt.offload.params || (zero_disk_on(z) && z->opt.dtype != DT_F32);
+    return !z->c->offload_param.device || (zero_disk_on(z) && z->c->dtype != DT_F32);
 }
 
 // Rounds the master again for a skipped step: the weights stay as they were.
 static int round_master(const struct zero *z, const struct update_range *r) {
     const char *why = "";
-    struct cast_args a = {r->weight, r->master, r->end - r->begin, DT_F32, z->opt.dtype, 1};
-    if (z->opt.dtype == DT_F32)
+    struct cast_args a = {r->weight, r->master, r->end - r->begin, DT_F32, z->c->dtype, 1};
+    if (z->c->dtype == DT_F32)
         memcpy(r->weight, r->master, (size_t)a.n * sizeof(float));
-    else if (cpu_ops[OP_CAST](z->opt.offload.threads, &a, &why))
+    else if (cpu_ops[OP_CAST](z->opt.threads, &a, &why))
         return fail("rank %d: unit %s: %s", z->base.rank, r->unit->name, why);
     return 0;
 }
@@ -387,14 +387,14 @@ static int update_run(void *arg) {
     struct update_range r = z->units[task->unit].update;
     r.grad = z->offload.grad[task->at];
     if (stages_weights(z)) r.weight = z->offload.weight[task->at];
-    if (z->opt.offload.disk) {
+    if (zero_folder(&z->c->offload_optimizer)) {
         char *at = z->offload.file.buffer[task->at];
         r.master = (void *)at;
-        for (int k = 0; k < z->opt.optimizer.row->states; k++)
+        for (int k = 0; k < z->c->optimizer.row->states; k++)
             r.state[k] = (void *)(at + (size_t)(k + 1) * kind_bytes(z, task->unit));
     }
     if (z->host_scalars->skip) return stages_weights(z) ? round_master(z, &r) : 0;
-    return optimizer_apply(&z->opt.optimizer, &r, &step, z->opt.offload.threads);
+    return optimizer_apply(&z->c->optimizer, &r, &step, z->opt.threads);
 }
 
 // A unit's whole region of the file: it is read, and written, by one call.
@@ -444,7 +444,7 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
     event_record(o->updated[at], o->update);
     atomic_fetch_add(&z->base.wire.host_down, bytes);
     // 4. The weights are copied up. With offloaded weights they stay on the host, and each gather copies them up.
-    if (z->opt.offload.params) {
+    if (z->c->offload_param.device) {
         event_record(zu->updated, o->update);
         event_record(o->over, o->update);
         if (zero_disk_on(z)) weights_write(z, u, at);

@@ -20,12 +20,12 @@
 #include "shared/core/error.h"
 
 bool zero_onebit_on(const struct zero *z) {
-    return z->opt.optimizer.freeze_step && z->policy->gather_grads && z->source.size > 1;
+    return z->c->optimizer.freeze_step && z->policy->gather_grads && z->source.size > 1;
 }
 
 bool zero_onebit_due(const struct zero *z) {
     int64_t updates = z->onebit.known ? z->onebit.updates : z->base.start.updates;
-    return zero_onebit_on(z) && updates >= z->opt.optimizer.freeze_step;
+    return zero_onebit_on(z) && updates >= z->c->optimizer.freeze_step;
 }
 
 void zero_onebit_carve(struct zero *z) {
@@ -43,7 +43,7 @@ void zero_onebit_carve(struct zero *z) {
 }
 
 void zero_onebit_loads(struct zero *z, const char *checkpoint) {
-    if (z->base.rank == 0 && zero_onebit_on(z) && z->base.start.updates > z->opt.optimizer.freeze_step)
+    if (z->base.rank == 0 && zero_onebit_on(z) && z->base.start.updates > z->c->optimizer.freeze_step)
         warn(
             "%s: the errors of OneBitAdam's codes before it are lost: checkpoints do not hold them, and they "
             "begin at zero",
@@ -55,7 +55,7 @@ void zero_onebit_wire(const struct zero_options *o, struct wire_prediction *wire
     uint64_t bytes = 0;
     for (int u = 0; u < o->layout->count; u++)
         bytes += 2 * (uint64_t)(o->layout->world - 1) * onebit_bytes(unit_shard(o->layout, u));
-    wire->later.updates = o->optimizer.freeze_step;
+    wire->later.updates = o->config->optimizer.freeze_step;
     wire->later.sent_per_step = wire->later.received_per_step = bytes;
 }
 
@@ -78,7 +78,7 @@ void zero_onebit_norm(struct zero *z) {
                                                       .x = z->units[u].grad,
                                                       .n = z->opt.layout->units[u].n_pad,
                                                       .zero_out = u == 0,
-                                                      .dt = z->opt.dtype});
+                                                      .dt = z->c->dtype});
 }
 
 // A rank's gradient is its contribution to the mean over the global batch. N times it is the gradient of its own mean.
@@ -105,7 +105,7 @@ static void encode(struct zero *z, int u, float beta1) {
                                                                   .own = z->onebit.own,
                                                                   .n = z->opt.layout->units[u].n_pad,
                                                                   .beta1 = beta1,
-                                                                  .dt = z->opt.dtype});
+                                                                  .dt = z->c->dtype});
     event_record(zu->grad_done, z->opt.compute);
     zu->onebit.encoded_at = timeline_mark(z->base.timeline);
 }
@@ -138,14 +138,14 @@ static void exchange(struct zero *z, int u) {
 void zero_onebit_update(struct zero *z, const struct step_input *in) {
     const struct update_step step = {.lr = in->lr, .t = in->updates + 1, .scalars = z->scalars};
     for (int u = 0; u < z->opt.layout->count; u++) {
-        encode(z, u, optimizer_beta1(&z->opt.optimizer, &step));
+        encode(z, u, optimizer_beta1(&z->c->optimizer, &step));
         exchange(z, u);
     }
     for (int u = 0; u < z->opt.layout->count; u++) {
         struct zero_unit *zu = &z->units[u];
         timeline_wait(z->base.timeline, z->opt.compute, zu->onebit.exchanged, zu->onebit.exchange);
         zu->update.momentum = zu->onebit.codes;
-        optimizer_launch(z->opt.compute, &z->opt.optimizer, &zu->update, &step);
+        optimizer_launch(z->opt.compute, &z->c->optimizer, &zu->update, &step);
         event_record(zu->updated, z->opt.compute);
         zu->updated_at = 0;
     }

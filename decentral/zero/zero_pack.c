@@ -14,7 +14,7 @@ int64_t zero_pack_largest(const struct zero *z) {
 
 static void carve(struct zero *z, struct zero_pack *p) {
     int64_t elements = z->source.size * zero_bundles_packed(&p->table);
-    p->buf = arena_take(&z->arena, MEM_COMM, (size_t)elements * dtype_size(z->opt.dtype));
+    p->buf = arena_take(&z->arena, MEM_COMM, (size_t)elements * dtype_size(z->c->dtype));
 }
 
 void zero_pack_carve(struct zero *z) {
@@ -29,7 +29,7 @@ static void *packed(const struct zero *z, const struct zero_pack *p, int u, int 
 }
 
 static size_t shard_bytes(const struct zero *z, int u) {
-    return (size_t)unit_shard(z->opt.layout, u) * dtype_size(z->opt.dtype);
+    return (size_t)unit_shard(z->opt.layout, u) * dtype_size(z->c->dtype);
 }
 
 // Copies all shards except this rank's own.
@@ -61,7 +61,7 @@ static void keep_shard(struct zero *z, int u, void *sum) {
                                      .a = zu->grad_shard,
                                      .b = sum,
                                      .n = unit_shard(z->opt.layout, u),
-                                     .dt = z->opt.dtype});
+                                     .dt = z->c->dtype});
     if (!whole) zero_sum_micro(z, s, u, zu->grad_shard);
 }
 
@@ -99,7 +99,7 @@ void zero_pack_reduce(struct zero *z, int u, uint64_t done_at) {
     void *to = several || whole || !first ? own : z->units[u].grad_shard;
     struct zero_move m = move_of(z, TRANSFER_GRADIENTS, b, u, done_at);
     uint64_t id = zero_move_begin(z, s, &m);
-    collective_reduce_scatter(z->reduce, s, buf, to, (size_t)b->shard, z->opt.dtype);
+    collective_reduce_scatter(z->reduce, s, buf, to, (size_t)b->shard, z->c->dtype);
     for (int v = b->first; v < b->first + b->count; v++)
         keep_shard(z, v, several ? packed(z, p, v, z->base.rank) : to);
     zero_move_end(z, s, id);
@@ -107,7 +107,7 @@ void zero_pack_reduce(struct zero *z, int u, uint64_t done_at) {
     // 3. Where the reduced gradient is whole on every rank, gather it.
     if (!z->policy->gather_grads) return;
     id = zero_move_begin(z, s, &m);
-    collective_all_gather(z->reduce, s, own, buf, (size_t)b->shard, z->opt.dtype);
+    collective_all_gather(z->reduce, s, own, buf, (size_t)b->shard, z->c->dtype);
     for (int v = b->first; v < b->first + b->count && several; v++) unpack(z, s, p, v, z->units[v].grad);
     zero_move_end(z, s, id);
 }
@@ -131,7 +131,7 @@ void zero_pack_gather(struct zero *z, int u) {
     struct zero_move m = move_of(z, TRANSFER_WEIGHTS, b, u, zu->updated_at);
     uint64_t id = zero_move_begin(z, s, &m);
     void *own = several ? zero_at(z, p->buf, b->shard * z->base.rank) : zu->weight_shard;
-    collective_all_gather(z->gather, s, own, several ? p->buf : zu->weights, (size_t)b->shard, z->opt.dtype);
+    collective_all_gather(z->gather, s, own, several ? p->buf : zu->weights, (size_t)b->shard, z->c->dtype);
     for (int v = b->first; v < b->first + b->count && several; v++) unpack(z, s, p, v, z->units[v].weights);
     zero_move_end(z, s, id);
     for (int v = b->first; v < b->first + b->count; v++) {

@@ -36,9 +36,9 @@ static const struct zero_policy unsynchronised[ZERO_STAGES] = {
 };
 
 const struct zero_policy *zero_policy_for(const struct zero_options *o) {
-    bool whole = o->no_sync || o->source->size == 1;
-    return whole && o->stage >= 2 && o->stage < ZERO_STAGES ? &unsynchronised[o->stage]
-                                                            : zero_policy_of(o->stage);
+    int stage = o->config->variant;
+    bool whole = o->config->no_sync || o->source->size == 1;
+    return whole && stage >= 2 && stage < ZERO_STAGES ? &unsynchronised[stage] : zero_policy_of(stage);
 }
 
 const struct zero_policy *zero_policy_of(int stage) {
@@ -46,23 +46,27 @@ const struct zero_policy *zero_policy_of(int stage) {
 }
 
 int zero_hpz(const struct zero_options *o) {
-    bool sharded = zero_policy_of(o->stage)->weights == RESIDENT_SHARD;
-    return sharded && o->source && collective_is_grouped(o->hpz, o->source->size) ? o->hpz : 0;
+    bool sharded = zero_policy_of(o->config->variant)->weights == RESIDENT_SHARD;
+    int hpz = (int)o->config->hpz;
+    return sharded && o->source && collective_is_grouped(hpz, o->source->size) ? hpz : 0;
 }
 
-int zero_counted_group(const struct zero_options *o) { return zero_hpz(o) ? zero_hpz(o) : o->group; }
+int zero_counted_group(const struct zero_options *o) {
+    return zero_hpz(o) ? zero_hpz(o) : (int)o->config->reduce_group;
+}
 
 struct textbook zero_textbook(const struct zero_policy *p, const struct zero_options *o) {
-    enum dtype dtype = o->dtype;
+    const struct config *c = o->config;
+    enum dtype dtype = c->dtype;
     struct textbook t = {0};
     int hpz = zero_hpz(o);
     if (hpz) t.shared += dtype_size(dtype) * (size_t)(o->source->size / hpz);
-    if (!o->offload.params) *(p->weights == RESIDENT_FULL ? &t.whole : &t.shared) += dtype_size(dtype);
+    if (!c->offload_param.device) *(p->weights == RESIDENT_FULL ? &t.whole : &t.shared) += dtype_size(dtype);
     *(p->grads == RESIDENT_FULL ? &t.whole : &t.shared) += dtype_size(dtype);
-    if (!o->offload.optimizer || (o->offload.ratio > 0 && o->offload.ratio < 1))
+    if (!c->offload_optimizer.device || (c->offload_optimizer.ratio > 0 && c->offload_optimizer.ratio < 1))
         *(p->optimizer == RESIDENT_FULL ? &t.whole : &t.shared) +=
-            optimizer_bytes(o->optimizer.row, dtype != DT_F32);
-    if (o->optimizer.row->onebit && p->gather_grads) {  // the two errors
+            optimizer_bytes(c->optimizer.row, dtype != DT_F32);
+    if (c->optimizer.row->onebit && p->gather_grads) {  // the two errors
         t.whole += sizeof(float);
         t.shared += sizeof(float);
     }
@@ -111,7 +115,7 @@ int64_t zero_bundles_largest(const struct zero_bundles *b) { return largest_shar
 int64_t zero_bundles_packed(const struct zero_bundles *b) { return largest_shard(b, 2); }
 
 void zero_bundles_reduced(struct zero_bundles *b, const struct zero_options *o) {
-    zero_bundles_open(b, o->layout, o->buckets.reduce, ZERO_DESCENDING);
+    zero_bundles_open(b, o->layout, o->config->reduce_elements, ZERO_DESCENDING);
 }
 
 void zero_bundles_gathered(struct zero_bundles *b, const struct zero_policy *p,
@@ -119,7 +123,7 @@ void zero_bundles_gathered(struct zero_bundles *b, const struct zero_policy *p,
     if (p->gather_grads)
         zero_bundles_reduced(b, o);
     else
-        zero_bundles_open(b, o->layout, p->gather_weights ? o->buckets.gather : 0, ZERO_ASCENDING);
+        zero_bundles_open(b, o->layout, p->gather_weights ? o->config->gather_elements : 0, ZERO_ASCENDING);
 }
 
 // ---------------------------------------------------------------- the textbook's bytes

@@ -17,6 +17,7 @@
 #define STARRING_DECENTRAL_ZERO_ZERO_POLICY_H
 
 #include "decentral/collective/collective.h"
+#include "shared/config/config.h"
 #include "shared/core/topology.h"
 #include "shared/model/optimizer.h"
 #include "shared/model/unit_schedule.h"
@@ -29,14 +30,8 @@
 //                  | u1's | u2's | u3's   | u1's | u2's | u3's   | ..      adjacent shards
 //
 // A unit joins the previous bundle as long as the bundle's elements fit in the bucket. A unit larger than the bucket
-// has a bundle of its own, as in DeepSpeed's reduce_ipg_grads (runtime/zero/stage_1_and_2.py). Bundles change no
+// has a bundle of its own (0: every unit), as in DeepSpeed's reduce_ipg_grads (runtime/zero/stage_1_and_2.py). Bundles change no
 // element's sum, and so no bit.
-// The most elements of one collective; 0: a collective per unit.
-struct zero_buckets {
-    int64_t reduce;  // of gradients; in stage 0 also of the gather that follows
-    int64_t gather;  // of weights after the update
-};
-
 enum zero_order { ZERO_ASCENDING, ZERO_DESCENDING };
 
 // Units first .. first + count - 1.
@@ -70,43 +65,15 @@ struct zero_clock {
     int64_t ahead_ns;
 };
 
-// The state that a rank keeps outside its device's memory (ZeRO-Offload, Ren et al. 2021), in the stages that shard it.
-struct zero_offload_options {
-    bool optimizer;    // masters and the optimizer's states; the host runs the update
-    bool page_locked;  // pinned host memory, if the device has memory of its own
-    // Sharded weights too (ZeRO-Infinity, Rajbhandari et al. 2021); requires that the whole optimizer is offloaded.
-    bool params;
-    bool params_page_locked;
-    double ratio;      // of the optimizer's elements, in whole units from the first on; 0: all
-    int threads;       // of the host's update; 0: one
-    const char *disk;  // directory of a file for masters and states; NULL: in memory
-    // Directory of a file for 16-bit weights, with params; NULL: in memory. In fp32 the weights are the masters.
-    const char *params_disk;
-    size_t block_bytes;  // aio.block_size and aio.queue_depth (shared/offload/disk_store.h); 0: its default
-    int depth;
-};
-
 struct zero_options {
-    int stage;  // 0..3
+    const struct config *config;  // of the ring: without local steps' outer run (shared/launch/local_steps.h)
     const struct layout *layout;
-    enum dtype dtype;
     struct device *dev;
     bool device_memory;  // dev's memory is not the host's; set for zero_predict, zero_create asks dev
     struct stream *compute;
-    struct optimizer_config optimizer;
-    enum reduce_mode reduce;
-    int group;  // reduce_group: divides the ranks; 0: none
-    int hpz;    // ranks that share a secondary shard of the weights, stage 3; divides the ranks; 0: none
-    bool no_overlap;  // communication and compute never overlap (zero_optimization.overlap_comm: false)
-    struct unit_prefetch prefetch;  // stage 3
-    struct zero_buckets buckets;
-    double deadline_s;
     const struct collective_source *source;  // rank, size
-    bool sums_in_fp32;                       // of micro-batches
-    int64_t accumulation;                    // micro-batches per step, for the prediction; 0: one
-    bool no_sync;  // stages 2 and 3: gradients stay whole over a step's micro-batches, and are reduced once
-    const struct zero_clock *clock;  // NULL: this machine's; tests set others
-    struct zero_offload_options offload;
+    const struct zero_clock *clock;          // NULL: this machine's; tests set others
+    int threads;                             // of the host's update of offloaded state; 0: one
 };
 
 // ---------------------------------------------------------------- stages

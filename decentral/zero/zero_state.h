@@ -10,7 +10,7 @@
 //     gradient      unit.grad_done (compute -> reduce)
 //     grad slot     slot.idle (reduce -> compute): free to be written again
 //     step          norm_done (compute -> reduce), decided (reduce -> compute), stats (compute -> host)
-//             Without overlap (opt.no_overlap) each collective has two more events: serialized.begun (compute -> its stream)
+//             Without overlap (overlap_comm: false) each collective has two more events: serialized.begun (compute -> its stream)
 //             and serialized.over (its stream -> compute). Then nothing is prefetched.
 #ifndef STARRING_DECENTRAL_ZERO_ZERO_STATE_H
 #define STARRING_DECENTRAL_ZERO_ZERO_STATE_H
@@ -128,6 +128,8 @@ struct zero_disk {
 
 struct zero {
     struct topology base;
+    struct config config;  // its own copy; c: this one, or that of a prediction
+    const struct config *c;
     struct zero_options opt;
     struct collective_source source;
     const struct zero_policy *policy;
@@ -167,14 +169,28 @@ struct zero {
     struct zero_disk disk;
 };
 
+// Returns the directory of a file for offloaded state; NULL: it is in memory.
+static inline const char *zero_folder(const struct offload_config *o) {
+    return o->device == OFFLOAD_NVME ? o->nvme_path : NULL;
+}
+// How far ahead weights are gathered in stage 3.
+static inline struct unit_prefetch zero_ahead(const struct config *c) {
+    return (struct unit_prefetch){.bounded = c->prefetch_elements != PREFETCH_AUTO,
+                                  .elements = c->prefetch_elements,
+                                  .live = c->live_elements};
+}
+static inline enum reduce_mode zero_reduce_mode(const struct config *c) {
+    return c->reduce_native ? REDUCE_NATIVE : REDUCE_ORDERED;
+}
+
 // Returns the address of element i of a buffer of the run's type.
 static inline void *zero_at(const struct zero *z, void *base, int64_t i) {
-    return base ? (char *)base + (size_t)i * dtype_size(z->opt.dtype) : NULL;
+    return base ? (char *)base + (size_t)i * dtype_size(z->c->dtype) : NULL;
 }
 
 // Returns the bytes that a rank sends of a unit in a collective.
 static inline uint64_t zero_moved(const struct zero *z, int u) {
-    return (uint64_t)(z->base.size - 1) * (uint64_t)unit_shard(z->opt.layout, u) * dtype_size(z->opt.dtype);
+    return (uint64_t)(z->base.size - 1) * (uint64_t)unit_shard(z->opt.layout, u) * dtype_size(z->c->dtype);
 }
 
 int zero_time_capacity(const struct zero *z);  // zero_time.c; may be called before zero_time_open
@@ -204,6 +220,8 @@ void zero_abort(struct topology *t, const char *why);
 const char *zero_why(struct topology *t);
 // Logs what failed and where, and aborts the other ranks. Returns -1.
 int zero_fail_all(struct zero *z, const char *doing);
+// Gathers `count` words per rank in z->host_shares, where the caller has written its own. The host waits. Returns 0 or -1.
+int zero_exchange(struct zero *z, int count);
 // Whether this rank holds shards of what LoRA freezes.
 static inline bool zero_shards_frozen(const struct zero *z) {
     return z->policy->weights == RESIDENT_SHARD && z->opt.layout->rest;
@@ -226,7 +244,7 @@ static inline void zero_sum_micro(struct zero *z, struct stream *s, int u, void 
                                        .count = z->micro_count,
                                        .grad = grad,
                                        .n = whole ? l->units[u].n_pad : unit_shard(l, u),
-                                       .dt = z->opt.dtype});
+                                       .dt = z->c->dtype});
 }
 
 // ---- zero_tasks.c. z is measured or carved; t: micro-batches, and steps of a round, are set.

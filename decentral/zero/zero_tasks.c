@@ -34,7 +34,7 @@ static struct collective_volume volume_of(struct zero_tasks *x, const struct col
 }
 
 static enum task_pattern pattern_of(const struct zero *z, const struct collective_call *c) {
-    bool sums = collective_by_library(c, z->opt.reduce);
+    bool sums = collective_by_library(c, zero_reduce_mode(z->c));
     bool moves = !collective_reduces(c->primitive) && !c->team.count && z->source.kind->moves_by_library;
     return sums || moves ? PATTERN_RING : PATTERN_ALL_TO_ALL;
 }
@@ -49,7 +49,7 @@ static void add_legs(struct zero_tasks *x, const struct collective_call *c, int 
                      enum task_stream stream, struct zero_range units) {
     const struct zero *z = x->z;
     const int world = z->source.size, counted = zero_counted_group(&z->opt);
-    const bool serial = z->opt.no_overlap;
+    const bool serial = z->c->no_overlap;
     const struct collective_call one = collective_leg(c, z->source.rank, world, group, leg);
     const struct collective_volume volume = volume_of(x, &one);
     const int compute = x->t->last[ON_COMPUTE], members = one.team.count ? one.team.count : world;
@@ -80,7 +80,7 @@ static void add_legs(struct zero_tasks *x, const struct collective_call *c, int 
 static void add_call(struct zero_tasks *x, enum collective_primitive what, int64_t shard, int group,
                      enum task_stream stream, int after, struct zero_range units) {
     const struct zero *z = x->z;
-    const struct collective_call c = {.primitive = what, .count = (size_t)shard, .dt = z->opt.dtype};
+    const struct collective_call c = {.primitive = what, .count = (size_t)shard, .dt = z->c->dtype};
     const int legs = collective_legs(&c, z->source.size, group), first = x->t->count;
     if (legs == 1) {
         add_legs(x, &c, group, 0, 1, stream, units);
@@ -105,14 +105,14 @@ static void gather_within(struct zero_tasks *x, int u) {
     int hpz = zero_hpz(&z->opt);
     const struct collective_call c = {.primitive = COLLECTIVE_ALL_GATHER,
                                       .count = (size_t)(z->opt.layout->units[u].n_pad / hpz),
-                                      .dt = z->opt.dtype,
+                                      .dt = z->c->dtype,
                                       .team = collective_within(z->source.rank, hpz)};
     add_legs(x, &c, 0, 0, 1, ON_GATHER, (struct zero_range){u, 1});
 }
 
 // The last task of an offloaded unit's update; or that after which its new weights may be gathered.
 static enum task_kind over_by(const struct zero *z, bool disk) {
-    return disk ? TASK_WRITE : z->opt.offload.params ? TASK_UPDATE : TASK_UP;
+    return disk ? TASK_WRITE : z->c->offload_param.device ? TASK_UPDATE : TASK_UP;
 }
 static enum task_kind updated_by(const struct zero *z, int u) {
     return z->units[u].offloaded ? over_by(z, zero_disk_on(z)) : TASK_UPDATE;
@@ -125,8 +125,8 @@ static void start_gather(void *ctx, struct step_tasks *t, int u, int idle, bool 
     if (zero_hpz(&z->opt) && again) {
         gather_within(x, u);
     } else {
-        if (z->opt.offload.params) zero_offload_tasks_fetch(z, t, u);
-        int group = zero_hpz(&z->opt) ? zero_hpz(&z->opt) : z->opt.group;
+        if (z->c->offload_param.device) zero_offload_tasks_fetch(z, t, u);
+        int group = zero_hpz(&z->opt) ? zero_hpz(&z->opt) : (int)z->c->reduce_group;
         add_call(x, COLLECTIVE_ALL_GATHER, unit_shard(z->opt.layout, u), group, ON_GATHER, -1,
                  (struct zero_range){u, 1});
     }
@@ -142,7 +142,7 @@ static void start_frozen(void *ctx, struct step_tasks *t, int u, int idle, bool 
     const struct layout *l = x->z->opt.layout;
     int first = t->count, trained = layout_trained(l, u);
     (void)again;
-    add_call(x, COLLECTIVE_ALL_GATHER, unit_shard(l->rest, u), x->z->opt.group, ON_GATHER, -1,
+    add_call(x, COLLECTIVE_ALL_GATHER, unit_shard(l->rest, u), (int)x->z->c->reduce_group, ON_GATHER, -1,
              (struct zero_range){trained < 0 ? step_tasks_frozen(l, u) : trained, 1});
     step_tasks_need(t, &t->list[first], idle);
 }
@@ -156,10 +156,10 @@ static int grad_ready(void *ctx, struct step_tasks *t, int u, bool last) {
     if (z->policy->grads == RESIDENT_FULL && !last) return -1;
     if (u > b->first) return before;  // a copy, which runs after it
     struct zero_range units = {b->first, b->count};
-    add_call(x, COLLECTIVE_REDUCE_SCATTER, b->shard, z->opt.group, ON_REDUCE, backward, units);
+    add_call(x, COLLECTIVE_REDUCE_SCATTER, b->shard, (int)z->c->reduce_group, ON_REDUCE, backward, units);
     int reduced = t->last[ON_REDUCE];
     if (z->policy->gather_grads)
-        add_call(x, COLLECTIVE_ALL_GATHER, b->shard, z->opt.group, ON_REDUCE, -1, units);
+        add_call(x, COLLECTIVE_ALL_GATHER, b->shard, (int)z->c->reduce_group, ON_REDUCE, -1, units);
     return b->count > 1 ? before : reduced;
 }
 
@@ -172,7 +172,7 @@ static int add_control(struct zero_tasks *x, enum task_kind kind, uint64_t bytes
     s->team = TEAM_ALL;
     s->team_size = x->z->source.size;
     step_tasks_need(x->t, s, after);
-    if (x->z->opt.no_overlap) step_tasks_wait(x->t, x->t->count - 1);
+    if (x->z->c->no_overlap) step_tasks_wait(x->t, x->t->count - 1);
     return x->t->count - 1;
 }
 
@@ -182,7 +182,8 @@ static void launch_decision(struct zero_tasks *x) {
     struct step_task *norm = step_tasks_add(x->t, TASK_NORM, ON_COMPUTE);
     norm->elements = z->opt.layout->padded / z->source.size;
     if (z->offload.elements)
-        step_task_after_previous(norm, over_by(z, z->opt.offload.disk || zero_disk_writes_weights(z)), -1);
+        step_task_after_previous(
+            norm, over_by(z, zero_folder(&z->c->offload_optimizer) || zero_disk_writes_weights(z)), -1);
     int at = x->t->count - 1;
     add_control(x, TASK_ALL_REDUCE, EXACT_SUM_WORDS * sizeof(int64_t), at);
     step_tasks_wait(x->t, add_control(x, TASK_ALL_GATHER, words * sizeof(double), at));
@@ -203,7 +204,7 @@ static void launch_update(struct zero_tasks *x, int u) {
     const struct zero_bundle *b = zero_bundle_of(&z->gathered_bundles.table, u);
     int updated = x->t->last[z->units[u].offloaded ? ON_UP : ON_COMPUTE];
     if (u == b->first + b->count - 1)
-        add_call(x, COLLECTIVE_ALL_GATHER, b->shard, z->opt.group, ON_GATHER, updated,
+        add_call(x, COLLECTIVE_ALL_GATHER, b->shard, (int)z->c->reduce_group, ON_GATHER, updated,
                  (struct zero_range){b->first, b->count});
 }
 
@@ -216,9 +217,10 @@ static void end_step(void *ctx, struct step_tasks *t) {
 }
 
 void zero_tasks(const struct zero *z, struct step_tasks *t) {
+    const struct unit_prefetch ahead = zero_ahead(z->c);
     struct zero_tasks x = {.z = z, .t = t};
-    const struct step_hooks hooks = {.slots = z->policy->weights == RESIDENT_SHARD ? &z->opt.prefetch : NULL,
-                                     .ahead = !z->opt.no_overlap,
+    const struct step_hooks hooks = {.slots = z->policy->weights == RESIDENT_SHARD ? &ahead : NULL,
+                                     .ahead = !z->c->no_overlap,
                                      .fetch = start_gather,
                                      .fetch_frozen = zero_shards_frozen(z) ? start_frozen : NULL,
                                      .acquire = acquire_weights,
@@ -229,7 +231,7 @@ void zero_tasks(const struct zero *z, struct step_tasks *t) {
 }
 
 struct wire_prediction zero_wire(const struct zero *z) {
-    struct step_tasks t = {.micro_batches = z->opt.accumulation};
+    struct step_tasks t = {.micro_batches = z->c->accumulation};
     zero_tasks(z, &t);
     struct wire_prediction w = step_tasks_wire(&t);
     const uint64_t world = (uint64_t)z->source.size, group = (uint64_t)zero_counted_group(&z->opt);

@@ -37,15 +37,6 @@ static int64_t from_word(double word) {
     return ns;
 }
 
-// Gathers `count` words per rank in z->host_shares. The caller has written its own. Returns 0 or -1.
-static int exchange(struct zero *z, int count) {
-    int mine = count * z->base.rank;
-    dev_copy(z->reduce_stream, z->shares + mine, z->host_shares + mine, (size_t)count * sizeof(double));
-    collective_all_gather(z->control, z->reduce_stream, z->shares + mine, z->shares, (size_t)count, DT_F64);
-    dev_copy(z->reduce_stream, z->host_shares, z->shares, (size_t)(count * z->base.size) * sizeof(double));
-    return stream_sync(z->reduce_stream);
-}
-
 static int64_t own_clock(const struct zero *z) { return now_ns() + z->time.ahead_ns; }
 
 // Learns the offset to rank 0's clock. Each exchange sends the times from before and after the previous exchange.
@@ -58,7 +49,7 @@ static int measure_offset(struct zero *z, struct clock_offset *o) {
         mine[1] = to_word(own.after);
         last = own;
         own.before = own_clock(z);
-        if (exchange(z, 2)) return -1;
+        if (zero_exchange(z, 2)) return -1;
         own.after = own_clock(z);
         struct clock_barrier first = {from_word(z->host_shares[0]), from_word(z->host_shares[1])};
         if (i > 0) clock_offset_learn(o, last, first);
@@ -75,7 +66,7 @@ static int align(struct zero *z) {
     t->aligned = true;
     t->ahead_ns = clock ? clock->ahead_ns : 0;
     z->host_shares[z->base.rank] = to_word((int64_t)(clock ? clock->host : clock_host()));
-    if (exchange(z, 1)) return -1;
+    if (zero_exchange(z, 1)) return -1;
     for (int r = 1; r < z->base.size; r++)
         one = one && from_word(z->host_shares[r]) == from_word(z->host_shares[0]);
     if (one) return 0;
@@ -90,7 +81,7 @@ static int align(struct zero *z) {
 // ---------------------------------------------------------------- open, close, watch
 int zero_time_capacity(const struct zero *z) {
     const struct zero_policy *p = z->policy;
-    int64_t units = z->opt.layout->count, micro = z->opt.accumulation > 0 ? z->opt.accumulation : 1;
+    int64_t units = z->opt.layout->count, micro = z->c->accumulation > 0 ? z->c->accumulation : 1;
     int64_t capacity = 2;  // control
     if (p->weights == RESIDENT_SHARD) capacity += (2 * units + 1) * micro;
     if (zero_shards_frozen(z)) capacity += (2 * z->opt.layout->rest->count + 1) * micro;
@@ -129,7 +120,7 @@ int zero_time_watch(struct zero *z) {
 
 // ---------------------------------------------------------------- transfers
 void zero_serialize_begin(struct zero *z, struct stream *s, uint64_t id) {
-    if (!z->opt.no_overlap) return;
+    if (!z->c->no_overlap) return;
     event_record(z->serialized.begun, z->opt.compute);
     if (id) timeline_ready_at_mark(z->base.timeline, id, timeline_mark(z->base.timeline));
     stream_wait_event(s, z->serialized.begun);
@@ -151,7 +142,7 @@ uint64_t zero_move_begin(struct zero *z, struct stream *s, const struct zero_mov
 
 void zero_move_end(struct zero *z, struct stream *s, uint64_t id) {
     timeline_stamp(z->base.timeline, s, id, TIMELINE_DONE);
-    if (!z->opt.no_overlap) return;
+    if (!z->c->no_overlap) return;
     event_record(z->serialized.over, s);
     timeline_wait(z->base.timeline, z->opt.compute, z->serialized.over, id);
 }
@@ -201,7 +192,7 @@ int zero_time_finish(struct zero *z) {
     if (!z->base.timeline) return 0;
     for (int i = 0; i < 2; i++) {
         zero_time_send(z, z->host_shares + z->time.capacity * z->base.rank);
-        if (exchange(z, z->time.capacity)) return -1;
+        if (zero_exchange(z, z->time.capacity)) return -1;
         zero_time_receive(z, z->host_shares, z->time.capacity);
     }
     return z->time.watching ? align(z) : 0;

@@ -158,17 +158,9 @@ static int check_counts(struct topology *t) {
 static struct topology *create(const struct config *c, const struct layout *l,
                                const struct collective_source *s, struct device *dev,
                                struct stream *compute) {
-    const struct config in = local_steps_inner(c);
-    struct zero_options z = {.stage = c->variant,
-                             .layout = l,
-                             .dtype = c->dtype,
-                             .optimizer = in.optimizer,
-                             .accumulation = in.accumulation,
-                             .hpz = 1,
-                             .deadline_s = 20,
-                             .dev = dev,
-                             .compute = compute,
-                             .source = s};
+    struct config in = local_steps_inner(c);
+    in.deadline_ms = 20000;
+    struct zero_options z = {.config = &in, .layout = l, .dev = dev, .compute = compute, .source = s};
     return local_steps_around(c, zero_create(&z));
 }
 

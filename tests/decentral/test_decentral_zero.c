@@ -118,15 +118,10 @@ static struct topology *open_ring(struct ring_thread *t, struct device **dev, st
                                   double deadline_s) {
     dev_open(backend_find("cpu", &(const char *){NULL}), &(struct device_options){.threads = 1}, dev);
     *compute = stream_create(*dev, "compute");
-    struct zero_options o = {.stage = t->c->stage,
-                             .optimizer = zero_case_optimizer(),
-                             .layout = t->ref->layout,
-                             .dtype = t->c->dtype,
-                             .dev = *dev,
-                             .compute = *compute,
-                             .deadline_s = deadline_s,
-                             .prefetch = t->c->prefetch,
-                             .source = &t->source};
+    struct config config = zero_case_config(t->c);
+    config.deadline_ms = (int64_t)(deadline_s * 1e3);
+    struct zero_options o = {
+        .config = &config, .layout = t->ref->layout, .dev = *dev, .compute = *compute, .source = &t->source};
     return zero_create(&o);
 }
 
@@ -187,12 +182,8 @@ static void test_a_deeper_prefetch_gathers_earlier_and_needs_more(void **state) 
             if (t[r].rc) fail_msg("depth %zu, rank %d: %s", i, r, t[r].error);
         struct layout *l = zero_case_layout(2, false);
         struct collective_source src = {&collective_threads_kind, NULL, 0, 2, false};
-        struct zero_options o = {.stage = 3,
-                                 .layout = l,
-                                 .dtype = DT_BF16,
-                                 .source = &src,
-                                 .optimizer = zero_case_optimizer(),
-                                 .prefetch = c.prefetch};
+        const struct config config = zero_case_config(&c);
+        struct zero_options o = {.config = &config, .layout = l, .source = &src};
         struct topology_memory mem;
         struct wire_prediction wire;
         assert_int_equal(zero_case_slots(&c, l), depths[i].slots);
@@ -257,11 +248,9 @@ static void test_textbook_memory(void **state) {
     for (int stage = 0; stage < 4; stage++) {
         struct topology_memory mem;
         struct wire_prediction wire;
-        struct zero_options o = {.stage = stage,
-                                 .layout = &l,
-                                 .dtype = DT_BF16,
-                                 .source = &src,
-                                 .optimizer = zero_case_optimizer()};
+        const struct config config =
+            zero_case_config(&(struct zero_case){.world = 64, .stage = stage, .dtype = DT_BF16});
+        struct zero_options o = {.config = &config, .layout = &l, .source = &src};
         assert_int_equal(zero_predict(&o, &mem, &wire), 0);
         double gb = (double)mem.formula_bytes / 1e9;
         assert_true(fabs(gb - fp16_gb[stage]) < 0.05);
@@ -286,8 +275,9 @@ static void test_fp32_formula_counts_no_master(void **state) {
     for (int stage = 0; stage < 4; stage++) {
         struct topology_memory mem;
         struct wire_prediction wire;
-        struct zero_options o = {
-            .stage = stage, .layout = l, .dtype = DT_F32, .source = &src, .optimizer = zero_case_optimizer()};
+        const struct config config =
+            zero_case_config(&(struct zero_case){.world = 4, .stage = stage, .dtype = DT_F32});
+        struct zero_options o = {.config = &config, .layout = l, .source = &src};
         assert_int_equal(zero_predict(&o, &mem, &wire), 0);
         assert_true(fabs((double)mem.formula_bytes - per_parameter[stage] * (double)l->params) < 1);
         assert_int_equal(mem.predicted_bytes[MEM_MASTER], 0);
@@ -303,33 +293,21 @@ static void test_impossible_options_are_refused(void **state) {
     struct hub *hub = hub_create(2), *three = hub_create(3);
     struct collective_source src = {&collective_threads_kind, hub, 0, 2, false},
                              other = {&collective_threads_kind, three, 0, 3, false};
-    struct zero_options good = {.stage = 1,
-                                .layout = l,
-                                .dtype = DT_BF16,
-                                .source = &src,
-                                .optimizer = zero_case_optimizer()},
-                        o = good;
+    struct config config = zero_case_config(&(struct zero_case){.world = 2, .stage = 1, .dtype = DT_BF16});
+    struct zero_options o = {.config = &config, .layout = l, .source = &src};
     struct topology_memory mem;
     struct wire_prediction wire;
-    assert_int_equal(zero_predict(&good, &mem, &wire), 0);
-    o.stage = 4;
-    assert_int_equal(zero_predict(&o, &mem, &wire), -1);
-    assert_non_null(strstr(error_last(), "stage is 4"));
-    o = good;
+    assert_int_equal(zero_predict(&o, &mem, &wire), 0);
     o.source = &other;
     assert_int_equal(zero_predict(&o, &mem, &wire), -1);
     assert_non_null(strstr(error_last(), "2 ranks"));
-    o = good;
-    o.dtype = DT_I64;
-    assert_int_equal(zero_predict(&o, &mem, &wire), -1);
-    o = good;
     struct collective_source mpi = {&collective_mpi_kind, NULL, 0, 2, false};
     o.source = &mpi;
     assert_int_equal(zero_predict(&o, &mem, &wire), 0);
-    o.reduce = REDUCE_NATIVE;
+    config.reduce_native = true;
     assert_int_equal(zero_predict(&o, &mem, &wire), -1);
     assert_non_null(strstr(error_last(), "natively"));
-    o.dtype = DT_F32;
+    config.dtype = DT_F32;
     assert_int_equal(zero_predict(&o, &mem, &wire), 0);
     hub_destroy(&hub);
     hub_destroy(&three);

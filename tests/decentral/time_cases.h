@@ -239,15 +239,10 @@ static inline int time_case_rank(const struct time_case *c, const struct collect
     if (dev_open(backend_find("cpu", &(const char *){NULL}), &(struct device_options){.threads = 1}, &dev))
         return -1;
     struct stream *compute = stream_create(dev, "compute");
-    struct zero_options o = {.stage = c->stage,
-                             .layout = layout,
-                             .dtype = DT_F32,
-                             .dev = dev,
-                             .compute = compute,
-                             .optimizer = zero_case_optimizer(),
-                             .deadline_s = 60,
-                             .source = source,
-                             .accumulation = 1};
+    const struct config config =
+        zero_case_config(&(struct zero_case){.world = source->size, .stage = c->stage, .micro = 1});
+    struct zero_options o = {
+        .config = &config, .layout = layout, .dev = dev, .compute = compute, .source = source};
     struct zero_clock far = {.host = 1, .ahead_ns = TIME_AHEAD_NS};
     struct collective_source slowed = {&slow, &link, source->rank, source->size, false};
     struct time_rank r = {.c = c, .layout = layout};

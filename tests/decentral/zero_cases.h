@@ -258,20 +258,9 @@ static inline int zero_case_rank(const struct zero_case *c, const struct zero_re
     z.compute = stream_create(z.dev, "compute");
     z.jobs = calloc((size_t)(c->steps * (c->micro + 1) + 1) * ZERO_CASE_UNITS * 8 + (size_t)c->steps,
                     sizeof *z.jobs);
+    const struct config config = zero_case_config(c);
     struct zero_options o = {
-        .stage = c->stage,
-        .layout = ref->layout,
-        .dtype = c->dtype,
-        .dev = z.dev,
-        .compute = z.compute,
-        .optimizer = zero_case_optimizer_of(c),
-        .deadline_s = 60,
-        .source = src,
-        .accumulation = c->micro,
-        .no_overlap = c->no_overlap,
-        .group = c->group,
-        .prefetch = c->prefetch,
-    };
+        .config = &config, .layout = ref->layout, .dev = z.dev, .compute = z.compute, .source = src};
     int rc = -1;
     z.t = zero_create(&o);
     if (z.t) {

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/config/config.h"
 #include "shared/core/numbers.h"
 #include "shared/core/topology.h"
 #include "shared/model/optimizer.h"
@@ -419,6 +420,20 @@ static inline void zero_reference_destroy(struct zero_reference **r) {
     layout_destroy(&(*r)->layout);
     free(*r);
     *r = NULL;
+}
+
+static inline struct config zero_case_config(const struct zero_case *c) {
+    return (struct config){.variant = c->stage,
+                           .workers = c->world,
+                           .dtype = c->dtype,
+                           .optimizer = zero_case_optimizer_of(c),
+                           .accumulation = c->micro,
+                           .grad_accum = 1 + (int)c->dtype,
+                           .no_overlap = c->no_overlap,
+                           .reduce_group = c->group,
+                           .prefetch_elements = c->prefetch.bounded ? c->prefetch.elements : PREFETCH_AUTO,
+                           .live_elements = c->prefetch.live,
+                           .deadline_ms = 60000};
 }
 
 #endif

@@ -395,13 +395,11 @@ static void **carve_units(struct arena *a, enum mem_class class, const struct la
 static void carve(struct gossip *g, const struct config *c, const struct layout *l,
                   const struct collective_source *source) {
     struct arena *a = &g->arena;
-    size_t units = (size_t)l->count, e = dtype_size(c->dtype), most = 0;
+    size_t units = (size_t)l->count, e = dtype_size(c->dtype), most = (size_t)layout_largest(l);
     int neighbours = neighbours_of(c);
     bool fp32 = c->dtype == DT_F32;
     g->inputs = xcalloc(units, sizeof *g->inputs);
     g->tasks = xcalloc(units * MEANS, sizeof *g->tasks);
-    for (int u = 0; u < l->count; u++)
-        if ((size_t)l->units[u].n_pad > most) most = (size_t)l->units[u].n_pad;
     for (int k = 0; k < neighbours; k++) g->received[k] = arena_take(a, MEM_COMM, most * sizeof(float));
     if (neighbours) g->delta = (float **)carve_units(a, MEM_COMM, l, 1, sizeof(float));
     g->stop_sent = arena_take(a, MEM_COMM, (1 + NEIGHBOURS_MAX) * sizeof(double));

@@ -287,14 +287,8 @@ static int read_plain(const struct checkpoint_bench *b, const char *path, int64_
     return rc;
 }
 
-static int64_t largest_unit(const struct layout *l) {
-    int64_t most = 0;
-    for (int u = 0; u < l->count; u++) most = l->units[u].n_pad > most ? l->units[u].n_pad : most;
-    return most;
-}
-
 int checkpoint_bench_read_plain(struct checkpoint_bench *b) {
-    int64_t room = largest_unit(b->layout) * (int64_t)sizeof *b->back;
+    int64_t room = layout_largest(b->layout) * (int64_t)sizeof *b->back;
     if (drop_from_cache(b)) return -1;
     double start = now_seconds();
     for (int i = 0; i < b->files; i++) {
@@ -336,7 +330,7 @@ int checkpoint_bench_open(struct checkpoint_bench *b) {
     size_t bytes = (size_t)b->elements * sizeof *b->state;
     b->state = calloc(1, bytes);
     if (!b->state) return fail("no memory for %zu bytes of state", bytes);
-    b->back = xcalloc((unsigned long)largest_unit(b->layout), sizeof *b->back);
+    b->back = xcalloc((unsigned long)layout_largest(b->layout), sizeof *b->back);
     fill_state(b);
     return 0;
 }

@@ -310,6 +310,10 @@ static inline int config_group(const struct config *c) {
 static inline bool config_sums_in_fp32(const struct config *c) {
     return c->accumulation > 1 && c->dtype != DT_F32 && c->grad_accum != 1 + (int)c->dtype;
 }
+// Sequences that one worker computes in a step.
+static inline int64_t config_own_sequences(const struct config *c) {
+    return c->micro_batch * c->accumulation;
+}
 // Micro-batches whose gradients the model adds in the gradients' own buffers; 1: each overwrites them.
 static inline int64_t config_added_in_place(const struct config *c) {
     return config_sums_in_fp32(c) ? 1 : c->accumulation;

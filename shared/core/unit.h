@@ -82,6 +82,12 @@ static inline int64_t layout_frozen(const struct layout *l, int u) {
 // Called by the model with each unit's tensors in order. Sets offsets, n, n_pad and totals.
 void layout_finish(struct layout *l, int world);
 void layout_destroy(struct layout **l);
+// Elements of the largest unit.
+static inline int64_t layout_largest(const struct layout *l) {
+    int64_t most = 0;
+    for (int u = 0; u < l->count; u++) most = l->units[u].n_pad > most ? l->units[u].n_pad : most;
+    return most;
+}
 static inline int64_t layout_tensors(const struct layout *l) {
     int64_t n = 0;
     for (int u = 0; u < l->count; u++) n += l->units[u].count;

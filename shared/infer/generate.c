@@ -106,9 +106,7 @@ void generator_predict(const struct generator_options *o, size_t bytes[MEM_CLASS
 static int load_weights(struct generator *g, struct hf_reader *from) {
     const struct layout *l = g->o.layout;
     enum dtype dt = g->o.dtype;
-    int64_t largest = 0;
-    for (int u = 0; u < l->count; u++)
-        if (l->units[u].n_pad > largest) largest = l->units[u].n_pad;
+    int64_t largest = layout_largest(l);
     float *values = xcalloc((size_t)largest, sizeof *values);
     void *rounded = dt == DT_F32 ? values : xcalloc((size_t)largest, dtype_size(dt));
     int rc = 0;

@@ -353,9 +353,7 @@ static const struct topology_ops steps_ops = {.prefetch = steps_prefetch,
 
 // ---------------------------------------------------------------- memory and bytes
 static void carve(const struct layout *l, struct arena *a, struct local_steps *d) {
-    int64_t most = 0;
-    for (int u = 0; u < l->count; u++)
-        if (l->units[u].n_pad > most) most = l->units[u].n_pad;
+    int64_t most = layout_largest(l);
     float *delta = arena_take(a, MEM_WORKSPACE, (size_t)most * sizeof(float));
     struct update_scalars *scalars = arena_take(a, MEM_WORKSPACE, sizeof *scalars);
     if (!d) return;

@@ -19,9 +19,8 @@ struct batch_feed {
     int64_t latest, first;  // step whose batch was read last, -1: none; its first sample
 };
 
-static int64_t own_sequences(const struct config *c) { return c->micro_batch * c->accumulation; }
 static size_t half_bytes(const struct config *c) {
-    return 2 * (size_t)(own_sequences(c) * c->seq) * sizeof(int32_t);
+    return 2 * (size_t)(config_own_sequences(c) * c->seq) * sizeof(int32_t);
 }
 static struct half *half_of(struct batch_feed *f, int64_t step) { return &f->half[step & 1]; }
 

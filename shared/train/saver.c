@@ -315,8 +315,6 @@ void saver_write_checkpoint(struct saver *s, const struct train_state *now) {
 }
 
 // ---------------------------------------------------------------- snapshots by version, from the servers
-static int64_t own_sequences(const struct config *c) { return c->micro_batch * c->accumulation; }
-
 static struct snapshot *snapshot_create(struct saver *s, const struct train_state *state, double seconds,
                                         int64_t version) {
     struct snapshot *one = xcalloc(1, sizeof *one);
@@ -328,7 +326,7 @@ static struct snapshot *snapshot_create(struct saver *s, const struct train_stat
 // Asks for the first multiple of eval_every that the servers have not reached yet. They answer when they reach it.
 // Runs on the snapshot stream's thread, except the first time.
 static void request_next_version(struct saver *s, int64_t version) {
-    int64_t per_step = s->c->train_batch / own_sequences(s->c);  // pushes that make a global batch
+    int64_t per_step = s->c->train_batch / config_own_sequences(s->c);  // pushes that make a global batch
     struct train_state state = {.step = (version / per_step / s->c->eval_every + 1) * s->c->eval_every};
     if (state.step >= s->c->steps) return;
     pthread_mutex_lock(&s->mutex);
@@ -395,7 +393,7 @@ void snapshot_collected(struct snapshot *one, int64_t least, int64_t most, int64
     if (s->on_arrival) {
         one->version = least;
         one->state.updates = updates;
-        one->state.samples = least * own_sequences(s->c);
+        one->state.samples = least * config_own_sequences(s->c);
         pthread_mutex_lock(&s->mutex);
         one->seconds = fmax(now_seconds() - s->start_s, s->last_seconds);
         if (s->final_begun) one->seconds = fmin(one->seconds, s->last_seconds);
@@ -442,7 +440,7 @@ void saver_request_first(struct saver *s, double before_s) {
     s->last_seconds = before_s;
     s->start_s = INFINITY;
     if (s->collected && s->on_arrival && s->c->eval_every > 0)
-        request_next_version(s, s->t->plan.samples / own_sequences(s->c));
+        request_next_version(s, s->t->plan.samples / config_own_sequences(s->c));
     const struct train_state *from = &s->t->start;
     int64_t every = s->c->eval_every, left = every > 0 ? (every - from->step % every) % every : 0;
     if (s->collected && s->t->plan.may_miss_steps && every > 0)

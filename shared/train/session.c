@@ -63,9 +63,7 @@ static int warm_up(struct model *m, const struct model_options *o, bool accumula
     // before the topology allocates, which needs more than that unless the model is nearly all embedding.
     size_t bytes[PARTS] = {0}, e = dtype_size(o->dtype);
     void *zeros[PARTS] = {0};
-    for (int u = 0; u <= last; u++)
-        if ((size_t)l->units[u].n_pad * e > bytes[GRAD])
-            bytes[WEIGHTS] = bytes[GRAD] = (size_t)l->units[u].n_pad * e;
+    bytes[WEIGHTS] = bytes[GRAD] = (size_t)layout_largest(l) * e;
     if (tied_head) bytes[TIED_WEIGHTS] = bytes[TIED_GRAD] = (size_t)l->units[0].n_pad * e;
     for (int i = 0; i < PARTS && !rc; i++)
         if (bytes[i] && !(zeros[i] = b->alloc(o->dev, bytes[i])))

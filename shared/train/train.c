@@ -68,8 +68,6 @@ static struct step_slot *slot_of(const struct train *x, int64_t step) {
     return &x->slots[step % (1 + x->t->plan.lag)];
 }
 
-static int64_t own_sequences(const struct train *x) { return x->c->micro_batch * x->c->accumulation; }
-
 static struct train_state state_now(const struct train *x) {
     int64_t steps = step_plan_steps_of_run(x->t);  // of the run, where ranks share a budget of batches
     return (struct train_state){.step = x->r->steps,
@@ -139,12 +137,11 @@ void train_parts_destroy(struct train_parts *p) {
 static int load_initial_weights(struct train *x) {
     const struct layout *model = layout_of_model(x->l);
     struct hf_reader *reader = NULL;
-    int64_t most = 0;
+    int64_t most = layout_largest(model);
     bool whole = x->o->checkpoint && !x->c->recovery.resume_weights_only;
     bool loads = !x->t->joined_running_job && !whole;  // unit by unit
     if (!x->l->model && x->t->joined_running_job) return 0;
     if (!x->l->model && whole) return topology_load(x->t, x->o->checkpoint);
-    for (int u = 0; u < model->count; u++) most = model->units[u].n_pad > most ? model->units[u].n_pad : most;
     bool file = x->job->weights_in && (x->l->model || !x->o->checkpoint);
     if (file && !(reader = hf_open(x->job->weights_in, &x->job->spec, x->l))) return -1;
     float *values = xcalloc((size_t)most, sizeof *values);
@@ -262,7 +259,7 @@ static int attempt(struct train *x, int64_t step) {
     struct step_plan *p = &x->t->plan;
     // 1. Count the samples and tokens of the batch over which the step takes its mean: this rank's own batch, or the
     // global batch that contains it. Each rank counts the global batch itself.
-    int64_t own = own_sequences(x), first = p->first - (p->mean == own ? 0 : own * p->slice);
+    int64_t own = config_own_sequences(x->c), first = p->first - (p->mean == own ? 0 : own * p->slice);
     *slot = (struct step_slot){.watched = scaler_at_end(&x->scaler, &x->c->scaler),
                                .mean = batch_feed_count(x->parts->feed, first, p->mean)};
     in->step = step;
@@ -340,7 +337,7 @@ static void count_tokens(struct train *x, const struct batch_count *mean) {
     all->tokens += p->partial ? p->counted : mean->tokens;
     all->padded_tokens += (int64_t)(share * (double)mean->padded_tokens);
     all->squares += share * mean->squares;
-    x->r->sequences += p->partial ? p->workers * own_sequences(x) : p->mean;
+    x->r->sequences += p->partial ? p->workers * config_own_sequences(x->c) : p->mean;
 }
 
 // Adjusts the loss scale after an attempt; ends a run that no longer produces finite gradients.
@@ -476,7 +473,7 @@ static int open_gate(struct train *x) {
     int64_t group = x->c->local_steps.steps > 0 ? x->c->local_steps.steps : 1;
     const struct gate_facts facts = {.rank = x->t->rank,
                                      .ranks = x->t->size,
-                                     .own = own_sequences(x),
+                                     .own = config_own_sequences(x->c),
                                      .unit = x->c->train_batch * group,
                                      .total = x->c->steps * x->c->train_batch,
                                      .pace = x->t->plan.independent      ? GATE_PACE_OWN
@@ -757,7 +754,7 @@ static int run(struct train *x) {
     // 1. Model, batches and slowdown, unless the caller has created them.
     if (!x->parts->model && train_parts_create(x->parts, x->o->job, t->dev, t->compute)) return -1;
     // 2. The plan and the weights of the first step.
-    t->plan.mean = t->plan.independent ? own_sequences(x) : c->train_batch;
+    t->plan.mean = t->plan.independent ? config_own_sequences(x->c) : c->train_batch;
     t->plan.samples = from->samples;
     t->plan.unapplied = from->unapplied;
     t->plan.version = from->updates;

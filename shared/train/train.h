@@ -16,7 +16,7 @@ struct checkpoint;   // shared/state/checkpoint_read.h
 struct saver;        // shared/train/saver.h
 struct step_record;  // shared/report/metrics.h
 
-// What a rank trains with, besides its topology. The caller owns them: freeing them may wait for a device on which peers
+// Things that a rank trains with, besides its topology. The caller owns them: freeing them may wait for a device on which peers
 // still wait for this rank. On GPUs it creates the first three before the topology; train_run creates what is NULL.
 struct train_parts {
     struct model *model;  // of train_model_options

@@ -394,14 +394,6 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
 }
 
 // ---------------------------------------------------------------- sums, and the end of a run
-int zero_exchange(struct zero *z, int count) {
-    int mine = count * z->base.rank;
-    dev_copy(z->reduce_stream, z->shares + mine, z->host_shares + mine, (size_t)count * sizeof(double));
-    collective_all_gather(z->control, z->reduce_stream, z->shares + mine, z->shares, (size_t)count, DT_F64);
-    dev_copy(z->reduce_stream, z->host_shares, z->shares, (size_t)(count * z->base.size) * sizeof(double));
-    return stream_sync(z->reduce_stream);
-}
-
 int zero_sum(struct topology *t, double *values, int count) {
     struct zero *z = zero_of(t);
     for (int done = 0; done < count; done += ZERO_SUM_CHUNK) {

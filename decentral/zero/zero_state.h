@@ -220,8 +220,6 @@ void zero_abort(struct topology *t, const char *why);
 const char *zero_why(struct topology *t);
 // Logs what failed and where, and aborts the other ranks. Returns -1.
 int zero_fail_all(struct zero *z, const char *doing);
-// Gathers `count` words per rank in z->host_shares, where the caller has written its own. The host waits. Returns 0 or -1.
-int zero_exchange(struct zero *z, int count);
 // Whether this rank holds shards of what LoRA freezes.
 static inline bool zero_shards_frozen(const struct zero *z) {
     return z->policy->weights == RESIDENT_SHARD && z->opt.layout->rest;
@@ -307,6 +305,8 @@ void zero_onebit_update(struct zero *z, const struct step_input *in);
 void zero_onebit_end(struct zero *z, const struct step_input *in, bool skipped);  // called in every step
 
 // ---- zero_time.c
+// Gathers `count` words per rank in z->host_shares, where the caller has written its own. The host waits. Returns 0 or -1.
+int zero_exchange(struct zero *z, int count);
 void zero_time_open(struct zero *z);
 void zero_time_close(struct zero *z);
 // Starts the records of the two streams; only the first call has an effect. Collective, before a step. Returns 0, or

@@ -37,6 +37,14 @@ static int64_t from_word(double word) {
     return ns;
 }
 
+int zero_exchange(struct zero *z, int count) {
+    int mine = count * z->base.rank;
+    dev_copy(z->reduce_stream, z->shares + mine, z->host_shares + mine, (size_t)count * sizeof(double));
+    collective_all_gather(z->control, z->reduce_stream, z->shares + mine, z->shares, (size_t)count, DT_F64);
+    dev_copy(z->reduce_stream, z->host_shares, z->shares, (size_t)(count * z->base.size) * sizeof(double));
+    return stream_sync(z->reduce_stream);
+}
+
 static int64_t own_clock(const struct zero *z) { return now_ns() + z->time.ahead_ns; }
 
 // Learns the offset to rank 0's clock. Each exchange sends the times from before and after the previous exchange.

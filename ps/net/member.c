@@ -143,9 +143,8 @@ int member_find(const struct ps_role_options *o, struct ps_identity *id, char sc
 void member_ready(const struct ps_role_options *o, const struct ps_identity *id, const struct manifest *m,
                   const char *endpoints) {
     struct notice_ready r = {id->epoch, m->hash, m->identity, endpoints};
-    size_t bytes;
-    char *text = notice_ready_text(&r, &bytes);
-    rendezvous_send(o->meet, NOTICE_READY, text, bytes);
+    char *text = notice_ready_text(&r);
+    rendezvous_send(o->meet, NOTICE_READY, text, strlen(text));
     free(text);
 }
 
@@ -280,10 +279,9 @@ int member_goes_on(const struct ps_role_options *o, const struct ps_identity *id
 void member_failed(const struct ps_role_options *o, const struct ps_identity *id, bool lost,
                    const char *why) {
     struct notice_failed f = {.epoch = id->epoch, .lost = lost};
-    size_t bytes;
     text_shorten(f.why, sizeof f.why, why);
-    char *text = notice_failed_text(&f, &bytes);
-    rendezvous_send(o->meet, NOTICE_FAILED, text, bytes);
+    char *text = notice_failed_text(&f);
+    rendezvous_send(o->meet, NOTICE_FAILED, text, strlen(text));
     free(text);
 }
 

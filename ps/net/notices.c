@@ -43,7 +43,7 @@ void roster_destroy(struct roster **at) {
     *at = NULL;
 }
 
-char *roster_text(const struct roster *r, size_t *bytes) {
+char *roster_text(const struct roster *r) {
     size_t room = (size_t)(r->shards + r->workers) * LINE_MAX_BYTES + 1, at = 0;
     char *text = xcalloc(room, 1);
     for (const struct roster_shard *s = r->shard; s < r->shard + r->shards; s++)
@@ -52,7 +52,6 @@ char *roster_text(const struct roster *r, size_t *bytes) {
     for (const struct roster_worker *w = r->worker; w < r->worker + r->workers; w++)
         at += (size_t)snprintf(text + at, room - at, "worker %" PRIx64 " %" PRIu32 "\n", w->incarnation,
                                w->process_no);
-    *bytes = at;
     return text;
 }
 
@@ -121,11 +120,6 @@ void roster_append_shard(char *out, size_t room, size_t *at, const char *address
 
 // ---------------------------------------------------------------- texts
 // Each begins with a line of numbers.
-static char *with_length(char *text, size_t *bytes) {
-    *bytes = strlen(text);
-    return text;
-}
-
 // The end of a text without data after its zero; NULL: it is no such text.
 static const char *end_of(const char *text, size_t bytes) {
     return strlen(text) == bytes ? text + bytes : NULL;
@@ -140,9 +134,8 @@ static const char *copy_field(const char *text, const char *end, uint64_t bytes,
     return text + bytes + 1;
 }
 
-char *notice_now_text(const struct notice_now *n, size_t *bytes) {
-    return with_length(
-        xasprintf("%" PRIu32 " %" PRIx64 " %" PRIx64 " %s", n->epoch, n->job, n->clock, n->address), bytes);
+char *notice_now_text(const struct notice_now *n) {
+    return xasprintf("%" PRIu32 " %" PRIx64 " %" PRIx64 " %s", n->epoch, n->job, n->clock, n->address);
 }
 
 _Static_assert(ROSTER_ADDRESS_MAX == 256, "as the format below has it");
@@ -160,14 +153,13 @@ int start_point_check(const struct start_point *p, const struct checkpoint *c) {
     return fail("%s: is another checkpoint here than where the scheduler runs", checkpoint_path(c));
 }
 
-char *notice_start_text(const struct notice_start *s, size_t *bytes) {
-    size_t n;
+char *notice_start_text(const struct notice_start *s) {
     const struct start_point *p = &s->from;
-    char *roster = roster_text(s->roster, &n);
+    char *roster = roster_text(s->roster);
     char *text = xasprintf("%s %" PRId64 " %" PRIu32 " %zu\n%s\n%s", p->seal[0] ? p->seal : "-", p->step,
                            s->process_no, strlen(p->checkpoint), p->checkpoint, roster);
     free(roster);
-    return with_length(text, bytes);
+    return text;
 }
 
 bool notice_start_read(const char *text, size_t bytes, int shards, int workers, struct notice_start *out) {
@@ -186,11 +178,10 @@ bool notice_start_read(const char *text, size_t bytes, int shards, int workers, 
     return out->roster != NULL;
 }
 
-char *notice_ready_text(const struct notice_ready *r, size_t *bytes) {
+char *notice_ready_text(const struct notice_ready *r) {
     const char *identity = r->identity ? r->identity : "";
-    return with_length(xasprintf("%" PRIu32 " %" PRIx64 " %zu\n%s\n%s", r->epoch, r->manifest,
-                                 strlen(identity), identity, r->endpoints ? r->endpoints : ""),
-                       bytes);
+    return xasprintf("%" PRIu32 " %" PRIx64 " %zu\n%s\n%s", r->epoch, r->manifest, strlen(identity), identity,
+                     r->endpoints ? r->endpoints : "");
 }
 
 bool notice_ready_read(const char *text, size_t bytes, struct notice_ready *out) {
@@ -209,8 +200,8 @@ bool notice_ready_read(const char *text, size_t bytes, struct notice_ready *out)
     return out->endpoints != NULL;
 }
 
-char *notice_failed_text(const struct notice_failed *f, size_t *bytes) {
-    return with_length(xasprintf("%" PRIu32 " %d\n%s", f->epoch, f->lost, f->why), bytes);
+char *notice_failed_text(const struct notice_failed *f) {
+    return xasprintf("%" PRIu32 " %d\n%s", f->epoch, f->lost, f->why);
 }
 
 bool notice_failed_read(const char *text, size_t bytes, struct notice_failed *out) {

@@ -62,7 +62,7 @@ struct roster {
 
 struct roster *roster_create(int shards, int workers);
 void roster_destroy(struct roster **r);
-char *roster_text(const struct roster *r, size_t *bytes);  // malloc'd
+char *roster_text(const struct roster *r);  // malloc'd
 // Returns NULL if the text is no roster of so many shards and workers.
 struct roster *roster_read(const char *text, size_t bytes, int shards, int workers);
 
@@ -82,7 +82,7 @@ struct notice_now {
     uint64_t clock;                    // ps_clock_id of the scheduler
     char address[ROSTER_ADDRESS_MAX];  // the scheduler's address for rounds, as bound
 };
-char *notice_now_text(const struct notice_now *n, size_t *bytes);
+char *notice_now_text(const struct notice_now *n);
 // Returns false if the text is not valid; *out is undefined then, here and below.
 bool notice_now_read(const char *text, size_t bytes, struct notice_now *out);
 
@@ -101,7 +101,7 @@ struct notice_start {
     struct roster *roster;  // owned by the reader: roster_destroy
 };
 // workers: the number of workers in the text: all; none in a text for workers if no worker joins or leaves.
-char *notice_start_text(const struct notice_start *s, size_t *bytes);
+char *notice_start_text(const struct notice_start *s);
 bool notice_start_read(const char *text, size_t bytes, int shards, int workers, struct notice_start *out);
 
 // ---------------------------------------------------------------- what a role sends
@@ -111,7 +111,7 @@ struct notice_ready {
     const char *identity;   // the manifest's; when read: NULL if it has none
     const char *endpoints;  // a server's: one line per shard (notices.h); else ""
 };
-char *notice_ready_text(const struct notice_ready *r, size_t *bytes);
+char *notice_ready_text(const struct notice_ready *r);
 // out->endpoints points into text, with a zero after it; out->identity is malloc'd, and the caller frees it.
 bool notice_ready_read(const char *text, size_t bytes, struct notice_ready *out);
 
@@ -120,7 +120,7 @@ struct notice_failed {
     bool lost;  // a peer is missing: a new epoch may help
     char why[WIRE_TEXT_MAX];
 };
-char *notice_failed_text(const struct notice_failed *f, size_t *bytes);
+char *notice_failed_text(const struct notice_failed *f);
 bool notice_failed_read(const char *text, size_t bytes, struct notice_failed *out);
 
 #endif

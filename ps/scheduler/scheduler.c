@@ -83,8 +83,8 @@ static void scheduler_send(void *ctx, int peer, const struct ps_message *message
 static double core_time(const struct scheduler *s) { return poll_clock_at(&s->clock, now_seconds()); }
 
 // ---------------------------------------------------------------- the rendezvous
-static void put_text(const struct scheduler *s, const char *name, char *text, size_t bytes) {
-    rendezvous_put(s->o->meet, name, text, bytes);
+static void put_text(const struct scheduler *s, const char *name, char *text) {
+    rendezvous_put(s->o->meet, name, text, strlen(text));
     free(text);
 }
 
@@ -93,24 +93,21 @@ static void publish_epoch(void *ctx, const struct epochs *e) {
     struct scheduler *s = ctx;
     struct notice_now now = {.epoch = e->epoch, .job = e->job, .clock = ps_clock_id()};
     int members = s->o->config->workers + s->map->servers + s->map->shards;
-    size_t bytes;
     s->id.job = e->job;
     for (int i = 0; i < members; i++) {
         link_forget(s->link, i);
         s->lines.routes[i].bytes = 0;
     }
     snprintf(now.address, sizeof now.address, "%s", s->address);
-    char *text = notice_now_text(&now, &bytes);
-    put_text(s, NOTICE_NOW, text, bytes);
+    put_text(s, NOTICE_NOW, notice_now_text(&now));
 }
 
 static void publish_start(void *ctx, enum ps_role role, const struct notice_start *start) {
     struct scheduler *s = ctx;
     char name[MEET_NAME_MAX];
-    size_t bytes;
-    char *text = notice_start_text(start, &bytes);
     if (!s->cpu_begin_ns) s->cpu_begin_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-    put_text(s, notice_start_name(name, scheduler_core_epochs(s->core)->epoch, role), text, bytes);
+    put_text(s, notice_start_name(name, scheduler_core_epochs(s->core)->epoch, role),
+             notice_start_text(start));
 }
 
 static void forget_join(struct scheduler *s, uint32_t epoch, int worker) {
@@ -124,11 +121,9 @@ static void publish_join(void *ctx, int worker, uint64_t incarnation, const stru
     struct scheduler *s = ctx;
     uint32_t epoch = scheduler_core_epochs(s->core)->epoch;
     char name[MEET_NAME_MAX];
-    size_t bytes;
-    char *text = notice_start_text(start, &bytes);
     forget_join(s, epoch, worker);
     s->joined[worker] = incarnation;
-    put_text(s, notice_join_name(name, epoch, worker, incarnation), text, bytes);
+    put_text(s, notice_join_name(name, epoch, worker, incarnation), notice_start_text(start));
 }
 
 // A slow member finds this later: the epoch is over.

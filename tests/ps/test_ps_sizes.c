@@ -131,8 +131,9 @@ static void say(struct member_of *x, const struct wire_header *h) {
 // One text for all of a role: each takes it from the meeting.
 static void starts(void *ctx, enum ps_role role, const struct notice_start *start) {
     struct job_size *j = ctx;
-    size_t bytes;
-    free(notice_start_text(start, &bytes));
+    char *text = notice_start_text(start);
+    size_t bytes = strlen(text);
+    free(text);
     j->start_bytes += (double)bytes * (role == PS_SERVER ? j->servers : j->workers);
     j->starts++;
 }

@@ -25,8 +25,7 @@ static inline void met_opens(void *ctx, const struct epochs *e) {
 }
 // As it comes to a role.
 static inline void met_start(struct met *m, int k, const struct notice_start *s) {
-    size_t bytes;
-    char *text = notice_start_text(s, &bytes), *roster = roster_text(s->roster, &bytes);
+    char *text = notice_start_text(s), *roster = roster_text(s->roster);
     snprintf(m->roster[k], sizeof m->roster[k], "%s", roster);
     m->start = *s;
     m->start.roster = NULL;
@@ -89,12 +88,10 @@ static inline struct member_news met_said(int member, uint64_t life, const char 
     return n;
 }
 static inline struct member_news met_ready(int member, uint64_t life, const struct notice_ready *r) {
-    size_t bytes;
-    return met_said(member, life, NOTICE_READY, notice_ready_text(r, &bytes));
+    return met_said(member, life, NOTICE_READY, notice_ready_text(r));
 }
 static inline struct member_news met_failed(int member, uint64_t life, const struct notice_failed *f) {
-    size_t bytes;
-    return met_said(member, life, NOTICE_FAILED, notice_failed_text(f, &bytes));
+    return met_said(member, life, NOTICE_FAILED, notice_failed_text(f));
 }
 static inline void met_tell(struct scheduler_core *c, struct member_news n, double now) {
     scheduler_core_on_news(c, &n, now);

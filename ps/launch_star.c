@@ -187,14 +187,13 @@ static int start_scheduler(struct star *s) {
     const struct config *c = j->config;
     int has_key = job_key_open(c->security.insecure, &s->key);
     if (has_key < 0) return -1;
-    bool uses_dir = c->trace || c->recovery.restart || ps_elastic(c) || c->recovery.resume;
     s->inner = local_steps_inner(c);
     s->role = (struct ps_role_options){.config = &s->inner,
                                        .layout = j->layout,
                                        .spec = &j->spec,
                                        .scheduler = s->bind,
                                        .meet = s->meet,
-                                       .dir = uses_dir ? j->dir : NULL,
+                                       .dir = ps_scheduler_has_files(c) ? j->dir : NULL,
                                        .key = has_key ? &s->key : NULL,
                                        .rank = -1,
                                        .stop = &s->stop,

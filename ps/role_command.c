@@ -141,11 +141,9 @@ static int prepare(struct role *r, struct config *c) {
     r->job.owns_dir = worker && r->by_hand;
     r->job.no_metrics = c->quiet;
     r->job.steps_to_stderr = c->json;
-    bool uses_dir =
-        !scheduler || c->trace || c->recovery.restart > 0 || c->recovery.resume || c->recovery.elastic;
     r->inner = local_steps_inner(c);
     r->ps.config = &r->inner;
-    r->ps.dir = uses_dir ? c->out : NULL;
+    r->ps.dir = !scheduler || ps_scheduler_has_files(c) ? c->out : NULL;
     r->job.dir = scheduler ? NULL : c->out;
     r->ps.rank = (int)r->rank;
     r->ps.launcher_logs = !r->by_hand;

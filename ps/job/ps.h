@@ -26,6 +26,11 @@ static inline const char *ps_role_name(enum ps_role r) {
     return (unsigned)r < PS_ROLES ? names[r] : "unknown";
 }
 
+// Whether the scheduler reads or writes files in the run's directory.
+static inline bool ps_scheduler_has_files(const struct config *c) {
+    return c->trace || c->recovery.restart > 0 || c->recovery.elastic || c->recovery.resume;
+}
+
 struct ps_role_options {
     const struct config *config;
     const struct layout *layout;      // world = workers

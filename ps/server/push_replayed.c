@@ -33,8 +33,6 @@ struct replay_key {
 };
 
 static struct replay_key *replay_of(const struct server_key *k) { return k->own; }
-static bool is_held(const struct server_key *k, int worker) { return k->slots->held[worker].data != NULL; }
-
 // Pushes of the worker that were applied.
 static int64_t applied(const struct server_key *k, int worker) {
     return k->pushed[worker] - is_held(k, worker);

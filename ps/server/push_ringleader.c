@@ -61,8 +61,6 @@ struct table_key {
     struct table_entry w[];
 };
 
-static bool is_held(const struct server_key *k, int worker) { return k->slots->held[worker].data != NULL; }
-
 static char *model_of(const struct server_core *c, const struct server_key *k, int worker) {
     return (char *)k->buf.pulled + (size_t)worker * (size_t)k->n * dtype_size(c->dtype);
 }

@@ -166,6 +166,10 @@ static inline void acknowledge(struct server_core *c, const struct server_key *k
 void gradient_hold(struct server_core *c, struct gradient *place, const struct gradient *g);
 void gradient_release(struct server_core *c, struct gradient *place);
 void update_held_peak(struct server_core *c);
+// Whether the worker's last push is held, where pushes wait for their place in an order.
+static inline bool is_held(const struct server_key *k, int worker) {
+    return k->slots->held[worker].data != NULL;
+}
 // Answers the pulls that can be answered. Call it after each update, and after each push that changes what its worker
 // may read.
 void answer_pulls(struct server_core *c, struct server_key *k);

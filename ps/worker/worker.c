@@ -32,8 +32,8 @@ struct worker {
     // For a worker that decides by itself: the last batch taken, the wait for it (0: none), and the batches that a
     // checkpoint records as done.
     struct {
-        int64_t asked, asked_ns, batch, from_ns,
-            to_ns;  // asked: the last step that requested one
+        int64_t asked, asked_ns;  // the last step that requested one, and when
+        int64_t batch, from_ns, to_ns;
         uint64_t id;
         struct wire_header done;
     } take;

@@ -79,8 +79,8 @@ struct push_info {
     bool keep;              // the state after this step goes into a checkpoint
     bool drain;             // the next step computes on that state, whatever delay is allowed
     bool pulls_separately;  // it asks for no weights; a shard that holds the gradient has copied it
-    int64_t
-        batch;  // applied on arrival: the batch of the job's budget; pulls_separately: the step's micro-batch
+    // Applied on arrival: the batch of the job's budget; pulls_separately: the step's micro-batch.
+    int64_t batch;
     int64_t ready_ns;             // when it was handed over, by this host's clock
     int64_t tokens, mean_tokens;  // struct step_plan's, where workers join and leave; else 0
     struct transfer_ids ids;
@@ -110,9 +110,8 @@ struct step_outcome {
     int64_t step;
     bool late;  // it was closed without this worker's gradient
     struct step_stats stats;
-    struct step_opening opening;  // of the step that it opens, where workers join and leave
-    int64_t done_ns,
-        done_peers_ns;  // when the answer arrived; the latest worker's time that it needed
+    struct step_opening opening;     // of the step that it opens, where workers join and leave
+    int64_t done_ns, done_peers_ns;  // when the answer arrived; the latest worker's time that it needed
 };
 
 struct worker_status {

@@ -6,7 +6,6 @@
 #include "ps/job/consistency.h"
 #include "ps/job/ps.h"
 #include "ps/job/push_code.h"
-#include "ps/job/shard_sizes.h"
 #include "ps/job/unit_moves.h"
 #include "ps/net/medium.h"
 #include "shared/core/error.h"
@@ -155,26 +154,6 @@ struct textbook ps_worker_textbook(const struct config *c) {
     return (struct textbook){.whole = (2 + (size_t)consistency_of(c).lead) * dtype_size(c->dtype)};
 }
 
-// Predicts the traffic between the worker and the server next to it.
-static int predict_local(const struct config *c, const struct layout *l, int rank,
-                         struct wire_prediction *wire) {
-    struct shard_sizes *s = shard_sizes_of(c, l);
-    if (!s) return -1;
-    uint64_t n = (uint64_t)c->workers, sent = wire->sent_per_step / n, received = wire->received_per_step / n;
-    int64_t *keys = xcalloc((unsigned long)s->classes, sizeof *keys), elements, pushed = 0;
-    elements = shard_sizes_of_server(s, rank, keys);
-    for (int i = 0; i < s->classes; i++)
-        pushed += keys[i] * (int64_t)push_bytes(&c->ps.code, c->dtype, s->class[i].elements);
-    if (!ps_by_units(c)) {  // by unit, each server has the same share of each unit
-        sent = (uint64_t)pushed;
-        received = (uint64_t)elements * dtype_size(c->dtype);
-    }
-    unit_moves_local(wire, sent, received);
-    free(keys);
-    shard_sizes_destroy(&s);
-    return 0;
-}
-
 int ps_worker_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
                       struct wire_prediction *wire) {
     struct shard_cut cut;
@@ -186,5 +165,11 @@ int ps_worker_predict(const struct config *c, const struct layout *l, int rank, 
     if (unit_tasks(c, l, &t)) return -1;
     *wire = step_tasks_wire(&t);
     step_tasks_free(&t);
-    return ps_beside(c) ? predict_local(c, l, rank, wire) : 0;
+    if (!ps_beside(c)) return 0;
+    // The traffic with the server next to it is that server's with this worker.
+    struct topology_memory of_server;
+    struct wire_prediction other_end;
+    if (ps_server_predict(c, l, rank, &of_server, &other_end)) return -1;
+    unit_moves_local(wire, other_end.local_received_per_step, other_end.local_sent_per_step);
+    return 0;
 }

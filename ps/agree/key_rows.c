@@ -244,44 +244,25 @@ int64_t key_rows_step(const struct key_rows *r, int worker) {
     return least;
 }
 
-int64_t key_rows_version(const struct key_rows *r) {
-    int64_t least = INT64_MAX;
-    for (int k = 0; k < r->count; k++)
-        if (r->keys[k].version < least) least = r->keys[k].version;
-    return least;
-}
-
-static const int64_t *row_of(const struct key_rows *r, int key, int *words) {
-    *words = r->words;
-    return r->batches + (int64_t)key * *words;
-}
-
 bool key_rows_has(const struct key_rows *r, int64_t batch) {
-    int words;
-    for (int k = 0; k < r->count; k++) {
-        const int64_t *row = row_of(r, k, &words);
-        if (!batches_has(row, words, batch)) return false;
-    }
+    for (int k = 0; k < r->count; k++)
+        if (!batches_has(r->keys[k].batches, r->words, batch)) return false;
     return true;
 }
 
 int64_t key_rows_low(const struct key_rows *r) {
-    int words;
     int64_t low = INT64_MAX;
-    for (int k = 0; k < r->count; k++) {
-        const int64_t *row = row_of(r, k, &words);
-        for (int i = 0; i < words; i++)
-            if (row[i] >= 0 && row[i] < low) low = row[i];
-    }
+    for (int k = 0; k < r->count; k++)
+        for (int i = 0; i < r->words; i++) {
+            int64_t batch = r->keys[k].batches[i];
+            if (batch >= 0 && batch < low) low = batch;
+        }
     return low;
 }
 
 int64_t key_rows_next(const struct key_rows *r) {
-    int words;
     int64_t next = 0;
-    for (int k = 0; k < r->count; k++) {
-        const int64_t *row = row_of(r, k, &words);
-        if (row[0] > next) next = row[0];
-    }
+    for (int k = 0; k < r->count; k++)
+        if (r->keys[k].batches[0] > next) next = r->keys[k].batches[0];
     return next;
 }

@@ -51,8 +51,6 @@ int64_t key_rows_step(const struct key_rows *r, int worker);
 int64_t key_rows_low(const struct key_rows *r);
 bool key_rows_has(const struct key_rows *r, int64_t batch);
 int64_t key_rows_next(const struct key_rows *r);  // no key has this one or a later one
-// The least updates of any key.
-int64_t key_rows_version(const struct key_rows *r);
 
 // Writing: the rows of one server's keys.
 struct key_table;

@@ -1,4 +1,4 @@
-// Shared by all backends: thin wrappers over its table, the ledger, and names.
+// Shared by all backends: thin wrappers over their tables, the ledger, and names.
 #include "kernels/backend_impl.h"
 
 #include <assert.h>
@@ -143,39 +143,6 @@ void dev_copy(struct stream *s, void *dst, const void *src, size_t bytes) {
     if (bytes) s->dev->backend->copy(s, dst, src, bytes);
 }
 
-void stream_host(struct stream *s, const char *name, int (*fn)(void *arg), void *arg) {
-    s->dev->backend->host(s, name, fn, arg);
-}
-
-void stream_submit(struct stream *s, const char *name, int (*fn)(void *arg), void *arg) {
-    s->dev->backend->submit(s, name, fn, arg);
-}
-
-void stream_phase(struct stream *s, enum phase phase) {
-    assert(phase >= 0 && phase < PHASES);
-    s->dev->backend->phase(s, phase);
-}
-
-int stream_sync(struct stream *s) {
-    atomic_fetch_add(&s->dev->host_waits, 1);
-    device_wait_note(s->dev, true);
-    int rc = s->dev->backend->sync(s);
-    device_wait_note(s->dev, false);
-    return rc;
-}
-
-int stream_log(struct stream *s, size_t room, bool stamps_only) {
-    return s->dev->backend->log(s, room, stamps_only);
-}
-
-size_t stream_take_log(struct stream *s, struct span *out, size_t room, uint64_t *lost) {
-    return s->dev->backend->take_log(s, out, room, lost);
-}
-
-void stream_stamp(struct stream *s, uint64_t tag) { s->dev->backend->stamp(s, tag); }
-
-void stream_get_times(struct stream *s, struct stream_times *out) { s->dev->backend->times(s, out); }
-
 struct event *event_create(struct device *d) {
     return d->backend->event_create(d);
 }
@@ -186,25 +153,7 @@ void event_destroy(struct event **e) {
     *e = NULL;
 }
 
-void event_record(struct event *e, struct stream *s) { s->dev->backend->event_record(e, s); }
-void stream_wait_event(struct stream *s, struct event *e) { stream_wait_tagged(s, e, 0); }
-void stream_wait_tagged(struct stream *s, struct event *e, uint64_t tag) {
-    s->dev->backend->wait_event(s, e, tag);
-}
-int event_passed(struct event *e) { return e->dev->backend->event_passed(e); }
 uint64_t dev_host_waits(struct device *d) { return atomic_load(&d->host_waits); }
-
-int event_sync(struct event *e) {
-    atomic_fetch_add(&e->dev->host_waits, 1);
-    device_wait_note(e->dev, true);
-    int rc = e->dev->backend->event_sync(e);
-    device_wait_note(e->dev, false);
-    return rc;
-}
-
-const struct spans *dev_spans(struct device *d, int i, const char **stream) {
-    return d->backend->spans(d, i, stream);
-}
 
 const char *phase_name(enum phase p) {
     static const char *const names[PHASES] = {"other", "data", "forward", "backward", "optimizer", "comm"};

@@ -104,21 +104,9 @@ struct backend {
     void (*stream_destroy)(struct stream *s);
     void (*launch)(struct stream *s, enum op op, const void *args, size_t args_bytes);
     void (*copy)(struct stream *s, void *dst, const void *src, size_t bytes);
-    void (*host)(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
-    void (*submit)(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
-    void (*phase)(struct stream *s, enum phase phase);
-    int (*sync)(struct stream *s);
-    void (*times)(struct stream *s, struct stream_times *out);
-    int (*log)(struct stream *s, size_t room, bool stamps_only);
-    size_t (*take_log)(struct stream *s, struct span *out, size_t room, uint64_t *lost);
-    void (*stamp)(struct stream *s, uint64_t tag);
     struct event *(*event_create)(struct device *d);
     void (*event_destroy)(struct event *e);
-    void (*event_record)(struct event *e, struct stream *s);
-    void (*wait_event)(struct stream *s, struct event *e, uint64_t tag);
-    int (*event_sync)(struct event *e);
-    int (*event_passed)(struct event *e);
-    const struct spans *(*spans)(struct device *d, int i, const char **stream);
+    // All else that streams and events do is the same for all backends: kernels/queue/queue.h.
 };
 
 // Returns the backend called name ("cpu", "ref", "cuda"), or NULL with a text in *why.

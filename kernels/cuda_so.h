@@ -11,7 +11,7 @@
 
 #define CUDA_SO_FILE   "libstarring_cuda.so"
 #define CUDA_SO_SYMBOL "starring_cuda_so"
-#define CUDA_SO_ABI    11  // changes with this header, kernels/backend.h and kernels/backend_impl.h
+#define CUDA_SO_ABI    12  // changes with this header, kernels/backend.h, backend_impl.h and queue/queue.h
 
 struct cuda_so {
     int abi;                        // CUDA_SO_ABI
@@ -28,9 +28,6 @@ struct cuda_so {
     void (*wait_for_submission)(struct stream *s, struct event *e);
     // Fails a stream from outside: queued work does not run, and stream_sync returns -1. Any thread.
     void (*fail)(struct stream *s, const char *text);
-    // Returns 1 if the event has passed (or was never recorded), 0 if not yet, -1 if its stream has failed.
-    // Never blocks.
-    int (*event_passed)(struct event *e);
     // Seconds of device time between two events that have passed; negative if they cannot be compared.
     double (*event_seconds)(struct event *from, struct event *to);
     int (*device_index)(struct device *d);

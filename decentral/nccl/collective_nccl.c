@@ -35,7 +35,7 @@ static bool entry_failed(struct collective_nccl *c, struct nccl_entry *e, char *
     const char *text = collective_aborted(w->o.bootstrap->under);
     if (text) snprintf(why, why_bytes, "aborted: %s", text);
     if (text) return true;
-    if (w->so->event_passed(e->start) != 1) return false;
+    if (event_passed(e->start) != 1) return false;
     if (e->waiting_since_s == 0) e->waiting_since_s = now_seconds();
     if (c->impl.head.deadline_s <= 0 || now_seconds() - e->waiting_since_s <= c->impl.head.deadline_s)
         return false;
@@ -56,7 +56,7 @@ static void *watch(void *arg) {
             pthread_cond_timedwait(&c->work, &c->lock, &until);
         for (uint64_t i = c->ended; i < c->begun && !c->closing && !atomic_load(&c->impl.failed); i++) {
             struct nccl_entry *e = &c->ring[i % NCCL_ENTRIES];
-            if (c->world->so->event_passed(e->done) != 0) continue;
+            if (event_passed(e->done) != 0) continue;
             if (entry_failed(c, e, why, sizeof why))
                 nccl_abort_comm(c, e->call.stream, collective_name(e->call.primitive), why);
             break;
@@ -72,7 +72,7 @@ static struct nccl_entry *take_entry(struct collective_nccl *c, const struct col
     const struct cuda_so *so = c->world->so;
     if (c->begun - c->ended == NCCL_ENTRIES) event_sync(c->ring[c->ended % NCCL_ENTRIES].done);
     pthread_mutex_lock(&c->lock);
-    while (c->ended < c->begun && so->event_passed(c->ring[c->ended % NCCL_ENTRIES].done) != 0) {
+    while (c->ended < c->begun && event_passed(c->ring[c->ended % NCCL_ENTRIES].done) != 0) {
         struct nccl_entry *e = &c->ring[c->ended % NCCL_ENTRIES];
         double seconds = so->event_seconds(e->start, e->done);
         if (seconds > 0) c->impl.head.busy_s += seconds;

@@ -111,17 +111,13 @@ static int host_reach(struct device *d, struct device *peer) {
 
 // ---------------------------------------------------------------- the tables
 
-#define HOST_BACKEND(backend_name, open_fn)                                                                 \
-    {                                                                                                       \
-        .name = backend_name, .host_memory = true, .devices = one_device, .open = open_fn,                  \
-        .close = host_close, .alloc = host_alloc, .free = host_free, .host_alloc = host_alloc,              \
-        .host_free = host_free, .reach = host_reach, .stream_create = host_stream_create,                   \
-        .stream_destroy = host_stream_destroy, .launch = queue_launch, .copy = queue_copy,                  \
-        .host = queue_host, .submit = queue_host, .phase = queue_phase, .sync = queue_sync,                 \
-        .times = queue_times, .log = queue_log, .take_log = queue_take_log, .stamp = queue_stamp,           \
-        .event_create = queue_event_create, .event_destroy = queue_event_destroy,                           \
-        .event_record = queue_event_record, .wait_event = queue_wait_event, .event_sync = queue_event_sync, \
-        .event_passed = queue_event_passed, .spans = queue_spans,                                           \
+#define HOST_BACKEND(backend_name, open_fn)                                                    \
+    {                                                                                          \
+        .name = backend_name, .host_memory = true, .devices = one_device, .open = open_fn,     \
+        .close = host_close, .alloc = host_alloc, .free = host_free, .host_alloc = host_alloc, \
+        .host_free = host_free, .reach = host_reach, .stream_create = host_stream_create,      \
+        .stream_destroy = host_stream_destroy, .launch = queue_launch, .copy = queue_copy,     \
+        .event_create = queue_event_create, .event_destroy = queue_event_destroy,              \
     }
 
 const struct backend cpu_backend = HOST_BACKEND("cpu", cpu_open);

@@ -95,33 +95,14 @@ void queue_span(struct queue *q, const struct span *span) {
     pthread_mutex_unlock(&q->lock);
 }
 
-int queue_log(struct stream *head, size_t room, bool stamps_only) {
-    struct queue *q = (struct queue *)head;
-    pthread_mutex_lock(&q->lock);
-    int rc = spans_open(&q->log, room, SPANS_FIRST);
-    q->stamps_only = stamps_only;
-    q->log_busy = 0;
-    pthread_mutex_unlock(&q->lock);
-    if (rc != 0) device_fail(head->dev, "stream %s: no memory to record %zu spans", q->name, room);
-    return rc;
-}
-
-size_t queue_take_log(struct stream *head, struct span *out, size_t room, uint64_t *lost) {
-    struct queue *q = (struct queue *)head;
-    pthread_mutex_lock(&q->lock);
-    size_t n = spans_take(&q->log, out, room, lost);
-    pthread_mutex_unlock(&q->lock);
-    return n;
-}
-
-void queue_times(struct stream *head, struct stream_times *out) {
+void stream_get_times(struct stream *head, struct stream_times *out) {
     struct queue *q = (struct queue *)head;
     pthread_mutex_lock(&q->lock);
     *out = q->times;
     pthread_mutex_unlock(&q->lock);
 }
 
-const struct spans *queue_spans(struct device *d, int i, const char **stream) {
+const struct spans *dev_spans(struct device *d, int i, const char **stream) {
     pthread_mutex_lock(&d->lock);
     struct queue *q = d->queues;
     while (q && i-- > 0) q = q->next;
@@ -404,12 +385,13 @@ static void enqueue_function(struct stream *head, enum slot_kind kind, const cha
     slot_queue(q);
 }
 
-void queue_host(struct stream *s, const char *name, int (*fn)(void *arg), void *arg) {
+void stream_host(struct stream *s, const char *name, int (*fn)(void *arg), void *arg) {
     enqueue_function(s, SLOT_HOST, name, fn, arg);
 }
 
-void queue_submit(struct stream *s, const char *name, int (*fn)(void *arg), void *arg) {
-    enqueue_function(s, SLOT_SUBMIT, name, fn, arg);
+void stream_submit(struct stream *s, const char *name, int (*fn)(void *arg), void *arg) {
+    const struct queue *q = (struct queue *)s;
+    enqueue_function(s, q->ops->device_ops ? SLOT_SUBMIT : SLOT_HOST, name, fn, arg);
 }
 
 void queue_submit_native(struct stream *head, const char *name, int (*fn)(void *arg, void *native_stream),
@@ -422,20 +404,20 @@ void queue_submit_native(struct stream *head, const char *name, int (*fn)(void *
     slot_queue(q);
 }
 
-void queue_stamp(struct stream *head, uint64_t tag) {
+void stream_stamp(struct stream *head, uint64_t tag) {
     struct queue *q = (struct queue *)head;
     slot_free(q, SLOT_STAMP)->tag = tag;
     slot_queue(q);
 }
 
-void queue_phase(struct stream *head, enum phase phase) {
+void stream_phase(struct stream *head, enum phase phase) {
+    assert(phase >= 0 && phase < PHASES);
     struct queue *q = (struct queue *)head;
     slot_free(q, SLOT_PHASE)->phase = phase;
     slot_queue(q);
 }
 
-int queue_sync(struct stream *head) {
-    struct queue *q = (struct queue *)head;
+static int sync_queue(struct queue *q) {
     const struct queue_device *device_ops = q->ops->device_ops;
     if (inside(q)) {  // waits for all work of the running function, also the work before a failed call
         if (interval_end(q, false) != 0) q->failed_inside = true;
@@ -453,6 +435,44 @@ int queue_sync(struct stream *head) {
     }
     // A failure from outside (queue_fail) may have occurred while the device was working.
     return queue_state(q, count) < 0 ? -1 : 0;
+}
+
+// A wait of the host is counted, and dev_at_work knows of it.
+static void begin_host_wait(struct device *d) {
+    atomic_fetch_add(&d->host_waits, 1);
+    device_wait_note(d, true);
+}
+
+int stream_sync(struct stream *s) {
+    begin_host_wait(s->dev);
+    int rc = sync_queue((struct queue *)s);
+    device_wait_note(s->dev, false);
+    return rc;
+}
+
+int stream_log(struct stream *head, size_t room, bool stamps_only) {
+    struct queue *q = (struct queue *)head;
+    const struct queue_device *device_ops = q->ops->device_ops;
+    // While the stream is idle, the time is known on the device's clock and the host's.
+    if (device_ops && (sync_queue(q) != 0 || device_ops->date(q) != 0)) return -1;
+    pthread_mutex_lock(&q->lock);
+    int rc = spans_open(&q->log, room, SPANS_FIRST);
+    q->stamps_only = stamps_only;
+    q->log_busy = 0;
+    pthread_mutex_unlock(&q->lock);
+    if (rc != 0) device_fail(head->dev, "stream %s: no memory to record %zu spans", q->name, room);
+    return rc;
+}
+
+size_t stream_take_log(struct stream *head, struct span *out, size_t room, uint64_t *lost) {
+    struct queue *q = (struct queue *)head;
+    const struct queue_device *device_ops = q->ops->device_ops;
+    *lost = 0;
+    if (device_ops && device_ops->read(q) != 0) return 0;
+    pthread_mutex_lock(&q->lock);
+    size_t n = spans_take(&q->log, out, room, lost);
+    pthread_mutex_unlock(&q->lock);
+    return n;
 }
 
 // ---------------------------------------------------------------- whether a device is at work (backend.h)
@@ -505,7 +525,7 @@ void queue_event_destroy(struct event *head) {
 }
 
 // Waits that hold the mark of the earlier record keep it.
-void queue_event_record(struct event *head, struct stream *on) {
+void event_record(struct event *head, struct stream *on) {
     struct queue_event *e = (struct queue_event *)head;
     struct queue *q = (struct queue *)on;
     const struct queue_device *device_ops = q->ops->device_ops;
@@ -533,7 +553,7 @@ struct queue_point queue_event_point(struct event *head) {
 }
 
 // A queue need not wait for its own earlier work.
-void queue_wait_event(struct stream *s, struct event *e, uint64_t tag) {
+void stream_wait_tagged(struct stream *s, struct event *e, uint64_t tag) {
     struct queue *q = (struct queue *)s;
     struct queue_point m = queue_event_point(e);
     if (m.on && m.on != q)
@@ -541,6 +561,8 @@ void queue_wait_event(struct stream *s, struct event *e, uint64_t tag) {
     else
         queue_point_drop(&m);
 }
+
+void stream_wait_event(struct stream *s, struct event *e) { stream_wait_tagged(s, e, 0); }
 
 void queue_wait_submission(struct stream *s, struct event *e) {
     struct queue *q = (struct queue *)s;
@@ -550,7 +572,7 @@ void queue_wait_submission(struct stream *s, struct event *e) {
     if (m.on && m.on != q) queue_wait(q, &m, 0);
 }
 
-int queue_event_sync(struct event *e) {
+static int sync_event(struct event *e) {
     struct queue_point m = queue_event_point(e);
     if (!m.on) return 0;
     int rc = queue_await(m.on, m.count);
@@ -561,7 +583,14 @@ int queue_event_sync(struct event *e) {
     return rc;
 }
 
-int queue_event_passed(struct event *e) {
+int event_sync(struct event *e) {
+    begin_host_wait(e->dev);
+    int rc = sync_event(e);
+    device_wait_note(e->dev, false);
+    return rc;
+}
+
+int event_passed(struct event *e) {
     struct queue_point m = queue_event_point(e);
     if (!m.on) return 1;
     int state = queue_state(m.on, m.count);

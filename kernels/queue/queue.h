@@ -7,7 +7,7 @@
 // Backend  A backend's stream begins with a struct queue; its queue_ops define how the thread runs a slot. On a
 //          host the thread does the work itself. On a GPU a device executes what the thread submits. A slot is
 //          then done when it is submitted to the device. A mark in the device's own queue shows when the device
-//          has passed that point. Most functions here are entries of the backends' tables without a wrapper.
+//          has passed that point. queue.c also has the functions of backend.h on streams and events.
 // Owner    The caller until queue_stop. Then the device keeps the queue (not the ring) until it closes, so
 //          that a wait captured earlier can still ask for the queue's progress.
 // Threads  One enqueuing thread at a time, one thread of the queue.
@@ -91,8 +91,11 @@ struct queue_device {
     // begin_wait: an interval of waiting begins, which ends when the slot's mark is submitted to the device.
     // Also: a thread that blocks until another device's work is submitted may leave this device idle.
     int (*begin_wait)(struct queue *q, const struct slot *slot);
-    // On any thread. sync: drain for the host.
+    // On any thread. sync: drain for the host. date: spans from here on have begin times; the queue is idle.
+    // read: adds the spans that the device has passed to the log.
     int (*sync)(struct queue *q);
+    int (*date)(struct queue *q);
+    int (*read)(struct queue *q);
     struct mark *(*take)(struct queue *q);  // returns one reference; NULL after queue_fail
     void (*hold)(struct mark *m);
     void (*drop)(struct mark *m);
@@ -123,7 +126,7 @@ struct queue {
     bool waits;  // the running function waits for other ranks
     struct stream_times times;
     struct spans trace;       // a span of every operation, if the device's options ask for it
-    struct spans trace_copy;  // copy of trace at the last call of queue_spans, without later spans
+    struct spans trace_copy;  // copy of trace at the last call of dev_spans, without later spans
     struct spans log;         // since the last stream_take_log; adjacent spans of one phase are merged
     bool stamps_only;         // of log
     uint64_t log_busy;        // 1 + the number of log's last busy span, while only stamps followed it; else 0
@@ -154,17 +157,8 @@ void queue_wait(struct queue *q, const struct queue_point *until, uint64_t tag);
 // ---------------------------------------------------------------- for the backends' tables (backend.h)
 void queue_launch(struct stream *s, enum op op, const void *args, size_t args_bytes);
 void queue_copy(struct stream *s, void *dst, const void *src, size_t bytes);
-void queue_host(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
-void queue_submit(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);
 void queue_submit_native(struct stream *s, const char *name, int (*fn)(void *arg, void *native_stream),
                          void *arg);
-void queue_phase(struct stream *s, enum phase phase);
-void queue_stamp(struct stream *s, uint64_t tag);
-int queue_log(struct stream *s, size_t room, bool stamps_only);
-size_t queue_take_log(struct stream *s, struct span *out, size_t room, uint64_t *lost);
-int queue_sync(struct stream *s);
-void queue_times(struct stream *s, struct stream_times *out);
-const struct spans *queue_spans(struct device *d, int i, const char **stream);
 // Fails every queue of the stream's device from outside: others may already have been allowed to run work that follows
 // the failed work.
 void queue_fail(struct stream *s, const char *text);
@@ -172,16 +166,11 @@ void queue_fail(struct stream *s, const char *text);
 // ---------------------------------------------------------------- events
 // An event names the point of a queue at which it was recorded last. A wait copies
 // the point when it is enqueued, so waits that are already queued do not change when the event is recorded
-// again or destroyed. Ownership and threads: see kernels/backend.h. Most functions here are entries of
-// the backends' tables without a wrapper.
+// again or destroyed. Ownership and threads: see kernels/backend.h.
 struct event *queue_event_create(struct device *d);
 void queue_event_destroy(struct event *e);
-void queue_event_record(struct event *e, struct stream *s);
-void queue_wait_event(struct stream *s, struct event *e, uint64_t tag);
 // Only the queue's thread waits, until the earlier work of e's queue is submitted to its device.
 void queue_wait_submission(struct stream *s, struct event *e);
-int queue_event_sync(struct event *e);
-int queue_event_passed(struct event *e);
 // The point that an event names now, with a reference that the caller drops.
 struct queue_point queue_event_point(struct event *e);
 

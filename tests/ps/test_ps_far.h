@@ -123,10 +123,10 @@ static inline int far_refuse(void *arg) {
 
 static inline void far_copy(struct stream *s, void *dst, const void *src, size_t bytes) {
     bool fetch = far_seen(src) != src && far_seen(dst) == dst;
-    queue_host(s, "pause", far_pause, NULL);
+    stream_host(s, "pause", far_pause, NULL);
     if (fetch && atomic_load(&far_memory.fail_fetches) > 0 &&
         atomic_fetch_sub(&far_memory.fail_fetches, 1) > 0)
-        queue_host(s, "copy", far_refuse, NULL);
+        stream_host(s, "copy", far_refuse, NULL);
     queue_copy(s, far_seen(dst), far_seen(src), bytes);
 }
 
@@ -156,7 +156,7 @@ static inline void far_launch(struct stream *s, enum op op, const void *args, si
     } else {
         abort();
     }
-    queue_host(s, "pause", far_pause, NULL);
+    stream_host(s, "pause", far_pause, NULL);
     queue_launch(s, op, &a, args_bytes);
 }
 

@@ -135,7 +135,5 @@ void cuda_attentions_free(struct cuda_stream *s);
 // stream.c
 struct stream *cuda_stream_create(struct device *d, const char *name);
 void cuda_stream_destroy(struct stream *s);
-int cuda_stream_log(struct stream *s, size_t room, bool stamps_only);
-size_t cuda_stream_take_log(struct stream *s, struct span *out, size_t room, uint64_t *lost);
 
 #endif

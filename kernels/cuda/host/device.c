@@ -298,21 +298,8 @@ static const struct backend cuda_backend = {
     .stream_destroy = cuda_stream_destroy,
     .launch = queue_launch,
     .copy = queue_copy,
-    .host = queue_host,
-    .submit = queue_submit,
-    .phase = queue_phase,
-    .sync = queue_sync,
-    .times = queue_times,
-    .log = cuda_stream_log,
-    .take_log = cuda_stream_take_log,
-    .stamp = queue_stamp,
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,
-    .event_record = queue_event_record,
-    .wait_event = queue_wait_event,
-    .event_sync = queue_event_sync,
-    .event_passed = queue_event_passed,
-    .spans = queue_spans,
 };
 
 extern const struct cuda_so starring_cuda_so;
@@ -324,7 +311,6 @@ __attribute__((visibility("default"))) const struct cuda_so starring_cuda_so = {
     .submit = queue_submit_native,
     .wait_for_submission = queue_wait_submission,
     .fail = queue_fail,
-    .event_passed = queue_event_passed,
     .event_seconds = cuda_event_seconds,
     .device_index = device_index,
 };

@@ -95,11 +95,23 @@ static void *stream_thread(void *queue) {
     return NULL;
 }
 
+static int date(struct queue *q) {
+    struct cuda_stream *s = (struct cuda_stream *)q;
+    return choose_device(s) != 0 ? -1 : cuda_clock_date(s);
+}
+
+static int read_spans(struct queue *q) {
+    struct cuda_stream *s = (struct cuda_stream *)q;
+    return choose_device(s) != 0 ? -1 : cuda_clock_read(s);
+}
+
 static const struct queue_device device_ops = {
     .pause = end_interval,
     .drain = drain,
     .begin_wait = begin_wait,
     .sync = drain_for_host,
+    .date = date,
+    .read = read_spans,
     .take = cuda_mark_take,
     .hold = cuda_mark_hold,
     .drop = cuda_mark_drop,
@@ -107,22 +119,6 @@ static const struct queue_device device_ops = {
 };
 static const struct queue_ops queue_ops = {
     .thread = stream_thread, .run = give_slot, .device_ops = &device_ops};
-
-// ---------------------------------------------------------------- the log
-
-// While the stream is idle, the time is known on both clocks: spans from here on have begin times.
-int cuda_stream_log(struct stream *head, size_t room, bool stamps_only) {
-    struct cuda_stream *s = (struct cuda_stream *)head;
-    if (queue_sync(head) != 0 || choose_device(s) != 0 || cuda_clock_date(s) != 0) return -1;
-    return queue_log(head, room, stamps_only);
-}
-
-size_t cuda_stream_take_log(struct stream *head, struct span *out, size_t room, uint64_t *lost) {
-    struct cuda_stream *s = (struct cuda_stream *)head;
-    *lost = 0;
-    if (choose_device(s) != 0 || cuda_clock_read(s) != 0) return 0;
-    return queue_take_log(head, out, room, lost);
-}
 
 // ---------------------------------------------------------------- creation and the end
 

@@ -226,16 +226,13 @@ static void say_in_short(const struct reading *r, const char *origin) {
     free(resolved);
 }
 
-static bool has_effect(const struct config *c, const struct note *n) {
-    bool of_stage_3 = n->topic == NOTE_STAGE_3 || n->topic == NOTE_STAGE_3_TUNING;
-    return of_stage_3 && c->row && c->row->takes_stage && c->variant == 3;
-}
-
 void config_report(struct reading *r) {
     struct config *c = &r->d->c;
     size_t kept = 0;
+    bool stage_3 = c->row && c->row->takes_stage && c->variant == 3;
     for (size_t i = 0; i < r->note_count; i++) {
-        if (has_effect(c, &r->notes[i]))
+        enum note_topic topic = r->notes[i].topic;
+        if (stage_3 && (topic == NOTE_STAGE_3 || topic == NOTE_STAGE_3_TUNING))  // it has an effect
             free_note(&r->notes[i]);
         else
             r->notes[kept++] = r->notes[i];

@@ -162,12 +162,9 @@ static void put_rope(struct identity *i, const struct model_spec *s) {
     bool scaled = s->rope_scaling != ROPE_PLAIN, llama3 = s->rope_scaling == ROPE_LLAMA3;
     char *text = xasprintf("%s, theta %s%s%s", scalings[s->rope_scaling], number[0],
                            scaled ? ", factor " : "", scaled ? number[1] : "");
-    if (llama3) {
-        char *longer = xasprintf("%s, frequencies %s to %s of %d positions", text, number[2], number[3],
-                                 s->rope_original_positions);
-        free(text);
-        text = longer;
-    }
+    if (llama3)
+        text_add(&text, ", frequencies %s to %s of %d positions", number[2], number[3],
+                 s->rope_original_positions);
     identity_put(i, "model.rope", text);
     free(text);
 }
@@ -197,11 +194,7 @@ static void put_model(struct identity *i, const struct model_spec *s) {
         char alpha[32];
         shortest_f32(alpha, s->lora.alpha);
         char *text = xasprintf("rank %d, alpha %s", s->lora.r, alpha), module[HF_NAME_MAX];
-        for (int m = 0; hf_lora_module(s, m, module); m++) {
-            char *longer = xasprintf("%s%s %s", text, m ? "" : ", of", module);
-            free(text);
-            text = longer;
-        }
+        for (int m = 0; hf_lora_module(s, m, module); m++) text_add(&text, "%s %s", m ? "" : ", of", module);
         identity_put(i, "model.adapters", text);
         free(text);
     }
@@ -345,11 +338,7 @@ static bool same_bits(const char *key, const struct identity_side *a, const stru
     return one && two && !strcmp(one, two);
 }
 
-static void append(char **text, const char *more) {
-    char *longer = xasprintf("%s%s%s", *text ? *text : "", *text ? "; " : "", more);
-    free(*text);
-    *text = longer;
-}
+static void append(char **text, const char *more) { text_add(text, "%s%s", *text ? "; " : "", more); }
 
 static void name_difference(char **text, const char *key, const struct identity_side *a,
                             const struct identity_side *b) {

@@ -2,10 +2,12 @@
 import ctypes
 import errno
 import importlib.util
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 
 READER_LEFT = 141   # what a shell shows of a program that ended by SIGPIPE
 INTERRUPTED = 130   # and of one that ended by Ctrl-C
@@ -43,6 +45,21 @@ def in_debians(package, argv):
     if importlib.util.find_spec(package) is None and os.path.realpath(sys.executable) != os.path.realpath(DEBIANS) and os.access(DEBIANS, os.X_OK):
         if subprocess.run([DEBIANS, "-c", asks], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0:
             os.execv(DEBIANS, [DEBIANS, *argv])
+
+
+def answer(find, show, as_json, *failures):
+    """Prints what find(folder) finds with a temporary folder: as JSON, or by show(). Says one of the failures in a line. Exit status."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            found = find(folder)
+    except failures as e:
+        print(f"{os.path.basename(sys.argv[0])}: error: {e}", file=sys.stderr)
+        return 1
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        show(found)
+    return 0
 
 
 def forget_output():

@@ -14,8 +14,6 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
 
 import cli
@@ -143,17 +141,7 @@ def show(said):
 
 def main(argv=None):
     args = parse(argv)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            said = measure(args, folder)
-    except (Failed, CannotPredict) as e:
-        print(f"superlinear.py: error: {e}", file=sys.stderr)
-        return 1
-    if args.json:
-        print(json.dumps(said, indent=1))
-    else:
-        show(said)
-    return 0
+    return cli.answer(lambda folder: measure(args, folder), show, args.json, Failed, CannotPredict)
 
 
 if __name__ == "__main__":

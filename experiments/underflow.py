@@ -10,8 +10,6 @@ import argparse
 import json
 import os
 import subprocess
-import sys
-import tempfile
 
 import cli
 import tables
@@ -66,20 +64,12 @@ def main(argv=None):
     cli.needs("numpy")
     import halves
     scales = args.scale or list(SCALES)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            exact = step(args, words, "fp32", None, os.path.join(folder, "fp32"))
-            by_scale = [(s, step(args, words, "fp16", s, os.path.join(folder, f"fp16-{i}"))) for i, s in enumerate(scales)]
-            document = {"scales": scales, "example": [halves.example(v, 1024.0) for v in EXAMPLES],
-                        "rows": halves.count(exact, by_scale)}
-    except (RuntimeError, OSError) as e:
-        print(f"underflow.py: error: {e}", file=sys.stderr)
-        return 1
-    if args.json:
-        print(json.dumps(document, indent=1))
-    else:
-        show(document)
-    return 0
+
+    def find(folder):
+        exact = step(args, words, "fp32", None, os.path.join(folder, "fp32"))
+        by_scale = [(s, step(args, words, "fp16", s, os.path.join(folder, f"fp16-{i}"))) for i, s in enumerate(scales)]
+        return {"scales": scales, "example": [halves.example(v, 1024.0) for v in EXAMPLES], "rows": halves.count(exact, by_scale)}
+    return cli.answer(find, show, args.json, RuntimeError, OSError)
 
 
 if __name__ == "__main__":

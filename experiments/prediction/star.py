@@ -39,6 +39,7 @@ WINDOW_MOST, WINDOW_SECONDS, FADE = 32 << 20, 0.06, 0.95   # of bytes under way:
 SHARES = 2
 MESSAGES = 4000        # of a step, of all workers, one way
 CLASSES = 64, 16       # most workers, servers that are simulated one by one
+CONNECTIONS = 8192     # of merged workers: beyond, below one switch, more servers are one
 PAIRS = 512            # most connections of workers that are not merged: beyond, their servers are, below one switch
 EFFORT = 100000        # messages of a simulation
 LEAST_STEPS = 5 + result.WARM_UP
@@ -128,6 +129,8 @@ class Place:
         if merges and workers > most_workers:
             m = workers // max(d for d in range(1, most_workers + 1) if workers % d == 0 and (workers // d) % per_node == 0)
             most = max(1, m // per_node)   # a merged server's link is no wider than a merged worker's
+            if machine.network["kind"] == "switch":
+                most = max(most, math.ceil(count * (workers // m) / CONNECTIONS))   # below one switch it may be
             q = m if paired else max(q for q in range(1, most + 1) if count % q == 0 and count // q >= min(count, most_servers))
         elif servers_alone and not paired and not machine.cores and machine.network["kind"] == "switch":
             q = max(q for q in range(1, count + 1) if count % q == 0 and count // q >= min(count, math.ceil(effort * PAIRS / workers)))
@@ -341,13 +344,10 @@ class Worker:
         self.stood(step, self.needed)
         step.busy = True
         delay = star.draws.delay(self.rank, step.number, i)
-        if delay <= 0:
+        if delay > 0:
+            self.simulation.spin(self.endpoint, delay, self.compute, step, i, now)
+        else:
             self.compute(step, i, now)
-            return
-        # It lasts as long as the clock says, and takes its share of cores from others meanwhile.
-        count = (star.place.machine.cores or {}).get("count", math.inf)
-        self.simulation.compute(self.endpoint, delay * min(1.0, count / star.place.workers), lambda: None)
-        self.simulation.after(delay, self.compute, step, i, now)
 
     def compute(self, step, i, since):
         self.simulation.compute(self.endpoint, self.star.draws.seconds(self.rank, step.number, i), self.computed, step, i, since)

@@ -158,6 +158,20 @@ class Synchronous(unittest.TestCase):
             self.assertEqual((16, 4), (len(whole.workers), len(few.workers)))
             self.assertAlmostEqual(median(whole), median(few), delta=0.05 * median(whole))
 
+    def test_merged_servers_of_merged_workers(self):
+        """Below one switch a merged server's link may be wider than a merged worker's; many servers are then few."""
+        from prediction import star
+        document, kept, seen = Star(16, 16, 1_000_000, keys=16).star(), (star.CLASSES, star.CONNECTIONS), []
+        try:
+            star.CLASSES = 4, 2
+            for star.CONNECTIONS in (64, 8):
+                seen.append(star.run(document, machine(2e8, node={"devices": 4}), None, None))
+        finally:
+            star.CLASSES, star.CONNECTIONS = kept
+        (whole, of_all, _), (few, of_few, _) = seen
+        self.assertEqual((16, 4), (of_all.servers, of_few.servers))
+        self.assertAlmostEqual(median(whole), median(few), delta=0.02 * median(whole))
+
     def test_bundled_keys_are_all_keys(self):
         from prediction import star
         document = Star(4, 2, 1_000_000, units=8, keys=8).star(commit="step")

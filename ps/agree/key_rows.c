@@ -53,7 +53,7 @@ static int64_t check_of(const struct key_table *t) {
 struct key_table *key_table_create(const struct shard_map *map, int keys, const struct config *c) {
     struct key_table *t = xcalloc(1, sizeof *t);
     *t = (struct key_table){
-        .map = map, .shape = {keys, c->workers}, .budget = {batches_own(c), batches_words(c)}};
+        .map = map, .shape = {keys, c->workers}, .budget = {config_own_sequences(c), batches_words(c)}};
     table_make(t);
     return t;
 }
@@ -136,7 +136,7 @@ static int read_table(struct checkpoint *c, int server, struct key_table *t) {
 // Every worker has pushed every step; where pushes are applied on arrival updates are counted in samples.
 static void rows_of_steps(struct key_rows *r, const struct train_state *now, const struct config *c) {
     bool on_arrival = consistency_of(c).row->on_arrival;
-    int64_t own = batches_own(c);
+    int64_t own = config_own_sequences(c);
     int words = r->words;
     for (int k = 0; k < r->count; k++) {
         struct key_counts *x = &r->keys[k];
@@ -214,7 +214,7 @@ int key_rows_read(struct key_rows *r, struct checkpoint *c, const struct config 
     for (int s = 0; on_arrival && rc == 0; s++) {
         struct key_table t = {.map = map};
         rc = read_table(c, s, &t);
-        if (rc == 0) rc = take_table(r, map, &t, batches_own(config));
+        if (rc == 0) rc = take_table(r, map, &t, config_own_sequences(config));
         table_free(&t);
     }
     if (rc < 0) return -1;

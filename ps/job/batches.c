@@ -1,6 +1,6 @@
 #include "ps/job/batches.h"
 
-int64_t batches_total(const struct config *c) { return c->train_batch / batches_own(c) * c->steps; }
+int64_t batches_total(const struct config *c) { return c->train_batch / config_own_sequences(c) * c->steps; }
 
 void batches_clear(int64_t *row, int words) {
     for (int i = 1; i < words; i++) row[i] = -1;

@@ -19,9 +19,8 @@
 #define BATCHES_OPEN \
     2  // open batches of a worker: one whose gradients are in transfer, one that it computes on
 
-// Batches of the whole job; batches_own: samples of one batch.
+// Batches of the whole job, each of config_own_sequences samples.
 int64_t batches_total(const struct config *c);
-static inline int64_t batches_own(const struct config *c) { return c->micro_batch * c->accumulation; }
 
 // Words of a row: enough for the open batches of all workers, and for those of a sum that a checkpoint leaves out.
 static inline int batches_words(const struct config *c) {

@@ -460,7 +460,7 @@ struct rounds *rounds_create(const struct scheduler_options *o, const struct mem
                                   .recorded = o->host.recorded,
                                   .ctx = o->host.ctx,
                                   .shards = c->full_shards,
-                                  .own = o->config->micro_batch * o->config->accumulation,
+                                  .own = config_own_sequences(o->config),
                                   .scaler = o->config->scaler,
                                   .start.step = o->start.step};
     scaler_init(&so.start.scaler, &so.scaler);

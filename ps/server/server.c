@@ -333,7 +333,7 @@ static void server_report(struct server *s, struct rank_report *r) {
     }
     bool alone = consistency_of(s->c).row->on_arrival;
     r->drops = s->c->ps.max_staleness >= 0 || consistency_drops(consistency_of(s->c));
-    r->samples_per_update = alone ? s->c->micro_batch * s->c->accumulation : s->c->train_batch;
+    r->samples_per_update = alone ? config_own_sequences(s->c) : s->c->train_batch;
     // A server without keys counts none: there may be more servers than keys.
     if (alone && pushes < INT64_MAX) r->samples_counted = pushes * r->samples_per_update;
     r->span = (struct rank_span){atomic_load(&s->begin_ns), atomic_load(&s->end_ns),

@@ -103,7 +103,7 @@ static int barrier(struct worker *w) {
 static void count_samples(struct worker *w) {
     const struct worker_core *core = comm_lock(w->comm);
     w->t.plan.version = worker_core_updates(core);
-    w->t.plan.samples = worker_core_version(core) * batches_own(w->c);
+    w->t.plan.samples = worker_core_version(core) * config_own_sequences(w->c);
     comm_unlock(w->comm);
 }
 
@@ -185,9 +185,9 @@ static int take_batch(struct worker *w, int64_t step) {
                          -1);  // it needs only the scheduler
     timeline_done(w->t.timeline, w->take.id, now.taken_ns);
     w->take.batch = now.taken;
-    int64_t dealt = now.handed_out * batches_own(w->c);
+    int64_t dealt = now.handed_out * config_own_sequences(w->c);
     if (dealt > plan->handed_out) plan->handed_out = dealt;
-    plan->first = w->take.batch * batches_own(w->c);
+    plan->first = w->take.batch * config_own_sequences(w->c);
     plan->next = -1;
     return now.taken >= 0;
 }
@@ -217,7 +217,7 @@ static int catch_up(struct worker *w, int64_t step) {
 
 static int worker_plan(struct topology *t, int64_t step) {
     struct worker *w = (struct worker *)t;
-    int64_t own = batches_own(w->c);
+    int64_t own = config_own_sequences(w->c);
     if (is_alone(w)) return take_batch(w, step);
     if (!w->t.plan.partial) return step_plan_together(t);
     if (t->plan.may_miss_steps && catch_up(w, step) != 0) return -1;
@@ -731,7 +731,7 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
     w->t.plan = (struct step_plan){.independent = is_alone(w),
                                    .partial = ps_in_part(c),
                                    .may_miss_steps = consistency_drops(w->rule),
-                                   .mean = is_alone(w) ? batches_own(c) : c->train_batch};
+                                   .mean = is_alone(w) ? config_own_sequences(c) : c->train_batch};
     w->t.own_number.name = "error_scale";
     w->opening.members = elastic_all(c->workers);
     struct topology *t = &w->t;

@@ -13,7 +13,7 @@
 
 #include "shared/config/config.h"
 #include "shared/core/topology.h"
-#include "shared/train/train.h"
+#include "shared/report/rank_report.h"
 
 struct job_key;
 struct model_spec;

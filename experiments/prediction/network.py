@@ -28,6 +28,7 @@ Cores are a link too: a set of C cores has capacity C, and a rank that computes 
 (waiting_share), its set of cores is smaller by that share: `waits` and `waited`; while more threads compute than there are cores, all are slower
 by `crowding`.
 """
+import collections
 import functools
 import heapq
 import itertools
@@ -202,6 +203,35 @@ class Platform:
         return host, link
 
 
+# ---------------------------------------------------------------- turns
+class Turns:
+    """A set of cores, which endpoints get in the order in which they ask. An endpoint keeps its core until it has nothing more to compute: it
+    goes on with what it asks for while its last work is over."""
+
+    def __init__(self, cores):
+        self._free, self._waiting, self._at = cores, collections.deque(), collections.Counter()
+
+    def ask(self, endpoint, begin):
+        if self._at[endpoint]:
+            self._at[endpoint] += 1
+            begin()
+        elif self._free:
+            self._free -= 1
+            self._at[endpoint] += 1
+            begin()
+        else:
+            self._waiting.append((endpoint, begin))
+
+    def over(self, endpoint, then):
+        then()
+        self._at[endpoint] -= 1
+        if self._at[endpoint]:
+            return
+        self._free += 1
+        while self._free and self._waiting:
+            self.ask(*self._waiting.popleft())
+
+
 # ---------------------------------------------------------------- the clock
 class Simulation:
     """See the head of this file. `begin(simulation)` starts what there is to do; `run` returns when nothing is under way."""
@@ -219,6 +249,7 @@ class Simulation:
         self.burst = machine.network["burst_seconds"] * machine.rate * scale_latency   # bytes
         self.buckets = {}
         self.waiting_share, self.crowding = cores.get("waiting_share", 0), cores.get("crowding", 1)
+        self.turns = {}
         self.waiting, self.computing, self.spinning = {}, {}, {}   # by a set of cores: transfers that are waited for; threads that compute, that spin
 
     def flow(self, src, dst, size, then, *args, shares=1):
@@ -278,10 +309,19 @@ class Simulation:
 
     def compute(self, endpoint, seconds, then, *args):
         core = self.platform.cores[endpoint]
-        if core is not None and seconds > 0:
-            self._change(self.computing, core, core[2])
-            then, args = functools.partial(self._ended, self.computing, core, then, args), ()
-        self._compute(endpoint, seconds, core[2] if core else 1, then, *args)
+        if core is None or seconds <= 0:
+            self._compute(endpoint, seconds, 1, then, *args)
+            return
+        turns = self.turns.setdefault(core[3].name, Turns(max(1, self.machine.cores["count"] // core[2])))
+        turns.ask(endpoint, functools.partial(self._at_once, endpoint, core, seconds, then, args))
+
+    def _at_once(self, endpoint, core, seconds, then, args):
+        self._change(self.computing, core, core[2])
+        self._compute(endpoint, seconds, core[2], self._computed, endpoint, core, then, args)
+
+    def _computed(self, endpoint, core, then, args):
+        self._change(self.computing, core, -core[2])
+        self.turns[core[3].name].over(endpoint, functools.partial(then, *args))
 
     def spin(self, endpoint, seconds, then, *args):
         """The endpoint computes until a clock has gone on by so many seconds, however much of its cores it gets."""

@@ -232,6 +232,31 @@ class Turns:
             self.ask(*self._waiting.popleft())
 
 
+# ---------------------------------------------------------------- shaped links
+class Bucket:
+    """The tokens of a shaped link, in bytes: they come at its rate, and what moves takes them. A flow begins with as many bytes at once as are there;
+    the rest needs the rate."""
+
+    def __init__(self, size, rate):
+        self._size, self._rate, self._tokens, self._since, self._flows = size, rate, size, 0.0, []   # flows: [flow, bytes left]
+
+    def filled(self, now):
+        """The tokens at `now`."""
+        moved = 0.0
+        for entry in self._flows:
+            left = entry[0].remaining
+            moved += entry[1] - left
+            entry[1] = left
+        self._flows = [entry for entry in self._flows if entry[1] > 0]
+        self._tokens = max(0.0, min(self._size, self._tokens + (now - self._since) * self._rate - moved))
+        self._since = now
+        return self._tokens
+
+    def take(self, size, flows):
+        self._tokens -= size
+        self._flows += [[flow, flow.remaining] for flow in flows]
+
+
 # ---------------------------------------------------------------- the clock
 class Simulation:
     """See the head of this file. `begin(simulation)` starts what there is to do; `run` returns when nothing is under way."""
@@ -247,7 +272,7 @@ class Simulation:
         spends = cores.get("transport_seconds_per_byte", 0), cores.get("transport_seconds_per_message", 0)
         self.transport = spends if any(spends) and any(self.platform.cores) else None
         self.burst = machine.network["burst_seconds"] * machine.rate * scale_latency   # bytes
-        self.buckets = {}
+        self.buckets = collections.defaultdict(lambda: Bucket(self.burst, machine.rate))   # by (node, way)
         self.waiting_share, self.crowding = cores.get("waiting_share", 0), cores.get("crowding", 1)
         self.turns = {}
         self.waiting, self.computing, self.spinning = {}, {}, {}   # by a set of cores: transfers that are waited for; threads that compute, that spin
@@ -262,18 +287,19 @@ class Simulation:
             then, args = self._parts(3, then, args), ()
             for end in (src, dst):
                 self._compute(end, self.transport[0] * size / 2 + self.transport[1] / 2, 1, then)
-        if self.burst and apart:
-            size = self._after_burst(nodes, size)
-            links = ((nodes[0], "out"), (nodes[1], "in"))
-            for link in links:
-                self.buckets[link][2] += 1
-            then, args = functools.partial(self._left, links, then, args), ()
+        buckets = [self.buckets[link] for link in ((nodes[0], "out"), (nodes[1], "in"))] if self.burst and apart else []
+        if buckets:
+            free = min(size, *(bucket.filled(self.now) for bucket in buckets))
+            size -= free
+            then, args = functools.partial(self._left, buckets, then, args), ()
         ends = self.platform.endpoints
         if shares > 1:
             then, args = self._parts(shares, then, args), ()
-        for _ in range(shares):
-            self.flows.append(self.sg.Comm.sendto_async(ends[src], ends[dst], max(1, int(size / shares))))
-            self.thens.append((then, args))
+        flows = [self.sg.Comm.sendto_async(ends[src], ends[dst], max(1, int(size / shares))) for _ in range(shares)]
+        self.flows += flows
+        self.thens += [(then, args)] * shares
+        for bucket in buckets:
+            bucket.take(free, flows)
         self.flow_count += 1
 
     @staticmethod
@@ -287,24 +313,9 @@ class Simulation:
                 then(*args)
         return one
 
-    def _after_burst(self, nodes, size):
-        """A flow's bytes that have to wait for the rate: those that both links' buckets do not let through at once. A bucket fills while its link
-        is idle."""
-        free = size
-        for link in ((nodes[0], "out"), (nodes[1], "in")):
-            bucket = self.buckets.setdefault(link, [self.burst, 0.0, 0])   # tokens, since when, flows under way
-            if not bucket[2]:
-                bucket[0] = min(self.burst, bucket[0] + (self.now - bucket[1]) * self.machine.rate)
-            bucket[1] = self.now
-            free = min(free, bucket[0])
-        for link in ((nodes[0], "out"), (nodes[1], "in")):
-            self.buckets[link][0] -= free
-        return size - free
-
-    def _left(self, links, then, args):
-        for link in links:
-            self.buckets[link][1] = self.now
-            self.buckets[link][2] -= 1
+    def _left(self, buckets, then, args):
+        for bucket in buckets:
+            bucket.filled(self.now)
         then(*args)
 
     def compute(self, endpoint, seconds, then, *args):

@@ -211,8 +211,8 @@ class Turns:
     def __init__(self, cores):
         self._free, self._waiting, self._at = cores, collections.deque(), collections.Counter()
 
-    def ask(self, endpoint, begin):
-        if self._at[endpoint]:
+    def ask(self, endpoint, begin, anew=False):
+        if self._at[endpoint] and not (anew and self._waiting):
             self._at[endpoint] += 1
             begin()
         elif self._free:
@@ -318,13 +318,13 @@ class Simulation:
             bucket.filled(self.now)
         then(*args)
 
-    def compute(self, endpoint, seconds, then, *args):
+    def compute(self, endpoint, seconds, then, *args, anew=False):
         core = self.platform.cores[endpoint]
         if core is None or seconds <= 0:
             self._compute(endpoint, seconds, 1, then, *args)
             return
         turns = self.turns.setdefault(core[3].name, Turns(max(1, self.machine.cores["count"] // core[2])))
-        turns.ask(endpoint, functools.partial(self._at_once, endpoint, core, seconds, then, args))
+        turns.ask(endpoint, functools.partial(self._at_once, endpoint, core, seconds, then, args), anew)
 
     def _at_once(self, endpoint, core, seconds, then, args):
         self._change(self.computing, core, core[2])

@@ -266,7 +266,7 @@ class Flows:
     def _compute(self, t, rank, k):
         seconds = self.seconds[t][k][rank]
         if seconds > 0:
-            self.sim.compute(rank, seconds, self._done, t, rank, k)
+            self.sim.compute(rank, seconds, self._done, t, rank, k, anew=k == self.plan.begin)
         else:
             self._done(t, rank, k)
 

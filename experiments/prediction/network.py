@@ -4,7 +4,7 @@
 with four verbs, each with a function that is called when it is over:
 
     flow(src, dst, bytes, then)        bytes from one endpoint to another; flows share links by max-min fairness (shares=2: one counts as two)
-    compute(endpoint, seconds, then)   the endpoint computes; where a machine's ranks share cores, they share them by max-min fairness too
+    compute(endpoint, seconds, then)   the endpoint computes; where a machine's ranks share cores, they take turns (Turns)
     spin(endpoint, seconds, then)      so many seconds pass while the endpoint keeps its cores busy, as an injected delay does
     after(seconds, then)               nothing but time
 
@@ -21,9 +21,10 @@ or published, and SimGrid's defaults (LV08: 0.97 of the bandwidth, 13 times the 
     network/crosstraffic 0   acknowledgements take nothing from the other direction, beyond what `efficiency` has
     network/weight-S 0       flows share a link by their number
 
-A shaped link (burst_seconds) has a token bucket at each end: after it was idle so many seconds of its rate pass at once.
+A shaped link (burst_seconds) has a token bucket at each end: after it was idle so many seconds of its rate pass at once (Bucket).
 
-Cores are a link too: a set of C cores has capacity C, and a rank that computes with T threads is a flow of rate at most T on it. Where a machine file says what its cores spend on a byte
+Cores are a link too: a set of C cores has capacity C, and a rank that computes with T threads is a flow of rate at most T on it. At most C / T ranks
+compute at once. Where a machine file says what its cores spend on a byte
 (transport_seconds_per_byte), a flow is over when both ends have computed for it as well; while a rank waits for a transfer by polling
 (waiting_share), its set of cores is smaller by that share: `waits` and `waited`; while more threads compute than there are cores, all are slower
 by `crowding`.
@@ -205,8 +206,8 @@ class Platform:
 
 # ---------------------------------------------------------------- turns
 class Turns:
-    """A set of cores, which endpoints get in the order in which they ask. An endpoint keeps its core until it has nothing more to compute: it
-    goes on with what it asks for while its last work is over."""
+    """A set of cores, which endpoints get in the order in which they ask. An endpoint keeps its core while each end of a work asks for the next
+    one: a rank's operations are queued, and its thread does not sleep between them. anew: another thread goes on, which waits behind the others."""
 
     def __init__(self, cores):
         self._free, self._waiting, self._at = cores, collections.deque(), collections.Counter()
@@ -324,15 +325,9 @@ class Simulation:
             self._compute(endpoint, seconds, 1, then, *args)
             return
         turns = self.turns.setdefault(core[3].name, Turns(max(1, self.machine.cores["count"] // core[2])))
-        turns.ask(endpoint, functools.partial(self._at_once, endpoint, core, seconds, then, args), anew)
-
-    def _at_once(self, endpoint, core, seconds, then, args):
         self._change(self.computing, core, core[2])
-        self._compute(endpoint, seconds, core[2], self._computed, endpoint, core, then, args)
-
-    def _computed(self, endpoint, core, then, args):
-        self._change(self.computing, core, -core[2])
-        self.turns[core[3].name].over(endpoint, functools.partial(then, *args))
+        then = functools.partial(self._ended, self.computing, core, then, args)
+        turns.ask(endpoint, functools.partial(self._compute, endpoint, seconds, core[2], turns.over, endpoint, then), anew)
 
     def spin(self, endpoint, seconds, then, *args):
         """The endpoint computes until a clock has gone on by so many seconds, however much of its cores it gets."""

@@ -139,6 +139,20 @@ class Formulas(unittest.TestCase):
         self.step(document, made_machine(cores=cores), COMPUTING)
         self.step(document, made_machine(cores={"count": 2, "ranks_share": "job"}), 2 * COMPUTING)
 
+    def test_ranks_take_turns(self):
+        """Two ranks on one core: the second computes when the first has, so the first transfer begins late, and hides little."""
+        size = 400_000_000
+        outcome = execute(reduced(2, size).document(), made_machine(cores={"count": 1, "ranks_share": "job"}), executor="flows")
+        self.assertAlmostEqual(COMPUTING + 0.27 + 4 * size / GB, median(outcome), 3)
+
+    def test_a_turn_ends_with_the_step(self):
+        """Two ranks on one core that wait for nobody: each step of the one follows a step of the other."""
+        step = Step(2)
+        step.forward()
+        machine = made_machine(cores={"count": 1, "ranks_share": "job"}, units={"begin_seconds": 0.5})
+        outcome = execute(step.document("local"), machine, executor="flows")
+        self.assertEqual([2 * 0.73] * len(outcome.steps), [round(seconds, 4) for seconds in outcome.steps])
+
     def test_a_bucket_lets_an_idle_link_s_bytes_through(self):
         """0.2 s at the rate pass at once, after a pause that is long enough to fill the bucket."""
         size = 400_000_000
@@ -156,9 +170,9 @@ class Formulas(unittest.TestCase):
         self.assertAlmostEqual(2 * COMPUTING + moved * 1e-9, median(outcome), 2)
 
     def test_crowded_cores_are_slower(self):
-        """Four ranks on two cores, 1.25 times as long as their share; two ranks have a core each."""
+        """Four ranks on two cores: the first two take 1.25 times as long while the others wait; two ranks have a core each."""
         cores = {"count": 2, "ranks_share": "job", "crowding": 1.25}
-        for ranks, expected in ((4, 2.5 * COMPUTING), (2, COMPUTING)):
+        for ranks, expected in ((4, 2.25 * COMPUTING), (2, COMPUTING)):
             outcome = execute(reduced(ranks, 4).document(), made_machine(cores=cores), executor="flows")
             self.assertAlmostEqual(expected, median(outcome), 4)
 
@@ -166,7 +180,8 @@ class Formulas(unittest.TestCase):
         """Four ranks on two cores: a delay of each takes as long as it says, and no longer for having half a core; computing takes twice as long."""
         cores = {"count": 2, "ranks_share": "job"}
         outcome = execute(reduced(4, 4).document(), made_machine(cores=cores), delay="*:constant:300", executor="flows")
-        self.assertAlmostEqual(0.3 + 2 * COMPUTING, median(outcome), 3)
+        # While two of them spin, the update of the others has one core of two.
+        self.assertAlmostEqual(0.3 + 2 * COMPUTING, median(outcome), delta=0.02)
         outcome = execute(reduced(4, 4).document(), made_machine(cores=cores), delay="0:constant:300", executor="flows")
         # Meanwhile the three others have what the spinning one leaves: 1.5 of 2 cores.
         self.assertGreater(median(outcome), 0.3 + COMPUTING)
@@ -217,8 +232,25 @@ def bytes_beside_spinners(machine):
     return ended[0]
 
 
+def bytes_after_half_a_link(machine):
+    """When 0.1 GB arrive from an endpoint that has sent at half its link's rate for 0.2 s. Inside a child process."""
+    from prediction import network
+    simulation, ended = network.Simulation(machine, range(4)), []
+
+    def begin():
+        for source in (0, 2):
+            simulation.flow(source, 1, GB, lambda: None)
+        simulation.after(0.2, simulation.flow, 0, 3, GB / 10, lambda: ended.append(simulation.now))
+    simulation.run(begin)
+    return ended[0]
+
+
 @needs_simgrid
 class Platforms(unittest.TestCase):
+    def test_tokens_come_while_a_link_is_half_used(self):
+        from prediction import network
+        self.assertAlmostEqual(0.2, network.in_child(bytes_after_half_a_link, made_machine(network={"burst_seconds": 0.2})), 2)
+
     def test_spinners_leave_bytes_their_share(self):
         from prediction import network
         machine = made_machine(cores={"count": 2, "ranks_share": "job", "transport_seconds_per_byte": 1e-8})

@@ -105,8 +105,14 @@ static int step_tasks(const struct config *c, const struct layout *l, int rank, 
     return zero_step_tasks(&z, t);
 }
 
-static bool shards_frozen(const struct config *c) {
-    return zero_policy_of(c->variant)->weights == RESIDENT_SHARD;
+// A group of hpZ has a copy on its devices; offloaded weights count nowhere.
+static bool shards_frozen(const struct config *c, const char *role, size_t *copies) {
+    const struct collective_source source = {.size = c->workers};
+    const struct zero_options o = {.config = c, .source = &source};
+    (void)role;
+    if (zero_policy_of(c->variant)->weights != RESIDENT_SHARD) return false;
+    *copies = zero_hpz(&o) ? (size_t)(c->workers / zero_hpz(&o)) : !c->offload_param.device;
+    return true;
 }
 
 static struct topology_formula formula(const struct config *c, const char *role) {

@@ -118,10 +118,11 @@ static int predict(const struct config *c, const struct layout *l, const char *r
 // ---------------------------------------------------------------- the graph of a step
 // Builds the map, unless there are too many keys to list: then *m is NULL. Returns 0, or -1 after logging.
 static int listed_keys(const struct config *c, const struct layout *l, struct shard_map **m) {
-    struct shard_cut cut;
+    struct shard_cut cut, frozen = {0};
     *m = NULL;
     if (shard_cut_of(c, l, &cut)) return -1;
-    return cut.keys <= STEP_TASKS_LISTED && !(*m = shard_map_of(c, l)) ? -1 : 0;
+    if (ps_frozen(c, l) && shard_cut_of(c, l->rest, &frozen)) return -1;
+    return cut.keys + frozen.keys <= STEP_TASKS_LISTED && !(*m = shard_map_of(c, l)) ? -1 : 0;
 }
 
 // A worker's own server holds a part of each unit, which moves in shared memory.
@@ -191,6 +192,11 @@ static int step_facts(const struct config *outside, const struct layout *l, FILE
     if (m) fputs("],", f);
     shard_map_destroy(&m);
     return 0;
+}
+
+static bool shards_frozen(const struct config *c, const char *role, size_t *copies) {
+    if (ps_by_units(c)) *copies = is_server(role);
+    return ps_by_units(c);
 }
 
 static struct topology_formula formula(const struct config *outside, const char *role) {
@@ -353,6 +359,7 @@ const struct topology_row topology_star = {
     .step_tasks = step_tasks,
     .step_facts = step_facts,
     .formula = formula,
+    .shards_frozen = shards_frozen,
     .allowance = allowance,
     .describe = describe,
     .explain = explain,

@@ -54,30 +54,33 @@ int zero_begin_micro(struct topology *t, int index, int count) {
 }
 
 // ---------------------------------------------------------------- forward and backward: weights
-// The sharded weights that are trained, or those that are frozen.
+// The sharded weights that are trained, or those that are frozen: their unit u is units[first + u].
 struct sharded {
     struct unit_schedule *schedule;
     struct zero_slot *slots;
-    const struct layout *layout;
-    bool frozen;
+    int first;
 };
 
 static struct sharded trained_of(struct zero *z) {
-    return (struct sharded){&z->schedule, z->weight_slots, z->opt.layout, false};
+    return (struct sharded){&z->schedule, z->weight_slots, 0};
 }
 
 static struct sharded frozen_of(struct zero *z) {
-    return (struct sharded){&z->frozen.schedule, z->frozen.slots, z->opt.layout->rest, true};
+    return (struct sharded){&z->frozen.schedule, z->frozen.slots, z->opt.layout->count};
 }
 
 static struct zero_slot *slot_of(const struct sharded *w, int u) {
     return &w->slots[unit_schedule_slot(w->schedule, u)];
 }
 
+static struct collective *gather_of(struct zero *z, enum pass pass) {
+    return pass == PASS_EVAL ? z->eval_gather : z->gather;
+}
+
 // Gathers the whole of u from the group's secondary shards.
-static void gather_within(struct zero *z, int u, void *whole) {
+static void gather_within(struct zero *z, int u, void *whole, enum pass pass) {
     int hpz = zero_hpz(&z->opt);
-    collective_enqueue(z->gather,
+    collective_enqueue(gather_of(z, pass),
                        &(struct collective_call){.primitive = COLLECTIVE_ALL_GATHER,
                                                  .stream = z->gather_stream,
                                                  .send = z->units[u].secondary,
@@ -92,7 +95,7 @@ static void gather_all(struct zero *z, int u, void *whole, enum pass pass) {
     int hpz = zero_hpz(&z->opt);
     const void *shard =
         z->c->offload_param.device ? zero_offload_shard(z, u, whole, pass) : z->units[u].weight_shard;
-    collective_all_gather(pass == PASS_EVAL ? z->eval_gather : z->gather, z->gather_stream, shard, whole,
+    collective_all_gather(gather_of(z, pass), z->gather_stream, shard, whole,
                           (size_t)unit_shard(z->opt.layout, u), z->c->dtype);
     if (!hpz || pass == PASS_EVAL) return;
     int64_t part = z->opt.layout->units[u].n_pad / hpz;
@@ -100,35 +103,27 @@ static void gather_all(struct zero *z, int u, void *whole, enum pass pass) {
              (size_t)part * dtype_size(z->c->dtype));
 }
 
-static void start_frozen(struct zero *z, int u, enum pass pass) {
-    const struct layout *l = z->opt.layout->rest;
-    struct zero_slot *s = &z->frozen.slots[unit_schedule_slot(&z->frozen.schedule, u)];
-    collective_all_gather(pass == PASS_EVAL ? z->eval_gather : z->gather, z->gather_stream,
-                          z->frozen.shard[u], s->buf, (size_t)unit_shard(l, u), z->c->dtype);
-}
-
-// Starts the all-gather of u in its slot, which is not held.
+// Starts the all-gather of u in its slot, which is not held. Each group of hpZ has a copy of what is frozen from the start.
 static void start_gather(struct zero *z, const struct sharded *w, int u, enum pass pass) {
     struct zero_slot *s = slot_of(w, u);
-    int64_t n = w->layout->units[u].n_pad, hpz = zero_hpz(&z->opt);
-    bool within = !w->frozen && hpz && unit_schedule_is_repeat(w->schedule, u, pass);
+    int at = w->first + u;
+    int64_t n = z->opt.layout->units[at].n_pad, hpz = zero_hpz(&z->opt);
+    bool within = hpz && (w->first > 0 || unit_schedule_is_repeat(w->schedule, u, pass));
     int64_t peers = within ? hpz : z->base.size;
     struct zero_move m = {TRANSFER_WEIGHTS,
-                          w->frozen ? layout_trained(z->opt.layout, u) : u,
+                          at,
                           (uint64_t)(n / peers * (peers - 1)) * dtype_size(z->c->dtype),
-                          {s->idle_at, w->frozen ? 0 : z->units[u].updated_at}};
+                          {s->idle_at, z->units[at].updated_at}};
     // 1. Wait until compute has used the slot's last weights, and u's last update is done.
     stream_wait_event(z->gather_stream, s->idle);
-    if (!w->frozen) stream_wait_event(z->gather_stream, z->units[u].updated);
+    stream_wait_event(z->gather_stream, z->units[at].updated);
     // 2. Gather. Gathers of PASS_EVAL are no transfers of the timeline.
     if (pass == PASS_EVAL) zero_serialize_begin(z, z->gather_stream, 0);
     s->move = pass == PASS_EVAL ? 0 : zero_move_begin(z, z->gather_stream, &m);
-    if (w->frozen)
-        start_frozen(z, u, pass);
-    else if (within)
-        gather_within(z, u, s->buf);
+    if (within)
+        gather_within(z, at, s->buf, pass);
     else
-        gather_all(z, u, s->buf, pass);
+        gather_all(z, at, s->buf, pass);
     zero_move_end(z, z->gather_stream, s->move);
     // 3. Compute may use the slot.
     event_record(s->ready, z->gather_stream);
@@ -154,8 +149,8 @@ static int acquire_slot(struct zero *z, const struct sharded *w, int u, enum pas
     if (!unit_schedule_holds(w->schedule, u, pass)) {
         if (s->held)
             return fail("rank %d, step %lld: unit %s is asked for while unit %s still holds its slot",
-                        z->base.rank, (long long)z->step, w->layout->units[u].name,
-                        w->layout->units[s->unit].name);
+                        z->base.rank, (long long)z->step, z->opt.layout->units[w->first + u].name,
+                        z->opt.layout->units[w->first + s->unit].name);
         start_gather(z, w, u, pass);
     }
     timeline_wait(z->base.timeline, z->opt.compute, s->ready, s->move);

@@ -52,12 +52,18 @@ int zero_load_unit(struct topology *t, int u, const float *values) {
 // values: the frozen elements of the model's unit u.
 int zero_load_frozen(struct topology *t, int u, const float *values) {
     struct zero *z = (struct zero *)t;
-    int64_t shard = unit_shard(z->opt.layout->rest, u), begin = shard * t->rank;
-    size_t bytes = (size_t)shard * dtype_size(t->dtype);
+    int at = z->opt.layout->count + u, hpz = zero_hpz(&z->opt);
+    int64_t n = z->opt.layout->units[at].n_pad / (hpz ? hpz : t->size);
+    int64_t begin = n * (hpz ? t->rank % hpz : t->rank);
+    size_t bytes = (size_t)n * dtype_size(t->dtype);
     void *rounded = xcalloc(1, bytes);
-    for (int64_t i = 0; i < shard; i++) dtype_store(t->dtype, rounded, (size_t)i, values[begin + i]);
-    dev_copy(z->opt.compute, z->frozen.shard[u], rounded, bytes);
-    int rc = stream_sync(z->opt.compute);
+    for (int64_t i = 0; i < n; i++) dtype_store(t->dtype, rounded, (size_t)i, values[begin + i]);
+    int rc = 0;
+    if (zero_disk_on(z) && !hpz)
+        rc = zero_disk_put(z, at, rounded);
+    else
+        dev_copy(z->opt.compute, hpz ? z->units[at].secondary : z->units[at].weight_shard, rounded, bytes);
+    rc |= stream_sync(z->opt.compute);
     free(rounded);
     return rc == 0 ? 0 : zero_fail_all(z, "loading the frozen weights failed");
 }

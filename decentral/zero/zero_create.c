@@ -4,7 +4,7 @@
 //   class       what                                                        elements
 //   parameter   weights, or their shard                                     n_pad | S   of the run's type
 //               hpZ: the secondary shard, of a group of h ranks             n_pad / h   of the run's type
-//               LoRA, stage 3: shards of what is frozen, F elements      F / N       of the run's type
+//               LoRA, stage 3: shards of what is frozen, F elements      F / N       of the run's type; with hpZ F / h
 //   gradient    gradients, or their shard                                   n_pad | S   of the run's type
 //               fp32 sums of micro-batches (sums_in_fp32)                   n_pad | S   fp32
 //   master      fp32 masters of 16-bit runs; in fp32 the master is the      n_pad | S   fp32
@@ -76,7 +76,8 @@ static void carve_control(struct zero *z) {
     int64_t parts = zero_hpz(&z->opt) ? z->source.size / zero_hpz(&z->opt) : 1;  // shards in a secondary one
     size_t gathered = largest * (size_t)parts;
     for (int i = 0; i < zero_frozen_slots(z); i++) {
-        size_t shard = (size_t)unit_schedule_elements(&z->frozen.schedule, i) / (size_t)z->source.size;
+        int ranks = zero_hpz(&z->opt) ? zero_hpz(&z->opt) : z->source.size;
+        size_t shard = (size_t)unit_schedule_elements(&z->frozen.schedule, i) / (size_t)ranks;
         if (shard > gathered) gathered = shard;
     }
     gather->host_staging_bytes = collective_host_staging(&z->source, gathered, z->c->dtype);
@@ -95,11 +96,18 @@ static void carve_control(struct zero *z) {
 }
 
 static void carve_frozen(struct zero *z) {
-    const struct layout *l = z->opt.layout->rest;
-    if (!zero_shards_frozen(z)) return;
-    for (int u = 0; u < l->count; u++)
-        z->frozen.shard[u] =
-            arena_take(&z->arena, MEM_PARAMETER, (size_t)unit_shard(l, u) * dtype_size(z->c->dtype));
+    const struct layout *l = z->opt.layout;
+    int hpz = zero_hpz(&z->opt);
+    for (int u = l->count; u < zero_units(z); u++) {
+        size_t bytes = (size_t)l->units[u].n_pad * dtype_size(z->c->dtype);
+        if (hpz)
+            z->units[u].secondary = arena_take(&z->arena, MEM_PARAMETER, bytes / (size_t)hpz);
+        else if (zero_disk_on(z))
+            zero_disk_carve_unit(z, u);
+        else
+            z->units[u].weight_shard =
+                arena_take(&z->arena, zero_offload_class_of_weights(z), bytes / (size_t)z->source.size);
+    }
     for (int i = 0; i < zero_frozen_slots(z); i++)
         carve_slot(z, &z->frozen.slots[i], unit_schedule_elements(&z->frozen.schedule, i));
 }
@@ -128,7 +136,7 @@ static void carve(struct zero *z) {
 // Opens the schedule of gathers and its slots, and the tables of bundles, without buffers.
 static void open_tables(struct zero *z) {
     const struct unit_prefetch ahead = zero_ahead(z->c);
-    z->units = xcalloc((unsigned long)z->opt.layout->count, sizeof *z->units);
+    z->units = xcalloc((unsigned long)zero_units(z), sizeof *z->units);
     unit_schedule_open(&z->schedule, z->opt.layout, &ahead);
     if (z->policy->weights == RESIDENT_SHARD)
         z->weight_slots = xcalloc((unsigned long)unit_schedule_count(&z->schedule), sizeof *z->weight_slots);
@@ -136,7 +144,6 @@ static void open_tables(struct zero *z) {
         unit_schedule_open(&z->frozen.schedule, z->opt.layout->rest, &ahead);
         z->frozen.slots =
             xcalloc((unsigned long)unit_schedule_count(&z->frozen.schedule), sizeof *z->frozen.slots);
-        z->frozen.shard = xcalloc((unsigned long)z->opt.layout->rest->count, sizeof *z->frozen.shard);
     }
     zero_bundles_reduced(&z->reduced_bundles.table, &z->opt);
     zero_bundles_gathered(&z->gathered_bundles.table, z->policy, &z->opt);
@@ -147,7 +154,6 @@ static void close_tables(struct zero *z) {
     free(z->weight_slots);
     if (z->frozen.slots) unit_schedule_close(&z->frozen.schedule);
     free(z->frozen.slots);
-    free(z->frozen.shard);
     zero_bundles_close(&z->reduced_bundles.table);
     zero_bundles_close(&z->gathered_bundles.table);
     free(z->units);
@@ -165,12 +171,6 @@ static int check_options(const struct zero_options *o) {
     if (c->reduce_group < 0 || (c->reduce_group && o->source->size % (int)c->reduce_group))
         return fail("zero:%d: %d ranks are not groups of %d (reduce_group)", c->variant, o->source->size,
                     (int)c->reduce_group);
-    // hpZ and offloaded parameters know no frozen weights.
-    if (o->layout->model && (zero_hpz(o) || c->offload_param.device))
-        return fail(
-            "%s: it is about weights that are trained, and with LoRA nearly all are frozen, 1/N of them on each rank: leave it "
-            "out, or the section lora",
-            zero_hpz(o) ? "zero_optimization.zero_hpz_partition_size" : "zero_optimization.offload_param");
     if (c->reduce_native && o->source->kind->ordered_16bit_only && c->dtype != DT_F32)
         return fail(
             "zero:%d: %s collectives reduce no %s natively; set \"reduce\" to \"ordered\" or train in fp32",
@@ -231,8 +231,8 @@ static void for_each_event(struct zero *z, void (*visit)(struct zero *z, struct 
         visit(z, &z->frozen.slots[i].idle);
     }
     for (int i = 0; i < GRAD_SLOTS; i++) visit(z, &z->grad_slots[i].idle);
+    for (int u = 0; u < zero_units(z); u++) visit(z, &z->units[u].updated);
     for (int u = 0; u < z->opt.layout->count; u++) {
-        visit(z, &z->units[u].updated);
         visit(z, &z->units[u].gathered);
         visit(z, &z->units[u].grad_done);
         if (zero_onebit_on(z)) visit(z, &z->units[u].onebit.exchanged);
@@ -285,29 +285,28 @@ static void zero_destroy(struct topology *t) {
     free(z);
 }
 
-// clang-format off
-#define ZERO_OPS                      \
-    .name = "zero",                   \
-    .prefetch = zero_prefetch,        \
-    .acquire = zero_acquire,          \
-    .release = zero_release,          \
-    .begin_micro = zero_begin_micro,  \
-    .grad_ready = zero_grad_ready,    \
-    .step = zero_step,                \
-    .sum = zero_sum,                  \
-    .finish = zero_finish,            \
-    .weights = zero_weights,          \
-    .state = zero_state,              \
-    .load = zero_load,                \
-    .load_unit = zero_load_unit,      \
-    .abort = zero_abort,              \
-    .why = zero_why,                  \
-    .destroy = zero_destroy
-// clang-format on
-static const struct topology_ops zero_ops = {ZERO_OPS};
-static const struct topology_ops zero_sharding_ops = {
-    ZERO_OPS, .prefetch_frozen = zero_prefetch_frozen, .acquire_frozen = zero_acquire_frozen,
-    .release_frozen = zero_release_frozen, .load_frozen = zero_load_frozen};
+static const struct topology_ops zero_ops = {
+    .name = "zero",
+    .prefetch = zero_prefetch,
+    .acquire = zero_acquire,
+    .release = zero_release,
+    .begin_micro = zero_begin_micro,
+    .grad_ready = zero_grad_ready,
+    .step = zero_step,
+    .sum = zero_sum,
+    .finish = zero_finish,
+    .weights = zero_weights,
+    .state = zero_state,
+    .load = zero_load,
+    .load_unit = zero_load_unit,
+    .abort = zero_abort,
+    .why = zero_why,
+    .destroy = zero_destroy,
+    .prefetch_frozen = zero_prefetch_frozen,
+    .acquire_frozen = zero_acquire_frozen,
+    .release_frozen = zero_release_frozen,
+    .load_frozen = zero_load_frozen,
+};
 
 struct topology *zero_create(const struct zero_options *o) {
     struct topology_memory memory;
@@ -324,7 +323,7 @@ struct topology *zero_create(const struct zero_options *o) {
     z->opt.source = &z->source;
     z->policy = zero_policy_for(o);
     z->base = (struct topology){
-        .ops = zero_shards_frozen(z) ? &zero_sharding_ops : &zero_ops,
+        .ops = &zero_ops,
         .layout = o->layout,
         .dev = o->dev,
         .compute = o->compute,

@@ -144,10 +144,12 @@ static const void *file_get(struct zero_file *f, struct disk_store *store, struc
 
 // ---------------------------------------------------------------- weights in a file
 // The masters are the weights.
-static bool of_masters(const struct zero *z) { return z->c->dtype == DT_F32; }
+static bool of_masters(const struct zero *z, int u) {
+    return z->c->dtype == DT_F32 && u < z->opt.layout->count;
+}
 
 bool zero_disk_on(const struct zero *z) {
-    return zero_folder(&z->c->offload_param) && (!of_masters(z) || zero_folder(&z->c->offload_optimizer));
+    return zero_folder(&z->c->offload_param) && (!of_masters(z, 0) || zero_folder(&z->c->offload_optimizer));
 }
 
 // Bytes of one shard in either file, padding included.
@@ -156,31 +158,34 @@ static size_t shard_bytes(const struct zero *z, int64_t elements) {
 }
 
 static struct disk_range weights_range(const struct zero *z, int u) {
-    return (struct disk_range){of_masters(z) ? z->units[u].region : z->units[u].weight_region,
+    return (struct disk_range){of_masters(z, u) ? z->units[u].region : z->units[u].weight_region,
                                shard_bytes(z, unit_shard(z->opt.layout, u)), z->opt.layout->units[u].name};
 }
 
-static struct disk_store *store_of(const struct zero *z) {
-    return of_masters(z) ? z->offload.file.store : z->disk.file.store;
+static struct disk_store *store_of(const struct zero *z, int u) {
+    return of_masters(z, u) ? z->offload.file.store : z->disk.file.store;
 }
 
-static void weights_carve_unit(struct zero *z, int u) {
-    if (!of_masters(z)) z->units[u].weight_region = disk_take(&z->disk.file.bytes, weights_range(z, u).bytes);
+void zero_disk_carve_unit(struct zero *z, int u) {
+    int64_t shard = unit_shard(z->opt.layout, u);
+    if (shard > z->disk.elements) z->disk.elements = shard;
+    if (!of_masters(z, u))
+        z->units[u].weight_region = disk_take(&z->disk.file.bytes, weights_range(z, u).bytes);
 }
 
 static void weights_carve(struct zero *z) {
-    size_t bytes = shard_bytes(z, z->offload.elements);
+    size_t bytes = shard_bytes(z, z->disk.elements), staged = shard_bytes(z, z->offload.elements);
     enum mem_class class = z->opt.device_memory ? MEM_HOST : MEM_OFFLOAD;
     file_carve(z, &z->disk.file, class, bytes, bytes);
-    for (int i = 0; i < ZERO_STAGED && !of_masters(z); i++) z->offload.weight[i] = take(z, class, bytes);
+    for (int i = 0; i < ZERO_STAGED && !of_masters(z, 0); i++) z->offload.weight[i] = take(z, class, staged);
 }
 
 static size_t weights_bytes(const struct zero *z, int u) { return weights_range(z, u).bytes; }
-bool zero_disk_writes_weights(const struct zero *z) { return zero_disk_on(z) && !of_masters(z); }
+bool zero_disk_writes_weights(const struct zero *z) { return zero_disk_on(z) && !of_masters(z, 0); }
 
 static int weights_open(struct zero *z) {
     static const char *const names[2] = {"weights read", "weights write"};
-    return file_open(z, &z->disk.file, names, of_masters(z) ? NULL : zero_folder(&z->c->offload_param),
+    return file_open(z, &z->disk.file, names, z->disk.file.bytes ? zero_folder(&z->c->offload_param) : NULL,
                      "zero_optimization.offload_param.nvme_path");
 }
 
@@ -190,7 +195,7 @@ static const void *weights_fetch(struct zero *z, int u, enum pass pass) {
     z->disk.next = (at + 1) % ZERO_STAGED;
     stream_wait_event(f->read, z->units[u].updated);
     if (z->c->no_overlap) stream_wait_event(f->read, z->serialized.begun);
-    file_fetch(z, f, store_of(z), at, weights_range(z, u), pass != PASS_EVAL);
+    file_fetch(z, f, store_of(z, u), at, weights_range(z, u), pass != PASS_EVAL);
     stream_wait_event(z->gather_stream, f->fetched[at]);
     return f->buffer[at];
 }
@@ -202,7 +207,7 @@ static void weights_copied(struct zero *z) {
 static void weights_write(struct zero *z, int u, int at) {
     struct stream *write = z->disk.file.write;
     struct zero_offload *o = &z->offload;
-    if (of_masters(z)) return;  // the update writes the masters
+    if (of_masters(z, u)) return;  // the update writes the masters
     stream_wait_event(write, o->updated[at]);
     disk_store_write(z->disk.file.store, write, o->weight[at], weights_range(z, u));
     event_record(o->copied_up[at], write);
@@ -213,12 +218,12 @@ static void weights_write(struct zero *z, int u, int at) {
 
 int zero_disk_put(struct zero *z, int u, const void *shard) {
     size_t bytes = (size_t)unit_shard(z->opt.layout, u) * dtype_size(z->c->dtype);
-    return of_masters(z) ? 0 : file_put(&z->disk.file, weights_range(z, u), shard, bytes);
+    return of_masters(z, u) ? 0 : file_put(&z->disk.file, weights_range(z, u), shard, bytes);
 }
 
 const void *zero_disk_get(void *ctx, const struct state_range *r) {
     struct zero *z = ctx;
-    return file_get(&z->disk.file, store_of(z), weights_range(z, r->unit));
+    return file_get(&z->disk.file, store_of(z, r->unit), weights_range(z, r->unit));
 }
 
 // ---------------------------------------------------------------- memory of offloaded state
@@ -228,7 +233,7 @@ void zero_offload_carve_unit(struct zero *z, int u) {
     // In fp32 the master is the weights if both are on the host.
     bool own = z->c->dtype != DT_F32 || !z->c->offload_param.device;
     z->units[u].region = z->offload.file.bytes;
-    if (zero_disk_on(z)) weights_carve_unit(z, u);
+    if (zero_disk_on(z)) zero_disk_carve_unit(z, u);
     if (r->end - r->begin > z->offload.elements) z->offload.elements = r->end - r->begin;
     if (zero_folder(&z->c->offload_optimizer)) {
         disk_take(&z->offload.file.bytes, region_bytes(z, u));

@@ -65,11 +65,11 @@ struct zero_slot {
     uint64_t idle_at, move;  // ids of the timeline: the mark at a weight slot's idle, the last transfer
 };
 
-// Frozen weights (LoRA), sharded in stage 3. Its units are those of layout->rest.
+// Frozen weights (LoRA), sharded in stage 3. In `units` they follow the trained ones, as in the layout, with weights alone.
+// With hpZ the group's copy, which nothing changes, is all that a rank keeps.
 struct zero_frozen {
-    struct unit_schedule schedule;
-    struct zero_slot *slots;  // (unit_schedule_count), or NULL: nothing is sharded
-    void **shard;             // (units)
+    struct unit_schedule schedule;  // of layout->rest
+    struct zero_slot *slots;        // (unit_schedule_count), or NULL: nothing is sharded
 };
 #define ZERO_SUM_CHUNK 16
 
@@ -122,7 +122,8 @@ struct zero_offload {
 
 // Weights of stage 3 in a file.
 struct zero_disk {
-    struct zero_file file;  // without a store in fp32: the masters' file is read
+    struct zero_file file;  // without a store where it is empty: of masters the other file is read
+    int64_t elements;       // of the largest shard in either file
     int next, copying;      // the next buffer to use; the one being copied
 };
 
@@ -134,7 +135,7 @@ struct zero {
     struct collective_source source;
     const struct zero_policy *policy;
     struct arena arena;
-    struct zero_unit *units;        // (layout->count)
+    struct zero_unit *units;        // (zero_units)
     struct unit_schedule schedule;  // of weights
     struct zero_pack reduced_bundles, gathered_bundles;
     struct zero_slot *weight_slots;  // (unit_schedule_count), or NULL where weights are resident
@@ -224,6 +225,9 @@ int zero_fail_all(struct zero *z, const char *doing);
 static inline bool zero_shards_frozen(const struct zero *z) {
     return z->policy->weights == RESIDENT_SHARD && z->opt.layout->rest;
 }
+static inline int zero_units(const struct zero *z) {
+    return zero_shards_frozen(z) ? layout_units(z->opt.layout) : z->opt.layout->count;
+}
 static inline int zero_frozen_slots(const struct zero *z) {
     return z->frozen.slots ? unit_schedule_count(&z->frozen.schedule) : 0;
 }
@@ -286,6 +290,7 @@ int zero_offload_sync(struct zero *z);  // the host waits; 0, or -1
 // Weights in a file. Whether they are; and whether that file is their own: else they are the masters, which the update writes.
 bool zero_disk_on(const struct zero *z);
 bool zero_disk_writes_weights(const struct zero *z);
+void zero_disk_carve_unit(struct zero *z, int u);
 // Writes a shard at once; all streams are idle. Returns 0, or -1 after logging.
 int zero_disk_put(struct zero *z, int u, const void *shard);
 // Reads a shard at once. Returns host memory that is valid until the next call, or NULL after logging.

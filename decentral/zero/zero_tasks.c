@@ -118,11 +118,13 @@ static enum task_kind updated_by(const struct zero *z, int u) {
     return z->units[u].offloaded ? over_by(z, zero_disk_on(z)) : TASK_UPDATE;
 }
 
+// Frozen units follow the trained ones.
 static void start_gather(void *ctx, struct step_tasks *t, int u, int idle, bool again) {
     struct zero_tasks *x = ctx;
     const struct zero *z = x->z;
+    const bool frozen = u >= z->opt.layout->count;
     int first = t->count;
-    if (zero_hpz(&z->opt) && again) {
+    if (zero_hpz(&z->opt) && (again || frozen)) {
         gather_within(x, u);
     } else {
         if (z->c->offload_param.device) zero_offload_tasks_fetch(z, t, u);
@@ -133,18 +135,13 @@ static void start_gather(void *ctx, struct step_tasks *t, int u, int idle, bool 
     for (bool begun = false; !begun; first++) {  // a disk's read, and the first of the stream
         begun = t->list[first].stream == ON_GATHER;
         if (begun) step_tasks_need(t, &t->list[first], idle);
-        if (!again) step_task_after_previous(&t->list[first], updated_by(z, u), u);
+        if (!again && !frozen) step_task_after_previous(&t->list[first], updated_by(z, u), u);
     }
 }
 
 static void start_frozen(void *ctx, struct step_tasks *t, int u, int idle, bool again) {
-    struct zero_tasks *x = ctx;
-    const struct layout *l = x->z->opt.layout;
-    int first = t->count, trained = layout_trained(l, u);
-    (void)again;
-    add_call(x, COLLECTIVE_ALL_GATHER, unit_shard(l->rest, u), (int)x->z->c->reduce_group, ON_GATHER, -1,
-             (struct zero_range){trained < 0 ? step_tasks_frozen(l, u) : trained, 1});
-    step_tasks_need(t, &t->list[first], idle);
+    const struct zero_tasks *x = ctx;
+    start_gather(ctx, t, step_tasks_frozen(x->z->opt.layout, u), idle, again);
 }
 
 // ---------------------------------------------------------------- gradients

@@ -185,7 +185,7 @@ static int take_row(struct key_rows *r, int key, const struct key_table *t, int6
 }
 
 static int take_table(struct key_rows *r, const struct shard_map *m, const struct key_table *t, int64_t own) {
-    int units = m->count ? m->parts[m->count - 1].unit + 1 : 0, rc = 0;
+    int units = m->trained ? m->parts[m->trained - 1].unit + 1 : 0, rc = 0;
     for (int64_t i = 0; i < t->shape[0]; i++) {
         const int64_t *old = t->array[KEYS] + KEY_WORDS * i;
         if (old[0] < 0 || old[0] >= units) continue;
@@ -200,9 +200,9 @@ int key_rows_read(struct key_rows *r, struct checkpoint *c, const struct config 
                   const struct shard_map *map) {
     bool on_arrival = consistency_of(config).row->on_arrival;
     int rc = 0, rows = 0;
-    unsigned long n = (unsigned long)map->count, workers = (unsigned long)config->workers;
+    unsigned long n = (unsigned long)map->trained, workers = (unsigned long)config->workers;
     unsigned long words = (unsigned long)batches_words(config);
-    *r = (struct key_rows){.count = map->count, .workers = config->workers, .words = (int)words};
+    *r = (struct key_rows){.count = map->trained, .workers = config->workers, .words = (int)words};
     r->keys = xcalloc(n + 1, sizeof *r->keys);
     r->pushed = xcalloc(n * workers + 1, sizeof *r->pushed);
     r->batches = xcalloc(n * words + 1, sizeof *r->batches);

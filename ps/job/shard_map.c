@@ -149,7 +149,7 @@ static int too_many(const struct config *c, const struct layout *l, const struct
         (long long)c->ps.partition_bytes, (long long)cut->keys, SHARD_KEYS_MAX, help);
 }
 
-struct shard_map *shard_map_of(const struct config *c, const struct layout *l) {
+static struct shard_map *map_of(const struct config *c, const struct layout *l) {
     struct shard_cut cut;
     if (shard_cut_of(c, l, &cut) != 0) return NULL;
     if (cut.keys > SHARD_KEYS_MAX) {
@@ -166,6 +166,32 @@ struct shard_map *shard_map_of(const struct config *c, const struct layout *l) {
     m->pages = cut.pages;
     cut_units(m, l, &cut);
     assign(m, cut.parts);
+    m->trained = m->count;
+    m->units = l->count;
+    return m;
+}
+
+// Appends the frozen units' keys.
+static void append(struct shard_map *m, const struct shard_map *frozen) {
+    m->parts = xrealloc(m->parts, (size_t)(m->count + frozen->count) * sizeof *m->parts);
+    m->first = xrealloc(m->first, (size_t)(m->units + frozen->units + 1) * sizeof *m->first);
+    for (int k = 0; k < frozen->count; k++) {
+        m->parts[m->count + k] = frozen->parts[k];
+        m->parts[m->count + k].unit += m->units;
+    }
+    for (int u = 0; u <= frozen->units; u++) m->first[m->units + u] = m->count + frozen->first[u];
+    m->count += frozen->count;
+    m->units += frozen->units;
+}
+
+struct shard_map *shard_map_of(const struct config *c, const struct layout *l) {
+    struct shard_map *m = map_of(c, l), *frozen = NULL;
+    if (!m || !ps_frozen(c, l)) return m;
+    if ((frozen = map_of(c, l->rest)))
+        append(m, frozen);
+    else
+        shard_map_destroy(&m);
+    shard_map_destroy(&frozen);
     return m;
 }
 

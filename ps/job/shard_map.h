@@ -9,6 +9,9 @@
 // Rank r of a ring's stage 3 has the same. A unit is then pulled from all of them in equal shares, (N-1)/N of it from
 // other servers.
 //
+// Workers that keep two units at a time also pull what LoRA freezes. Those units come after the trained ones, as in the
+// layout, and so do their keys. Each of the two is cut and spread over the servers by itself.
+//
 // Plain data, a pure function of (layout, configuration): every role builds the same map by itself and the
 // manifest proves it. The creator owns it.
 #ifndef STARRING_PS_JOB_SHARD_MAP_H
@@ -34,17 +37,26 @@ struct shard_cut {
 
 struct shard_map {
     int count;                // keys
+    int trained;              // of these; the others are only pulled
+    int units;                // frozen ones included
     struct partition *parts;  // (count), by unit, then by begin
     int *first;               // (units+1): keys of unit u are first[u] .. first[u+1]-1
     // Every key begins at a page of its unit: its weights can be mapped separately.
     bool pages;
     int servers, threads;
     int shards;               // servers * threads
-    int64_t *shard_elements;  // (shards)
-    int *shard_keys;          // (shards) keys of each
+    int64_t *shard_elements;  // (shards) trained
+    int *shard_keys;          // (shards) trained keys of each
 };
 
-// Only the cut, for any number of keys. Returns 0, or -1 after logging what is impossible.
+// Returns the frozen units that servers hold; NULL: none.
+static inline const struct layout *ps_frozen(const struct config *c, const struct layout *l) {
+    return c->ps.resident == PS_RESIDENT_UNITS ? l->rest : NULL;
+}
+static inline int ps_units(const struct config *c, const struct layout *l) {
+    return ps_frozen(c, l) ? layout_units(l) : l->count;
+}
+// Only the cut of l's own units, for any number of keys. Returns 0, or -1 after logging what is impossible.
 int shard_cut_of(const struct config *c, const struct layout *l, struct shard_cut *out);
 
 #define SHARD_KEYS_MAX (1 << 22)  // the most keys of a map: the map and its users keep a record per key
@@ -58,7 +70,7 @@ void shard_map_destroy(struct shard_map **m);
 void shard_map_offsets(const struct shard_map *m, size_t element_bytes, size_t head, size_t *place);
 // xxh64 over every partition and its shard.
 uint64_t shard_map_hash(const struct shard_map *m);
-// Elements that server `rank` owns over all its shard threads.
+// Trained elements that server `rank` owns over all its shard threads.
 int64_t shard_map_server_elements(const struct shard_map *m, int rank);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "ps/job/consistency.h"
 #include "ps/job/push_code.h"
+#include "ps/job/shard_map.h"
 #include "shared/core/error.h"
 #include "shared/predict/memory_limits.h"
 
@@ -59,6 +60,12 @@ static void start_pull(void *ctx, struct step_tasks *t, int u, int idle, bool ag
     if (!again) step_task_after_previous(&t->list[t->count - 1], TASK_PUSH, u);
 }
 
+static void start_frozen(void *ctx, struct step_tasks *t, int u, int idle, bool again) {
+    const struct unit_tasks *x = ctx;
+    (void)idle, (void)again;
+    add_move(ctx, t, TASK_PULL, step_tasks_frozen(x->l, u), t->last[ON_COMPUTE]);
+}
+
 static int grad_ready(void *ctx, struct step_tasks *t, int u, bool last) {
     struct unit_tasks *x = ctx;
     bool later = x->c->no_overlap || (x->alone && commit_round(x->c));  // at the end of the step
@@ -107,6 +114,7 @@ int unit_tasks(const struct config *c, const struct layout *l, struct step_tasks
     const struct step_hooks hooks = {.slots = ps_by_units(c) ? &slots : NULL,
                                      .ahead = true,
                                      .fetch = start_pull,
+                                     .fetch_frozen = ps_frozen(c, l) ? start_frozen : NULL,
                                      .acquire = acquire,
                                      .grad_ready = grad_ready,
                                      .shared_grads = ps_by_units(c),

@@ -17,7 +17,7 @@ int64_t unit_pushes(const struct config *c);
 // most a quarter of the free memory, and each at least CREDIT_LEAST.
 #define CREDIT_LEAST ((int64_t)64 << 20)
 int64_t credit_of(const struct config *c, int64_t pushed);
-// out: (units). Returns 0, or -1 after logging.
+// out: (ps_units). Returns 0, or -1 after logging.
 int unit_pulls(const struct config *c, const struct layout *l, int64_t *out);
 // Adds the tasks of a worker's step, of which all bytes count as sent and received. Returns 0, or -1 after logging.
 int unit_tasks(const struct config *c, const struct layout *l, struct step_tasks *t);

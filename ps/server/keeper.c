@@ -218,7 +218,7 @@ struct keeper *keeper_create(const struct keeper_options *o) {
     k->states = o->file.config->optimizer.row->states;
     k->keys = xcalloc(all + 1, sizeof *k->keys);
     k->place = xcalloc(all + 1, sizeof *k->place);
-    for (int key = o->file.map->count - 1; key >= 0; key--) {
+    for (int key = o->file.map->trained - 1; key >= 0; key--) {
         if (o->file.map->parts[key].shard / o->file.map->threads != o->file.rank) continue;
         k->place[key] = k->count;
         k->keys[k->count++] = key;

@@ -62,8 +62,13 @@ static int server_allocate(struct server *s) {
     s->copies = xcalloc((unsigned long)s->map->count, sizeof *s->copies);
     for (int key = 0; key < s->map->count && !s->arena.failed; key++) {
         if (s->map->parts[key].shard / s->map->threads != s->id.rank) continue;
-        server_carve_key(&s->arena, s->c, &s->map->parts[key], room.base ? &room : NULL, &s->buffers[key]);
-        server_carve_copy(&s->arena, s->c, &s->map->parts[key], &s->copies[key]);
+        if (key < s->map->trained) {
+            server_carve_key(&s->arena, s->c, &s->map->parts[key], room.base ? &room : NULL,
+                             &s->buffers[key]);
+            server_carve_copy(&s->arena, s->c, &s->map->parts[key], &s->copies[key]);
+        } else {
+            server_carve_frozen(&s->arena, s->c, &s->map->parts[key], &s->buffers[key]);
+        }
         if (ps_stopped(s->o->stop)) return ps_fail(PS_INTERRUPTED);
     }
     return s->arena.failed ? -1 : 0;
@@ -97,7 +102,9 @@ static const char *const parts[SERVER_PARTS] = {"receive", "sum", "hold", "wait"
 // The time of a shard's thread. Never NULL.
 static struct thread_time *shard_time(const struct config *c, const struct shard_map *map, int shard) {
     // Per key a step has: per worker a push, a sum, two answers and a pull; one update; idle time between.
-    size_t a_step = (size_t)map->shard_keys[shard] * (6 * (size_t)c->workers + 4);
+    size_t keys = 0;
+    for (int key = 0; key < map->count; key++) keys += map->parts[key].shard == shard;
+    size_t a_step = keys * (6 * (size_t)c->workers + 4);
     size_t kept = a_step * (SERVER_PICTURED + 2);
     struct thread_time_options o = {.names = parts,
                                     .parts = SERVER_PARTS,
@@ -155,7 +162,7 @@ static int server_start_shards(struct server *s) {
 // In the order of a keeper's file, from start to end.
 static int read_keys(const struct state_read *r, struct checkpoint *c, const _Atomic int *stop) {
     int rc = 0;
-    for (int key = r->map->count - 1; key >= 0 && !rc; key--) {
+    for (int key = r->map->trained - 1; key >= 0 && !rc; key--) {
         const struct partition *p = &r->map->parts[key];
         const struct server_buffers *buf = &r->buffers[key];
         if (p->shard / r->map->threads != r->rank) continue;
@@ -321,7 +328,7 @@ static void server_report(struct server *s, struct rank_report *r) {
         sum->threads++;
     }
     int64_t pushes = r->updates = s->map->count ? INT64_MAX : 0;
-    for (int key = 0; key < s->map->count; key++) {
+    for (int key = 0; key < s->map->trained; key++) {
         struct server_core *core = s->shards[s->map->parts[key].shard % s->map->threads].core;
         int64_t version = core ? server_core_version(core, key) : 0,
                 updates = core ? server_core_updates(core, key) : 0;

@@ -103,12 +103,12 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     if (k->batches && k->loaded && final && checkpoint_wanted(c, h)) checkpoint_key(c, k, want, true);
 }
 
-// Rounds the masters to the run's type; in fp32 the weights are the masters. Returns 0, or -1 with an error.
-static int round_weights(struct server_core *c, const struct server_key *k) {
-    struct cast_args a = {
-        .out = k->buf.weight, .in = k->buf.master, .n = k->n, .from = DT_F32, .to = c->dtype};
+// Rounds the masters, or a frozen key's fp32 values, to the run's type; in fp32 the weights are the masters. Returns 0,
+// or -1 with an error.
+static int round_weights(struct server_core *c, const struct server_key *k, const void *from) {
+    struct cast_args a = {.out = k->buf.weight, .in = from, .n = k->n, .from = DT_F32, .to = c->dtype};
     const char *why = "";
-    if (k->buf.weight == (void *)k->buf.master || cpu_ops[OP_CAST](1, &a, &why) == 0) return 0;
+    if (k->buf.weight == from || cpu_ops[OP_CAST](1, &a, &why) == 0) return 0;
     return core_fail(c->error, "key %d (%s): rounding its weights: %s", k->key, k->unit->name, why);
 }
 
@@ -117,19 +117,23 @@ static int on_init(struct server_core *c, struct server_key *k, const struct wir
                    struct ps_frame *frame) {
     bool started = k->version > 0 || k->step > 0, fits = frame->bytes == (size_t)k->n * sizeof(float);
     for (int w = 0; w < c->rule.workers; w++) started = started || k->pushed[w] > 0;
+    bool frozen = is_frozen(c, k);
+    if (frozen) started = k->loaded;
     bool takes = h->rank == 0 && fits && !started && h->seq > k->load_seq && !atomic_load(&k->inflight);
-    if (takes) memcpy(k->buf.master, frame->data, frame->bytes);
+    if (takes && !frozen) memcpy(k->buf.master, frame->data, frame->bytes);
+    int rc = takes ? round_weights(c, k, frozen ? frame->data : k->buf.master) : 0;
     ps_frame_release(frame);
     if (h->rank != 0 || !fits) {
         refuse(c, h,
                h->rank != 0 ? "only worker 0 loads weights" : "the payload's size is not the partition's");
         return 0;
     }
+    if (rc != 0) return -1;
     if (takes) {
-        if (round_weights(c, k) != 0) return -1;
         k->load_seq = h->seq;
         k->loaded = true;
     }
+    if (takes && frozen) answer_pulls(c, k);
     const struct wire_header r = {.kind = WIRE_INIT_ACK, .key = k->key, .seq = h->seq};
     port_tell(&c->o.port, h->rank, &r);
     return 0;
@@ -146,7 +150,7 @@ bool server_core_accepts_sender(const struct server_core *c, const struct wire_h
 // Releases all that a worker's last process has left, except the count of its pushes: a key takes no push
 // twice.
 static void replace_worker(struct server_core *c, int worker) {
-    for (int i = 0; i < c->count; i++) {
+    for (int i = 0; i < c->all; i++) {
         struct server_key *k = &c->keys[i];
         k->pulls[worker] = (struct server_pull){0};
         for (struct slot *s = k->slots; s < k->slots + c->slots; s++) {
@@ -168,6 +172,13 @@ void server_core_member(struct server_core *c, int worker, uint64_t incarnation,
     c->incarnation[worker] = incarnation;
 }
 
+// A frozen key is at the step that a worker asks for. A shard with no other keys counts the steps by them.
+static void follow(struct server_core *c, struct server_key *k, const struct wire_header *h) {
+    if (h->step > k->pushed[h->rank]) k->pushed[h->rank] = h->step;
+    if (h->step > k->step) k->step = h->step;
+    if (!c->count && !(h->flags & WIRE_FINAL)) c->totals.steps = (double)(k->step + 1 - c->begin);
+}
+
 int server_core_message(struct server_core *c, const struct wire_header *h, struct ps_frame *frame,
                         double now) {
     c->now = now;
@@ -183,7 +194,8 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
         return 0;
     }
     struct server_key *k = &c->keys[c->index[h->key]];
-    switch (h->kind) {
+    if (is_frozen(c, k) && h->kind == WIRE_PULL) follow(c, k, h);
+    switch (is_frozen(c, k) && h->kind == WIRE_PUSH ? WIRE_NONE : h->kind) {
         case WIRE_PUSH:
             if (h->flags & WIRE_PULLS) on_pull(c, k, h, h->step + 1);
             return on_push(c, k, h, frame);
@@ -286,7 +298,8 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     c->commit_waits = commit_round(config);
     unsigned long workers = (unsigned long)c->rule.workers;
     c->index = xcalloc((unsigned long)o->map->count + 1, sizeof *c->index);
-    c->keys = xcalloc((unsigned long)o->map->shard_keys[o->shard] + 1, sizeof *c->keys);
+    for (int key = 0; key < o->map->count; key++) c->all += o->map->parts[key].shard == o->shard;
+    c->keys = xcalloc((unsigned long)c->all + 1, sizeof *c->keys);
     c->rounds = xcalloc((unsigned long)c->slots, sizeof *c->rounds);
     c->incarnation = xcalloc(workers, sizeof *c->incarnation);
     c->segments = xcalloc(workers, sizeof *c->segments);
@@ -298,11 +311,12 @@ struct server_core *server_core_create(const struct server_core_options *o) {
     if (ps_elastic(config)) c->process_no = xcalloc(workers, sizeof *c->process_no);
     for (int i = 0; i < c->slots && c->policy->fix; i++)
         c->rounds[i].parts = xcalloc(workers, sizeof *c->rounds->parts);
-    for (int key = 0; key < o->map->count; key++) {
+    for (int key = 0, at = 0; key < o->map->count; key++) {
         c->index[key] = -1;
         if (o->map->parts[key].shard != o->shard) continue;
-        c->index[key] = c->count;
-        key_init(c, &c->keys[c->count++], key);
+        c->index[key] = at;
+        c->count += key < o->map->trained;
+        key_init(c, &c->keys[at++], key);
     }
     return c;
 }
@@ -310,7 +324,7 @@ struct server_core *server_core_create(const struct server_core_options *o) {
 void server_core_destroy(struct server_core **core) {
     struct server_core *c = *core;
     if (!c) return;
-    for (struct server_key *k = c->keys; k < c->keys + c->count; k++) {
+    for (struct server_key *k = c->keys; k < c->keys + c->all; k++) {
         if (c->policy->close) c->policy->close(k);
         for (struct slot *s = k->slots; s < k->slots + c->slots; s++) {
             for (int w = 0; w < c->rule.workers; w++) ps_frame_release(s->held[w].frame);
@@ -349,7 +363,7 @@ void server_core_attach(struct server_core *c, int worker, const struct server_s
 
 static int key_goes_on(struct server_core *c, struct server_key *k, const struct key_counts *r) {
     int64_t pushes = 0;
-    if (round_weights(c, k) != 0) return -1;
+    if (round_weights(c, k, k->buf.master) != 0) return -1;
     k->version = r->version;
     k->skew = r->updates - r->version;
     k->step = r->clock;

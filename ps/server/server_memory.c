@@ -33,6 +33,12 @@ void server_carve_key(struct arena *a, const struct config *c, const struct part
     out->weight = whole ? (void *)out->master : take(a, MEM_PARAMETER, room, n * dtype_size(c->dtype));
 }
 
+void server_carve_frozen(struct arena *a, const struct config *c, const struct partition *p,
+                         struct server_buffers *out) {
+    *out = (struct server_buffers){0};
+    out->weight = arena_take(a, MEM_PARAMETER, (size_t)(p->end - p->begin) * dtype_size(c->dtype));
+}
+
 void server_carve_copy(struct arena *a, const struct config *c, const struct partition *p,
                        struct server_buffers *out) {
     size_t bytes = (size_t)(p->end - p->begin) * sizeof(float);
@@ -69,13 +75,40 @@ int ps_server_same_ranks(const struct config *c, const struct layout *l, int ran
 static int64_t pulled_by_units(const struct config *c, const struct layout *l, int rank) {
     struct shard_map *m = shard_map_of(c, l);
     if (!m) return -1;
-    int64_t *pulls = xcalloc((unsigned long)l->count, sizeof *pulls), n = 0;
+    int64_t *pulls = xcalloc((unsigned long)m->units, sizeof *pulls), n = 0;
     int rc = unit_pulls(c, l, pulls);
     for (const struct partition *p = m->parts; p < m->parts + m->count; p++)
         if (p->shard / m->threads == rank) n += pulls[p->unit] * (p->end - p->begin);
     free(pulls);
     shard_map_destroy(&m);
     return rc ? -1 : n;
+}
+
+static void add_keys(struct topology_memory *mem, const struct arena *one, int64_t keys) {
+    for (int k = 0; k < MEM_CLASSES; k++) {
+        int64_t all = size_times((int64_t)one->bytes[k], keys);
+        mem->predicted_bytes[k] = (size_t)size_plus((int64_t)mem->predicted_bytes[k], all);
+    }
+}
+
+// Adds the memory of keys that are only pulled.
+static int predict_frozen(const struct config *c, const struct layout *l, int rank,
+                          struct topology_memory *mem) {
+    struct shard_sizes *s = shard_sizes_of(c, l->rest);
+    if (!s) return -1;
+    int64_t *own = xcalloc((unsigned long)s->classes, sizeof *own);
+    shard_sizes_of_server(s, rank, own);
+    for (int i = 0; i < s->classes; i++) {
+        struct server_buffers unused;
+        struct arena one;
+        arena_init(&one, NULL);
+        server_carve_frozen(&one, c, &(struct partition){.end = s->class[i].elements}, &unused);
+        add_keys(mem, &one, own[i]);
+    }
+    mem->formula_bytes += (size_t)l->frozen * dtype_size(c->dtype) / (size_t)c->ps.servers;
+    free(own);
+    shard_sizes_destroy(&s);
+    return 0;
 }
 
 int ps_server_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
@@ -95,12 +128,10 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
         arena_init(&one, NULL);
         server_carve_key(&one, c, &p, publishes ? &room : NULL, &unused);
         server_carve_copy(&one, c, &p, &unused);
-        for (int k = 0; k < MEM_CLASSES; k++) {
-            int64_t all = size_times((int64_t)one.bytes[k], own[i]);
-            mem->predicted_bytes[k] = (size_t)size_plus((int64_t)mem->predicted_bytes[k], all);
-        }
+        add_keys(mem, &one, own[i]);
         pushed = size_plus(pushed, size_times((int64_t)push_bytes(&c->ps.code, c->dtype, p.end), own[i]));
     }
+    if (ps_frozen(c, l) && predict_frozen(c, l, rank, mem)) return -1;
     if (publishes) mem->predicted_bytes[MEM_COMM] += dev_round(SEGMENT_HEAD);
     int64_t size = (int64_t)dtype_size(c->dtype), pulled = elements;
     if (ps_by_units(c)) pulled = pulled_by_units(c, l, rank);
@@ -129,7 +160,8 @@ static int64_t of_any_key(const struct config *c) {
     return bytes;
 }
 
-int64_t ps_server_records(const struct config *c, const struct layout *l, int rank) {
+// Keys of l's own units only.
+static int64_t records_of(const struct config *c, const struct layout *l, int rank) {
     struct shard_sizes *s = shard_sizes_of(c, l);
     if (!s) return -1;
     int64_t *of_size = xcalloc((unsigned long)s->classes, sizeof *of_size), own = 0;
@@ -143,4 +175,9 @@ int64_t ps_server_records(const struct config *c, const struct layout *l, int ra
     free(of_size);
     shard_sizes_destroy(&s);
     return bytes;
+}
+
+int64_t ps_server_records(const struct config *c, const struct layout *l, int rank) {
+    int64_t frozen = ps_frozen(c, l) ? records_of(c, l->rest, rank) : 0, trained = records_of(c, l, rank);
+    return frozen < 0 || trained < 0 ? -1 : size_plus(trained, frozen);
 }

@@ -10,6 +10,9 @@
 // room: in the segment that publishes the weights, page by page; NULL: the arena has them too.
 void server_carve_key(struct arena *a, const struct config *c, const struct partition *p,
                       struct arena_room *room, struct server_buffers *out);
+// The same of a key that is only pulled.
+void server_carve_frozen(struct arena *a, const struct config *c, const struct partition *p,
+                         struct server_buffers *out);
 // Takes memory for a copy of its masters and states, which a checkpoint is written from; none without checkpoints.
 void server_carve_copy(struct arena *a, const struct config *c, const struct partition *p,
                        struct server_buffers *out);

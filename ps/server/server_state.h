@@ -122,7 +122,8 @@ struct server_core {
     int group;                // workers of a group that is summed first; 0: none
     bool commit_waits;        // updates wait for the scheduler's decision
 
-    int count;  // keys of this shard
+    int count;  // keys of this shard that are trained
+    int all;    // the same and, after them, those that are only pulled (shard_map.h)
     struct server_key *keys;
     int *index;             // (map->count): index in keys of each key; -1: not of this shard
     uint64_t *incarnation;  // (N) processes that have the ranks; 0: not known yet
@@ -147,6 +148,10 @@ struct server_core {
 
 static inline struct slot *slot_of(const struct server_core *c, const struct server_key *k, int64_t step) {
     return &k->slots[(step + c->slots) % c->slots];
+}
+// Whether the key is only pulled: no policy sees it.
+static inline bool is_frozen(const struct server_core *c, const struct server_key *k) {
+    return k->key >= c->o.map->trained;
 }
 static inline struct server_round *round_of(const struct server_core *c, int64_t step) {
     return &c->rounds[step % c->slots];

@@ -36,7 +36,7 @@ static void begin_next(struct snapshot_pulls *p) {
     if (!c || c->begun || !snapshot_can_begin(c->snapshot)) return;
     c->begun = true;
     p->last = c->snapshot;
-    for (int key = 0; key < p->o.map->count; key++) {
+    for (int key = 0; key < p->o.map->trained; key++) {
         const struct wire_header h = {
             .kind = WIRE_SNAPSHOT, .key = key, .version = c->version, .seq = c->seq};
         port_tell(&p->o.port, p->o.map->parts[key].shard, &h);
@@ -51,8 +51,8 @@ void snapshot_pulls_open(struct snapshot_pulls *p, int64_t version, struct snaps
                              .version = version,
                              .least = INT64_MAX,
                              .updates = INT64_MAX,
-                             .missing = p->o.map->count,
-                             .answered = xcalloc((unsigned long)p->o.map->count, sizeof(bool))};
+                             .missing = p->o.map->trained,
+                             .answered = xcalloc((unsigned long)p->o.map->trained, sizeof(bool))};
     *at = c;
     if (p->ended) snapshot_pulls_end(p);
     begin_next(p);
@@ -73,7 +73,7 @@ static void forget(struct snapshot_pulls *p, struct collection *c) {
 // The collection that wants this answer; NULL: none.
 static struct collection *collection_of(const struct snapshot_pulls *p, const struct wire_header *h,
                                         const struct ps_frame *frame) {
-    if (!frame || h->key >= p->o.map->count) return NULL;
+    if (!frame || h->key >= p->o.map->trained) return NULL;
     const struct partition *part = &p->o.map->parts[h->key];
     struct collection *c = p->first;
     while (c && c->seq != h->seq) c = c->next;

@@ -62,7 +62,7 @@ void staging_destroy(struct staging **at) {
     stream_destroy(&s->push);
     stream_destroy(&s->pull);
     event_destroy(&s->grad_done);
-    for (int u = 0; u < s->o.layout->count; u++) event_destroy(&s->copied[u]);
+    for (int u = 0; u < s->o.buffers->units; u++) event_destroy(&s->copied[u]);
     free(s->copied);
     free(s->put);
     free(s);
@@ -72,12 +72,12 @@ void staging_destroy(struct staging **at) {
 struct staging *staging_create(const struct staging_options *o) {
     struct staging *s = xcalloc(1, sizeof *s);
     s->o = *o;
-    s->copied = xcalloc((unsigned long)o->layout->count, sizeof *s->copied);
-    s->put = xcalloc((unsigned long)o->layout->count, sizeof *s->put);
+    s->copied = xcalloc((unsigned long)o->buffers->units, sizeof *s->copied);
+    s->put = xcalloc((unsigned long)o->buffers->units, sizeof *s->put);
     s->push = stream_create(o->dev, "push");
     s->pull = stream_create(o->dev, "pull");
     s->grad_done = event_create(o->dev);
-    for (int u = 0; u < o->layout->count; u++) s->copied[u] = event_create(o->dev);
+    for (int u = 0; u < o->buffers->units; u++) s->copied[u] = event_create(o->dev);
     if (!s->push || !s->pull) {
         fail("cannot create the streams to and from the device: %s", dev_error(o->dev));
         staging_destroy(&s);

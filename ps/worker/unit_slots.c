@@ -47,7 +47,8 @@ struct unit_slots {
 
 bool unit_slots_own(const struct unit_slots *s) { return s->schedule.prefetch.all; }
 
-static const struct layout *layout_of(const struct unit_slots *s) { return s->o.t->layout; }
+static const struct layout *layout_of(const struct unit_slots *s) { return s->o.layout; }
+static bool is_frozen(const struct unit_slots *s) { return s->o.first > 0; }
 static struct weight_slot *slot_of(struct unit_slots *s, int u) {
     return &s->weights[unit_schedule_slot(&s->schedule, u)];
 }
@@ -61,7 +62,7 @@ static int pull_now(void *arg) {
     const struct pull_task *task = arg;
     timeline_own_ready(task->pull.ids.in, task->pull.ids.weights, now_ns());
     struct worker_core *core = comm_lock(task->slots->o.comm);
-    worker_core_pull_unit(core, task->unit, &task->pull, now_seconds());
+    worker_core_pull_unit(core, task->slots->o.first + task->unit, &task->pull, now_seconds());
     comm_unlock_wake(task->slots->o.comm);
     return 0;
 }
@@ -69,7 +70,7 @@ static int pull_now(void *arg) {
 // Asks the timeline for the id of u's weights.
 static uint64_t weights_id(struct unit_slots *s, int u) {
     struct topology *t = s->o.t;
-    struct transfer x = {.unit = u,
+    struct transfer x = {.unit = s->o.first + u,
                          .bytes = (uint64_t)layout_of(s)->units[u].n_pad * dtype_size(t->dtype),
                          .kind = TRANSFER_WEIGHTS};
     return timeline_ask(t->timeline, &x);
@@ -99,7 +100,7 @@ void unit_slots_prefetch(struct unit_slots *s, int64_t step, int u, enum pass pa
 }
 
 static int land(struct unit_slots *s, int u, int64_t step) {
-    const struct comm_wait wait = {worker_core_has_landed, u, step, s->pulls[u].count};
+    const struct comm_wait wait = {worker_core_has_landed, s->o.first + u, step, s->pulls[u].count};
     slot_of(s, u)->awaited = true;
     return comm_wait_timed(s->o.comm, &wait, s->o.t->timeline, s->arrival[u].weights,
                            "new weights have not landed");
@@ -136,7 +137,7 @@ static int acquire_grad(struct unit_slots *s, int64_t step, int u, struct unit_v
 
 int unit_slots_acquire(struct unit_slots *s, int64_t step, int u, enum pass pass, struct unit_view *view) {
     struct weight_slot *slot = slot_of(s, u);
-    *view = (struct unit_view){.weights = s->o.buffers->weights[u]};
+    *view = (struct unit_view){.weights = s->o.buffers->weights[s->o.first + u]};
     if (!unit_schedule_holds(&s->schedule, u, pass)) {
         if (slot->held)
             return fail("worker %d, step %lld: unit %s is requested while unit %s still holds its slot",
@@ -146,9 +147,9 @@ int unit_slots_acquire(struct unit_slots *s, int64_t step, int u, enum pass pass
         start_pull(s, step, u, pass);
     }
     if (land(s, u, step) != 0) return -1;
-    staging_await_weights(s->o.staging, u, s->arrival[u]);
+    staging_await_weights(s->o.staging, s->o.first + u, s->arrival[u]);
     slot->held = true;
-    return pass == PASS_BACKWARD ? acquire_grad(s, step, u, view) : 0;
+    return pass == PASS_BACKWARD && !is_frozen(s) ? acquire_grad(s, step, u, view) : 0;
 }
 
 void unit_slots_release(struct unit_slots *s, int u) { slot_of(s, u)->held = false; }
@@ -197,7 +198,7 @@ void unit_slots_push(struct unit_slots *s, int u, const struct push_info *info, 
 // ---------------------------------------------------------------- create and destroy
 struct unit_slots *unit_slots_create(const struct unit_slots_options *o) {
     struct unit_slots *s = xcalloc(1, sizeof *s);
-    const struct layout *l = o->t->layout;
+    const struct layout *l = o->layout;
     const struct unit_prefetch residence = unit_residence(o->config);
     unsigned long units = (unsigned long)l->count, open = units * (1 + (unsigned long)o->buffers->lead);
     s->o = *o;

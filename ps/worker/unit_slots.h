@@ -31,8 +31,10 @@ struct unit_slots_options {
     const struct config *config;
     struct topology *t;
     struct comm *comm;
-    struct staging *staging;               // NULL: the device's memory is host memory
-    const struct worker_buffers *buffers;  // all members outlive the slots
+    struct staging *staging;  // NULL: the device's memory is host memory
+    const struct worker_buffers *buffers;
+    const struct layout *layout;  // all pointers outlive the slots
+    int first;  // of the worker's units; above 0: these are only pulled, and have no gradients
 };
 
 struct unit_slots;

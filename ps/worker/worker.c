@@ -26,8 +26,8 @@ struct worker {
     struct push_errors errors;
     struct staging *staging;  // NULL: the device's memory is host memory
     struct comm *comm;
-    struct unit_slots *slots;
-    uint64_t *reports;  // (1 + lag): the timeline's ids of the steps' reports
+    struct unit_slots *slots, *frozen;  // frozen: what LoRA freezes, where servers hold it; else NULL
+    uint64_t *reports;                  // (1 + lag): the timeline's ids of the steps' reports
     int64_t step;
     // For a worker that decides by itself: the last batch taken, the wait for it (0: none), and the batches that a
     // checkpoint records as done.
@@ -136,6 +136,24 @@ static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit
     if (pass != PASS_EVAL && w->micro == 0 && is_alone(w) && u == t->layout->count - 1) count_samples(w);
     view->accumulate = pass == PASS_BACKWARD && w->micro > 0 && unit_slots_own(w->slots) &&
                        !grad_sums_used(&w->buffers.sums);
+    return 0;
+}
+
+static void worker_prefetch_frozen(struct topology *t, int u, enum pass pass) {
+    struct worker *w = (struct worker *)t;
+    unit_slots_prefetch(w->frozen, w->step, u, pass);
+}
+
+static int worker_acquire_frozen(struct topology *t, int u, enum pass pass, const void **weights) {
+    struct worker *w = (struct worker *)t;
+    struct unit_view view = {0};
+    int rc = unit_slots_acquire(w->frozen, w->step, u, pass, &view);
+    *weights = view.weights;
+    return rc;
+}
+
+static int worker_release_frozen(struct topology *t, int u) {
+    unit_slots_release(((struct worker *)t)->frozen, u);
     return 0;
 }
 
@@ -397,6 +415,7 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     out->snapshot = in->snapshot;  // worker 0 collects it by itself
     step_plan_advance(t, out->skipped);
     unit_slots_invalidate(w->slots);
+    if (w->frozen) unit_slots_invalidate(w->frozen);  // so that all steps move equal bytes
     w->step++;
     // Without overlap the next step computes nothing before all its weights have landed.
     for (int u = 0; w->c->no_overlap && computed && u < t->layout->count; u++) {
@@ -462,6 +481,21 @@ static void worker_snapshot(struct topology *t, int64_t version, struct snapshot
     comm_unlock_wake(w->comm);
 }
 
+// Worker 0 sends the initial values of its unit u to the servers.
+static int send_initial(struct worker *w, int u, const float *values, uint64_t round) {
+    const struct comm_wait taken = {worker_core_has_freed, u, 0, 0};
+    if (w->t.rank != 0) return 0;
+    worker_core_init_unit(comm_lock(w->comm), u, values, round);
+    comm_unlock_wake(w->comm);
+    if (comm_wait(w->comm, &taken, "a server did not take the initial weights") == 0) return 0;
+    comm_disconnect(w->comm);  // the caller may free the values: nothing may send them any more
+    return -1;
+}
+
+static int worker_load_frozen(struct topology *t, int u, const float *values) {
+    return send_initial((struct worker *)t, t->layout->count + u, values, 1);
+}
+
 static int worker_load_unit(struct topology *t, int u, const float *values) {
     struct worker *w = (struct worker *)t;
     if (w->step > 0)
@@ -473,15 +507,7 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
     if (own && staging_load_weights(w->staging, u) != 0)
         return fail("unit %s: loading its weights: %s", t->layout->units[u].name, dev_error(t->dev));
     if (w->units_loaded == 0) w->load_round++;
-    if (t->rank == 0) {
-        const struct comm_wait taken = {worker_core_has_freed, u, 0, 0};
-        worker_core_init_unit(comm_lock(w->comm), u, values, w->load_round);
-        comm_unlock_wake(w->comm);
-        if (comm_wait(w->comm, &taken, "a server did not take the initial weights") != 0) {
-            comm_disconnect(w->comm);  // the caller may free the values: nothing may send them any more
-            return -1;
-        }
-    }
+    if (send_initial(w, u, values, w->load_round) != 0) return -1;
     if (!w->unit_loaded[u]) w->units_loaded++;
     w->unit_loaded[u] = true;
     if (w->units_loaded < t->layout->count) return 0;
@@ -608,6 +634,7 @@ static void worker_destroy(struct topology *t) {
     // 3. The transport stops reading the gradients before the arena frees them.
     comm_destroy(&w->comm);
     unit_slots_destroy(&w->slots);
+    unit_slots_destroy(&w->frozen);
     arena_release(&w->arena);
     sharing_destroy(&w->sharing);
     free(w->reports);
@@ -633,6 +660,10 @@ static const struct topology_ops worker_ops = {
     .state = worker_state,
     .load = worker_load,
     .load_unit = worker_load_unit,
+    .prefetch_frozen = worker_prefetch_frozen,
+    .acquire_frozen = worker_acquire_frozen,
+    .release_frozen = worker_release_frozen,
+    .load_frozen = worker_load_frozen,
     .abort = worker_abort,
     .destroy = worker_destroy,
 };
@@ -679,7 +710,11 @@ static int worker_start_comm(struct worker *w, const struct ps_role_options *rol
         comm_give_up(w->comm, error_last());
         return -1;
     }
-    w->slots = unit_slots_create(&(struct unit_slots_options){w->c, &w->t, w->comm, w->staging, &w->buffers});
+    struct unit_slots_options so = {w->c, &w->t, w->comm, w->staging, &w->buffers, w->t.layout, 0};
+    w->slots = unit_slots_create(&so);
+    so.layout = ps_frozen(w->c, w->t.layout);
+    so.first = w->t.layout->count;
+    if (so.layout) w->frozen = unit_slots_create(&so);
     w->t.medium = sharing_medium(&w->sharing);
     // The prediction depends on which servers share memory with this worker.
     worker_predict_memory(w->sharing.c, w->t.layout, w->map, w->sharing.shared, &w->t.memory);

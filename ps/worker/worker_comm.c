@@ -205,7 +205,7 @@ static bool comm_renew(void *ctx, int peer, struct ps_message *m) {
 // Records in the timeline what is new of all units' transfers: gradients and weights. staged: weights are done when the
 // device has them, which staging.h records.
 static void record_times(struct worker_core *core, bool staged) {
-    for (int i = 0; i < core->o.layout->count * (1 + core->o.rule.lead); i++) {
+    for (int i = 0; i < core->o.map->units * (1 + core->o.rule.lead); i++) {
         struct unit_times *at = &core->units[i].times;
         struct transfer_ids *ids = &at->ids;
         if (ids->gradients && at->acknowledged_ns) {

@@ -18,7 +18,7 @@ static struct worker_slot *slot_at(const struct worker_core *c, int key, int64_t
     return &c->slots[key * slots(c) + worker_slot_of(step, c->o.rule.lead)];
 }
 static struct worker_unit *unit_at(const struct worker_core *c, int u, int64_t step) {
-    return &c->units[worker_slot_of(step, c->o.rule.lead) * c->o.layout->count + u];
+    return &c->units[worker_slot_of(step, c->o.rule.lead) * c->o.map->units + u];
 }
 static struct worker_report *report_of(const struct worker_core *c, int64_t step) {
     return &c->reports[step % c->room];
@@ -178,7 +178,7 @@ static void pump(struct worker_core *c, double now) {
     size_t held = 0;  // of the units so far
     c->full = false;
     for (int64_t step = c->step + 1; step <= c->step + slots(c) && c->queued > 0; step++)
-        for (int u = 0; u < c->o.layout->count && c->queued > 0; u++) {
+        for (int u = 0; u < c->o.map->units && c->queued > 0; u++) {
             struct worker_unit *x = unit_at(c, u, step);
             held += x->held;
             if (x->queued > 0 && !(x->visited && c->full)) pump_unit(c, u, x, step, held, now);
@@ -207,7 +207,7 @@ void worker_core_push_unit(struct worker_core *c, int u, const struct push_info 
     // The first push of a step: after each push weights are replaced.
     if (info->step > c->step || !stale->spreads) {
         int64_t oldest = INT64_MAX, newest = 0;
-        for (const struct worker_key *k = c->keys; k < c->keys + c->o.map->count; k++) {
+        for (const struct worker_key *k = c->keys; k < c->keys + c->o.map->trained; k++) {
             if (k->version < oldest) oldest = k->version;
             if (k->version > newest) newest = k->version;
         }
@@ -345,7 +345,7 @@ void worker_core_gather(struct worker_core *c, const double *values, int count) 
 }
 
 void worker_core_pull_all(struct worker_core *c, uint32_t more, double now) {
-    for (int key = 0; key < c->o.map->count; key++) {
+    for (int key = 0; key < c->o.map->trained; key++) {
         int64_t want = c->keys[key].landed;
         struct worker_slot *s = slot_at(c, key, want - 1);
         open_pull(c, key, s, want, true, now);
@@ -458,7 +458,7 @@ void worker_core_jump(struct worker_core *c, int64_t step, double now) {
     pump(c, now);
     c->jump = step;
     if (c->step < step - 1) c->step = step - 1;
-    for (int key = 0; key < c->o.map->count; key++) {
+    for (int key = 0; key < c->o.map->trained; key++) {
         struct worker_slot *s = slot_at(c, key, step - 1);
         if (s->sending == SEND_QUEUED && !s->init) drop_queued(c, key, s, now);
         pull_jump(c, key, now);
@@ -759,13 +759,13 @@ void worker_core_describe(const struct worker_core *c, int u, char *out, size_t 
 
 // ---------------------------------------------------------------- create and destroy
 int64_t ps_worker_records(const struct config *c, const struct layout *l) {
-    struct shard_cut cut;
-    if (shard_cut_of(c, l, &cut) != 0) return -1;
+    struct shard_cut cut, frozen = {0};
+    if (shard_cut_of(c, l, &cut) || (ps_frozen(c, l) && shard_cut_of(c, l->rest, &frozen))) return -1;
     // Its state, its shard and offset, and whether its share of a snapshot has arrived.
     uint64_t slots = (1 + (uint64_t)consistency_of(c).lead) * sizeof(struct worker_slot);
     return size_times((int64_t)(sizeof(struct partition) + sizeof(struct worker_key) + slots +
                                 sizeof(size_t) + sizeof(bool) + sizeof(uint32_t)),
-                      cut.keys);
+                      cut.keys + frozen.keys);
 }
 
 struct worker_core *worker_core_create(const struct worker_core_options *o) {
@@ -779,11 +779,11 @@ struct worker_core *worker_core_create(const struct worker_core_options *o) {
     c->keys = xcalloc((unsigned long)o->map->count, sizeof *c->keys);
     c->slots = xcalloc((unsigned long)o->map->count * open, sizeof *c->slots);
     c->shards = xcalloc((unsigned long)o->map->shards, sizeof *c->shards);
-    c->units = xcalloc((unsigned long)o->layout->count * open, sizeof *c->units);
+    c->units = xcalloc((unsigned long)o->map->units * open, sizeof *c->units);
     c->room = 1 + o->rule.lag;
     c->reports = xcalloc((unsigned long)c->room, sizeof *c->reports);
-    c->least = xcalloc((unsigned long)o->layout->count * MARKS, sizeof *c->least);
-    for (int i = 0; i < o->layout->count * MARKS; i++)
+    c->least = xcalloc((unsigned long)o->map->units * MARKS, sizeof *c->least);
+    for (int i = 0; i < o->map->units * MARKS; i++)
         c->least[i].have = o->map->first[i / MARKS + 1] - o->map->first[i / MARKS];
     size_t size = dtype_size(o->dtype), opened = 0, largest = 0;
     for (int key = 0; key < o->map->count; key++) {

@@ -160,7 +160,7 @@ void worker_core_report(struct worker_core *c, const struct step_report *report)
 // The worker continues at `step`, of which it has computed nothing: the steps before it are over.
 void worker_core_jump(struct worker_core *c, int64_t step, double now);
 void worker_core_gather(struct worker_core *c, const double *values, int count);
-// Pulls fresh weights of every key, as control bytes. more: WIRE_KEEP, the state goes into a checkpoint; WIRE_STOP, no
+// Pulls fresh weights of every trained key, as control bytes. more: WIRE_KEEP, the state goes into a checkpoint; WIRE_STOP, no
 // worker pushes any more.
 void worker_core_pull_all(struct worker_core *c, uint32_t more, double now);
 // Requests the batch of `step`, which begins once the batches before it are handed out. done: with the first request,

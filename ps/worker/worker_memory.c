@@ -15,8 +15,8 @@
 
 int worker_buffers_init(struct worker_buffers *b, const struct config *c, const struct layout *l) {
     int lead = consistency_of(c).lead;
-    unsigned long units = (unsigned long)l->count, open = units * (1 + (unsigned long)lead);
-    *b = (struct worker_buffers){.units = l->count,
+    unsigned long units = (unsigned long)ps_units(c, l), open = units * (1 + (unsigned long)lead);
+    *b = (struct worker_buffers){.units = (int)units,
                                  .lead = lead,
                                  .weights = xcalloc(units, sizeof(void *)),
                                  .grads = xcalloc(open, sizeof(void *)),
@@ -67,19 +67,23 @@ void worker_carve(struct arena *a, const struct config *c, const struct layout *
     uint64_t at = 0;
     struct unit_schedule s;
     if (models) arena_count(a, MEM_COMM, SEGMENT_HEAD);
-    // 1. Weights, unless they are read in place.
-    unit_schedule_open(&s, l, &residence);
-    for (int i = 0; i < unit_schedule_count(&s) && !(in_place && room); i++) {
-        size_t bytes = (size_t)unit_schedule_elements(&s, i) * size;
-        void *slot = take(a, residence.all ? MEM_PARAMETER : MEM_COMM, models, bytes, &at);
-        void *wire = staged ? take_twin(a, room, bytes, &at) : slot;
-        for (int u = unit_schedule_first(&s, i); u < l->count; u = unit_schedule_next(&s, u)) {
-            out->weights[u] = slot;
-            out->wire_weights[u] = wire;
-            out->weight_at[u] = at;
+    // 1. Weights, unless they are read in place; then those that are only pulled, in slots of their own.
+    const struct layout *both[] = {l, ps_frozen(c, l)};
+    for (int k = 0; k < 2 && both[k] && !(in_place && room); k++) {
+        int before = k ? l->count : 0;
+        unit_schedule_open(&s, both[k], &residence);
+        for (int i = 0; i < unit_schedule_count(&s); i++) {
+            size_t bytes = (size_t)unit_schedule_elements(&s, i) * size;
+            void *slot = take(a, residence.all ? MEM_PARAMETER : MEM_COMM, models, bytes, &at);
+            void *wire = staged ? take_twin(a, room, bytes, &at) : slot;
+            for (int u = unit_schedule_first(&s, i); u < both[k]->count; u = unit_schedule_next(&s, u)) {
+                out->weights[before + u] = slot;
+                out->wire_weights[before + u] = wire;
+                out->weight_at[before + u] = at;
+            }
         }
+        unit_schedule_close(&s);
     }
-    unit_schedule_close(&s);
     // 2. The errors of codes.
     for (int u = 0; u < l->count && codes; u++)
         out->errors[u] = arena_take(a, MEM_OPTIMIZER, (size_t)l->units[u].n_pad * sizeof(float));

@@ -55,23 +55,24 @@ struct step {
     struct step_tasks tasks;
 };
 
-// The flops of one micro-batch of the model's unit u. In training the head computes in its backward pass only.
-static void put_unit(cJSON *list, const struct job *j, int u) {
+// The flops of one micro-batch of the model's unit u. In training the head computes in its backward pass only. frozen: only
+// what is frozen of it, whose flops count here if nothing of it is trained.
+static void put_unit(cJSON *list, const struct job *j, int u, bool frozen) {
     const struct config *c = j->config;
     const struct layout *model = layout_of_model(j->layout);
-    const int trained = layout_trained(j->layout, u);
-    const struct unit *unit = trained < 0 ? &model->units[u] : &j->layout->units[trained];
-    const bool head = u == model->count - 1;
-    double tokens = (double)(c->micro_batch * c->seq), seq = (double)c->seq, elements = 0;
+    const int trained = frozen ? -1 : layout_trained(j->layout, u);
+    const struct unit *unit = frozen ? &model->units[u] : &j->layout->units[trained];
+    const bool head = u == model->count - 1, computes = !frozen || layout_trained(j->layout, u) < 0;
+    double tokens = computes ? (double)(c->micro_batch * c->seq) : 0, seq = (double)c->seq, elements = 0;
     struct unit_flops once = model_unit_flops(&j->spec, u, seq),
                       again = recompute_unit_flops(&c->recompute, &j->spec, u, seq);
     double forward = tokens * (once.products + once.attention);
     double backward = tokens * (once.gradients + 2 * once.attention);
     cJSON *o = cJSON_CreateObject();
-    for (int i = 0; i < unit->count && trained >= 0; i++) elements += (double)unit->tensors[i].numel;
+    for (int i = 0; i < unit->count && !frozen; i++) elements += (double)unit->tensors[i].numel;
     cJSON_AddStringToObject(o, "name", unit->name);
     json_put(o, "elements", elements);
-    json_put(o, "padded", trained < 0 ? 0 : (double)unit->n_pad);
+    json_put(o, "padded", frozen ? 0 : (double)unit->n_pad);
     json_put(o, "forward_flops", head ? 0 : forward);
     json_put(o, "backward_flops",
              (head ? forward : 0) + backward + tokens * (again.products + again.attention));
@@ -106,14 +107,14 @@ static int print_step(FILE *f, const struct job *j, const struct step *step) {
     const struct config *c = j->config;
     fprintf(f, "{\n\t\t\"micro_batches\": %lld,\n\t\t\"every\": %lld,\n\t\t\"units\": [",
             (long long)c->accumulation, (long long)(c->local_steps.steps ? c->local_steps.steps : 1));
-    // Trained units, then frozen ones (step_tasks_frozen).
+    // Trained units, then what is frozen of each (step_tasks_frozen).
     const int all = layout_of_model(j->layout)->count;
     const char *comma = "";
-    for (int frozen = 0; frozen < 2; frozen++)
+    for (int frozen = 0; frozen < 1 + (j->layout->model != NULL); frozen++)
         for (int u = 0; u < all; u++) {
-            if (frozen != (layout_trained(j->layout, u) < 0)) continue;
+            if (!frozen && layout_trained(j->layout, u) < 0) continue;
             cJSON *one = cJSON_CreateArray();
-            put_unit(one, j, u);
+            put_unit(one, j, u, frozen);
             char *text = cJSON_PrintUnformatted(one->child);
             fprintf(f, "%s\n\t\t\t%s", comma, text);
             comma = ",";

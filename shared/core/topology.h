@@ -268,8 +268,8 @@ struct topology_ops {
     // Replaces unit u's weights (and masters) by full (n_pad) fp32 host values. Every rank calls it with the same
     // values for every unit, before the first step. Blocks.
     int (*load_unit)(struct topology *t, int u, const float *values);
-    // Of a topology that shards what LoRA freezes (unit.h): as prefetch, acquire, release and load_unit, but of the frozen
-    // elements of the model's unit u, which have no gradient and no updates. NULL: the loop keeps all of them on each rank.
+    // Of a topology whose row shards what LoRA freezes (unit.h): as prefetch, acquire, release and load_unit, but of the
+    // frozen elements of the model's unit u, which have no gradient and no updates.
     void (*prefetch_frozen)(struct topology *t, int u, enum pass pass);
     int (*acquire_frozen)(struct topology *t, int u, enum pass pass, const void **weights);
     int (*release_frozen)(struct topology *t, int u);

@@ -152,8 +152,9 @@ struct topology_row {
     // rule, a graph of neighbours. 0, or -1 after logging. May be NULL.
     int (*step_facts)(const struct config *c, const struct layout *l, FILE *f);
     struct topology_formula (*formula)(const struct config *c, const char *role);
-    // Whether workers hold shards of what LoRA freezes, which `predict` then counts. NULL: never.
-    bool (*shards_frozen)(const struct config *c);
+    // Whether ranks hold shards of what LoRA freezes, which `predict` then counts: then *copies receives how many copies all
+    // ranks of the role hold together. NULL, or returns false: each worker holds all of it.
+    bool (*shards_frozen)(const struct config *c, const char *role, size_t *copies);
     int textbook;  // the first so many variants have formulas of their own
     // NULL: nothing.
     struct topology_allowance (*allowance)(const struct config *c, const char *role,

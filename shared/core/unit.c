@@ -35,6 +35,7 @@ void layout_finish(struct layout *l, int world) {
 void layout_destroy(struct layout **l) {
     if (!*l) return;
     layout_destroy(&(*l)->model);
+    if ((*l)->rest) (*l)->rest->units = NULL;  // a part of these units
     layout_destroy(&(*l)->rest);
     free((*l)->units);
     free(*l);

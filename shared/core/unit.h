@@ -64,7 +64,8 @@ struct layout {
     int64_t padded;        // sum of n_pad
     struct layout *model;  // the model's own layout, which this one owns; NULL: it is this one
     int64_t frozen;        // elements of the tensors that are only in `model`
-    // With `model`: of its units only what is frozen, without tensors, for a topology that shards it. Owned, too.
+    // With `model`: of its units only what is frozen, without tensors, for a topology that shards it. Owned, too. Its units
+    // follow the trained ones in `units`: rest->units[u] is units[count + u].
     struct layout *rest;
 };
 
@@ -93,6 +94,8 @@ static inline int64_t layout_tensors(const struct layout *l) {
     for (int u = 0; u < l->count; u++) n += l->units[u].count;
     return n;
 }
+// Returns how many entries `units` has: the trained ones, then what is frozen of each.
+static inline int layout_units(const struct layout *l) { return l->count + (l->rest ? l->rest->count : 0); }
 static inline int64_t unit_shard(const struct layout *l, int u) { return l->units[u].n_pad / l->world; }
 
 // xxh64 over (unit, tensor names, shapes, offsets, reserved elements, n_pad, dtype): two programs with equal

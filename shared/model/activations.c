@@ -16,8 +16,15 @@ static void carve_adapters(struct model *m, struct linear *l) {
             l->adapters[part].h = take(m, MEM_ACTIVATION, m->R, m->spec.lora.r, dtype_size(m->dt));
 }
 
-static void carve_norm(struct model *m, struct norm *n) {
-    n->y = take(m, MEM_ACTIVATION, m->R, m->C, dtype_size(m->dt));
+bool keeps_input(const struct model *m, const struct linear *l) {
+    bool adapted = false;
+    for (int part = 0; part < LORA_PARTS; part++) adapted = adapted || l->adapters[part].a >= 0;
+    return adapted || !m->spec.lora.r;
+}
+
+// shares: the norm whose output's buffer it takes; NULL: it has its own.
+static void carve_norm(struct model *m, struct norm *n, const struct norm *shares) {
+    n->y = shares ? shares->y : take(m, MEM_ACTIVATION, m->R, m->C, dtype_size(m->dt));
     if (m->spec.traits.norm == NORM_LAYER) n->mean = take(m, MEM_ACTIVATION, m->R, 1, 4);
     n->rstd = take(m, MEM_ACTIVATION, m->R, 1, 4);
 }
@@ -44,11 +51,15 @@ static void carve_block(struct model *m, int i) {
     b->lse = take(m, MEM_ACTIVATION, m->R, m->spec.heads, 4);
     struct linear *linears[LORA_LINEARS] = {&b->wqkv, &b->wo, &b->w_up, &b->w_down};
     for (int k = 0; k < LORA_LINEARS; k++) carve_adapters(m, linears[k]);
+    // Block 0's buffers take what no backward reads, too. It is not recomputed.
     if (!shares_cheap) {
-        carve_norm(m, &b->norm1);
-        carve_norm(m, &b->norm2);
+        carve_norm(m, &b->norm1, i && !keeps_input(m, &b->wqkv) ? &first->norm1 : NULL);
+        carve_norm(m, &b->norm2, i && !keeps_input(m, &b->w_up) ? &first->norm2 : NULL);
     }
-    if (!shares_cheap || m->keeps_act) b->act = take(m, MEM_ACTIVATION, m->R, m->F, e);
+    if (i && !keeps_input(m, &b->w_down))
+        b->act = first->act;
+    else if (!shares_cheap || m->keeps_act)
+        b->act = take(m, MEM_ACTIVATION, m->R, m->F, e);
 }
 
 // Takes the memory for the inputs of the blocks that keep only their input, and sets these blocks' x.
@@ -91,6 +102,7 @@ static size_t scratch_bytes(const struct model *m) {
     size_t scratch = attn_scratch_bytes(m->B, m->T, s->heads, s->kv_heads, s->head_size);
     if (m->forward_only) return scratch;
     scratch = max_size(scratch, norm_bwd_scratch_bytes(m->C));
+    if (s->lora.r) return scratch;  // the embedding has no backward
     return max_size(scratch, embed_bwd_scratch_bytes(m->B, m->T, m->C, m->V));
 }
 
@@ -100,7 +112,7 @@ void activations_carve(struct model *m) {
     for (int i = 0; i < m->spec.layers; i++) carve_block(m, i);
     m->tokens = take(m, MEM_ACTIVATION, m->R, 1, 4);
     m->final.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
-    carve_norm(m, &m->final);
+    carve_norm(m, &m->final, NULL);
     m->pass = take(m, MEM_ACTIVATION, m->R, m->C, e);
     if (!m->forward_only) carve_gradients(m);
     m->logits = take(m, MEM_WORKSPACE, m->chunk, m->VS, e);

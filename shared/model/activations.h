@@ -9,7 +9,7 @@
 //     head        x[L] -> nf -> logits, in chunks of rows
 //
 // Values in parentheses pass through `pass`. All others are kept for the backward, unless the backward
-// recomputes them (recompute.h). `carry` is the gradient of the residual stream during the backward.
+// recomputes them (recompute.h) or, with LoRA, does not read them: the input of a frozen layer without adapters. `carry` is the gradient of the residual stream during the backward.
 //
 // forward_only keeps nothing for a backward: all blocks use the same buffers. A block reads the previous
 // block's mid to compute its x before it writes its own mid.
@@ -132,6 +132,8 @@ int head_row_logits(struct model *m, const struct unit_view *v, const struct uni
 // ---------------------------------------------------------------- memory (activations.c)
 // Takes the memory of a model whose sizes are set, from its arena. Without a device the arena only counts.
 void activations_carve(struct model *m);
+// Whether the backward reads the layer's input: for the gradient of its weight, or of an adapter's A.
+bool keeps_input(const struct model *m, const struct linear *l);
 
 // ---------------------------------------------------------------- inputs on the host
 // The inputs of blocks that keep only their input (recompute.h), if they are kept on the host.

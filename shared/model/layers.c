@@ -294,9 +294,10 @@ static void compute_again(struct model *m, int i, const struct unit_view *v) {
         // Norms and the activation function, from x, mid and up.
         norm_forward(m, &b->norm1, v, NULL);
         norm_forward(m, &b->norm2, v, NULL);
-        if (!m->keeps_act && gelu)
+        bool act = !m->keeps_act && keeps_input(m, &b->w_down);
+        if (act && gelu)
             op_gelu_fwd(m->s, &(struct gelu_args){.y = b->act, .x = b->up, .n = m->R * m->F, .dt = m->dt});
-        else if (!m->keeps_act)
+        else if (act)
             swiglu(m, b);
     }
     if (i < m->inputs.blocks - 1) {

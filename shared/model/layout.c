@@ -110,7 +110,7 @@ static void add_adapters(struct unit *u, const struct model_spec *s) {
 static struct layout *freeze(struct layout *all, const struct model_spec *s, int world) {
     struct layout *l = xcalloc(1, sizeof *l);
     l->count = s->layers;
-    l->units = xcalloc((unsigned long)l->count, sizeof *l->units);
+    l->units = xcalloc((unsigned long)(l->count + all->count), sizeof *l->units);
     for (int i = 0; i < l->count; i++) {
         memcpy(l->units[i].name, all->units[1 + i].name, sizeof l->units[i].name);
         add_adapters(&l->units[i], s);
@@ -120,7 +120,7 @@ static struct layout *freeze(struct layout *all, const struct model_spec *s, int
     l->frozen = all->params;
     l->rest = xcalloc(1, sizeof *l->rest);
     *l->rest = (struct layout){.count = all->count, .world = world, .tied = all->tied, .padded = all->padded};
-    l->rest->units = xcalloc((unsigned long)all->count, sizeof *l->rest->units);
+    l->rest->units = l->units + l->count;
     for (int u = 0; u < all->count; u++) {
         l->rest->units[u].n_pad = all->units[u].n_pad;
         memcpy(l->rest->units[u].name, all->units[u].name, sizeof all->units[u].name);

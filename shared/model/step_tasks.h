@@ -101,8 +101,8 @@ struct step_task {
     struct task_moves moves;
 };
 
-// The index of a unit of the model that has nothing to train: after the layout's units.
-static inline int step_tasks_frozen(const struct layout *l, int u) { return l->count + (u > 0); }
+// The index of what is frozen in the model's unit u: after the trained units, as in the layout.
+static inline int step_tasks_frozen(const struct layout *l, int u) { return l->count + u; }
 
 struct step_tasks {
     // Set before the walk.

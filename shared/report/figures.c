@@ -409,10 +409,13 @@ void rank_report_predict(struct rank_report *r, const struct config *c, const st
 struct topology_formula topology_formula_of(const struct config *c, const char *role, bool frozen) {
     struct topology_formula f = c->row->formula(c, role);
     size_t n = strlen(f.memory);
-    bool shards = c->row->shards_frozen && c->row->shards_frozen(c);
-    if (frozen && !strcmp(role, "worker"))
-        snprintf(f.memory + n, sizeof f.memory - n, "%s%zuF%s", n ? "+" : "", dtype_size(c->dtype),
-                 shards ? "/N" : "");
+    size_t copies = !strcmp(role, "worker");
+    bool shards = c->row->shards_frozen && c->row->shards_frozen(c, role, &copies);
+    if (frozen && copies)
+        snprintf(f.memory + n, sizeof f.memory - n, "%s%zuF%s", n ? "+" : "", copies * dtype_size(c->dtype),
+                 !shards                   ? ""
+                 : !strcmp(role, "worker") ? "/N"
+                                           : "/S");
     return f;
 }
 

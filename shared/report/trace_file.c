@@ -102,7 +102,7 @@ static void put_phases(struct trace *t, const struct timeline_view *v) {
 // each is its own pair of events.
 static void put_transfer(struct trace *t, const struct layout *l, const struct transfer_times *m) {
     int64_t begin = m->peers_ready > m->own_ready ? m->peers_ready : m->own_ready ? m->own_ready : m->asked;
-    bool named = m->what.unit >= 0 && m->what.unit < l->count;
+    bool named = m->what.unit >= 0 && m->what.unit < layout_units(l);
     char name[128];
     if (m->done <= begin) return;
     snprintf(name, sizeof name, "%s%s%s", transfer_kind_name(m->what.kind), named ? " of " : "",

@@ -308,7 +308,7 @@ static struct span named_gap(struct timeline *tl, const struct span *gap) {
     struct span one = *gap;
     int unit = r ? r->t.what.unit : -1;
     one.part = r ? r->t.what.kind : TRANSFER_WEIGHTS;
-    if (unit >= 0 && unit < tl->layout->count) one.name = tl->layout->units[unit].name;
+    if (unit >= 0 && unit < layout_units(tl->layout)) one.name = tl->layout->units[unit].name;
     return one;
 }
 

@@ -29,10 +29,15 @@ void frozen_predict(const struct layout *l, enum dtype dt, size_t bytes[MEM_CLAS
     for (int c = 0; c < MEM_CLASSES; c++) bytes[c] += a.bytes[c];
 }
 
-bool shards_frozen(const struct config *c) { return c->row->shards_frozen && c->row->shards_frozen(c); }
+bool shards_frozen(const struct config *c) {
+    size_t copies;
+    return c->row->shards_frozen && c->row->shards_frozen(c, "worker", &copies);
+}
 
 size_t frozen_formula(const struct config *c, const struct layout *l) {
-    return (size_t)l->frozen * dtype_size(c->dtype) / (size_t)(shards_frozen(c) ? c->workers : 1);
+    size_t copies = (size_t)c->workers;
+    if (c->row->shards_frozen) c->row->shards_frozen(c, "worker", &copies);
+    return (size_t)l->frozen * dtype_size(c->dtype) * copies / (size_t)c->workers;
 }
 
 struct frozen *frozen_create(struct device *dev, const struct layout *l, enum dtype dt, bool *failed) {

@@ -1,5 +1,5 @@
 // The frozen weights of a run with LoRA (shared/core/unit.h): no gradient, no master, no state. A rank has all of them, in
-// the run's type, and nothing of them moves after the start; or the topology shards them (topology_row.h, shards_frozen).
+// the run's type, and nothing of them moves after the start; or the topology shards them over its workers or servers (topology_row.h, shards_frozen).
 //
 // The rank's main thread calls all functions.
 #ifndef STARRING_SHARED_TRAIN_FROZEN_H
@@ -12,9 +12,9 @@
 struct frozen;
 // Adds the bytes that frozen_create takes.
 void frozen_predict(const struct layout *l, enum dtype dt, size_t bytes[MEM_CLASSES]);
-// Whether the configuration's topology shards them.
+// Whether ranks hold shards of them.
 bool shards_frozen(const struct config *c);
-// The textbook's bytes of a worker: F, or F / N, of the run's type.
+// The textbook's bytes of a worker, of the run's type: F, or its share of the copies.
 size_t frozen_formula(const struct config *c, const struct layout *l);
 // Takes the memory. Returns NULL if nothing is frozen, or after fail() with *failed set.
 struct frozen *frozen_create(struct device *dev, const struct layout *l, enum dtype dt, bool *failed);

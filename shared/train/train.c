@@ -764,7 +764,7 @@ static int run(struct train *x) {
     if (open_gate(x)) return -1;
     x->slots = xcalloc(1 + (unsigned long)t->lag, sizeof *x->slots);
     bool failed = false;
-    x->shards_frozen = x->l->model && t->ops->acquire_frozen;
+    x->shards_frozen = x->l->model && shards_frozen(c);
     x->frozen = x->shards_frozen ? NULL : frozen_create(t->dev, x->l, c->dtype, &failed);
     if (failed) return fail("out of device memory for the frozen weights: %s", dev_error(t->dev));
     if (load_initial_weights(x)) return -1;

@@ -77,8 +77,6 @@ def possible(case):
         return False
     if case.get("offload", "none") != "none" and case.get("topology", "zero:1") in ("zero:0", "ps:sync"):
         return False
-    if case.get("lora", "none") != "none" and (case.get("hpz") == "2" or case.get("offload") in ("params", "filed", "all filed")):
-        return False
     return True
 
 

@@ -53,6 +53,9 @@ TRACED = {
     "ps:sync, codes": ["--topology", "ps:sync", "--workers", "2", *sets(parameter_server__compression="int8", gradient_clipping=0)],
     "ps:sync, local steps": ["--topology", "ps:sync", "--workers", "2", "--local-steps", "2"],
     "ps:sync, units": ["--topology", "ps:sync", "--workers", "2", "--servers", "2", *KEEP_UNITS, *MICRO],
+    "ps:sync, units, lora": ["--topology", "ps:sync", "--workers", "2", "--servers", "3", *sets(lora__r=4), *KEEP_UNITS, *MICRO],
+    "ps:sync, units, tied, lora": ["--model", "demo", "--topology", "ps:sync", "--workers", "2", "--servers-on", "workers", *sets(lora__r=4),
+                                   *KEEP_UNITS],
     "ps:sync, units, tied": ["--model", "demo", "--topology", "ps:sync", "--workers", "2", "--servers-on", "workers", *KEEP_UNITS],
 }
 PREDICTED = {
@@ -138,7 +141,7 @@ class Step(Runs):
     def asked(self, step, star):
         """[(name, bytes, tasks)] of a step's transfers, in the order in which a worker asks for them."""
         tasks = step["workers"]["tasks"]
-        names = [f" of {u['name']}" if u["elements"] else "" for u in step["units"]]  # a trace names no unit that is frozen as a whole
+        names = [f" of {u['name']}" for u in step["units"]]
         found, push_asks = [], star and not any("micro" in t for t in tasks if t["task"] == "pull")
         for m in joined(tasks):
             t = tasks[m["tasks"][0]]
@@ -161,7 +164,7 @@ class Step(Runs):
     def computed(self, trace, step, number, task):
         """When the operation ran that stands for a task of compute: (begin, end); None: it has none, or other operations."""
         names = [u["name"] for u in step["units"]]
-        blocks, micro, kind = len(names) - 2, step["micro_batches"], task["task"]
+        blocks, micro, kind = len({n for n in names if n.startswith("block")}), step["micro_batches"], task["task"]
         u, updated = task.get("unit", 0), sum(u["elements"] > 0 for u in step["units"])
         name, _, block = names[u].partition(".")
         at = number * micro + task.get("micro", 0)

@@ -184,6 +184,39 @@ static void test_sizes_are_those_of_the_map(void **state) {
     }
 }
 
+// Frozen units, which resident units pull, follow the trained ones with keys of their own: each as if it were alone.
+static void test_frozen_keys_follow(void **state) {
+    (void)state;
+    struct layout *l = toy_layout(4, 900), *rest = toy_layout(4, 30000), *alone = toy_layout(4, 30000);
+    l->units = xrealloc(l->units, (size_t)(l->count + rest->count) * sizeof *l->units);
+    memcpy(l->units + l->count, rest->units, (size_t)rest->count * sizeof *l->units);
+    free(rest->units);
+    rest->units = l->units + l->count;
+    l->rest = rest;
+    struct config c = config_of(l, DT_BF16, 65536, 3, 2);
+    struct shard_map *trained = shard_map_of(&c, l), *frozen = shard_map_of(&c, alone);
+    assert_int_equal(trained->count, trained->trained);
+    c.ps.resident = PS_RESIDENT_UNITS;
+    struct shard_map *m = shard_map_of(&c, l);
+    assert_int_equal(m->trained, trained->count);
+    assert_int_equal(m->count, trained->count + frozen->count);
+    assert_int_equal(m->units, l->count + rest->count);
+    assert_int_equal(m->first[m->units], m->count);
+    assert_memory_equal(m->parts, trained->parts, (size_t)trained->count * sizeof *m->parts);
+    assert_memory_equal(m->shard_elements, trained->shard_elements, (size_t)m->shards * sizeof(int64_t));
+    for (int k = 0; k < frozen->count; k++) {
+        const struct partition *p = &m->parts[m->trained + k], *q = &frozen->parts[k];
+        assert_int_equal(p->unit, l->count + q->unit);
+        assert_true(p->begin == q->begin && p->end == q->end && p->shard == q->shard);
+        assert_in_range(m->trained + k, m->first[p->unit], m->first[p->unit + 1] - 1);
+    }
+    shard_map_destroy(&m);
+    shard_map_destroy(&trained);
+    shard_map_destroy(&frozen);
+    layout_destroy(&alone);
+    layout_destroy(&l);
+}
+
 // 10^15 parameters in thousands of millions of keys: predicted at once; a map of them is refused.
 static void test_enormous(void **state) {
     (void)state;
@@ -209,9 +242,10 @@ static void test_enormous(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cover_and_balance), cmocka_unit_test(test_sizes_are_those_of_the_map),
-        cmocka_unit_test(test_enormous),          cmocka_unit_test(test_tiny),
-        cmocka_unit_test(test_hash_and_refusals), cmocka_unit_test(test_predictions),
+        cmocka_unit_test(test_cover_and_balance),  cmocka_unit_test(test_sizes_are_those_of_the_map),
+        cmocka_unit_test(test_enormous),           cmocka_unit_test(test_tiny),
+        cmocka_unit_test(test_hash_and_refusals),  cmocka_unit_test(test_predictions),
+        cmocka_unit_test(test_frozen_keys_follow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -146,9 +146,10 @@ class Lora(Runs):
 
     def test_frozen_shards_in_groups_and_offloaded(self):
         offload = ["--set", "zero_optimization.offload_optimizer.device=cpu", "--set", "zero_optimization.offload_param.device="]
-        disk = ["--set", "zero_optimization.offload_param.nvme_path=" + self.folder]
+        nvme = [w for key in ("optimizer", "param") for what in ("device=nvme", "nvme_path=" + self.folder)
+                for w in ("--set", f"zero_optimization.offload_{key}.{what}")]
         ways = {"plain": [], "groups": ["--set", "zero_optimization.zero_hpz_partition_size=2"], "host": [offload[0], offload[1], offload[2], offload[3] + "cpu"]}
-        ways["file"] = [*offload[:3], offload[3] + "nvme", *disk]
+        ways["file"] = nvme
         ways["host, groups"] = ways["host"] + ways["groups"]
         for dtype in ("bf16", "fp32"):
             found = {}

@@ -160,7 +160,7 @@ RULES = [Rule(*row) for row in (
      "base = p->base", LEAD),
     ("the last pull is of the last update", "ps/server/server_core.c", ".least = final ? want : least", ".least = least", LEAD),
     ("weights are kept before an update replaces them", IN_ORDER, "    if (*at_once) keep_old(c, k);\n", "", LEAD),
-    ("what is needed first leaves first", WORKER, "u = 0; u < c->o.layout->count && c->queued > 0; u++",
+    ("what is needed first leaves first", WORKER, "u = 0; u < c->o.map->units && c->queued > 0; u++",
      "u = c->o.layout->count - 1; u >= 0 && c->queued > 0; u--",
      "star/test_trace.py Urgent"),
     ("all but the first worker's gradients may wait for their turn", IN_ORDER, "(c->workers - !consistency_of(c).lead) * gradients",
@@ -190,7 +190,7 @@ RULES = [Rule(*row) for row in (
     # ---- the dry run's graph of a step
     ("weights are gathered in the order of the next forward", "decentral/zero/zero_tasks.c", "launch_update(x, u);", "launch_update(x, x->z->opt.layout->count - 1 - u);", STEP),
     ("a gather of the schedule waits for its slot", "decentral/zero/zero_tasks.c", "if (begun) step_tasks_need(t, &t->list[first], idle);", "", STEP),
-    ("a repeated gather of a group's copy stays in it", "decentral/zero/zero_tasks.c", "if (zero_hpz(&z->opt) && again) {", "if (false) {", STEP),
+    ("a repeated gather of a group's copy stays in it", "decentral/zero/zero_tasks.c", "if (zero_hpz(&z->opt) && (again || frozen)) {", "if (false) {", STEP),
     ("what a worker's own server holds moves on no wire", "ps/star.c", "if (p->shard / m->threads != rank) continue;", "continue;", STEP),
     ("with clipping nothing is pulled before the decision", "ps/job/unit_moves.c", "if (commits && !x->alone) step_tasks_need", "if (false) step_tasks_need", STEP),
     ("the middle micro-batches count", "shared/model/step_tasks.c", "t->micro == 1 && listed < all ? all - 2 : 1", "1", "test_decentral_schedule"),

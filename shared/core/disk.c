@@ -146,7 +146,7 @@ static off_t end_of_kept(int fd, bool (*keep)(void *ctx, const char *line), void
     struct log_reader r = {.file = copy < 0 ? NULL : fdopen(copy, "r")};
     if (!r.file) return -1;
     off_t end = 0;
-    for (const char *line; (line = log_reader_next(&r)) && keep(ctx, line);) end += (off_t)strlen(line) + 1;
+    for (const char *line; (line = log_reader_next(&r)) && keep(ctx, line);) end = ftello(r.file);
     log_reader_close(&r);
     return end;
 }

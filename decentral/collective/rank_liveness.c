@@ -53,7 +53,8 @@ static double sooner(double a, double b) { return a < b ? a : b; }
 // as idle.
 static double window(double deadline_s) { return later(deadline_s / 2, LEAST_S); }
 
-// Returns the pause between two checks of a waiting rank. At most so much of the time between two reports is counted.
+// Returns the seconds between two checks of a waiting rank. The clock of reports also advances by at most as much from
+// one report to the next.
 static double step(double deadline_s) {
     return sooner(later(window(deadline_s) / CHECKS, CHECK_LEAST_S), CHECK_MOST_S);
 }

@@ -96,7 +96,8 @@ int zero_load(struct topology *t, struct checkpoint *c) {
     for (int u = 0; u < l->count && !rc; u++) {
         const struct update_range *r = &z->units[u].update;
         float *values = xcalloc((size_t)l->units[u].n_pad, sizeof *values);
-        // 1. The weights that this rank holds; it may hold fewer of the masters.
+        // 1. Masters for all weights that this rank holds (stages 0 to 2: the whole unit, even where it keeps only its
+        // shard of the masters).
         bool whole = z->policy->weights == RESIDENT_FULL;
         int64_t shard = unit_shard(l, u), begin = whole ? 0 : shard * t->rank;
         int64_t end = whole ? l->units[u].n_pad : begin + shard;

@@ -373,7 +373,7 @@ static bool stages_weights(const struct zero *z) {
     return !z->c->offload_param.device || (zero_disk_on(z) && z->c->dtype != DT_F32);
 }
 
-// Rounds the master again for a skipped step: the weights stay as they were.
+// A skipped step still copies the staging to the weights, so this fills it with the unchanged master, rounded.
 static int round_master(const struct zero *z, const struct update_range *r) {
     const char *why = "";
     struct cast_args a = {r->weight, r->master, r->end - r->begin, DT_F32, z->c->dtype, 1};

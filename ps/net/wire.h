@@ -63,11 +63,13 @@ enum wire_kind {  // in the order of PsMessage.body
 const char *wire_kind_name(enum wire_kind k);  // "push", ...
 
 // WIRE_STOP: this worker, or some worker, was asked to leave.
-// WIRE_FINAL: it follows no push: the last weights, or those of a checkpoint. With STOP: no worker pushes any more. In
-// MEMBER: that worker no longer pushes.
+// WIRE_FINAL: it follows no push, and counts as control: a pull of the last weights, or those of a checkpoint, an
+// evaluation or a jump. With STOP: no worker pushes any more. In MEMBER: that worker no longer pushes. In TAKEN: no
+// batch is left. In REFUSED: the job is complete.
 // WIRE_HELD: arrived, and not in the sum yet (PUSH_ACK); in ATTACHED: refused.
 // WIRE_SKIP: the step is skipped. WIRE_PULLS: the push asks for the weights of the next step too.
-// WIRE_KEEP: the state after this step goes into a checkpoint. Sent by worker 0.
+// WIRE_KEEP: the state after this step goes into a checkpoint. All workers set it for the same steps. Worker 0's counts,
+// and any worker's where late pushes are dropped.
 // WIRE_LATE: the step was closed without the receiver's gradient (STEP_DONE).
 // WIRE_UNUSED: no update has the gradient (PUSH_ACK, PULL_REPLY): it was too late, too old, or skipped.
 // WIRE_DRAINS: the push asks for the weights after its own step, whatever delay is allowed.

@@ -329,7 +329,7 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool *hurry) {
     uint64_t count;
     ssize_t n = items[0].ready ? read(c->wake_fd, &count, sizeof count) : 0;
     (void)n;  // non-blocking: nothing there is fine
-    // Ends even if the main thread is busy: its results no longer count.
+    // An epoch that is over ends this process even if the main thread is busy: its results no longer count.
     if (member_goes_on(&c->o.role, &c->in.id) != 0) return -1;
     if (items[1].ready && drain(c, c->in.lines.scheduler, PEER_SCHEDULER) != 0) return -1;
     for (int g = 0; g < shards; g++)

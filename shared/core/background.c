@@ -35,7 +35,8 @@ struct background {
     char *why;
 };
 
-// The new table keeps no sockets: a connection is closed only when its last descriptor is closed.
+// The thread's new table keeps none of the process's sockets: a connection is closed only when its last descriptor is
+// closed.
 void background_own_descriptors(const int *keep, int count) {
     struct rlimit l;
     if (unshare(CLONE_FILES)) return;

@@ -19,10 +19,10 @@
 
 #define CURVE_MEMBER "member"  // libzmq's "User-Id" of the messages of connections that were accepted
 
-// socket: ZeroMQ's, before it listens or connects. key, token: NULL: none; token "": none. With either one the first
-// listener of a context starts the context's ZAP handler, a thread: *zap is NULL before. key and token outlive it.
-// Returns 0, or -1 after logging.
 struct zap;
+// socket: ZeroMQ's, before it listens or connects. key or token may be NULL; an empty token counts as none. With either
+// one the first listener of a context starts the context's ZAP handler, a thread: *zap is NULL before. key and token
+// outlive it. Both functions return 0, or -1 after logging.
 int curve_listen(void *context, void *socket, const struct job_key *key, const char *token, struct zap **zap);
 void curve_end(
     struct zap **zap);  // after zmq_ctx_term, which ends the handler's thread; NULL: nothing is done

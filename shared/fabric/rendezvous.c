@@ -379,7 +379,8 @@ static int wait_for_all(struct rendezvous *r) {
     return here ? 0 : -1;
 }
 
-// Some programs that are started from here close all possible descriptors: the limit must not make that slow.
+// Raises the limit of open files to 65,536 and no further: some programs that are started from here close every
+// descriptor up to the limit.
 static int claim_descriptors(const struct rendezvous *r) {
     struct rlimit l;
     int needed = OF_PROCESS + (r->o.rank ? 0 : r->members);

@@ -20,7 +20,7 @@ static int say_kind(const struct file_kind *k, const char *path, const char *mor
     return text ? -1 : 0;
 }
 
-// How many levels of directories are searched. `hf download` keeps incomplete files in
+// How many levels of directories are searched: 5, because `hf download` keeps incomplete files in
 // .cache/huggingface/download/.
 #define LEVELS       5
 #define MOST_ENTRIES 4096

@@ -168,7 +168,8 @@ static bool with_recomputation(struct search *q, struct proposal *p) {
     return ok;
 }
 
-// The same bits, in more time. A disk is not proposed: only the user knows which one.
+// Proposes to offload the optimizer's state, then weights as well, to host memory: the same bits, in more time. A disk
+// is not proposed: only the user knows which one.
 static bool with_offload(struct search *q, struct proposal *p) {
     if (!p->c.row->takes_stage || p->c.variant == 0 || p->c.offload_optimizer.device) return false;
     p->c.offload_optimizer.device = OFFLOAD_CPU;

@@ -192,7 +192,8 @@ const char *cpu_code_add(int threads, const struct code_add_args *a) {
 }
 
 // ---------------------------------------------------------------- 1-bit Adam
-// Encodes x(256) in *out. x receives the error: x minus the value of *out. v 0: masked.
+// Encodes x(256) in *out. x receives the error: x minus the value of *out. Elements whose variance v is 0 are masked:
+// their sign bit and their error are 0.
 static void encode_with_error(struct onebit_block *out, float *restrict x, const float *restrict v) {
     int32_t counted = 0;
     for (int i = 0; i < ONEBIT_BLOCK; i++) {

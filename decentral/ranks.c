@@ -345,7 +345,7 @@ static struct topology *create(void *ctx, struct device *dev, struct stream *com
 
 static void end(void *ctx) { ring_source_close(&((struct rank *)ctx)->source); }
 
-static int train(struct rank *r, int local_rank) {
+static int train_rank(struct rank *r, int local_rank) {
     return session_run(&(struct session_options){.job = r->job,
                                                  .rank = r->place.rank,
                                                  .local_rank = local_rank,
@@ -441,7 +441,7 @@ static int run_rank(struct run *r, ranks_create *create_one, struct rank_livenes
     j->dir = j->config->out;
     // 1. All ranks meet, and rank 0 begins the run. Children of our launcher use its rendezvous; the ranks of its
     //    mpirun open one of their own.
-    if (child && run_come(r)) return EXIT_RUN_FAILED;
+    if (child && run_join_launcher(r)) return EXIT_RUN_FAILED;
     if (mpi && !joins && r->env.size > 1 && open_rendezvous_over_mpi(r)) return EXIT_RUN_FAILED;
     if (joins && run_join(r, &status)) return status;
     if (!joins && rank == 0 && !r->life && run_begin(r)) return EXIT_USAGE;
@@ -452,10 +452,11 @@ static int run_rank(struct run *r, ranks_create *create_one, struct rank_livenes
     j->stop = child ? stop_install_role(true) : stop_install(rank == 0 && !r->life ? "this step" : NULL);
     struct hub *hub = own.place.host == RING_SHM ? join_memory(r, &memory, lives) : NULL;
     own.place.world = mpi ? (void *)world : hub ? (void *)hub : r->meet;
-    status = own.place.host == RING_SHM && !hub ? -1 : train(&own, local_rank);
+    status = own.place.host == RING_SHM && !hub ? -1 : train_rank(&own, local_rank);
     if (joins && status) log_lost(r, lives);
     if (child && hub && status) hub_abort(hub, error_last());
-    if (child) run_go(r, !status ? NULL : hub ? end_reason_get(segment_data(&memory)) : error_last());
+    if (child)
+        run_leave_launcher(r, !status ? NULL : hub ? end_reason_get(segment_data(&memory)) : error_last());
     if (!child && !joins && r->meet && status) rendezvous_abort(r->meet, error_last());
     if (!child && !joins && rendezvous_close(&r->meet) && !status) status = -1;
     hub_destroy(&hub);
@@ -473,7 +474,7 @@ static int train_thread(void *ctx, struct hub *hub, int rank) {
     struct rank own = *(const struct rank *)ctx;
     own.place = (struct ring_connection){
         .host = RING_THREADS, .world = hub, .rank = rank, .size = own.job->config->workers};
-    return train(&own, rank);
+    return train_rank(&own, rank);
 }
 
 static int train_threads(void *ctx, const struct job *j) {

@@ -42,9 +42,9 @@ struct role {
     struct config inner;  // the star's own configuration: with local steps one of its steps is a round
     struct ps_role_options ps;
     struct job_key key;
-    struct session_end end;                // job: known once the scheduler has answered
-    char rounds_address[NET_ADDRESS_MAX];  // the scheduler's address for rounds
-    long rank, ranks, local_rank;          // ranks: size of the rendezvous
+    struct session_end end;                   // job: known once the scheduler has answered
+    char rounds_address[FABRIC_ADDRESS_MAX];  // the scheduler's address for rounds
+    long rank, ranks, local_rank;             // ranks: size of the rendezvous
     bool by_hand;
     bool unusable;  // model, data or directory, which was logged
 };
@@ -226,7 +226,7 @@ static void leave_rendezvous(struct role *r, int rc) {
     free(why);
 }
 
-static int run(struct role *r, struct config *c) {
+static int run_role(struct role *r, struct config *c) {
     bool scheduler = is(r, &command_scheduler);
     error_set_label(scheduler ? "%s" : "%s %ld", r->command->name, r->rank);
     int rc = scheduler ? 0 : enter_and_read(r, c);
@@ -279,7 +279,7 @@ static int role_main(const struct topology_table *t, const struct cli_command *c
     error_quiet(QUIET_NOT);
     struct role r = {.command = command, .args = &args, .job.config = c};
     if (c && !prepare(&r, c)) {
-        int rc = run(&r, c);
+        int rc = run_role(&r, c);
         status = r.unusable ? EXIT_USAGE : leave(&r, stop_status(rc, r.job.stop));
     }
     job_key_forget(&r.key);

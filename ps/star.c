@@ -52,7 +52,7 @@ static void resolve(struct config *c, const struct rank_env *e) {
     if (c->reduce_group == GROUP_HOST && group) c->reduce_group = group;
 }
 
-static bool is_alone(const struct config *c) { return consistency_row(c->variant)->on_arrival; }
+static bool is_independent(const struct config *c) { return consistency_row(c->variant)->on_arrival; }
 
 // Checks each setting by itself, or against a number. An order of arrivals exists only where pushes are applied on
 // arrival.
@@ -340,7 +340,7 @@ const struct topology_row topology_star = {
     .default_workers = 2,
     .takes_groups = true,
     .takes_local_steps = true,
-    .is_independent = is_alone,
+    .is_independent = is_independent,
     .launches = 1 << LAUNCH_DEFAULT | 1 << LAUNCH_PROCESSES,
     .launch_advice =
         "a star's roles are processes of their own; use --launch processes, or start them one by one "

@@ -10,8 +10,8 @@
 
 #define WORD_S 0.02
 
-struct star {
-    struct link_options o;
+struct star_link {
+    struct star_link_options o;
     struct link *link;
     uint64_t incarnations[];  // (peers + 1) of the peers' processes, PEER_SCHEDULER's first; 0: unknown
 };
@@ -25,7 +25,7 @@ struct kept {
 };
 
 static void say(void *own, int peer, const struct link_ack *w, struct link_item *item) {
-    struct star *s = own;
+    struct star_link *s = own;
     struct kept *k = (struct kept *)item;
     struct ps_message m = {.header.kind = WIRE_WORD};
     if (k) {
@@ -51,7 +51,7 @@ static void drop(void *own, int peer, struct link_item *item) {
 }
 
 static void send_message(void *ctx, int peer, const struct ps_message *m) {
-    struct star *s = ctx;
+    struct star_link *s = ctx;
     const struct wire_header *h = &m->header;
     if (!wire_is_kept(h->kind)) {
         struct ps_message now = *m;
@@ -70,12 +70,12 @@ static void send_message(void *ctx, int peer, const struct ps_message *m) {
     link_send(s->link, peer, &k->item);
 }
 
-struct ps_port link_port(struct link *l) {
+struct ps_port star_link_port(struct link *l) {
     return (struct ps_port){link_owner(l), send_message};
 }
 
-bool link_receive(struct link *l, int peer, struct wire_header *h, double now) {
-    uint64_t *own = &((struct star *)link_owner(l))->incarnations[peer + 1];
+bool star_link_receive(struct link *l, int peer, struct wire_header *h, double now) {
+    uint64_t *own = &((struct star_link *)link_owner(l))->incarnations[peer + 1];
     if (!h->incarnation) return true;
     if (*own && h->incarnation != *own) link_forget(l, peer);
     *own = h->incarnation;
@@ -83,15 +83,15 @@ bool link_receive(struct link *l, int peer, struct wire_header *h, double now) {
     return h->kind != WIRE_WORD || !h->link.said;
 }
 
-struct link *link_create(const struct link_options *o) {
-    struct link *l =
-        link_new(&(struct link_rules){.peers = o->peers,
-                                      .repeat_most_s = o->repeat_most_s,
-                                      .ack_s = WORD_S,
-                                      .own = sizeof(struct star) + ((size_t)o->peers + 1) * sizeof(uint64_t),
-                                      .send = say,
-                                      .drop = drop});
-    struct star *s = link_owner(l);
+struct link *star_link_create(const struct star_link_options *o) {
+    struct link *l = link_new(
+        &(struct link_rules){.peers = o->peers,
+                             .repeat_most_s = o->repeat_most_s,
+                             .ack_s = WORD_S,
+                             .own = sizeof(struct star_link) + ((size_t)o->peers + 1) * sizeof(uint64_t),
+                             .send = say,
+                             .drop = drop});
+    struct star_link *s = link_owner(l);
     s->o = *o;
     s->link = l;
     return l;

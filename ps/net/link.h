@@ -10,6 +10,8 @@
 //
 // Kinds that are repeated by themselves (heartbeats; wire_is_kept is false) carry acknowledgements and no numbers.
 //
+// A star's link is a struct link, so calls of both headers apply to it (star_link_* here, link_* there).
+//
 // Memory: about 400 bytes per message that is not acknowledged yet, without its payload.
 #ifndef STARRING_PS_NET_LINK_H
 #define STARRING_PS_NET_LINK_H
@@ -19,7 +21,7 @@
 #include "ps/net/port.h"
 #include "shared/fabric/link.h"
 
-struct link_options {
+struct star_link_options {
     int peers;               // peers that have an index; each link also has a line to PEER_SCHEDULER
     double repeat_most_s;    // limit of the pause between two questions
     struct ps_port network;  // the layer below
@@ -28,12 +30,12 @@ struct link_options {
     bool (*renew)(void *ctx, int peer, struct ps_message *m);
     void *ctx;
 };
-struct link *link_create(const struct link_options *o);
+struct link *star_link_create(const struct star_link_options *o);
 
 // The port through which the state machines send.
-struct ps_port link_port(struct link *l);
+struct ps_port star_link_port(struct link *l);
 // Handles a message of a peer that has arrived; the owner has checked its sender. Returns whether it is new; otherwise
 // its kind becomes WIRE_WORD.
-bool link_receive(struct link *l, int peer, struct wire_header *h, double now);
+bool star_link_receive(struct link *l, int peer, struct wire_header *h, double now);
 
 #endif

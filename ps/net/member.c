@@ -110,7 +110,7 @@ struct rendezvous *member_enter(const struct ps_role_options *o, enum ps_role ro
     return rendezvous_open(&ro);
 }
 
-int member_find(const struct ps_role_options *o, struct ps_identity *id, char scheduler[NET_ADDRESS_MAX]) {
+int member_find(const struct ps_role_options *o, struct ps_identity *id, char scheduler[FABRIC_ADDRESS_MAX]) {
     struct member_address at;
     struct notice_now now;
     struct waiting waiting = {.said_s = 0};
@@ -128,12 +128,12 @@ int member_find(const struct ps_role_options *o, struct ps_identity *id, char sc
     free(text);
     if (!good) return fail("what listens at %s is no scheduler of this version", o->scheduler);
     if (member_address(now.address, &at)) return -1;
-    snprintf(scheduler, NET_ADDRESS_MAX, "%s", now.address);
+    snprintf(scheduler, FABRIC_ADDRESS_MAX, "%s", now.address);
     // If the scheduler listens on every address, this role uses the host that it was given.
     int port = at.port;
     bool everywhere = !strcmp(at.host, "0.0.0.0") || !strcmp(at.host, "::");
     if (everywhere && member_address(o->scheduler, &at)) return -1;
-    if (everywhere) address_endpoint(at.host, port, scheduler, NET_ADDRESS_MAX);
+    if (everywhere) address_endpoint(at.host, port, scheduler, FABRIC_ADDRESS_MAX);
     id->job = now.job;
     id->epoch = now.epoch;
     id->clock = ps_clock_of(ps_clock_id(), now.clock);

@@ -42,7 +42,7 @@ struct rendezvous *member_open(const struct config *c, const struct member_addre
 struct rendezvous *member_enter(const struct ps_role_options *o, enum ps_role role, int ranks, bool open);
 // For a process that has entered. Blocks for at most the deadline if there is no answer. scheduler receives the
 // scheduler's address for rounds. Returns 0, or -1 after logging.
-int member_find(const struct ps_role_options *o, struct ps_identity *id, char scheduler[NET_ADDRESS_MAX]);
+int member_find(const struct ps_role_options *o, struct ps_identity *id, char scheduler[FABRIC_ADDRESS_MAX]);
 // endpoints: a server's shards, one line each (notices.h); else NULL.
 void member_ready(const struct ps_role_options *o, const struct ps_identity *id, const struct manifest *m,
                   const char *endpoints);

@@ -62,7 +62,7 @@ static struct net_socket *keep(struct net *n, struct fabric_socket *socket, bool
     return s;
 }
 
-struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]) {
+struct net_socket *net_router(struct net *n, const char *address, char bound[FABRIC_ADDRESS_MAX]) {
     return keep(n, fabric_listen(n->fabric, address, false, bound), true);
 }
 
@@ -222,25 +222,25 @@ int net_poll(struct net_poll_item *items, int count, int timeout_ms) {
 }
 
 // ---------------------------------------------------------------- addresses
-void address_bind(const char *base, int thread, char out[NET_ADDRESS_MAX]) {
+void address_bind(const char *base, int thread, char out[FABRIC_ADDRESS_MAX]) {
     const char *colon = strrchr(base, ':');
     long port = colon ? strtol(colon + 1, NULL, 10) : 0;
     if (port > 0 && port <= 65535)  // a larger number stays; address_check_port refuses it
-        snprintf(out, NET_ADDRESS_MAX, "%.*s:%ld", (int)(colon - base), base, port + thread);
+        snprintf(out, FABRIC_ADDRESS_MAX, "%.*s:%ld", (int)(colon - base), base, port + thread);
     else
-        snprintf(out, NET_ADDRESS_MAX, "%s", base);
+        snprintf(out, FABRIC_ADDRESS_MAX, "%s", base);
 }
 
-int address_advertised(const char *advertise, const char *bound, int thread, char out[NET_ADDRESS_MAX]) {
+int address_advertised(const char *advertise, const char *bound, int thread, char out[FABRIC_ADDRESS_MAX]) {
     if (!advertise) {
         if (strstr(bound, "//0.0.0.0:") || strstr(bound, "//[::]:"))
             return fail("listening on %s: give --advertise HOST, the name other machines know this one by",
                         bound);
-        snprintf(out, NET_ADDRESS_MAX, "%s", bound);
+        snprintf(out, FABRIC_ADDRESS_MAX, "%s", bound);
     } else if (strncmp(advertise, "tcp://", 6) == 0) {
         address_bind(advertise, thread, out);
     } else {
-        snprintf(out, NET_ADDRESS_MAX, "tcp://%s%s", advertise, strrchr(bound, ':'));
+        snprintf(out, FABRIC_ADDRESS_MAX, "tcp://%s%s", advertise, strrchr(bound, ':'));
     }
     return 0;
 }

@@ -50,7 +50,7 @@ struct net *net_create(const struct net_options *o);  // NULL after logging
 void net_destroy(struct net **n, int linger_ms);
 
 // Listens at address; "tcp://host:*": any free port. bound receives the real address. Returns NULL after logging.
-struct net_socket *net_router(struct net *n, const char *address, char bound[NET_ADDRESS_MAX]);
+struct net_socket *net_router(struct net *n, const char *address, char bound[FABRIC_ADDRESS_MAX]);
 struct net_socket *net_dealer(struct net *n, const struct net_peer *to);  // connects; NULL after logging
 
 // Returns 1 with a message; 0: none is waiting (malformed ones are dropped); -1 after logging.
@@ -83,7 +83,7 @@ struct net_lines {
         *routes;  // (peers); without bytes: the peer has not sent anything yet. Nothing is sent to it; it
                   // will ask
 };
-// For link_options.network. lines: a struct net_lines, which outlives the link.
+// For star_link_options.network. lines: a struct net_lines, which outlives the link.
 void net_lines_send(void *lines, int peer, const struct ps_message *m);
 
 struct net_poll_item {
@@ -96,10 +96,10 @@ int net_poll(struct net_poll_item *items, int count, int timeout_ms);
 
 // ---------------------------------------------------------------- addresses
 // The address that a server's shard `thread` binds: "tcp://host:*" unchanged; for "tcp://host:port" port + thread.
-void address_bind(const char *base, int thread, char out[NET_ADDRESS_MAX]);
+void address_bind(const char *base, int thread, char out[FABRIC_ADDRESS_MAX]);
 // The address that other roles use: the bound one, or at the advertised host, or the advertised tcp://host:port +
 // thread. Returns 0, or -1 after logging.
-int address_advertised(const char *advertise, const char *bound, int thread, char out[NET_ADDRESS_MAX]);
+int address_advertised(const char *advertise, const char *bound, int thread, char out[FABRIC_ADDRESS_MAX]);
 
 // ---------------------------------------------------------------- descriptors
 // The descriptors that a role holds, generously, with all members connected. threads, shards: shard threads per server.

@@ -47,16 +47,16 @@ struct scheduler {
     struct manifest order;    // of recorded arrivals
     struct arrivals *replay;  // of one shard: the batch of each worker's step; NULL: no replay
     struct wire_count wire;
-    char address[NET_ADDRESS_MAX];  // of the ROUTER, as bound
-    struct start_point first;       // where the job begins, as configured
-    bool launcher_logs;             // the launcher knows why the job has ended, and logs it
-    struct background *files;       // runs jobs that read and write files
-    struct beginning *beginning;    // the last job of that kind; NULL: none
-    uint64_t begins;                // its number
-    uint64_t slow_job;              // of the last job that was printed as slow
-    int found;                      // result of a job: 0 or -1
-    struct epoch_options epochs;    // of the first epoch
-    struct poll_clock clock;        // the core's clock
+    char address[FABRIC_ADDRESS_MAX];  // of the ROUTER, as bound
+    struct start_point first;          // where the job begins, as configured
+    bool launcher_logs;                // the launcher knows why the job has ended, and logs it
+    struct background *files;          // runs jobs that read and write files
+    struct beginning *beginning;       // the last job of that kind; NULL: none
+    uint64_t begins;                   // its number
+    uint64_t slow_job;                 // of the last job that was printed as slow
+    int found;                         // result of a job: 0 or -1
+    struct epoch_options epochs;       // of the first epoch
+    struct poll_clock clock;           // the core's clock
     struct waiting waiting;
     struct thread_time *spans;  // NULL: no trace
     int64_t cpu_begin_ns;       // when the job started
@@ -171,7 +171,7 @@ static void log_waiting(struct scheduler *s, double now) {
     char text[384];
     const struct rendezvous *meet = s->o->meet;
     if (!s->o->log_waiting || !scheduler_core_waits(s->core, &workers, &servers)) return;
-    char at[NET_ADDRESS_MAX];
+    char at[FABRIC_ADDRESS_MAX];
     address_endpoint(rendezvous_address(meet), rendezvous_port(meet), at, sizeof at);
     snprintf(text, sizeof text, "waiting for %d of %d workers and %d of %d servers at %s", workers,
              c->workers, servers, c->ps.servers, at);
@@ -392,7 +392,7 @@ static int scheduler_loop(struct scheduler *s) {
             // A member's message passes the link first, which may answer; then the core takes it.
             int member = scheduler_core_sender_of(s->core, &m.header);
             if (member >= 0) s->lines.routes[member] = m.from;
-            if (member >= 0) link_receive(s->link, member, &m.header, now_seconds());
+            if (member >= 0) star_link_receive(s->link, member, &m.header, now_seconds());
             thread_time_enter(s->spans, (int)m.header.kind, span_for(m.header.step, -1, m.header.rank, 1));
             scheduler_core_message(s->core, &m.header, core_time(s));
             ps_frame_release(m.frame);
@@ -454,7 +454,7 @@ static int scheduler_open(struct scheduler *s) {
     s->lines.id = &s->id;
     s->lines.routes = xcalloc((unsigned long)members, sizeof *s->lines.routes);
     s->joined = xcalloc((unsigned long)c->workers, sizeof *s->joined);
-    s->link = link_create(&(struct link_options){
+    s->link = star_link_create(&(struct star_link_options){
         .peers = members, .repeat_most_s = ps_repeat_most_s(c), .network = {s, scheduler_send}});
     struct scheduler_options co = {
         .config = c,
@@ -464,7 +464,7 @@ static int scheduler_open(struct scheduler *s) {
         .job = ps_random_id(),
         .start = s->first,
         .start_s = now_seconds(),
-        .port = link_port(s->link),
+        .port = star_link_port(s->link),
         .publish = {s, publish_epoch, publish_start, publish_join, publish_over, end_process, abort_job},
         .host = {s, next_job, replaced ? send_lost : NULL, starts, note_absence, s->replay ? recorded : NULL},
         .epochs = s->epochs};

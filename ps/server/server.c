@@ -25,11 +25,11 @@
 #define SLICE (1 << 20)  // elements: a request to stop waits for at most one slice
 
 static int server_listen(struct server *s, const char *address) {
-    size_t at = 0, size = (size_t)s->map->threads * (NET_ADDRESS_MAX + JOB_TOKEN_MAX + 1) + 1;
+    size_t at = 0, size = (size_t)s->map->threads * (FABRIC_ADDRESS_MAX + JOB_TOKEN_MAX + 1) + 1;
     const struct net_peer scheduler = {.address = address};
     s->endpoints = xcalloc(size, 1);
     for (int t = 0; t < s->map->threads; t++) {
-        char wanted[NET_ADDRESS_MAX], bound[NET_ADDRESS_MAX], given[NET_ADDRESS_MAX];
+        char wanted[FABRIC_ADDRESS_MAX], bound[FABRIC_ADDRESS_MAX], given[FABRIC_ADDRESS_MAX];
         struct shard *shard = &s->shards[t];
         address_bind(s->c->ps.bind, t, wanted);
         shard->server = s;
@@ -130,11 +130,11 @@ static int server_start_shards(struct server *s) {
         struct shard *shard = &s->shards[t];
         if (server_open_order(s, t) != 0) return -1;
         shard->spans = shard_time(s->c, s->map, s->id.rank * s->map->threads + t);
-        shard->link = link_create(&(struct link_options){.peers = s->c->workers,
-                                                         .repeat_most_s = ps_repeat_most_s(s->c),
-                                                         .network = {&shard->lines, net_lines_send},
-                                                         .renew = shard_renew,
-                                                         .ctx = shard});
+        shard->link = star_link_create(&(struct star_link_options){.peers = s->c->workers,
+                                                                   .repeat_most_s = ps_repeat_most_s(s->c),
+                                                                   .network = {&shard->lines, net_lines_send},
+                                                                   .renew = shard_renew,
+                                                                   .ctx = shard});
         struct server_core_options o = {.config = s->c,
                                         .layout = s->o->layout,
                                         .map = s->map,
@@ -145,7 +145,7 @@ static int server_start_shards(struct server *s) {
                                         .record = shard->record,
                                         .replay = shard->replay,
                                         .staleness_log = shard->staleness_log,
-                                        .port = link_port(shard->link)};
+                                        .port = star_link_port(shard->link)};
         if (s->keeper) o.keep = (struct keep_port){s->keeper, keeper_keep};
         shard->core = server_core_create(&o);
         shard->id = s->id;
@@ -213,7 +213,7 @@ static int server_hear(struct server *s) {
         double now = now_seconds();
         ps_frame_release(m.frame);
         if (m.header.job != s->id.job) continue;
-        link_receive(s->link, PEER_SCHEDULER, &m.header, now);
+        star_link_receive(s->link, PEER_SCHEDULER, &m.header, now);
         if (m.header.kind == WIRE_HEARTBEAT_ACK)
             ps_clock_sample(&s->id.clock, m.header.ready_ns, m.header.peers_ready_ns, ps_clock_ns(now));
         if (m.header.kind == WIRE_SHUTDOWN) {
@@ -281,7 +281,7 @@ static int server_watch(struct server *s) {
         }
         bool sampling = s->id.clock.other_host && s->id.clock.samples < PS_CLOCK_FIRST;
         if (now - beat_s > (sampling ? PS_CLOCK_FIRST_S : ps_heartbeat_s(s->c))) {
-            const struct ps_port port = link_port(s->link);
+            const struct ps_port port = star_link_port(s->link);
             beat_s = now;
             port_tell(&port, PEER_SCHEDULER,
                       &(struct wire_header){.kind = WIRE_HEARTBEAT, .ready_ns = ps_clock_ns(now)});
@@ -470,12 +470,12 @@ static int server_run(struct server *s) {
                              .beside = {PS_WORKER, s->o->rank, ps_beside(s->c)}};
     if (descriptors_claim(descriptors_of_server(s->c, s->map->threads), descriptors_spare(heard)) != 0)
         return -1;
-    char address[NET_ADDRESS_MAX];
+    char address[FABRIC_ADDRESS_MAX];
     if (member_find(s->o, &s->id, address) != 0) return -1;
     s->net = net_create(&no);
     if (!s->net || server_listen(s, address) != 0) return -1;
-    s->link = link_create(&(struct link_options){.repeat_most_s = ps_repeat_most_s(s->c),
-                                                 .network = {&s->lines, net_lines_send}});
+    s->link = star_link_create(&(struct star_link_options){.repeat_most_s = ps_repeat_most_s(s->c),
+                                                           .network = {&s->lines, net_lines_send}});
     // Allocating may take long; the other ranks wait for it.
     if (server_allocate(s) != 0 || server_start_shards(s) != 0) return -1;
     member_ready(s->o, &s->id, &s->manifest, s->endpoints);

@@ -80,7 +80,7 @@ bool server_core_has_open(const struct server_core *c);
 // Whether a commit waits only for the transport to release a buffer: tick again soon.
 bool server_core_is_urgent(const struct server_core *c);
 
-// Makes an answer with weights again (link_options.renew), with the current weights. Returns false if the worker has
+// Makes an answer with weights again (star_link_options.renew), with the current weights. Returns false if the worker has
 // asked for others since.
 bool server_core_renew(struct server_core *c, int worker, struct ps_message *m);
 

@@ -43,7 +43,7 @@ static bool shard_receive(struct shard *s, struct net_socket *from, struct net_m
 static void shard_attach(struct shard *s, const struct wire_header *h) {
     struct server_segment segment;
     struct wire_header answer;
-    const struct ps_port port = link_port(s->link);
+    const struct ps_port port = star_link_port(s->link);
     if (!server_core_accepts_sender(s->core, h)) return;
     server_sharing_answer(&s->server->sharing, s->thread, h, &segment, &answer);
     server_core_attach(s->core, h->rank, &segment);
@@ -56,7 +56,7 @@ static int shard_from_worker(struct shard *s) {
     for (int i = 0; i < DRAIN_MESSAGES && shard_receive(s, s->lines.router, &m, &rc); i++) {
         if (server_core_accepts_sender(s->core, &m.header)) {
             s->lines.routes[m.header.rank] = m.from;
-            if (!link_receive(s->link, m.header.rank, &m.header, now_seconds())) {
+            if (!star_link_receive(s->link, m.header.rank, &m.header, now_seconds())) {
                 ps_frame_release(m.frame);
                 continue;
             }
@@ -80,7 +80,7 @@ static int shard_from_scheduler(struct shard *s) {
         ps_frame_release(m.frame);
         if (m.header.job != s->id.job) continue;
         s->heard = true;
-        link_receive(s->link, PEER_SCHEDULER, &m.header, now_seconds());
+        star_link_receive(s->link, PEER_SCHEDULER, &m.header, now_seconds());
         bool member = m.header.kind == WIRE_MEMBER;
         if (m.header.kind != WIRE_DECISION && m.header.kind != WIRE_SET && !member) continue;
         if (server_core_decision(s->core, &m.header, now_seconds()) != 0) return -1;

@@ -19,7 +19,7 @@ static int goes_on(const struct entry *e) {
 enum question { ASK_SHARE = 1, ASK_NOTHING, ASK_DONE };
 
 static void ask(const struct entry *e, int shard, enum question question) {
-    const struct ps_port port = link_port(e->link);
+    const struct ps_port port = star_link_port(e->link);
     struct wire_header h = {.kind = WIRE_ATTACH, .seq = (uint64_t)question};
     if (question == ASK_SHARE) segment_name(&e->o.sharing->own, h.text);
     port_tell(&port, shard, &h);
@@ -63,7 +63,7 @@ static int receive_attached(const struct entry *e, enum question *question, int 
         ps_frame_release(m.frame);
         if (shard < 0 || m.header.job != e->id.job) continue;
         if (!roster_is_shard(e->start.roster, shard, e->o.map->threads, &m.header)) continue;
-        link_receive(e->link, shard, &m.header, now_seconds());
+        star_link_receive(e->link, shard, &m.header, now_seconds());
         if (on_attached(e, question, shard, &m.header) != 0) return -1;
     }
     return rc;
@@ -119,7 +119,7 @@ static int receive_joined(struct entry *e) {
         struct wire_header *h = &m.header;
         ps_frame_release(m.frame);
         if (h->job != e->id.job) continue;
-        link_receive(e->link, PEER_SCHEDULER, h, now_seconds());
+        star_link_receive(e->link, PEER_SCHEDULER, h, now_seconds());
         if (h->kind == WIRE_REFUSED) return ps_fail(h->text);
         if (h->kind != WIRE_JOINED || opening_read(h, &e->joined.opening) != 0) continue;
         e->joined.gathers = h->seq;
@@ -130,7 +130,7 @@ static int receive_joined(struct entry *e) {
 
 // Takes at most one step of the job.
 static int join_job(struct entry *e) {
-    const struct ps_port port = link_port(e->link);
+    const struct ps_port port = star_link_port(e->link);
     int rc = 0;
     link_tick(e->link, now_seconds());
     port_tell(&port, PEER_SCHEDULER, &(struct wire_header){.kind = WIRE_JOIN});
@@ -170,17 +170,17 @@ static int connect_to(struct entry *e, const char *scheduler) {
                              .beside = {PS_SHARD, role->rank, ps_beside(c) ? map->threads : 0}};
     e->net = net_create(&no);
     if (!e->net || !(e->lines.scheduler = net_dealer(e->net, &to))) return -1;
-    e->link = link_create(&(struct link_options){.peers = map->shards,
-                                                 .repeat_most_s = ps_repeat_most_s(c),
-                                                 .network = {&e->lines, net_lines_send},
-                                                 .renew = e->o.renew,
-                                                 .ctx = e->o.ctx});
+    e->link = star_link_create(&(struct star_link_options){.peers = map->shards,
+                                                           .repeat_most_s = ps_repeat_most_s(c),
+                                                           .network = {&e->lines, net_lines_send},
+                                                           .renew = e->o.renew,
+                                                           .ctx = e->o.ctx});
     return 0;
 }
 
 int enter(const struct enter_options *o, struct entry *e) {
     const struct ps_role_options *role = o->role;
-    char scheduler[NET_ADDRESS_MAX];
+    char scheduler[FABRIC_ADDRESS_MAX];
     e->o = *o;
     e->id = (struct ps_identity){.role = PS_WORKER, .rank = o->role->rank};
     e->lines.id = &e->id;

@@ -24,7 +24,7 @@ struct enter_options {
     const struct shard_map *map;
     struct sharing *sharing;
     struct wire_count *wire;
-    bool (*renew)(void *ctx, int peer, struct ps_message *m);  // link_options.renew
+    bool (*renew)(void *ctx, int peer, struct ps_message *m);  // star_link_options.renew
     void *ctx;
 };
 

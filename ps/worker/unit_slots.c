@@ -45,7 +45,7 @@ struct unit_slots {
     int *shape;                    // (units) grad_shape
 };
 
-bool unit_slots_own(const struct unit_slots *s) { return s->schedule.prefetch.all; }
+bool unit_slots_all_resident(const struct unit_slots *s) { return s->schedule.prefetch.all; }
 
 static const struct layout *layout_of(const struct unit_slots *s) { return s->o.layout; }
 static bool is_frozen(const struct unit_slots *s) { return s->o.first > 0; }
@@ -53,7 +53,7 @@ static struct weight_slot *slot_of(struct unit_slots *s, int u) {
     return &s->weights[unit_schedule_slot(&s->schedule, u)];
 }
 static struct grad_buffer *buffer_of(struct unit_slots *s, int u, int64_t step) {
-    int of = unit_slots_own(s) ? u : grad_slot(layout_of(s), u);
+    int of = unit_slots_all_resident(s) ? u : grad_slot(layout_of(s), u);
     return &s->grads[worker_buffer(s->o.buffers, of, step)];
 }
 
@@ -107,7 +107,7 @@ static int land(struct unit_slots *s, int u, int64_t step) {
 }
 
 int unit_slots_await_weights(struct unit_slots *s, int u, int64_t step) {
-    if (!unit_slots_own(s)) return 0;
+    if (!unit_slots_all_resident(s)) return 0;
     if (land(s, u, step) != 0) return -1;
     staging_await_weights(s->o.staging, u, s->arrival[u]);
     return 0;
@@ -175,7 +175,7 @@ void unit_slots_push(struct unit_slots *s, int u, const struct push_info *info, 
     struct transfer x = {.unit = u, .bytes = s->o.buffers->push_bytes[u], .kind = TRANSFER_GRADIENTS};
     struct push_info *push = &task->push;
     *push = *info;
-    push->pulls_separately = !unit_slots_own(s);
+    push->pulls_separately = !unit_slots_all_resident(s);
     push->ids = (struct transfer_ids){.in = t->timeline, .gradients = timeline_ask(t->timeline, &x)};
     if (!push->pulls_separately) {
         push->ids.weights = weights_id(s, u);
@@ -219,7 +219,8 @@ struct unit_slots *unit_slots_create(const struct unit_slots_options *o) {
         int u = i % l->count;
         s->pushes[i] = (struct push_task){.slots = s, .unit = u};
         // A buffer of its own has never had another shape than the unit's.
-        s->grads[i] = (struct grad_buffer){.unit = -1, .shape = unit_slots_own(s) ? s->shape[u] : -1};
+        s->grads[i] =
+            (struct grad_buffer){.unit = -1, .shape = unit_slots_all_resident(s) ? s->shape[u] : -1};
     }
     return s;
 }

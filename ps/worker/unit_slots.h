@@ -43,7 +43,7 @@ void unit_slots_destroy(struct unit_slots **s);  // when the compute stream has 
 
 // Whether each unit has slots of its own. If so, a buffer sums a step's micro-batches; else each micro-batch's gradient
 // is pushed.
-bool unit_slots_own(const struct unit_slots *s);
+bool unit_slots_all_resident(const struct unit_slots *s);
 
 // step: the weights after so many steps are wanted.
 void unit_slots_prefetch(struct unit_slots *s, int64_t step, int u, enum pass pass);

@@ -50,7 +50,7 @@ struct worker {
 };
 
 // Whether the worker decides about its step by itself.
-static bool is_alone(const struct worker *w) { return w->rule.row->on_arrival; }
+static bool is_independent(const struct worker *w) { return w->rule.row->on_arrival; }
 
 // ---------------------------------------------------------------- together
 static struct worker_status status_of(const struct worker *w) {
@@ -133,8 +133,9 @@ static int worker_acquire(struct topology *t, int u, enum pass pass, struct unit
         return fail("unit %s: initial weights were not loaded; call load_unit for every unit first",
                     t->layout->units[u].name);
     if (unit_slots_acquire(w->slots, w->step, u, pass, view) != 0) return -1;
-    if (pass != PASS_EVAL && w->micro == 0 && is_alone(w) && u == t->layout->count - 1) count_samples(w);
-    view->accumulate = pass == PASS_BACKWARD && w->micro > 0 && unit_slots_own(w->slots) &&
+    if (pass != PASS_EVAL && w->micro == 0 && is_independent(w) && u == t->layout->count - 1)
+        count_samples(w);
+    view->accumulate = pass == PASS_BACKWARD && w->micro > 0 && unit_slots_all_resident(w->slots) &&
                        !grad_sums_used(&w->buffers.sums);
     return 0;
 }
@@ -236,7 +237,7 @@ static int catch_up(struct worker *w, int64_t step) {
 static int worker_plan(struct topology *t, int64_t step) {
     struct worker *w = (struct worker *)t;
     int64_t own = config_own_sequences(w->c);
-    if (is_alone(w)) return take_batch(w, step);
+    if (is_independent(w)) return take_batch(w, step);
     if (!w->t.plan.partial) return step_plan_together(t);
     if (t->plan.may_miss_steps && catch_up(w, step) != 0) return -1;
     t->plan.slice = elastic_index(w->opening.members, t->rank);
@@ -249,9 +250,9 @@ static int worker_plan(struct topology *t, int64_t step) {
 // The push of a unit's gradient in this step.
 static struct push_info push_of(const struct worker *w) {
     const struct step_plan *plan = &w->t.plan;
-    bool own = unit_slots_own(w->slots);
+    bool own = unit_slots_all_resident(w->slots);
     // Servers average over some workers' batches, which may have unequal numbers of tokens.
-    bool tokens = plan->partial || (is_alone(w) && w->c->documents == DOCUMENTS_WHOLE);
+    bool tokens = plan->partial || (is_independent(w) && w->c->documents == DOCUMENTS_WHOLE);
     return (struct push_info){.step = w->step,
                               .lr = worker_lr(w),
                               .grad_scale = 1.0f,
@@ -273,13 +274,13 @@ static int worker_grad_ready(struct topology *t, int u) {
                                        .grad = grad,
                                        .n = t->layout->units[u].n_pad,
                                        .dt = t->dtype});
-    if (w->micro + 1 < w->micro_count && unit_slots_own(w->slots)) {
+    if (w->micro + 1 < w->micro_count && unit_slots_all_resident(w->slots)) {
         unit_slots_release(w->slots, u);
         return 0;
     }
     push_errors_encode(&w->errors, t->compute, u, w->step, t->plan.loss_scale);
     if (!w->c->no_overlap) staging_fetch_grad(w->staging, u, w->step);
-    if (is_alone(w)) {
+    if (is_independent(w)) {
         op_sumsq(t->compute, &(struct sumsq_args){.out = &w->buffers.words->sum,
                                                   .x = grad,
                                                   .n = t->layout->units[u].n_pad,
@@ -398,10 +399,10 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
         if (event_sync(w->words_read) != 0)
             return fail("step %lld: %s", (long long)in->step + 1, dev_error(t->dev));
     }
-    int rc = is_alone(w) ? step_alone(w, in, out) : step_together(w, in, out);
+    int rc = is_independent(w) ? step_alone(w, in, out) : step_together(w, in, out);
     worker_refresh(w);
     if (rc != 0) return -1;
-    if (is_alone(w)) {
+    if (is_independent(w)) {
         // No message ends the step: heartbeats carry the request to stop. TAKE is sent now, so that its answer travels
         // together with the weights.
         struct worker_core *core = comm_lock(w->comm);
@@ -453,7 +454,7 @@ static int worker_finish(struct topology *t) {
             if (unit_slots_await_buffer(w->slots, u, step) != 0) return -1;
     }
     if (barrier(w) != 0) return -1;
-    if (is_alone(w) || w->rule.delay > 0) {
+    if (is_independent(w) || w->rule.delay > 0) {
         // A pull after a push replaces weights that compute has read. These pulls follow no push.
         for (int u = 0; u < t->layout->count; u++)
             staging_await_weights(w->staging, u, (struct transfer_ids){0});
@@ -462,7 +463,7 @@ static int worker_finish(struct topology *t) {
         uint32_t more = WIRE_STOP | (t->plan.keep ? (uint32_t)WIRE_KEEP : 0);
         if (pull_all(w, more, "the final weights have not landed") != 0) return -1;
     }
-    if (is_alone(w)) count_samples(w);
+    if (is_independent(w)) count_samples(w);
     // Every snapshot answer that counts has arrived before the last weights.
     worker_core_end_snapshots(comm_lock(w->comm));
     comm_unlock(w->comm);
@@ -502,7 +503,7 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
         return fail("unit %s: weights can be loaded before the first step only", t->layout->units[u].name);
     // On a second load with weights in place, a barrier first: another worker may still read the servers' memory.
     if (w->sharing.in_place && w->units_loaded == 0 && w->load_round > 0 && barrier(w) != 0) return -1;
-    bool own = unit_slots_own(w->slots);
+    bool own = unit_slots_all_resident(w->slots);
     if (own && sharing_load(&w->sharing, u, values, w->buffers.wire_weights[u]) != 0) return -1;
     if (own && staging_load_weights(w->staging, u) != 0)
         return fail("unit %s: loading its weights: %s", t->layout->units[u].name, dev_error(t->dev));
@@ -521,7 +522,7 @@ static int worker_load_unit(struct topology *t, int u, const float *values) {
 // A checkpoint holds the errors of codes only where all workers are at the same step.
 static int worker_state(struct topology *t, int index, struct state_range *out) {
     struct worker *w = (struct worker *)t;
-    if (!ps_codes(w->c) || is_alone(w) || index >= t->layout->count) return -1;
+    if (!ps_codes(w->c) || is_independent(w) || index >= t->layout->count) return -1;
     *out = (struct state_range){.unit = index,
                                 .kind = STATE_ERROR,
                                 .end = t->layout->units[index].n_pad,
@@ -585,7 +586,7 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
             checkpoint_path(c));
     int rc = start_point_check(&comm_entry(w->comm)->start.from, c);
     if (rc == 0) rc = key_rows_read(&rows, c, w->c, w->map);
-    if (rc == 0 && is_alone(w)) {
+    if (rc == 0 && is_independent(w)) {
         // The workers have read which batches are done, and report it to the scheduler.
         int64_t low = key_rows_low(&rows), next = key_rows_next(&rows);
         t->start.step = key_rows_step(&rows, t->rank);
@@ -611,10 +612,11 @@ static int worker_load(struct topology *t, struct checkpoint *c) {
             checkpoint_path(c));
     worker_core_begin(comm_lock(w->comm), w->step);
     comm_unlock(w->comm);
-    if (unit_slots_own(w->slots) && pull_all(w, 0, "the weights of the checkpoint have not landed") != 0)
+    if (unit_slots_all_resident(w->slots) &&
+        pull_all(w, 0, "the weights of the checkpoint have not landed") != 0)
         return -1;
     w->loaded = true;
-    if (is_alone(w)) count_samples(w);
+    if (is_independent(w)) count_samples(w);
     return 0;
 }
 
@@ -763,10 +765,10 @@ struct topology *ps_worker_create(const struct ps_worker_options *o) {
     w->rule = consistency_of(c);
     w->t.lag = w->rule.lag;
     w->take.asked = -1;
-    w->t.plan = (struct step_plan){.independent = is_alone(w),
+    w->t.plan = (struct step_plan){.independent = is_independent(w),
                                    .partial = ps_in_part(c),
                                    .may_miss_steps = consistency_drops(w->rule),
-                                   .mean = is_alone(w) ? config_own_sequences(c) : c->train_batch};
+                                   .mean = is_independent(w) ? config_own_sequences(c) : c->train_batch};
     w->t.own_number.name = "error_scale";
     w->opening.members = elastic_all(c->workers);
     struct topology *t = &w->t;

@@ -269,7 +269,7 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
             ps_frame_release(m.frame);
             continue;
         }
-        link_receive(c->in.link, peer, &m.header, now_seconds());
+        star_link_receive(c->in.link, peer, &m.header, now_seconds());
         if (take_message(c, peer, &m) != 0) return -1;
     }
     return rc < 0 ? -1 : 0;
@@ -277,7 +277,7 @@ static int drain(struct comm *c, struct net_socket *s, int peer) {
 
 // Passes on what the core has sent.
 static void send_all(struct comm *c) {
-    const struct ps_port port = link_port(c->in.link);
+    const struct ps_port port = star_link_port(c->in.link);
     for (int i = 0; i < c->leaving.count; i++) {
         const struct outgoing *out = &c->leaving.list[i];
         const struct wire_header *h = &out->message.header;

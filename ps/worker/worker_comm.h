@@ -8,7 +8,11 @@
 //         comm_wait <------------------- condition ------   send what the core has sent         without the lock
 //
 // The lock is held for microseconds: never during a socket call, a copy of a payload or file I/O. The core's port
-// therefore appends to a list, which the communication thread passes on to the link (ps/net/link.h).
+// therefore appends to a list, which the communication thread passes on to the link (ps/net/link.h). A push on its way:
+//
+//     worker_core_push_unit --> the unit's keys are queued --> comm_unlock_wake --> eventfd --> tick (worker_comm.c)
+//       --> worker_core_tick --> pump, as credits allow --> the core's port --> outbox --> send_all, without the lock
+//       --> ps/net/link.c --> shared/fabric/link.c --> ps/net/net.c --> shared/fabric/sockets.c
 //
 // Between a unit's push and its landing, only the communication thread, or in shared memory the server, writes the unit's
 // weights. At all other times only compute reads them. A device with memory of its own has twins of the buffers:

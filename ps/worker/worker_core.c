@@ -202,6 +202,7 @@ static void open_landing(const struct worker_core *c, int u, struct worker_unit 
     x->times.landed_first_ns = x->times.landed_ns = x->times.landed_peers_ns = 0;
 }
 
+// Queues the unit's keys; pump sends them (worker_comm.h draws the way).
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info) {
     struct staleness *stale = &c->status.staleness;
     // The first push of a step: after each push weights are replaced.

@@ -202,7 +202,7 @@ bool worker_core_lingers(
     const struct worker_core *c);  // all is sent, but transport threads still read payloads
 // Whether an answer of the shard is awaited, as of the last tick.
 bool worker_core_awaits_answer(const struct worker_core *c, int shard);
-// Whether the link still has to resend the message of this header (link_options.renew). Gradients and initial values do
+// Whether the link still has to resend the message of this header (star_link_options.renew). Gradients and initial values do
 // not change as long as it does.
 bool worker_core_renew(const struct worker_core *c, const struct wire_header *h);
 const char *worker_core_error(const struct worker_core *c);

@@ -213,7 +213,7 @@ static void print_threads(const struct run *r) {
 }
 
 // 3. Model and data, 4. memory, 5. the run. lacking: something is missing on this machine, and was reported.
-static int train(struct run *r, const struct cli_args *args, bool lacking, int argc, char **argv) {
+static int check_then_run(struct run *r, const struct cli_args *args, bool lacking, int argc, char **argv) {
     const struct config *c = r->config;
     bool rank = is_rank(r), dry = cli_get(args, "dry-run") != NULL;
     r->force = cli_get(args, "force");
@@ -274,9 +274,9 @@ static int start(struct run *r, const struct cli_args *args, int argc, char **ar
     bool dry = cli_get(args, "dry-run") != NULL;
     bool becomes = launch_rows[c->launch].by_others && !is_rank(r) && !launch_ranks_needed(r);
     resume_after_restart(r);
-    if (r->life && c->recovery.restart) stop_run_restarts(run_go, r);
+    if (r->life && c->recovery.restart) stop_run_restarts(run_leave_launcher, r);
     bool lacking = !dry && c->row->check_machine && c->row->check_machine(c);
-    if (dry || !becomes) return train(r, args, lacking, argc, argv);
+    if (dry || !becomes) return check_then_run(r, args, lacking, argc, argv);
     // Errors of model and data are reported here, once, and not by each rank that mpirun started.
     int opened = job_open(&r->job, c, false);
     job_close(&r->job);

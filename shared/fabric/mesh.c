@@ -37,7 +37,7 @@ struct head {
 
 // A rank's address and token, which all ranks exchange.
 struct card {
-    char address[NET_ADDRESS_MAX], token[JOB_TOKEN_MAX];
+    char address[FABRIC_ADDRESS_MAX], token[JOB_TOKEN_MAX];
 };
 
 struct peer {
@@ -391,7 +391,7 @@ static int wait_for_all(struct mesh *m) {
 static int start(struct mesh *m) {
     if (listen_here(m) || m->o.meet(m->o.meet_ctx, &m->own, sizeof m->own, m->cards)) return -1;
     for (int i = 0; i < m->o.size; i++)
-        m->cards[i].address[NET_ADDRESS_MAX - 1] = m->cards[i].token[JOB_TOKEN_MAX - 1] = 0;
+        m->cards[i].address[FABRIC_ADDRESS_MAX - 1] = m->cards[i].token[JOB_TOKEN_MAX - 1] = 0;
     m->fds[m->fd_count++] = (struct pollfd){.fd = fabric_fd(m->router), .events = POLLIN};
     for (int i = 0; i < m->o.size; i++) {
         struct net_route *route = &m->peers[i].route;

@@ -150,10 +150,10 @@ static void set_family(struct fabric_socket *s, const char *address) {
 }
 
 struct fabric_socket *fabric_listen(struct fabric *f, const char *address, bool named,
-                                    char bound[NET_ADDRESS_MAX]) {
+                                    char bound[FABRIC_ADDRESS_MAX]) {
     if (address_check_port(address) != 0) return NULL;
     struct fabric_socket *s = socket_open(f, ZMQ_ROUTER);
-    size_t size = NET_ADDRESS_MAX;
+    size_t size = FABRIC_ADDRESS_MAX;
     int rc;
     if (!s) return NULL;
     if (curve_listen(f->context, s->socket, f->o.key, f->o.token, &f->zap) != 0) {

@@ -19,9 +19,9 @@
 
 #include "shared/fabric/curve.h"
 
-#define NET_ADDRESS_MAX 256   // bytes, with the closing zero
-#define NET_HEAD_MAX    1023  // bytes of a head
-#define NET_ROUTE_MAX   255
+#define FABRIC_ADDRESS_MAX 256   // bytes, with the closing zero
+#define NET_HEAD_MAX       1023  // bytes of a head
+#define NET_ROUTE_MAX      255
 
 struct fabric;
 struct fabric_socket;
@@ -53,7 +53,7 @@ void fabric_destroy(struct fabric **f, int linger_ms);
 // Listens at address ("tcp://host:*": any free port). named: dealers have names, and a dealer that connects again
 // takes its name over. bound receives the real address. Returns NULL after logging.
 struct fabric_socket *fabric_listen(struct fabric *f, const char *address, bool named,
-                                    char bound[NET_ADDRESS_MAX]);
+                                    char bound[FABRIC_ADDRESS_MAX]);
 // Creates a dealer that is not connected. name: its routing id at the listener; such a dealer reconnects only by
 // fabric_ask_again. name NULL: any id. Returns NULL after logging.
 struct fabric_socket *fabric_dealer(struct fabric *f, const char *name);

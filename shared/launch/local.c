@@ -338,7 +338,7 @@ static int train_alone(void *ctx, const struct job *j) {
     return session_run(&(struct session_options){.job = j, .create = create, .ctx = (void *)j}, NULL);
 }
 
-static int run(struct run *r) { return run_here(r, train_alone, NULL); }
+static int run_local(struct run *r) { return run_here(r, train_alone, NULL); }
 
 static struct topology_formula formula(const struct config *c, const char *role) {
     struct topology_formula f = {.wire = "0"};
@@ -382,7 +382,7 @@ const struct topology_row topology_local = {
     .predict = predict,
     .step_tasks = step_tasks,
     .formula = formula,
-    .run = run,
+    .run = run_local,
 };
 
 const struct topology_table topology_local_alone = {.row = {&topology_local}};

@@ -157,14 +157,14 @@ struct rendezvous *run_meeting(const struct config *c, int member, int count, in
                                      .no_wait = member > 0});
 }
 
-int run_come(struct run *r) {
+int run_join_launcher(struct run *r) {
     int port = rank_env_meeting();
     if (port) r->meet = run_meeting(r->config, 1 + r->env.rank, r->env.size, port);
     return r->meet || !port ? 0 : -1;
 }
 
 // A short run may end before its child was let in.
-void run_go(void *run, const char *failed) {
+void run_leave_launcher(void *run, const char *failed) {
     struct run *r = run;
     char word[MEET_NAME_MAX];
     bool in = r->meet && !rendezvous_end_reason(r->meet) && !rendezvous_wait(r->meet, NULL);
@@ -177,8 +177,8 @@ int run_here(struct run *r, int (*ranks)(void *ctx, const struct job *j), void *
     if (r->life) {
         r->job.dir = r->config->out;
         r->job.stop = stop_install_role(true);
-        int status = run_come(r) ? EXIT_RUN_FAILED : stop_status(ranks(ctx, &r->job), r->job.stop);
-        run_go(r, status ? error_last() : NULL);
+        int status = run_join_launcher(r) ? EXIT_RUN_FAILED : stop_status(ranks(ctx, &r->job), r->job.stop);
+        run_leave_launcher(r, status ? error_last() : NULL);
         return status;
     }
     if (run_begin(r)) return EXIT_USAGE;

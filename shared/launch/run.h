@@ -17,7 +17,7 @@ struct run {
     struct rank_env env;                    // how this process was started
     int (*tell)(char *text, size_t bytes);  // see topology_table
     // The rendezvous of ranks that another program has started (joined.h), from run_join to run_leave; or of a
-    // launcher and its child, from run_come to run_go; else NULL.
+    // launcher and its child, from run_join_launcher to run_leave_launcher; else NULL.
     struct rendezvous *meet;
     bool apart;  // this rank does not see rank 0's directory: config.out is its own folder (joined.h)
     bool force;  // an earlier run in the directory may be deleted
@@ -37,8 +37,8 @@ int run_show(struct run *r);
 struct rendezvous *run_meeting(const struct config *c, int member, int count, int port);
 #define RUN_WHY "failed/%d"  // the word, with its life, under which a child sends why it failed
 // Joins the launcher's rendezvous as its child, without waiting. Returns 0, or -1 after logging.
-int run_come(struct run *r);
-void run_go(void *run, const char *failed);  // failed: why; NULL: it did not fail
+int run_join_launcher(struct run *r);
+void run_leave_launcher(void *run, const char *failed);  // failed: why; NULL: it did not fail
 
 // Called before any rank is started. Returns 0, or -1 after logging.
 int run_begin(struct run *r);

@@ -102,7 +102,7 @@ static void put_device(cJSON *o, const char *key, const void *from) {
 #define IF(m)       FIGURE_IF(rank_document, m)
 #define MADE(f)     .kind = FIGURE_MADE, .put = f
 #define OBJECT      .kind = FIGURE_OBJECT
-#define OF_A_BUDGET IF(r.shares), .when = "ps:async", .excluded_from = NOT_OF_SERVERS
+#define OF_A_BUDGET IF(r.independent), .when = "ps:async", .excluded_from = NOT_OF_SERVERS
 #define OF_THE_LATE IF(r.may_be_left_out), .when = "`ps:backup`, `ps:quorum`", .excluded_from = NOT_OF_SERVERS
 #define OF_THE_DROPPED \
     IF(r.drops), .when = "`max_staleness`, `ps:backup`, `ps:quorum`", .excluded_from = NOT_OF_WORKERS

@@ -149,7 +149,7 @@ struct rank_report {
     struct rank_span span;
     bool may_be_left_out;  // steps may be closed without this rank
     bool drops;            // a server drops gradients that are too old or too late
-    bool shares;           // ranks share a budget of batches: this rank's batches are counted
+    bool independent;      // ranks share a budget of batches: this rank's batches are counted
     struct scheduler_figures scheduler;
     struct checkpoint_report checkpoints;
     struct staleness staleness;

@@ -290,7 +290,7 @@ static int write_report(struct session *x, struct train_result *result) {
     return rc;
 }
 
-static int train(struct session *x, struct session_end *end) {
+static int run_loop(struct session *x, struct session_end *end) {
     const struct job *j = x->job;
     struct train_result result;
     struct train_observer observer = {on_start, on_step, x};
@@ -332,7 +332,7 @@ int session_run(const struct session_options *o, struct session_end *end) {
     if (!rc && (rc = open_output(&x))) topology_abort(x.topology, error_last());
     if (!rc) x.saver = open_saver(&x);
     if (!rc && x.topology->size > 1 && !(x.watch = stall_watch_open())) rc = -1;
-    if (!rc) rc = train(&x, &ended);
+    if (!rc) rc = run_loop(&x, &ended);
     stall_watch_close(&x.watch);
     if (end) *end = ended;
     progress_destroy(&x.progress);

@@ -723,9 +723,9 @@ static void fill_report(struct train *x) {
     r->rank = x->t->rank;
     r->job = x->t->job;
     r->updates = x->updates - x->t->start.updates;
-    r->shares = x->t->plan.independent;
-    if (r->shares) r->batches = x->r->steps - x->t->start.step;
-    if (r->shares) r->tokens = x->r->counted.tokens;
+    r->independent = x->t->plan.independent;
+    if (r->independent) r->batches = x->r->steps - x->t->start.step;
+    if (r->independent) r->tokens = x->r->counted.tokens;
     r->samples_per_update = x->t->plan.mean;
     r->may_be_left_out = x->t->plan.may_miss_steps;
     r->late_steps = x->t->plan.late;
@@ -747,7 +747,7 @@ static void fill_report(struct train *x) {
     r->checkpoints = saver_report(x->o->saver);
 }
 
-static int run(struct train *x) {
+static int prepare_and_run(struct train *x) {
     const struct config *c = x->c;
     struct topology *t = x->t;
     const struct train_state *from = &t->start;
@@ -806,7 +806,7 @@ int train_run(const struct train_options *o, struct train_result *result) {
                       .parts = o->parts,
                       .r = result};
     scaler_init(&x.scaler, &x.c->scaler);
-    int rc = run(&x);
+    int rc = prepare_and_run(&x);
     if (rc) topology_abort(x.t, error_last());
     if (rc) saver_abandon(x.o->saver);
     if (rc) stream_sync(x.t->compute);  // enqueued work still uses the model's buffers

@@ -50,7 +50,7 @@ static int64_t size_of(const struct sim *s, int key) {
 }
 
 static void tell(struct sim *s, int g, int peer, struct ps_message *m) {
-    const struct ps_port port = link_port(s->shard_links[g]);
+    const struct ps_port port = star_link_port(s->shard_links[g]);
     port.send(port.ctx, peer, m);
 }
 
@@ -162,8 +162,8 @@ static bool takes(struct sim *s, const struct sim_packet *p, struct wire_header 
     if (p->to.role == PS_SCHEDULER)
         plain->overtaken += (h->kind == WIRE_REPORT || h->kind == WIRE_SHARD_SUM) && h->step > oldest(s);
     if (p->to.role != PS_SHARD) return false;
-    bool fresh = link_receive(s->shard_links[g],
-                              p->from.role == PS_SCHEDULER ? PEER_SCHEDULER : p->from.index, h, s->now);
+    bool fresh = star_link_receive(s->shard_links[g],
+                                   p->from.role == PS_SCHEDULER ? PEER_SCHEDULER : p->from.index, h, s->now);
     if (fresh && h->kind == WIRE_INIT) {
         struct ps_message ack = {.header = {.kind = WIRE_INIT_ACK, .key = h->key, .seq = h->seq}};
         memcpy(plain->keys[h->key].weights[0], f->data, f->bytes);

@@ -244,11 +244,11 @@ static void put(void *ctx, int peer, const struct ps_message *m) {
 static void test_link(void **state) {
     (void)state;
     static struct wire out, back;
-    struct link *a = link_create(
-                    &(struct link_options){.peers = 1, .repeat_most_s = 1, .network = {&out, put}}),
-                *b = link_create(
-                    &(struct link_options){.peers = 1, .repeat_most_s = 1, .network = {&back, put}});
-    const struct ps_port to = link_port(a), from = link_port(b);
+    struct link *a = star_link_create(
+                    &(struct star_link_options){.peers = 1, .repeat_most_s = 1, .network = {&out, put}}),
+                *b = star_link_create(
+                    &(struct star_link_options){.peers = 1, .repeat_most_s = 1, .network = {&back, put}});
+    const struct ps_port to = star_link_port(a), from = star_link_port(b);
     double now = 0;
     for (int i = 0; i < KEYS; i++)
         to.send(to.ctx, 0,
@@ -256,10 +256,10 @@ static void test_link(void **state) {
     for (int i = 0; i < KEYS; i++) {
         now += 1e-4;
         if (i == 1000) continue;  // lost
-        assert_true(link_receive(b, 0, &out.way[i], now));
+        assert_true(star_link_receive(b, 0, &out.way[i], now));
         from.send(from.ctx, 0, &(struct ps_message){.header = {.kind = WIRE_HEARTBEAT}});
         back.count--;
-        link_receive(a, 0, &back.way[back.count], now);
+        star_link_receive(a, 0, &back.way[back.count], now);
         link_tick(a, now);
     }
     struct link_totals t = link_totals(a);

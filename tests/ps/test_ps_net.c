@@ -206,7 +206,7 @@ static void test_no_scheduler(void **state) {
         .config = &j->c, .layout = j->l, .scheduler = "tcp://127.0.0.1:9", .key = key_of_test()};
     error_quiet(1);
     struct ps_identity id = {.role = PS_WORKER};
-    char at[NET_ADDRESS_MAX];
+    char at[FABRIC_ADDRESS_MAX];
     o.meet = member_enter(&o, PS_WORKER, 1, true);
     assert_non_null(o.meet);
     assert_int_equal(member_find(&o, &id, at), -1);

@@ -71,7 +71,7 @@ static inline void sim_start_worker(struct sim *s, struct sim_worker *x) {
                                     .heartbeat_s = 0.1,
                                     .lost_s = 1e6,
                                     .clock.other_host = s->skew != 0,
-                                    .port = link_port(x->link)};
+                                    .port = star_link_port(x->link)};
     o.rule.lag = sim_lag(s);
     x->core = worker_core_create(&o);
 }
@@ -117,7 +117,7 @@ static inline void sim_add_shard(struct sim *s, int g, const struct sim_order *o
                                     .record = order && order->record ? order->record[g] : NULL,
                                     .replay = order && order->replay ? order->replay[g] : NULL,
                                     .keep = order ? order->keep : (struct keep_port){0},
-                                    .port = link_port(s->shard_links[g])};
+                                    .port = star_link_port(s->shard_links[g])};
     s->shards[g] = server_core_create(&o);
     for (int w = 0; w < s->t.workers; w++)
         server_core_member(s->shards[g], w, sim_incarnation(PS_WORKER, w), s->workers[w].end.life);
@@ -175,7 +175,7 @@ static inline struct sim *sim_create_ordered(const struct toy_case *t, double sk
                                    .start.step = order ? order->start : 0,
                                    .host.recorded = order ? order->recorded : NULL,
                                    .host.ctx = order ? order->ctx : NULL,
-                                   .port = link_port(s->scheduler_link),
+                                   .port = star_link_port(s->scheduler_link),
                                    .publish = met_port(&s->met)};
     s->scheduler = scheduler_core_create(&so);
     for (int w = 0; w < t->workers; w++) sim_add_worker(s, w);

@@ -60,7 +60,7 @@ static void from_scheduler(void *ctx, int peer, const struct ps_message *message
     j->sent += (double)(size + m.bytes);
     j->messages++;
     to->done += m.header.kind == WIRE_STEP_DONE || m.header.kind == WIRE_DECISION;
-    link_receive(to->link, PEER_SCHEDULER, &m.header, j->now);
+    star_link_receive(to->link, PEER_SCHEDULER, &m.header, j->now);
     j->since_s = cpu_seconds();
 }
 
@@ -102,7 +102,7 @@ static void hear(struct job_size *j, const struct packet *p) {
     j->received += (double)p->size;
     j->messages++;
     assert_int_equal(member, p->from);
-    link_receive(j->link, member, &h, j->now);
+    star_link_receive(j->link, member, &h, j->now);
     scheduler_core_message(j->core, &h, j->now);
 }
 
@@ -123,7 +123,7 @@ static void deliver(struct job_size *j) {
 }
 
 static void say(struct member_of *x, const struct wire_header *h) {
-    const struct ps_port port = link_port(x->link);
+    const struct ps_port port = star_link_port(x->link);
     port_tell(&port, PEER_SCHEDULER, h);
 }
 
@@ -154,13 +154,13 @@ static struct job_size *size_create(int workers) {
     j->workers = workers;
     j->servers = t.servers;
     j->count = workers + t.servers + j->map->shards;
-    j->link = link_create(
-        &(struct link_options){.peers = j->count, .repeat_most_s = 2, .network = {j, from_scheduler}});
+    j->link = star_link_create(
+        &(struct star_link_options){.peers = j->count, .repeat_most_s = 2, .network = {j, from_scheduler}});
     j->core = scheduler_core_create(&(struct scheduler_options){.config = &j->c,
                                                                 .map = j->map,
                                                                 .manifest = {.hash = 5},
                                                                 .job = SIM_JOB,
-                                                                .port = link_port(j->link),
+                                                                .port = star_link_port(j->link),
                                                                 .publish = {j, opens, starts}});
     j->m = xcalloc((unsigned long)j->count, sizeof *j->m);
     for (int i = 0; i < j->count; i++) {
@@ -174,8 +174,8 @@ static struct job_size *size_create(int workers) {
                                                          : shard / THREADS,
                                      .thread = shard < 0 ? 0 : shard % THREADS,
                                      .index = i};
-        j->m[i].link =
-            link_create(&(struct link_options){.repeat_most_s = 2, .network = {&j->m[i], from_member}});
+        j->m[i].link = star_link_create(
+            &(struct star_link_options){.repeat_most_s = 2, .network = {&j->m[i], from_member}});
     }
     return j;
 }

@@ -91,7 +91,7 @@ static inline void say(struct sim *s, int w) {
     }
     if (s->met.joined[w] == x->end.incarnation && !x->end.life) x->end.life = s->met.lives[w];
     if (!fate->started[w] && x->end.life) fate->started[w] = meet(s, w);
-    const struct ps_port port = link_port(x->link);
+    const struct ps_port port = star_link_port(x->link);
     if (fate->started[w] && !fate->asked[w])
         port_tell(&port, PEER_SCHEDULER, &(struct wire_header){.kind = WIRE_JOIN});
     fate->asked[w] = fate->started[w];
@@ -143,7 +143,7 @@ static inline bool takes(struct sim *s, const struct sim_packet *p, struct wire_
     bool other = p->to.incarnation != x->end.incarnation;
     if (!other && !fate->dead[w]) return false;
     if (!other && fate->hears[w] && p->from.role == PS_SCHEDULER)
-        link_receive(x->link, PEER_SCHEDULER, h, s->now);
+        star_link_receive(x->link, PEER_SCHEDULER, h, s->now);
     if (!other && fate->started[w] && h->kind == WIRE_JOINED) enter(s, w, h);
     ps_frame_release(frame);
     return true;

@@ -116,7 +116,7 @@ struct sim {
     struct sim_payloads payloads[WIRE_KINDS];
     // May take a packet for itself: the frame is then its own to release. NULL: all go where they go.
     bool (*takes)(struct sim *s, const struct sim_packet *p, struct wire_header *h, struct ps_frame *frame);
-    // Of shards that are the test's own (takes): link_options.renew. NULL: they are the star's.
+    // Of shards that are the test's own (takes): star_link_options.renew. NULL: they are the star's.
     bool (*renews)(struct sim *s, int g, int peer, struct ps_message *m);
     bool ahead;  // with a lead: weights of so many steps before will do to compute on
     void (*on_landed)(struct sim *s,
@@ -256,11 +256,11 @@ static inline bool sim_renew(void *ctx, int peer, struct ps_message *m) {
 }
 
 static inline struct link *sim_link(struct sim_end *end, int peers) {
-    return link_create(&(struct link_options){.peers = peers,
-                                              .repeat_most_s = end->sim->repeat_s,
-                                              .network = {end, sim_send},
-                                              .renew = end->role == PS_SCHEDULER ? NULL : sim_renew,
-                                              .ctx = end});
+    return star_link_create(&(struct star_link_options){.peers = peers,
+                                                        .repeat_most_s = end->sim->repeat_s,
+                                                        .network = {end, sim_send},
+                                                        .renew = end->role == PS_SCHEDULER ? NULL : sim_renew,
+                                                        .ctx = end});
 }
 
 static inline int sim_tick_worker(struct sim *s, struct sim_worker *x) {
@@ -300,7 +300,7 @@ static inline int sim_tick_scheduler(struct sim *s) {
 
 static inline int sim_hear_scheduler(struct sim *s, struct wire_header *h, struct ps_frame *f) {
     int member = scheduler_core_sender_of(s->scheduler, h);
-    if (member >= 0) link_receive(s->scheduler_link, member, h, s->now);
+    if (member >= 0) star_link_receive(s->scheduler_link, member, h, s->now);
     if (member >= 0 && member < s->t.workers)
         s->routes[s->map->shards * s->t.workers + member] = h->incarnation;
     scheduler_core_message(s->scheduler, h, s->now);
@@ -314,13 +314,13 @@ static inline int sim_hear_shard(struct sim *s, const struct sim_packet *p, stru
     struct link *link = s->shard_links[p->to.index];
     if (p->from.role == PS_SCHEDULER) {
         ps_frame_release(f);
-        link_receive(link, PEER_SCHEDULER, h, s->now);
+        star_link_receive(link, PEER_SCHEDULER, h, s->now);
         if (h->kind != WIRE_DECISION && h->kind != WIRE_SET && h->kind != WIRE_MEMBER) return 0;
         return server_core_decision(core, h, s->now);
     }
     if (server_core_accepts_sender(core, h)) {
         s->routes[p->to.index * s->t.workers + p->from.index] = h->incarnation;
-        if (!link_receive(link, p->from.index, h, s->now)) {
+        if (!star_link_receive(link, p->from.index, h, s->now)) {
             ps_frame_release(f);
             return 0;
         }
@@ -351,7 +351,7 @@ static inline int sim_deliver(struct sim *s) {
     if (p.to.role == PS_SHARD) return sim_hear_shard(s, &p, &h, f);
     int peer = p.from.role == PS_SCHEDULER ? PEER_SCHEDULER : p.from.index;
     struct sim_worker *x = &s->workers[p.to.index];
-    link_receive(x->link, peer, &h, sim_clock(s, x));
+    star_link_receive(x->link, peer, &h, sim_clock(s, x));
     void *to = worker_core_target(x->core, peer, &h, f);
     if (to) memcpy(to, f->data, f->bytes);
     return worker_core_message(x->core, peer, &h, f, sim_clock(s, x));

@@ -69,7 +69,7 @@ static bool renew(void *ctx, int peer, struct ps_message *m) {
 
 static void end_open(struct net *n, struct end *e, struct end *other, uint64_t incarnation, bool renews) {
     *e = (struct end){.net = n, .other = other, .incarnation = incarnation};
-    e->link = link_create(&(struct link_options){
+    e->link = star_link_create(&(struct star_link_options){
         .peers = 1, .repeat_most_s = 1, .network = {e, put}, .renew = renews ? renew : NULL, .ctx = e});
 }
 
@@ -91,7 +91,7 @@ static void net_close(struct net *n) {
 static void send_next(struct end *e) {
     int i = ++e->sent;
     struct ps_message m = {.header = {.kind = i % 2 ? WIRE_PUSH : WIRE_PULL, .step = i}};
-    const struct ps_port port = link_port(e->link);
+    const struct ps_port port = star_link_port(e->link);
     e->store[i] = (uint32_t)i * 3;
     if (i % 5 == 0) m.header.count = 2, m.header.values[1] = i;
     if (i % 2) m.payload = &e->store[i], m.bytes = sizeof e->store[i];
@@ -104,7 +104,7 @@ static bool deliver(struct end *from, int at, bool lose) {
     memmove(&from->way[at], &from->way[at + 1], (size_t)(from->count - at - 1) * sizeof p);
     from->count--;
     if (lose) return false;
-    if (!link_receive(to->link, 0, &p.h, from->net->now)) {
+    if (!star_link_receive(to->link, 0, &p.h, from->net->now)) {
         assert_int_equal(p.h.kind, WIRE_WORD);
         return false;
     }
@@ -204,7 +204,7 @@ static void test_clean(void **state) {
     const struct link_totals t = link_totals(n->a.link);
     assert_true(t.questions == 0 && t.resent == 0);
     // An immediate answer carries the acknowledgement itself.
-    struct ps_port back = link_port(n->b.link);
+    struct ps_port back = star_link_port(n->b.link);
     for (int i = 0; i < 10; i++) {
         n->a.sent = n->b.got[1] = 0;
         send_next(&n->a);
@@ -289,7 +289,7 @@ static void test_not_left_yet(void **state) {
     struct net *n = net_open(1);
     _Atomic int inflight = 1;
     int at[64];
-    const struct ps_port port = link_port(n->a.link);
+    const struct ps_port port = star_link_port(n->a.link);
     struct ps_message m = {
         .header = {.kind = WIRE_PUSH, .step = 1}, .payload = "abcd", .bytes = 4, .inflight = &inflight};
     port.send(port.ctx, 0, &m);
@@ -302,7 +302,7 @@ static void test_not_left_yet(void **state) {
 }
 
 static void send_payload(struct end *e, _Atomic int *inflight) {
-    const struct ps_port port = link_port(e->link);
+    const struct ps_port port = star_link_port(e->link);
     const struct ps_message m = {
         .header = {.kind = WIRE_PUSH, .step = 1}, .payload = "abcd", .bytes = 4, .inflight = inflight};
     port.send(port.ctx, 0, &m);
@@ -310,7 +310,7 @@ static void send_payload(struct end *e, _Atomic int *inflight) {
 
 // The other end's word reaches this one, a second later. Returns how many payloads that makes it say again.
 static int word(struct net *n) {
-    const struct ps_port back = link_port(n->b.link);
+    const struct ps_port back = star_link_port(n->b.link);
     int before = n->a.payloads;
     n->now += 1;
     back.send(back.ctx, 0, &(struct ps_message){.header = {.kind = WIRE_HEARTBEAT}});
@@ -442,13 +442,13 @@ static void test_lives(void **state) {
 static void test_large_gaps(void **state) {
     (void)state;
     struct net *n = net_open(3);
-    const struct ps_port port = link_port(n->a.link);
+    const struct ps_port port = star_link_port(n->a.link);
     int came = 0;
     for (int i = 0; i < 3000; i++) {
         port.send(port.ctx, 0, &(struct ps_message){.header = {.kind = WIRE_PULL, .step = 2}});
         struct packet p = n->a.way[0];
         n->a.count = 0;
-        if (i % 100 < 60) came += link_receive(n->b.link, 0, &p.h, n->now);
+        if (i % 100 < 60) came += star_link_receive(n->b.link, 0, &p.h, n->now);
     }
     assert_int_equal(came, 1800);
     for (int ms = 0; ms < 60000 && !link_is_acknowledged(n->a.link, 0); ms++) {
@@ -463,10 +463,10 @@ static void test_large_gaps(void **state) {
     assert_int_equal(came, 3000);
     struct wire_header far = {
         .kind = WIRE_PULL, .incarnation = 11, .link = {.number = UINT64_MAX, .said = 1}};
-    assert_false(link_receive(n->b.link, 0, &far, n->now));
+    assert_false(star_link_receive(n->b.link, 0, &far, n->now));
     far = (struct wire_header){
         .kind = WIRE_PULL, .incarnation = 11, .link = {.said = 9, .heard = UINT64_MAX, .seen = UINT64_MAX}};
-    assert_true(link_receive(n->b.link, 0, &far, n->now));
+    assert_true(star_link_receive(n->b.link, 0, &far, n->now));
     net_close(n);
 }
 

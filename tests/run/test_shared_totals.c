@@ -172,7 +172,7 @@ static void skipped_batches_are_of_all_workers(void **state) {
     write_run(*state, "ps:async");
     for (int r = 1; r >= 0; r--) {
         struct rank_report w = report("worker", r);
-        w.shares = true;
+        w.independent = true;
         w.batches = 5;
         w.skipped = 1 + 2 * r;
         assert_int_equal(summary_write_rank(*state, &w, NULL), 0);

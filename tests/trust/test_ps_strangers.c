@@ -69,7 +69,7 @@ struct door {
     struct wire_count wire;
     struct net *net;
     struct net_socket *socket;
-    char address[NET_ADDRESS_MAX];
+    char address[FABRIC_ADDRESS_MAX];
 };
 
 static void door_open(struct door *d, const struct job_key *key, const char *token) {
@@ -383,7 +383,7 @@ static void test_port_of_a_dead_server(void **state) {
     door_open(&d, key_of_test(), "the right token");
     struct net *n = net_create(
         &(struct net_options){.wire = &wire, .fabric.queue_messages = 10, .fabric.key = key_of_test()});
-    char address[NET_ADDRESS_MAX];
+    char address[FABRIC_ADDRESS_MAX];
     memcpy(address, d.address, sizeof address);
     const struct net_peer to = {address, "the right token"};
     struct net_socket *s = net_dealer(n, &to);

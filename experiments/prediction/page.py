@@ -24,7 +24,8 @@ from comparison.pages.figures import CLASS_WORDS, TIME_COLORS
 from comparison.pages.report import OFFLINE
 from comparison.runs import CLASSES
 
-from . import CannotPredict, command, compute, grid, machine, network, result
+from . import CannotPredict, command, compute, machine, network, result
+from .grid import grid as simgrid
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 AXES = ("model", "machine", "network", "straggler", "topology", "workers", "servers")  # page.js counts points in this order
@@ -314,7 +315,7 @@ def of_workers(servers):
 
 def notes_of(grid, machines, base):
     """[(name, words)]"""
-    simulated = f"up to {base.steps} steps of each, drawn from seed {base.seed}, --effort {base.effort:g}, with SimGrid {grid.grid().version}"
+    simulated = f"up to {base.steps} steps of each, drawn from seed {base.seed}, --effort {base.effort:g}, with SimGrid {simgrid().version}"
     out = [("Made", time.strftime("%Y-%m-%d")), ("Program", version_of(base.program)), ("Simulated", simulated), ("Predictions", f"{len(grid.points):,}")]
     out += [("Straggler", f"{choice.words}: " + " ".join(f"--{key} {value}" for key, value in choice.options.items())) for choice in grid.axes["straggler"] if choice.options]
     for described in {m.name: m for _, m in machines}.values():

@@ -1,6 +1,6 @@
 """A star's steps on SimGrid: workers, the shards of servers and the scheduler, as the program has them.
 
-What a worker computes, pushes and pulls is the dry run's graph of tasks; which keys go where is its list of keys; the consistency
+The dry run's graph of tasks says what a worker computes, pushes and pulls, and its list of keys says which go where; the consistency
 (servers.py) decides when pushes become an update and when a pull is answered. Here is what every star has:
 
     worker      one compute stream, in the graph's order; one communication thread, which sends the keys of the oldest step and of the
@@ -9,7 +9,8 @@ What a worker computes, pushes and pulls is the dry run's graph of tasks; which 
     shard       one thread: takes a message, adds, updates, answers; what that costs is the machine file's "server"
     scheduler   one thread: reports, sums, decisions, sets, batches of the budget
 
-Links, and cores that ranks share, are network.Simulation's. A server has a node of its own (`spread`), or is on the node of its worker, with which it then shares memory: their bytes use no link.
+Links, and cores that ranks share, are network.Simulation's. A server has a node of its own (`spread`), or is on the
+node of its worker, with which it then shares memory: their bytes use no link.
 
 Many keys and ranks
     bundles   A message per key is simulated where a step has at most MESSAGES of them. Else the keys of a unit that one shard has are one

@@ -214,6 +214,7 @@ int server_core_message(struct server_core *c, const struct wire_header *h, stru
         case WIRE_INIT:
             return on_init(c, k, h, frame);
         default:
+            ps_frame_release(frame);
             refuse(c, h, "a shard takes no such message");
             return 0;
     }

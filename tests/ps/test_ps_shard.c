@@ -190,6 +190,35 @@ static void test_round_and_skip(void **state) {
     fixture_close(&b);
 }
 
+// A key that is only pulled: pulls of any step wait until it is loaded, which is done once; it takes no push.
+static void test_frozen_key(void **state) {
+    (void)state;
+    struct fixture b = fixture_create("sync");
+    int key = b.sim->map->count - 1;
+    b.sim->c.ps.resident = PS_RESIDENT_UNITS;
+    b.sim->map->trained = key;
+    fixture_open(&b, false);
+    give(&b, from(1, WIRE_PULL, key, 3), 0, 0);
+    assert_int_equal(b.log.count, 0);
+    for (int again = 0; again < 2; again++) {
+        uint16_t *weight = b.sim->buffers[key].weight;
+        weight[0] = f32_to_bf16(7);
+        struct wire_header h = from(0, WIRE_INIT, key, 0);
+        h.seq += (uint64_t)again;
+        give(&b, h, bytes_of(&b, key) * 2, 0);
+        assert_int_equal(logged(&b.log, 0, WIRE_INIT_ACK), 1);
+        assert_int_equal(logged(&b.log, 1, WIRE_PULL_REPLY), !again);
+        assert_int_equal(weight[0], again ? f32_to_bf16(7) : 0);
+    }
+    give(&b, from(0, WIRE_PULL, key, 1), 0, 0);
+    assert_int_equal(logged(&b.log, 0, WIRE_PULL_REPLY), 1);
+    assert_int_equal(give(&b, from(0, WIRE_PUSH, key, 1), bytes_of(&b, key), 0), 0);
+    assert_int_equal(logged(&b.log, 0, WIRE_REFUSED), 1);
+    assert_int_equal(b.sim->frames, 0);
+    assert_int_equal(server_core_version(b.core, key), 0);
+    fixture_close(&b);
+}
+
 // ---------------------------------------------------------------- steps that are open at once
 #define AHEAD_STEPS 9
 
@@ -736,6 +765,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_order_of_pulls),
                                        cmocka_unit_test(test_commit_waits_for_transport),
                                        cmocka_unit_test(test_round_and_skip),
+                                       cmocka_unit_test(test_frozen_key),
                                        cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_different_lr),
                                        cmocka_unit_test(test_slow_worker),

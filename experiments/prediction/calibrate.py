@@ -241,7 +241,7 @@ def server(program, rows, told):
     answer = bench([program, "bench", "ps", "--min-bytes", "4K", "--max-bytes", "4K", "--medium", "tcp", "--rounds", "3"])[0]
     reply = answer["rows"][0]["star"]["tcp"]["push_to_acknowledgement"]["median_us"] * 1e-6
     told["server"] = "starring bench kernels (reduce of 4, adamw), bench ps --max-bytes 4K (push to acknowledgement)"
-    return {"sum_bytes_per_second": 4 * 2 * summed / sum_seconds, "update_elements_per_second": updated / update_seconds, "threads": 1,
+    return {"sum_bytes_per_second": 4 * 2 * summed / sum_seconds, "update_elements_per_second": updated / update_seconds,
             "reply_seconds": reply}
 
 

@@ -16,7 +16,7 @@
                           way below one switch), oversubscription, efficiency (payload / rate), per_message_seconds, burst_seconds (a shaped link's
                           token bucket: so many seconds of its rate pass at once after it was idle);
                           exchange {bytes: {ranks: {bytes_per_second: share}}}: of the rate, that so many ranks reach which all send to each other
-    server                what a star's server does with bytes: sum_bytes_per_second, update_elements_per_second, threads, reply_seconds
+    server                what a star's server does with bytes: sum_bytes_per_second, update_elements_per_second, reply_seconds
 
 Seconds, bytes and flops are plain numbers. `load` finds a file or a name of machines/; `changed` applies --bandwidth, --latency, --network
 and --per-node; each refuses with a CannotPredict that names the file and the key.
@@ -60,7 +60,7 @@ SECTIONS = {
                 "per_message_seconds": ("number", 0, 0), "burst_seconds": ("number", 0, 0),
                 "share_spread": ("number", 0, 0), "exchange": ("map", ("number",) * 3, POSITIVE, "share")},
     "server": {"sum_bytes_per_second": ("number", POSITIVE, None), "update_elements_per_second": ("number", POSITIVE, None),
-               "threads": ("count", 1, 1), "reply_seconds": ("number", 0, 0)},
+               "reply_seconds": ("number", 0, 0)},
 }
 REQUIRED = {"node": ("bytes_per_second",), "network": ("kind", "bytes_per_second"), "cores": ("count",),
             "units": ("model", "dtype", "micro_batch_size", "seq_len", "seconds")}

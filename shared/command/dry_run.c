@@ -211,7 +211,7 @@ static void print(FILE *f, const cJSON *doc, const struct config *c) {
     if (json_number(doc, "servers") > 0)
         fprintf(f, ", %.0f server%s", json_number(doc, "servers"),
                 json_number(doc, "servers") > 1 ? "s" : "");
-    fprintf(f, ", micro-batch %.0f x %s%.0f tokens; nothing is trained\n",
+    fprintf(f, ", micro-batch %.0f x %s%.0f tokens; a dry run\n",
             json_number(doc, "micro_batch_size"), c->documents == DOCUMENTS_WHOLE ? "up to " : "",
             json_number(doc, "seq_len"));
     print_ranks(f, doc);

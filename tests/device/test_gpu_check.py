@@ -50,7 +50,7 @@ class Documents(Folder):
         self.assertEqual(status, 0, text)
         self.script("build/tests/device/test_device_b", f'echo $$ > {self.folder}/pid; exec sleep 60\n')
         p = self.start(*self.argv(build, out, "ops")[1:], program=sys.executable, env=EMULATION)
-        p.until(lambda: os.path.exists(self.at("pid")), "the second program")
+        p.until(lambda: os.path.exists(self.at("pid")) and self.read("pid").endswith("\n"), "the second program")
         p.kill()
         p.wait()
         found = self.document(out)

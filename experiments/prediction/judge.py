@@ -25,7 +25,9 @@ from . import CannotPredict, command
 from .cases import CASES, MODELS
 
 PAGE = os.path.join(TOP, "docs", "experiments", "prediction.md")   # its tables are those of
-RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "judged.json")
+HERE = os.path.dirname(os.path.abspath(__file__))
+RESULTS = os.path.join(HERE, "judged.json")             # beside which the model was made: its errors stand beside each prediction
+HELD_OUT = os.path.join(HERE, "judged-held-out.json")   # measured on another machine, after the model was finished
 WARM_UP = 2           # steps that do not count
 LIMIT_SECONDS = 90    # a run that takes longer is ended
 PREDICTED_STEPS = 60
@@ -197,15 +199,15 @@ def run(program, path, machine, again=False):
         print(f"predict.py: error: {e}", file=sys.stderr)
         return 1 if isinstance(e, JudgeError) else 2
     keep()
-    if os.path.realpath(path) == os.path.realpath(RESULTS):
-        rewrite(lambda text: page(text, kept["runs"]))
+    if os.path.realpath(path) in (RESULTS, HELD_OUT):
+        rewrite(lambda text: page(text, kept["runs"], "" if os.path.realpath(path) == RESULTS else "held-out "))
     print("\n" + tables.text(rows_of_runs(kept["runs"])) + "\n\n" + tables.text(rows_of_families(kept["runs"])).replace("**", ""))
     return 0
 
 
-def page(text, runs):
-    """The page's text with its tables of these runs."""
-    return tables.placed(tables.placed(text, "families", rows_of_families(runs)), "runs", rows_of_runs(runs))
+def page(text, runs, which=""):
+    """The page's text with its tables of these runs, which are those of RESULTS or the "held-out " ones."""
+    return tables.placed(tables.placed(text, which + "families", rows_of_families(runs)), which + "runs", rows_of_runs(runs))
 
 
 def rewrite(change):

@@ -24,7 +24,7 @@ def read(path):
 class Stored(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.kept = judge.read(judge.RESULTS)
+        cls.kept, cls.held_out = judge.read(judge.RESULTS), judge.read(judge.HELD_OUT)
         cls.runs = cls.kept["runs"]
 
     def test_enough_and_varied(self):
@@ -39,12 +39,14 @@ class Stored(unittest.TestCase):
         text = read(judge.PAGE)
         self.assertEqual(judge.page(text, self.runs), text, "the page's tables are not those of the stored runs: predict.py --judge "
                                                             "experiments/prediction/judged.json --again writes both")
+        self.assertEqual(judge.page(text, self.held_out["runs"], "held-out "), text, "the same of judged-held-out.json")
         self.assertEqual(published.page(text), text, "predict.py --published writes the page's table")
 
     def test_errors_follow_from_the_measurements(self):
-        for run, case in zip(self.runs, (case for case in CASES if case.name in self.kept["measured"])):
-            seconds = judge.seconds_of(case, self.kept["measured"][case.name])
-            self.assertAlmostEqual(run["predicted"]["seconds"] / seconds - 1, run["error"], 9)
+        for kept in (self.kept, self.held_out):
+            for run, case in zip(kept["runs"], (case for case in CASES if case.name in kept["measured"]), strict=True):
+                seconds = judge.seconds_of(case, kept["measured"][case.name])
+                self.assertAlmostEqual(run["predicted"]["seconds"] / seconds - 1, run["error"], 9)
 
     @needs_simgrid
     def test_predicted_again(self):

@@ -13,6 +13,7 @@ started again. Exit status: 0 all ended well; 2 none was started, or the first t
 """
 import argparse
 import asyncio
+import contextlib
 import os
 import re
 import resource
@@ -108,7 +109,11 @@ class Job:
 
     def tell(self, word):
         for ssh in (rank.ssh for rank in self.ranks if rank.ssh and rank.ssh.get_returncode() is None):
-            ssh.get_pipe_transport(0).write(word.encode() + b"\n") if word else ssh.kill()  # its host hears the end of its input
+            if word:
+                ssh.get_pipe_transport(0).write(word.encode() + b"\n")
+            else:  # its host hears the end of its input; ssh.kill() would ask for the status first, and then nobody else gets it
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(ssh.get_pid(), signal.SIGKILL)
 
     def end(self, *words):
         for i, word in enumerate((*words, None)):  # each in turn, with time between

@@ -3,7 +3,7 @@
 #ifndef STARRING_KERNELS_CPU_KERNEL_H
 #define STARRING_KERNELS_CPU_KERNEL_H
 
-// Enumerator and name, slower ones first. A kernel's row bf16_NAME_kernel and its code are a file of kernels/cpu/gemm
+// Enumerator and name, slower ones first: "auto" takes the last one that the processor can use and that is preferred on it. A kernel's row bf16_NAME_kernel and its code are a file of kernels/cpu/gemm
 // (micro_kernel.h).
 #define CPU_KERNELS(ROW)                ROW(FMA, fma) ROW(AVX512_BF16, avx512_bf16) ROW(AMX, amx)
 #define CPU_KERNEL_ENUMERATOR(ID, name) CPU_KERNEL_##ID,

@@ -1,4 +1,4 @@
-"""Which ratios differ from 1: what is claimed of repeated runs, and what so few of them could not have seen.
+"""A ratio with its interval (`ratio`), and which ratios differ from 1: what is claimed of repeated runs, and what so few of them could not have seen.
 
 A ratio is taken within each repeat, so that what slowed a whole repeat cancels out; its logarithms over the repeats are
 tested for a mean of 0 with Student's t. A comparison looks at many ratios, so the smallest of their chances must be below

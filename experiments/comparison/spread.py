@@ -24,7 +24,7 @@ METHOD = "95% intervals: percentile bootstrap over runs, widened for few runs (H
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median of `count` values and its 95% interval; low and high are None for one value."""
+    """A centre of `count` values (a median, or of rounds a trimmed mean) and its 95% interval; low and high are None for one value."""
     value: float
     low: float
     high: float

@@ -62,7 +62,7 @@ struct consistency_rule consistency_of(const struct config *c);
 
 // Whether a step with this many pushes is complete: a key may commit it, the scheduler may close it.
 static inline bool consistency_completes(struct consistency_rule c, int pushes) { return pushes >= c.needs; }
-// Whether a worker may read, push or continue with its next step with this delay.
+// Whether a server accepts a push that is so many steps ahead of its key, or was computed on weights so many versions old.
 static inline bool consistency_allows(struct consistency_rule c, int64_t delay) { return delay <= c.delay; }
 // Whether a step may close without the gradients of workers that are alive. The scheduler fixes step by step which ones
 // count (ps/agree/step_set.h). Late pushes are dropped.

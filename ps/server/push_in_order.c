@@ -5,7 +5,6 @@
 
 #include "ps/net/clock.h"
 #include "ps/record/arrivals.h"
-#include "ps/record/staleness_log.h"
 #include "ps/server/server_state.h"
 #include "shared/core/error.h"
 
@@ -82,11 +81,6 @@ int commit_key(struct server_core *c, struct server_key *k) {
 }
 
 // ---------------------------------------------------------------- a slot
-void count_age(struct server_core *c, const struct wire_header *h, const void *grad, uint64_t tau) {
-    staleness_count(&c->totals.staleness, tau);
-    if (c->o.staleness_log) staleness_log_push(c->o.staleness_log, h, grad, tau);
-}
-
 int slot_add_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
                   const struct gradient *g) {
     struct slot *s = slot_of(c, k, h->step);
@@ -169,6 +163,8 @@ const char *in_order_unfit(const struct server_core *c, const struct server_key 
                : "it was computed on a version the server does not have";
 }
 
+// A pull is answered when the key has the worker's own pushes and the oldest step that will do (`least`, which on_pull in
+// server_core.c derives from the consistency's delay): with `ps:ssp:S` this holds back a worker that is too far ahead.
 bool in_order_may_read(const struct server_core *c, const struct server_key *k, int worker) {
     return k->pushed[worker] >= k->pulls[worker].want && k->step >= k->pulls[worker].least &&
            clock_read(c, k, worker) >= 0;

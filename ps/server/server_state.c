@@ -5,6 +5,7 @@
 #include "ps/job/batches.h"
 #include "ps/net/clock.h"
 #include "ps/record/arrivals.h"
+#include "ps/record/staleness_log.h"
 #include "shared/core/error.h"
 
 void work_on(const struct server_core *c, enum server_part part, struct span of) {
@@ -118,6 +119,11 @@ void checkpoint_key(struct server_core *c, struct server_key *k, int64_t step, b
 }
 
 // ---------------------------------------------------------------- answers
+void count_age(struct server_core *c, const struct wire_header *h, const void *grad, uint64_t tau) {
+    staleness_count(&c->totals.staleness, tau);
+    if (c->o.staleness_log) staleness_log_push(c->o.staleness_log, h, grad, tau);
+}
+
 void acknowledge_micro(struct server_core *c, const struct server_key *k, int worker, int64_t step, int micro,
                        bool held) {
     int64_t age = k->staleness[worker];

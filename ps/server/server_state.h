@@ -160,6 +160,8 @@ static inline struct server_round *round_of(const struct server_core *c, int64_t
 static inline int old_of(const struct server_core *c, int64_t t) { return (int)(t % c->rule.lead); }
 
 // ---------------------------------------------------------------- what all policies do with a key (server_state.c)
+// A gradient is used in an update: counts its age, in updates, and logs it.
+void count_age(struct server_core *c, const struct wire_header *h, const void *grad, uint64_t tau);
 // Acknowledges the worker's push of `step`, or of one of its micro-batches; held: it has arrived and is not added yet.
 void acknowledge_micro(struct server_core *c, const struct server_key *k, int worker, int64_t step, int micro,
                        bool held);
@@ -222,8 +224,6 @@ int check_recorded(struct server_core *c, const struct server_key *k, const stru
 // Records a push, and holds its gradient in its step's slot. Returns 0, or -1 with an error.
 int slot_add_push(struct server_core *c, struct server_key *k, const struct wire_header *h,
                   const struct gradient *g);
-// A gradient is used in an update: counts its age, in updates, and logs it.
-void count_age(struct server_core *c, const struct wire_header *h, const void *grad, uint64_t tau);
 // The gradients that are added next to the open step's sum, or to the sum of its micro-batch: those of `held` (N) from the
 // slot's next worker on that are here.
 struct sum_args next_gradients(struct server_core *c, const struct server_key *k,

@@ -6,7 +6,7 @@
 //
 // A skipped step changes no error, since its gradients are lost with it. So codes and gradients do not change until
 // the step is over. Errors are in units of the loss scale at which they were kept; factor is how much the loss scale
-// has grown since.
+// has grown since. A checkpoint has the errors in each worker's file (worker_state in worker.c).
 #ifndef STARRING_PS_WORKER_PUSH_ERRORS_H
 #define STARRING_PS_WORKER_PUSH_ERRORS_H
 

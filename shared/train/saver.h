@@ -8,7 +8,8 @@
 //     background    compute     | .. update t | forward, backward of t+1 | update t+1 | ..
 //                   the stream                | copies, then writes the copy .................... |
 //     star,         each server writes its keys' state (ps/server/keeper.h). Worker 0 marks the step, writes a file
-//     checkpoints   without tensors that confirms the step, waits for all files and renames the directory.
+//     checkpoints   that confirms the step, without tensors unless it codes its gradients (then with the errors of the
+//                   code, as each worker does), waits for all files and renames the directory.
 //     star,         worker 0 asks the servers for the weights of one version (topology_snapshot). They are collected in
 //     snapshots     a buffer of their own, and written from there. No server waits, and no other worker takes
 //                   part. The buffer holds one snapshot: on a slow disk worker 0 waits before it asks for the next one.

@@ -171,8 +171,8 @@ class Ended(Case):
                 os.remove(self.at(f"came.{rank}"))
 
     def test_ctrl_c_before_all_are_there(self):
-        p = self.start(SCRIPT, *self.words, "--hosts", "h1,slow", self.rank(""), program=sys.executable)
-        p.until(lambda: os.path.exists(self.at("ssh.log")) and len(self.read("ssh.log").splitlines()) == 2, "both have begun")
+        p = self.start(SCRIPT, *self.words, "--hosts", "h1,slow:20", self.rank(""), program=sys.executable)
+        p.until(lambda: os.path.exists(self.at("ssh.log")) and len(self.read("ssh.log").splitlines()) == 21, "all have begun")
         send(signal.SIGINT, [p.pid])
         self.assertEqual(p.ends(130, settle_s=5), "")
         self.assertFalse(os.path.exists(self.at("came.0")))

@@ -1,5 +1,5 @@
 // The micro-kernels whose tile is a grid of vector accumulators. fp32 and fp16 use one chain of fused multiply-adds;
-// bf16 uses two, of fp32 or of pairs.
+// bf16 uses two, of fp32 (the kernel fma) or of pairs of bf16 (avx512_bf16).
 #include "kernels/cpu/gemm/panels.h"
 
 #if VEC == 16 && !defined(__AVX512F__)  // built only by tests: small code compiles faster

@@ -146,6 +146,8 @@ static const char *attention_run(int threads, struct attention_tasks *t) {
 //             s = k q^T ; m' = max(m, scale s) ; p = exp(scale s - m') ; f = exp(m - m')
 //             l = f l + sum p ; o = f o + p^T v ; m = m'
 //         out = o / l ; lse = m + log l
+//
+// Working memory of a thread: carve_fwd_work, carve_bwd_work. The caller's buffer holds the row sums of the backward alone:
 size_t attn_scratch_bytes(int64_t batch, int64_t seq, int32_t heads, int32_t kv_heads, int32_t head_size) {
     (void)kv_heads;
     (void)head_size;

@@ -62,9 +62,16 @@ class Rank(asyncio.SubprocessProtocol):
     async def live(self):
         try:
             self.ssh, _ = await self.job.loop.subprocess_exec(lambda: self, *self.argv(), start_new_session=True)
+            if self.job.number and not self.job.began_s:  # Ctrl-C came meanwhile, and ended those that had begun
+                self.kill()
         except OSError as e:
             self.connection_lost(e)
         await self.ended.wait()
+
+    def kill(self):  # its host hears the end of its input; ssh.kill() would ask for the status, which then reaches nobody else
+        if self.ssh and self.ssh.get_returncode() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.ssh.get_pid(), signal.SIGKILL)
 
     def pipe_data_received(self, fd, data):
         *lines, self.rest[fd] = (self.rest[fd] + data).split(b"\n")
@@ -108,12 +115,11 @@ class Job:
         self.began_s, self.first, self.number, self.number_s, self.loop = 0, None, 0, 0, asyncio.get_running_loop()
 
     def tell(self, word):
-        for ssh in (rank.ssh for rank in self.ranks if rank.ssh and rank.ssh.get_returncode() is None):
-            if word:
-                ssh.get_pipe_transport(0).write(word.encode() + b"\n")
-            else:  # its host hears the end of its input; ssh.kill() would ask for the status first, and then nobody else gets it
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(ssh.get_pid(), signal.SIGKILL)
+        for rank in self.ranks:
+            if word and rank.ssh and rank.ssh.get_returncode() is None:
+                rank.ssh.get_pipe_transport(0).write(word.encode() + b"\n")
+            elif not word:
+                rank.kill()
 
     def end(self, *words):
         for i, word in enumerate((*words, None)):  # each in turn, with time between

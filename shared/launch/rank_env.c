@@ -27,6 +27,7 @@
 struct rank_variables {
     enum rank_env_kind kind;
     const char *by, *rank, *size, *local_rank, *local_size;
+    const char *nodes;       // the number of machines, where no variable has local_size
     const char *job, *step;  // the job's number or name
     const char *needs;       // without this variable the others are only inherited, or belong to another row
 };
@@ -52,7 +53,7 @@ static const struct rank_variables variables[] = {
     {RANK_ENV_OTHER, "jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE",
      .local_rank = "JSM_NAMESPACE_LOCAL_RANK", .local_size = "JSM_NAMESPACE_LOCAL_SIZE", .job = "LSB_JOBID"},
     {RANK_ENV_OTHER, "flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", .local_rank = "FLUX_TASK_LOCAL_ID",
-     .job = "FLUX_JOB_ID"},
+     .nodes = "FLUX_JOB_NNODES", .job = "FLUX_JOB_ID"},
     {RANK_ENV_SLURM, "Slurm's srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", .local_rank = "SLURM_LOCALID",
      .job = "SLURM_JOB_ID", .step = "SLURM_STEP_ID", .needs = "SLURM_STEP_ID"},
     {RANK_ENV_OTHER, "PMI", "PMI_RANK", "PMI_SIZE", .local_rank = "PMI_LOCAL_RANK",
@@ -229,6 +230,9 @@ int rank_env_read(struct rank_env *e) {
         if (read_count(v->rank, 0, &e->rank) || read_count(v->size, 1, &e->size)) return -1;
         if (v->local_size && getenv(v->local_size) && read_count(v->local_size, 1, &e->local_size)) return -1;
         if (v->local_rank && getenv(v->local_rank) && read_count(v->local_rank, 0, &e->local_rank)) return -1;
+        int nodes = 0;
+        if (v->nodes && getenv(v->nodes) && read_count(v->nodes, 1, &nodes)) return -1;
+        if (nodes == 1) e->local_size = e->size;
         if (e->rank >= e->size)
             return fail("environment: %s=%d is not below %s=%d", v->rank, e->rank, v->size, e->size);
         e->kind = v->kind;

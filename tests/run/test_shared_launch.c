@@ -19,8 +19,8 @@
 #include "shared/config/cli.h"
 #include "shared/core/error.h"
 #include "shared/launch/launch.h"
-#include "tests/topologies.h"
 #include "shared/launch/rank_env.h"
+#include "tests/topologies.h"
 
 static int64_t seven(void *ctx) { return ctx ? 7 : 7; }
 
@@ -363,6 +363,7 @@ static void forget_ranks(void) {
                                         "FLUX_TASK_RANK",
                                         "FLUX_JOB_SIZE",
                                         "FLUX_JOB_ID",
+                                        "FLUX_JOB_NNODES",
                                         "DMLC_ROLE",
                                         "SM_HOSTS",
                                         "TF_CONFIG"};
@@ -554,6 +555,8 @@ static void where_ranks_meet(void **state) {
         {{"HOROVOD_RANK=1", "HOROVOD_SIZE=4", "MASTER_ADDR=node7", "MASTER_PORT=7"}, "node7", 7},
         {{"JSM_NAMESPACE_RANK=1", "JSM_NAMESPACE_SIZE=4", "MASTER_ADDR=node7"}, "node7", 29500},
         {{"FLUX_TASK_RANK=1", "FLUX_JOB_SIZE=4", "FLUX_JOB_ID=f8", "MASTER_ADDR=node7"}, "node7", 0},
+        {{"FLUX_TASK_RANK=1", "FLUX_JOB_SIZE=4", "FLUX_JOB_ID=f8", "FLUX_JOB_NNODES=1"}, "127.0.0.1", 0},
+        {{"FLUX_TASK_RANK=1", "FLUX_JOB_SIZE=4", "FLUX_JOB_ID=f8", "FLUX_JOB_NNODES=2"}, NULL, 0},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct rank_env e;

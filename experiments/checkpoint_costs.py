@@ -21,14 +21,14 @@ import cli
 from drill import costs, exercise, jobs, moments, processes
 from program import built
 
-# The flags, who is killed, and the ways of keeping checkpoints: a star's servers always copy.
+# Per job: the flags, the roles that are killed, and the ways of writing checkpoints. A star's servers always write in the background.
 JOBS = {
     "ps:sync": (["--topology", "ps:sync", "--workers", "2", "--servers", "1"], ["worker 0", "worker 1", "server 0"], ["none", "background"]),
     "zero:1": (["--topology", "zero:1", "--workers", "2"], ["run"], list(costs.WAYS)),
     "local": (["--topology", "local"], ["run"], list(costs.WAYS)),
 }
 RESTARTS, END_S, LIMIT_S = 3, 60, 600
-MANY_STEPS = 100000  # of a run that is killed and then ended
+MANY_STEPS = 100000  # more than a run reaches before its role is killed and it is ended
 
 
 def parse():
@@ -62,13 +62,13 @@ def command(args, flags, out, steps, more):
 
 
 def measure_run(argv, out, what, read):
-    """The result that read(out) makes of a run."""
+    """Runs argv, and returns what read(out) computes from the run's directory, which is then removed."""
     p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, preexec_fn=cli.dies_with_us())
     if p.returncode:
         raise costs.CostsError(f"{what}: exit status {p.returncode}: {' '.join(argv)}\n{p.stderr.strip()}")
     run = read(out)
     shutil.rmtree(out)
-    os.sync()  # what this run left to write is not the next one's
+    os.sync()  # else the next run would wait for this run's pages to be written
     return run
 
 
@@ -79,7 +79,7 @@ def measure_way(args, job, way, directory):
 
 
 def measure_steps(args, job, directory):
-    """The rows of one job. Each round begins with another way."""
+    """The rows of one job. Each round begins with a different way, so that none is always the first."""
     rounds, ways = [], JOBS[job][2]
     for r in range(args.rounds):
         first = r % len(ways)
@@ -88,7 +88,7 @@ def measure_steps(args, job, directory):
 
 
 class Death(exercise.Exercise):
-    """A run in which one role is killed once. The run is ended when it continues."""
+    """A run in which one role is killed once. After the restarted run has completed a step, it is interrupted."""
     next_step_s = LIMIT_S
 
     def __init__(self, args, job, role, number, directory):
@@ -118,7 +118,7 @@ class Death(exercise.Exercise):
             self.measure(died, step, before)
 
     def end(self):
-        """Ends the run, which has been measured."""
+        """Interrupts the run, which has been measured."""
         self.process.send_signal(signal.SIGINT)
         try:
             self.process.wait(timeout=END_S)

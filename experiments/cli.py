@@ -39,8 +39,8 @@ def needs(*packages):
 
 
 def in_debians(package, argv):
-    """Goes on in Debian's Python, with the command line argv, where this one lacks the package and that one has it: some packages are
-    Debian's alone."""
+    """Executes argv in Debian's Python if this interpreter does not have the package and that one does: some packages exist only in
+    Debian."""
     asks = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
     if importlib.util.find_spec(package) is None and os.path.realpath(sys.executable) != os.path.realpath(DEBIANS) and os.access(DEBIANS, os.X_OK):
         if subprocess.run([DEBIANS, "-c", asks], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0:
@@ -48,7 +48,8 @@ def in_debians(package, argv):
 
 
 def answer(find, show, as_json, *failures):
-    """Prints what find(folder) finds with a temporary folder: as JSON, or by show(). Says one of the failures in a line. Exit status."""
+    """Calls find(folder) with a temporary folder, and prints its result as JSON or with show(). Prints an exception of the types `failures` as
+    one line. Returns the exit status."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             found = find(folder)
@@ -63,7 +64,7 @@ def answer(find, show, as_json, *failures):
 
 
 def forget_output():
-    """Drops the output that waits to be written: the interpreter flushes once more at its end."""
+    """Discards the output that is still in the buffer: the interpreter would try to write it again at its exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

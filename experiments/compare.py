@@ -11,14 +11,13 @@ examples:
   compare.py --a zero:1 --b zero:3 --sweep gradient_clipping=0,1.0 --set optimizer.params.lr=1e-3
   compare.py --runs runs/demo/ps-sync runs/demo/zero-3        reads finished runs, trains nothing
 
-Both sides talk through the same medium, in processes: shared memory unless --medium says otherwise. All runs are started, and take
-turns: each goes on for a slice of steps while the others stand, in an order drawn anew each round, so a machine that changes its
-speed changes it for all. Times are ratios of rounds with 95% intervals; unless --repeat says how often, everything is started again
-until they are known to 5% (--decide), within 120 seconds in all (--within). Where the runs do not fit the memory together, on GPUs and
-behind --bandwidth whole runs take turns, three times. A refusal of any run by the
-program is known before the first one trains, and a run ends with the comparison that started it. When a run fails,
---keep-going compares the others. Paths are relative to the directory it is started in. Needs Python 3.9 with
-pandas, scipy and jinja2 (`make deps`).
+Both sides use processes and the same medium: shared memory, or that of --medium. All runs are started, and take turns: each
+trains for a slice of steps while the others are paused, in a new random order each round, so that a change of the machine's speed
+affects all of them. Times are compared as ratios within a round, with 95% intervals. Without --repeat everything is repeated until
+the ratios are known to 5% (--decide), within 120 seconds in all (--within). Whole runs take turns, three times each, on GPUs, with
+--bandwidth, and if the memory does not hold all runs at once. If the program refuses a run, this is reported before the first run
+trains. The runs end with the comparison. When a run fails, --keep-going compares the others. Paths are relative to the current
+directory. Needs Python 3.9 with pandas, scipy and jinja2 (`make deps`).
 Exit status: 0 done; 1 a run failed, the runs are unlike, or --assert-equal found a difference; 2 the command line is wrong, or
 a run's directory is not there; 130 Ctrl-C.
 """

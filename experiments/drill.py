@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Kills processes of small runs at random moments and checks that nothing is lost.
 
-Each exercise trains one small model with checkpoints and --restart, kills (or freezes) one or two of its processes at a
-moment drawn from the seed - at the start, in a step, in the middle of a checkpoint or of its renaming, again while the
-next life restores - and then asks: did the run end well, is the hash of the last weights that of an undisturbed run, is
-no process, no shared memory and no unfinished checkpoint left. docs/recovery.md says what is promised under which fault.
+Each exercise trains one small model with checkpoints and --restart, and kills (or freezes) one or two of its processes at a
+time drawn from the seed: at the start, in a step, while a checkpoint is written or renamed, or again while the restarted
+run loads one. Then it checks that the run ended with status 0, that the hash of the last weights is that of an undisturbed
+run, and that no process, shared memory or unfinished checkpoint is left. docs/recovery.md says what is promised under which fault.
 """
 import argparse
 import concurrent.futures
@@ -24,11 +24,11 @@ def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--program", default=built(), help="the program to drill (%(default)s)")
     p.add_argument("--runs", type=int, default=30, help="exercises (%(default)s)")
-    p.add_argument("--seed", type=int, default=1, help="decides who dies when (%(default)s)")
+    p.add_argument("--seed", type=int, default=1, help="decides which process is killed, and when (%(default)s)")
     p.add_argument("--first", type=int, default=0, help="number of the first exercise: with --runs 1 one of them again")
     p.add_argument("--job", action="append", default=[], metavar="NAME", help="only this job; repeatable: " + "; ".join(j.name for j in jobs.JOBS))
     p.add_argument("--at-once", type=int, default=1, metavar="N", help="exercises at the same time (%(default)s)")
-    p.add_argument("--load", type=int, default=0, metavar="N", help="beside so many processes that only compute, and nobody is killed: no run may "
+    p.add_argument("--load", type=int, default=0, metavar="N", help="kills nothing, but runs N processes that only compute at the same time: no run may "
                    "take a restart (under `nice`, where others use the machine)")
     p.add_argument("--deadline", type=float, default=jobs.DEADLINE_S, metavar="S", help="deadline_ms of the jobs, in seconds (%(default)s)")
     p.add_argument("--minutes", type=float, default=0, help="begin no exercise later than this (0: no limit)")

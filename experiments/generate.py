@@ -5,7 +5,7 @@
     experiments/generate.py --model gpt2/ --prompt "Hello," --tokens 40
     experiments/generate.py --model runs/mine --prompt "Once" --temperature 0 --json
 
-Options other than those below go to `starring generate` as they are (see its --help). Models whose tokens are bytes
+All other options are passed to `starring generate` unchanged (see its --help). Models whose tokens are bytes
 need no tokenizer: `starring generate --prompt`. Needs Python 3.9 and the package `tokenizers` (pip install
 tokenizers). Exit status: that of starring; 2 for a wrong command line, 1 for a tokenizer that cannot be read.
 """
@@ -18,12 +18,12 @@ import sys
 import cli
 from program import built
 
-PROMPT_MOST = 16 << 20  # bytes, as the program takes
-UNFINISHED = "\ufffd"  # what decoding gives for the first bytes of a character whose last ones are still to come
+PROMPT_MOST = 16 << 20  # bytes: the limit of `starring generate` too
+UNFINISHED = "\ufffd"  # a decoder writes this for a character of which only the first bytes have arrived
 
 
 class Problem(Exception):
-    """Says what is wrong and what to do."""
+    """An error. The text says what is wrong and what to do."""
     status = 1
 
 
@@ -33,11 +33,11 @@ class UsageProblem(Problem):
 
 
 def parse(argv):
-    """(our options, starring's)."""
+    """Returns (this script's options, the arguments that `starring generate` gets)."""
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                  allow_abbrev=False)
     ap.add_argument("--model", required=True, metavar="DIR", help="run directory, or Hugging Face directory")
-    ap.add_argument("--prompt", required=True, metavar="TEXT", help="text to go on from; -: standard input")
+    ap.add_argument("--prompt", required=True, metavar="TEXT", help="the text to continue; -: standard input")
     ap.add_argument("--tokenizer", metavar="DIR|FILE", help="default: tokenizer.json beside the weights")
     ap.add_argument("--program", default=built(),
                     help="default %(default)s")
@@ -49,7 +49,7 @@ def parse(argv):
 
 
 def read_prompt(word):
-    """The text that --prompt names. It is UTF-8 whatever the locale says."""
+    """The prompt's text, from the option or standard input. It is UTF-8 in every locale."""
     if word != "-":
         data, source = os.fsencode(word), "--prompt"
     elif sys.stdin is None:
@@ -57,7 +57,7 @@ def read_prompt(word):
     else:
         data, source = sys.stdin.buffer.read(PROMPT_MOST + 1), "--prompt -"
         if len(data) > PROMPT_MOST:
-            raise Problem(f"--prompt -: standard input has more than {PROMPT_MOST} bytes: give its end alone, as by tail -c 4096")
+            raise Problem(f"--prompt -: standard input has more than {PROMPT_MOST} bytes: give only its end, for example with tail -c 4096")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as e:
@@ -65,7 +65,7 @@ def read_prompt(word):
 
 
 def tokenizer_places(args):
-    """Where the tokenizer may be, the likeliest first."""
+    """Paths of the tokenizer, in the order in which they are tried."""
     if args.tokenizer:
         return [os.path.join(args.tokenizer, "tokenizer.json") if os.path.isdir(args.tokenizer) else args.tokenizer]
     return [os.path.join(args.model, "tokenizer.json"), os.path.join(args.model, "weights", "tokenizer.json")]
@@ -74,10 +74,10 @@ def tokenizer_places(args):
 def encode(tokenizer, prompt):
     try:
         ids = list(tokenizer.encode(prompt).ids)
-    except Exception as e:  # an unknown character in a model without a token for it, for one
+    except Exception as e:  # for example, an unknown character, and a model without a token for it
         raise Problem(f"--prompt: the package tokenizers cannot encode it: {e}") from None
     if not ids:
-        raise UsageProblem("--prompt: is empty; at least one token is needed to go on from")
+        raise UsageProblem("--prompt: is empty; at least one token is needed to continue from")
     return ids
 
 
@@ -95,13 +95,13 @@ def load_tokenizer(args):
                       "model's tokens are bytes, use `starring generate --prompt`")
     try:
         return Tokenizer.from_file(found)
-    except Exception as e:  # the package raises Exception itself
+    except Exception as e:  # the package raises no narrower type
         raise Problem(f"{found}: no tokenizer that the package tokenizers reads: {e}") from None
 
 
 class Decoder:
-    """Turns ids into text as they come. A token may be part of a character, and a decoder may join tokens by blanks, so
-    that the text of all ids is looked at each time and its new end given out."""
+    """Turns ids into text as they arrive. A token may be only some bytes of a character, and a decoder may put blanks between tokens.
+    So each call decodes all ids and returns the text that is new."""
 
     def __init__(self, tokenizer, prompt_ids):
         self.tokenizer = tokenizer
@@ -109,7 +109,7 @@ class Decoder:
         self.done = len(tokenizer.decode(self.ids))
 
     def add(self, token, last=False):
-        """The text that token adds; empty while it is not known."""
+        """The text that this token adds; "" while its last character is incomplete."""
         self.ids += [] if token is None else [token]
         text = self.tokenizer.decode(self.ids)
         if text.endswith(UNFINISHED) and not last:
@@ -119,7 +119,7 @@ class Decoder:
 
 
 def words_of(stream):
-    """Words of a stream as they come, however many bytes a read gives."""
+    """Yields each word of a stream as soon as its last byte has arrived."""
     word = b""
     for byte in iter(lambda: stream.read(1), b""):
         if byte.isspace():
@@ -133,12 +133,12 @@ def words_of(stream):
 
 
 def command_of(args, rest):
-    """The program's command line. Ids come from its standard input: a long prompt fits in no argument."""
+    """The program's command line. It reads the ids from standard input: a long prompt exceeds the limit of an argument."""
     return [args.program, "generate", "--model", args.model, "--prompt-ids", "-"] + rest + (["--json"] if args.json else [])
 
 
 def start(args, rest, ids):
-    """The program, given its ids."""
+    """Starts the program and writes the prompt's ids to it."""
     try:
         p = subprocess.Popen(command_of(args, rest), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError as e:
@@ -147,12 +147,12 @@ def start(args, rest, ids):
         p.stdin.write(",".join(map(str, ids)).encode())
         p.stdin.close()
     except BrokenPipeError:
-        pass  # it has said what is wrong
+        pass  # the program has ended, and has printed why
     return p
 
 
 def stream(p, prompt, decoder, count, out):
-    """Shows prompt and continuation. The first `count` words are the prompt's ids."""
+    """Writes prompt and continuation. The program's first `count` words are the prompt's ids, which are skipped."""
     shown = False
     for i, word in enumerate(words_of(p.stdout)):
         if i < count:
@@ -166,7 +166,7 @@ def stream(p, prompt, decoder, count, out):
 
 
 def document(p, prompt, decoder, out):
-    """The program's document with prompt and text decoded."""
+    """Writes the program's JSON document with `prompt` and `text` decoded."""
     text = p.stdout.read()
     if not text:
         return
@@ -179,7 +179,7 @@ def document(p, prompt, decoder, out):
 
 
 def translate(args, rest):
-    """Prompt to ids, ids to text; the program's exit status."""
+    """Encodes the prompt, runs the program, and decodes its ids. Returns the program's exit status."""
     if not os.path.isdir(args.model):
         raise UsageProblem(f"--model {args.model}: no such directory")
     tokenizer = load_tokenizer(args)
@@ -192,7 +192,7 @@ def translate(args, rest):
             document(p, prompt, decoder, sys.stdout)
         else:
             stream(p, prompt, decoder, len(ids), sys.stdout)
-    except BaseException:  # our reader has left, or Ctrl-C
+    except BaseException:  # a closed pipe, or Ctrl-C: the program must end as well
         p.terminate()
         raise
     finally:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Times PyTorch's Gloo beside `starring bench collective`: the same primitives, sizes and calls, in the same table.
+"""Times PyTorch's Gloo as `starring bench collective` times its engines: the same primitives, sizes and calls, in the same table.
 
     experiments/gloo_peer.py --ranks 2 --op all_gather,all_reduce --min-bytes 64K --max-bytes 16M [--json]
-    experiments/gloo_peer.py --program build/starring --rounds 9 --min-bytes 64K --max-bytes 16M    both, in turn
+    experiments/gloo_peer.py --program build/starring --rounds 9 --min-bytes 64K --max-bytes 16M    both, alternately
 
-Run it with a Python that has PyTorch. Ranks are processes of this host that meet at a port of loopback, buffers are of fp32, and a
-size is, as in nccl-tests, that of the whole buffer for all_gather and reduce_scatter. Gloo sums in an order of its own. Where this
-PyTorch's Gloo has not one of the primitives, a line says so. With --program each row has the program's time over Gloo's: the
-median of the rounds.
+Run it with a Python that has PyTorch. Ranks are processes of this host, which connect through a port of the loopback. Buffers are of fp32.
+As in nccl-tests, the size of an all_gather or reduce_scatter is that of the whole buffer. The order in which Gloo sums is its own. A line
+names each primitive that this PyTorch's Gloo does not have. With --program each row has the program's time divided by Gloo's, the median
+of the rounds.
 """
 import argparse
 import importlib.util
@@ -39,7 +39,7 @@ def arguments():
     p.add_argument("--iterations", type=int, default=TIMED)
     p.add_argument("--warmup", type=int, default=WARMUP)
     p.add_argument("--json", action="store_true", help="print one JSON document, with the keys of bench collective's")
-    p.add_argument("--program", help="starring: it is timed in turn with Gloo, over --engine")
+    p.add_argument("--program", help="starring: it is timed alternately with Gloo, over --engine")
     p.add_argument("--engine", default="tcp")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
@@ -56,7 +56,7 @@ def arguments():
 
 
 def calls(torch, dist, a):
-    """For each primitive: the elements of a call's buffers, and the call itself on (send, recv)."""
+    """{primitive: (the send buffer's share of a row's elements, the receive buffer's, call(send, recv))}"""
     n = a.ranks
     return {"broadcast": (1, 1, lambda x, y: dist.broadcast(x, 0)),
             "all_reduce": (1, 1, lambda x, y: dist.all_reduce(x)),
@@ -66,7 +66,7 @@ def calls(torch, dist, a):
 
 
 def run_rank(a):
-    """Each row as one line of JSON; by rank 0."""
+    """Runs one rank. Rank 0 prints each row as a line of JSON."""
     import torch
     import torch.distributed as dist
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // a.ranks))
@@ -98,7 +98,7 @@ def run_rank(a):
 
 
 def time_gloo(a):
-    """[{operation, size, seconds}] of PyTorch's Gloo."""
+    """Starts the ranks over PyTorch's Gloo, and returns their rows: [{operation, size, seconds}]."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -107,16 +107,16 @@ def time_gloo(a):
     ranks = [subprocess.Popen([*words, "--rank", str(r)], stdout=subprocess.PIPE if r == 0 else subprocess.DEVNULL, text=True) for r in range(a.ranks)]
     said = ranks[0].communicate()[0]
     if any(r.wait() for r in ranks):
-        sys.exit("gloo_peer.py: a rank has failed")
+        sys.exit("gloo_peer.py: a rank of Gloo has failed: its error is above")
     rows = [json.loads(line) for line in said.splitlines()]
     for row in rows:
         if "why" in row:
-            print(f"gloo_peer.py: {row['operation']}: this PyTorch's Gloo has none: {row['why']}", file=sys.stderr)
+            print(f"gloo_peer.py: {row['operation']}: this PyTorch's Gloo does not have it: {row['why']}", file=sys.stderr)
     return [row for row in rows if "seconds" in row]
 
 
 def time_program(a):
-    """The same of `starring bench collective`: in place, as Gloo's are where it has them so."""
+    """The rows of `starring bench collective`: in place, as Gloo's calls are, if the primitive has an in-place form."""
     p = subprocess.run([a.program, "bench", "collective", "--engine", a.engine, "--device", "cpu", "--ranks", str(a.ranks), "--op", a.op,
                         "--min-bytes", str(a.min_bytes), "--max-bytes", str(a.max_bytes), "--factor", str(a.factor), "--iterations",
                         str(a.iterations), "--warmup", str(a.warmup), "--json"], stdout=subprocess.PIPE, check=True)
@@ -129,7 +129,7 @@ def bus_factor(op, n):
 
 
 def document(a, rows):
-    """As bench collective's JSON names things."""
+    """Gloo's rows as a document with the keys of `bench collective --json`."""
     return {"bench": "collective", "collective": "gloo (PyTorch)", "ranks": a.ranks, "ranks_are": "processes", "reduce": "native",
             "iterations": a.iterations, "warmup": a.warmup,
             "rows": [{"operation": r["operation"], "size": r["size"], "count": r["size"] // 4, "type": "fp32", "by": "library", "out_of_place": None,
@@ -146,7 +146,7 @@ def print_table(a, rows):
 
 
 def compare(a):
-    """Both in turn, and the median of each round's ratio."""
+    """Times both in each round, in alternating order, and prints the median of the rounds' ratios."""
     times = {}
     for k in range(a.rounds):
         for name, run in (("gloo", time_gloo), (a.engine, time_program))[::1 if k % 2 else -1]:

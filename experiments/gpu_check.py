@@ -1,34 +1,34 @@
 #!/usr/bin/env python3
-"""Everything that wants a real GPU, in parts (`make gpu-check PARTS=".."`; bin/gpu-check of a bundle).
+"""Checks and measures everything that needs a real GPU, in parts (`make gpu-check PARTS=".."`; bin/gpu-check of a bundle).
 
     experiments/gpu_check.py --list             the parts, what each takes, which have run
-    experiments/gpu_check.py facts ops parity   these; "step" means step-124m, step-1.5b, ..
-    experiments/gpu_check.py                    those that have not run, in order
-    experiments/gpu_check.py --budget 540       no part is begun that is not expected to end within 540 seconds
+    experiments/gpu_check.py facts ops parity   runs these; "step" means step-124m, step-1.5b, ..
+    experiments/gpu_check.py                    runs those that have not run, in order
+    experiments/gpu_check.py --budget 540       begins only parts that are expected to end within 540 seconds
 
-The parts, the most telling first: facts and libraries; ops, every operation against the scalar reference; parity with
-PyTorch's vectors; bits, star = ring; collectives; step-*, accumulation, choices-*, training steps of four models, with
-each choice apart; kernels-*; peers-*, PyTorch in turn with us; memcheck and racecheck. Each has a limit of its own, under
-four minutes, and what it has no time left for is reported as skipped.
+The most informative parts come first: facts and libraries; ops, every operation against the scalar reference; parity with
+PyTorch's vectors; bits, star = ring; collectives; step-*, accumulation, choices-*, training steps of four models, with each
+choice measured separately; kernels-*; peers-*, PyTorch alternating with the program; memcheck and racecheck. Each part has a
+time limit under four minutes. Checks for which no time is left are reported as skipped.
 
-All end up in one document, whichever call they ran in: what has run is kept, a part that runs again takes its own's
-place, and after each check the file on disk is whole, so that a call that is ended loses nothing. Results stand side by
-side only if program, device and driver are the same; a call with others is refused before it runs anything.
+The results of all calls are collected in one document. A part that runs again replaces its earlier result. The file on disk
+is complete after each check, so that an interrupted call loses nothing. A document holds results of one program, device and
+driver; a call with others is refused before it runs anything.
 
-Speeds that miss what is wanted, and figures more than a fifth from what is expected (findings), are shown and change
-nothing else. Exit status: 0 no check failed; 1 a check failed, nothing was checked, or there is no GPU, at once and
-with the reason; 2 the command line is wrong, or the document is of something else. --quick takes the smallest sizes
-of everything: a first look.
+Speeds below their target, and figures more than a fifth from the expected ones (findings), are shown and do not fail a check.
+Exit status: 0 no check failed; 1 a check failed, nothing was checked, or there is no GPU (reported at once, with the reason);
+2 the command line is wrong, or the document is of another program, device or driver. --quick takes the smallest sizes of
+everything.
 
 DIR (runs/gpu-check) gets gpu-check.json, gpu-check.md (a page for docs/results/), logs/ and runs/. The JSON document:
     schema             2
-    identity           {build, device, compute_capability, driver, quick}: what all its results are of
+    identity           {build, device, compute_capability, driver, quick}, the same for all its results
     when, host, versions {starring, python}, device   of the last call; seconds: of all parts
     passed             true when no check failed, and some were made; complete: when no part is left
-    findings           ["part: sentence"]: what to look at
+    findings           ["part: sentence"]: what a person should check
     parts              [{name, title, status, why, finished, when, command, seed, libraries, seconds, limit_seconds,
-                       findings, checks, figures, notes, before}], in order; finished: false where the call was ended;
-                       before: what a part that has not finished is to replace
+                       findings, checks, figures, notes, before}], in order; finished: false if the call was interrupted;
+                       before: the earlier result that an unfinished part will replace
       checks           [{name, status: passed|failed|skipped, why, ..}]
       figures          [{what, .., wanted, met, expected_ms}]: the row of a bench; wanted and met where there is a target
 """
@@ -51,7 +51,7 @@ from gpucheck.work import FAILED, PASSED, SKIPPED, Checker, Part
 
 
 def revision(place):
-    """The revision that git names for the sources, or that of the bundle; "" where neither is known."""
+    """The revision of the sources by git, or the bundle's own; "" if neither is known."""
     path = os.path.join(place.top, "REVISION")
     if os.path.exists(path):
         with open(path, encoding="utf-8") as f:
@@ -64,7 +64,7 @@ def revision(place):
 
 
 def run_part(checker, record, row):
-    """The part, finished, in the document and on the terminal."""
+    """Runs a part to its end; writes it to the document and prints it. Returns the Part."""
     part = Part(row.name, row.title, row.limit)
     part.about = {"when": document.now(), "command": document.command(checker.place), "seed": checker.options.seed,
                   "libraries": {k: checker.facts.get(k) for k in ("runtime", "cublaslt", "cudnn")}}
@@ -88,7 +88,7 @@ def run_part(checker, record, row):
 
 
 def run_parts(checker, record, names):
-    """Exit status. A part that is not expected to fit what is left of the budget is left for another call."""
+    """Runs the parts and returns the exit status. A part that is not expected to end within the budget is left for another call."""
     began, ran, left = time.monotonic(), [], []
     for name in names:
         if checker.options.budget and time.monotonic() - began + BY_NAME[name].estimate > checker.options.budget:
@@ -107,7 +107,7 @@ def run_parts(checker, record, names):
 
 
 def part_names(words):
-    """The parts meant, in their order."""
+    """The names of the parts that the command line means, in the order in which they run."""
     meant = set()
     for word in words:
         names = named(word)
@@ -123,7 +123,7 @@ class WrongCommand(Exception):
 
 
 def print_parts(out):
-    """--list. The document is read whatever it is of."""
+    """Prints the list of --list. The document may be of another program or device."""
     try:
         parts = {p["name"]: p for p in (document.read(out) or {"parts": []})["parts"]}
     except document.Unusable as e:
@@ -138,7 +138,7 @@ def print_parts(out):
 
 
 def seconds(text):
-    """--budget's number: above 0, as a budget of nothing left must not mean that there is none."""
+    """The number of --budget: above 0, since a budget that is used up must not mean "no budget"."""
     try:
         value = float(text)
     except ValueError:
@@ -154,9 +154,9 @@ def options():
     ap.add_argument("--list", action="store_true", help="print the parts and which have run, and end")
     ap.add_argument("--all", action="store_true", help="all parts, also those that have run")
     ap.add_argument("--build", metavar="DIR", help="where make built (default: build, or the bundle this lies in)")
-    ap.add_argument("--out", metavar="DIR", help="where the results go, and the document to go on with, if there is one "
+    ap.add_argument("--out", metavar="DIR", help="where the results go, and the document to continue, if there is one "
                     "(default: --resume's, else runs/gpu-check)")
-    ap.add_argument("--resume", metavar="DIR", help="go on with the document of that folder, which must be there")
+    ap.add_argument("--resume", metavar="DIR", help="continue the document of that folder, which must exist")
     ap.add_argument("--budget", type=seconds, metavar="SECONDS", help="of this call (default: none)")
     ap.add_argument("--seed", type=int, default=secrets.randbelow(10**9), help="of the operations' random inputs (default: any)")
     ap.add_argument("--quick", action="store_true", help="the smallest sizes of everything")
@@ -165,7 +165,7 @@ def options():
 
 
 def stop(*_):
-    """SIGTERM ends what is running as Ctrl-C does: the programs that were started end with it."""
+    """Treats SIGTERM as Ctrl-C, so that the programs that were started end too."""
     raise KeyboardInterrupt
 
 
@@ -215,4 +215,4 @@ def main():
 
 
 if __name__ == "__main__":
-    cli.run(main, "interrupted: what was found until then is in the document")
+    cli.run(main, "interrupted: the document has all results up to now")

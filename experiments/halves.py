@@ -9,7 +9,7 @@ SMALLEST_NORMAL = 2.0 ** -14
 
 
 def gradients(folder):
-    """{name: fp32 array} of the first state of each tensor, of all files of the checkpoint of step 1."""
+    """{name: fp32 array}: each tensor's first optimizer state, from all files of step 1's checkpoint."""
     found = {}
     for path in sorted(glob.glob(os.path.join(folder, "checkpoints", "step-1", "*.safetensors"))):
         with open(path, "rb") as f:
@@ -29,9 +29,9 @@ def kind(name):
 
 
 def count(exact, by_scale):
-    """[{kind, elements, nonzero, and for each scale: vanished, rounded, denormal}]; the last entry is the sum over all kinds. vanished: zero in
-    fp16 where fp32's gradient is not. rounded: what becomes zero if fp32's gradient times the scale is only rounded to fp16. denormal: what
-    that rounding leaves fewer than 11 bits of, zeros among it."""
+    """[{kind, elements, nonzero, and for each scale: vanished, rounded, denormal}]; the last entry is the sum over all kinds. Elements counted as
+    vanished: zero in the fp16 run, but not in the fp32 run. rounded: zero if the fp32 run's gradient times the scale is rounded to fp16.
+    denormal: less than fp16's smallest normal number after that scaling, so that fewer than 11 bits are left; zeros count as well."""
     rows = {}
     for name, gradient in exact.items():
         there = gradient != 0
@@ -50,7 +50,7 @@ def count(exact, by_scale):
 
 
 def example(value, scale):
-    """The textbook's sum: what fp16 makes of a gradient, and of the gradient times the scale, divided by it again."""
+    """The textbook's example: a gradient rounded to fp16, and the gradient times the scale rounded to fp16 and divided by the scale again."""
     alone, scaled = np.float16(value), np.float16(np.float32(value) * np.float32(scale))
     back = float(scaled) / scale
     return {"gradient": value, "scale": scale, "fp16": float(alone), "error": abs(float(alone) - value) / value, "scaled": float(scaled),

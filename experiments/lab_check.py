@@ -1,26 +1,24 @@
 #!/usr/bin/env python3
-"""Holds the lab to the truth: runs every command in it and compares what it prints with what the page says. Or looks through
-students' worksheets.
+"""Checks the lab: runs every command of its pages and compares the output with the text. Or checks students' worksheets.
 
     experiments/lab_check.py [--program build/starring] [--keep DIR] [docs/lab.md docs/lab-answers.md ..]
     experiments/lab_check.py --answers SHEET [SHEET ..]
 
-A page's commands are its fenced blocks marked `console`: a line that begins with "$ " is a command (it goes on
-below a backslash at its end, and on lines that begin with "> "), the lines under it are what it must print. In these
-"..." stands for any text, and alone on a line for any lines; runs of blanks count as one. A block marked `console
-varies` is run, and its exit status checked, but its figures are those of the machine (times, mostly) and are not
-compared. `console fails` is a block whose last command must fail.
+A page's commands are in its fenced blocks marked `console`. A line that begins with "$ " is a command; it continues after a
+backslash at the end of a line, and on lines that begin with "> ". The lines below the command are the expected output. There
+"..." matches any text, and a line with nothing else matches any lines; a run of blanks counts as one. A block marked `console
+varies` is run and its exit status checked, but its output is not compared: its figures (mostly times) depend on the machine.
+The last command of a block marked `console fails` must fail.
 
-Every figure in the text around the blocks - a decimal fraction, a number of three digits or more, a percentage,
-a size - must stand in a command or in the output of one whose figures do not vary, so that no number on the page
-is anybody's word.
+Every figure in the text around the blocks - a decimal fraction, a number of three digits or more, a percentage, a size -
+must occur in a command or in the output of one whose figures do not vary. So each number on the page is measured.
 
-The commands run in order, in a directory of their own that looks like the repository's root; nothing in runs/ is
-touched. Needs Python 3.9 and bash. Exit status: 0 all true; 1 something is not; 2 the command line is wrong.
+The commands run in order, in a temporary directory that has the contents of the repository's root; nothing in the
+repository's runs/ changes. Needs Python 3.9 and bash. Exit status: 0 all true; 1 something is not; 2 the command line is wrong.
 
-A worksheet is a copy of docs/lab-worksheet.md with answers behind its "=>" or below. Those that docs/lab-answers.md has a key for are
-compared: numbers in their order, each to one in a hundred, with or without units; names of topologies in any order; yes or
-no. Exit status: 0 all right; 1 not.
+A worksheet is a copy of docs/lab-worksheet.md with each answer after its "=>" or below it. Answers with a key in docs/lab-answers.md
+are compared: numbers in their order, to 1%, with or without units; names of topologies in any order; yes or no.
+Exit status: 0 all correct; 1 some are not; 2 the file is no worksheet.
 """
 import argparse
 import os
@@ -44,7 +42,7 @@ UNIT = re.compile(r"\s*(?:%|MiB|GiB|KiB|MB|bytes\b|per cent)")
 
 
 class Command:
-    """One command of a page: its text, what it must print, and where it stands."""
+    """One command of a page: its text, its expected output, its page and line."""
 
     def __init__(self, page, line, kind, text):
         self.page, self.line, self.kind, self.text = page, line, kind, text
@@ -77,7 +75,7 @@ def read_block(page, start, kind, lines):
 
 
 def read_page(page, text):
-    """(commands, prose): prose is a list of (line number, text) outside of every block."""
+    """(commands, prose): prose is a list of (line number, text) of the lines outside all blocks."""
     commands, prose, lines, at = [], [], text.splitlines(), 0
     while at < len(lines):
         fence = re.match(r"\s*```(.*)$", lines[at])
@@ -105,7 +103,7 @@ def squeeze(line):
 
 
 def difference(expected, actual):
-    """None when the lines `actual` are what `expected` says, else a sentence on the first that is not."""
+    """None if the lines `actual` match `expected`, else a sentence on the first that does not."""
     expected, actual = [e for e in expected if e.strip()], [a for a in actual if a.strip()]
     at, skipping = 0, False
     for want in expected:
@@ -124,22 +122,22 @@ def difference(expected, actual):
 
 
 def plain(number):
-    """1,048,576 and 1048576 are one figure, 1.50 and 1.5 are two."""
+    """The figure without thousands separators, so that 1,048,576 equals 1048576. Zeros at the end stay: 1.50 claims more than 1.5."""
     return number.replace(",", "").lstrip("-")
 
 
 def is_figure(number, rest):
-    """Whether a number of the text claims something: "exercise 2" and "4 workers" do not."""
+    """Whether a number of the text is a result; those in "exercise 2" and "4 workers" are not."""
     digits = plain(number)
     return "." in digits or "e" in digits or len(digits) >= 3 or UNIT.match(rest) is not None
 
 
 def unfounded(prose, sources):
-    """(line number, figure) for each figure of the text that stands in none of the sources."""
+    """(line number, figure) of each figure of the text that occurs in none of the sources."""
     known = {plain(number) for text in sources for number in re.findall(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?", text)}
     wrong = []
     for line, text in prose:
-        text = re.sub(r"`[^`]*`|\]\([^)]*\)|<[^>]*>", " ", text)  # what is given; the targets of links
+        text = re.sub(r"`[^`]*`|\]\([^)]*\)|<[^>]*>", " ", text)  # code and the targets of links claim nothing
         for match in FIGURE.finditer(text):
             if is_figure(match.group(), text[match.end():]) and plain(match.group().rstrip(",")) not in known:
                 wrong.append((line, match.group()))
@@ -147,7 +145,7 @@ def unfounded(prose, sources):
 
 
 def prepare(directory, program):
-    """The repository's root as the commands see it: links, and a runs/ of its own."""
+    """Fills the directory in which the commands run with links to the repository's files and to the program. The commands make their own runs/."""
     for name in LINKED:
         if os.path.exists(os.path.join(ROOT, name)):
             os.symlink(os.path.join(ROOT, name), os.path.join(directory, name))
@@ -156,14 +154,14 @@ def prepare(directory, program):
 
 
 def run(command, directory):
-    """(output, exit status) of one command; the output is both streams, as on a terminal. None: it was ended."""
+    """(output, exit status) of one command; the output has both streams, as on a terminal. Status None: it reached the time limit and was killed."""
     env = dict(os.environ, LC_ALL="C.UTF-8", COLUMNS="100")
     child = subprocess.Popen(["bash", "-c", command.text], cwd=directory, env=env, stdin=subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         output, _ = child.communicate(timeout=COMMAND_SECONDS)
         status = child.returncode
-    except BaseException as stop:  # whatever ends the wait, a Ctrl-C as well, ends the command and its children
+    except BaseException as stop:  # the timeout or a Ctrl-C: the command and its children must end too
         os.killpg(child.pid, signal.SIGKILL)
         output, _ = child.communicate()
         status = None
@@ -173,7 +171,7 @@ def run(command, directory):
 
 
 def judge(command, output, status):
-    """None, or what is wrong with a command that has run."""
+    """None if the command did what the page says, else a sentence on the difference."""
     must_fail = command.kind == "fails" and command.last
     if status is None:
         return f"still running after {COMMAND_SECONDS} s"
@@ -186,7 +184,7 @@ def judge(command, output, status):
 
 
 def check(pages, program, directory):
-    """The number of false statements in the pages; says each, and each command as it runs."""
+    """Runs the pages' commands and prints each command and each false statement. Returns the number of false statements."""
     wrong, sources, proses = 0, [], []
     for page in pages:
         with open(page, encoding="utf-8") as f:
@@ -206,22 +204,22 @@ def check(pages, program, directory):
                 sources.append(output)
     for page, prose in proses:
         for line, figure in unfounded(prose, sources):
-            print(f"FALSE {page}:{line}  {figure} stands in no command's output")
+            print(f"FALSE {page}:{line}  {figure} is in no command's output")
             wrong += 1
     return wrong
 
 
-# An answer stands behind "=>" or, where nothing does, below it, up to the next question.
+# An answer follows "=>" on its line or, if nothing does, is on the lines below, up to the next question.
 QUESTION = r"^[^\w\n]*(\d+\.\d+)\b[^\n]*?=>"
 ANSWER = re.compile(QUESTION + rf"(.*?)(?={QUESTION.replace('(', '(?:', 1)}|^#|\Z)", re.M | re.S)
 KEY = re.compile(r"^\| `(\d+\.\d+)` \| ([^|]+) \|$", re.M)
 NUMBER = re.compile(r"(?<![\w:.])-?\d+(?:\.\d+)?")
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-OFF = 0.01  # of a number
+OFF = 0.01  # the largest relative difference of a correct number
 
 
 def answers_of(sheet):
-    """{number of a question: what is written there}"""
+    """{number of a question: the answer's text, "" if there is none}"""
     found = {}
     for question, text in ANSWER.findall(sheet):
         behind, *below = text.split("\n")
@@ -230,27 +228,27 @@ def answers_of(sheet):
 
 
 def numbers(text):
-    """All of an answer, whatever units and words stand beside them."""
+    """All numbers in an answer, without their units; "none" and the like are 0, "two" is 2."""
     text = re.sub(r"\bnot at all\b|\bnone\b|\bnothing\b", "0", text)
     text = re.sub(rf"\b(?:{'|'.join(NAMES)})\b", lambda name: str(NAMES.index(name.group())), text)
     return [float(n) for n in NUMBER.findall(text)]
 
 
 def topologies(text):
-    """The set of those named: "ZeRO 2 and 3" is {"zero:2", "zero:3"}."""
+    """The set of topologies in an answer: "ZeRO 2 and 3" is {"zero:2", "zero:3"}."""
     named = re.findall(r"\b(zero|ps)[\s:_-]*([0-3]\b(?:[\s,/&+-]*(?:and\b)?[\s,/&+-]*[0-3]\b)*|a?sync\b)", text)
     return {f"{kind}:{one}" for kind, which in named for one in re.findall(r"[0-3]|a?sync", which)}
 
 
 def readings(key, answer):
-    """The values that the answer may have, in the form of the key; [] where it has another form."""
+    """The values that the answer may mean, in the form of the key; [] if it has another form."""
     answer = answer.lower()
     if key in ("yes", "no"):
         return [{word[0]} for word in re.findall(r"\b(?:yes|no|y|n)\b", answer)[:1]]
     if ":" in key:
         return [topologies(answer)] if topologies(answer) else []
-    # The text behind the last "="; without remarks in brackets; without what each figure is for, as in N=2: 5.44; and
-    # 43,54 may be a number as some countries write it, and 8,6 two of them.
+    # The answer is read in several ways: whole; after the last "="; without remarks in brackets; without labels, as N=2 in
+    # "N=2: 5.44". A comma between digits may be a decimal comma (43,54) or separate two numbers (8,6).
     texts = (answer, answer.split("=")[-1], re.sub(r"\([^)]*\)", " ", answer), re.sub(r"\b[a-z] *= *\d+\b *:?", " ", answer))
     found = [numbers(text) for one in texts for text in (one, re.sub(r"(?<=\d),(?=\d)", ".", one))]
     return [one for one in found if len(one) == len(numbers(key))]
@@ -274,7 +272,7 @@ def in_words(e):
 
 
 def look_through(path, key):
-    """0 where all that can be judged on a worksheet is right, else 1; 2 where it is none. Says what is not."""
+    """Checks a worksheet and prints each wrong answer. Returns the exit status: 0 all answers with a key are correct, 1 some are not, 2 no worksheet."""
     try:
         return judge_sheet(path, key)
     except (OSError, ValueError) as e:
@@ -289,11 +287,11 @@ def judge_sheet(path, key):
         raise ValueError(f"{path}: no line {sorted(set(key) - set(answers))[0]}: is it a copy of docs/lab-worksheet.md?")
     free = [line for line in answers if line not in key]
     right = [line for line in key if is_right(key[line], answers[line])]
-    print(f"{path}: {len(right)} of {len(key)} right; {sum(answers[line] != '' for line in free)} of {len(free)} others written")
+    print(f"{path}: {len(right)} of {len(key)} correct; {sum(answers[line] != '' for line in free)} of {len(free)} others answered")
     for line in key:
         if line not in right:
-            print(f"  {line}  " + (f"not so: {answers[line]}" if answers[line] else "empty")
-                  + ("" if readings(key[line], answers[line]) else f" (wanted: {form(key[line])})"))
+            print(f"  {line}  " + (f"wrong: {answers[line]}" if answers[line] else "empty")
+                  + ("" if readings(key[line], answers[line]) else f" (expected: {form(key[line])})"))
     return int(len(right) < len(key))
 
 
@@ -301,7 +299,7 @@ def main(argv=None):
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--program", default=os.environ.get("STARRING", os.path.join(ROOT, "build", "starring")))
     ap.add_argument("--keep", metavar="DIR", help="run in this new directory and keep it")
-    ap.add_argument("--answers", metavar="SHEET", nargs="+", help="look through these worksheets; run nothing")
+    ap.add_argument("--answers", metavar="SHEET", nargs="+", help="check these worksheets; run nothing")
     ap.add_argument("pages", nargs="*", default=[os.path.join(ROOT, page) for page in PAGES])
     args = ap.parse_args(argv)
     if args.answers:
@@ -313,7 +311,7 @@ def main(argv=None):
             return 2
         return max([look_through(path, key) for path in args.answers])
     if not os.access(args.program, os.X_OK):
-        ap.error(f"{args.program} is not there: run make first, or name the program with --program")
+        ap.error(f"{args.program} does not exist: run make first, or name the program with --program")
     directory = args.keep or tempfile.mkdtemp(prefix="starring-lab-")
     try:
         if args.keep:

@@ -3,10 +3,11 @@
 
     experiments/largest.py -c experiments/recipes/offload.json --limit 512M
 
-For one worker and for two, and for each way of keeping state, the script asks the program's dry run for the largest number of blocks that
-fits (n_layer of the configuration's model). It then runs that model, and the largest of all without offload: as it is, which the program
-refuses, and with memory.check=off, which the kernel ends. --limit makes a control group and needs root. Without it the limit is that of the
-group in which the script was started: `systemd-run --user --scope -p MemoryMax=512M -p MemorySwapMax=0 experiments/largest.py ..`"""
+For one worker and for two, with state in memory and with state on disk, the script finds the largest number of blocks (n_layer of the
+configuration's model) whose dry run fits. It then trains that model. It also runs the model that fits only with offload without offload:
+once as it is, which the program refuses, and once with memory.check=off, where the kernel kills it. --limit makes a control group and
+needs root. Without it the limit is that of the group in which the script was started:
+`systemd-run --user --scope -p MemoryMax=512M -p MemorySwapMax=0 experiments/largest.py ..`"""
 import argparse
 import json
 import os
@@ -22,7 +23,7 @@ from program import built
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 MOST_BLOCKS = 4096
-SHARE = 0.98   # of the limit: the kernel's own pages of a group's processes come and go
+SHARE = 0.98   # the usable share of the limit: the kernel counts a varying number of its own pages to the group
 
 
 class Failed(Exception):
@@ -35,14 +36,14 @@ def offload(directory):
 
 
 def ways(directory):
-    """(workers, words, flags), the way without offload before the one with it."""
+    """Yields (workers, the offload in words, flags); for each number of workers first without offload, then with it."""
     for workers in (1, 2):
         yield workers, "none", ["--topology", "local" if workers == 1 else "zero:0", *(["--workers", str(workers)] if workers > 1 else [])]
         yield workers, "offload to disk", ["--topology", "zero:3", "--workers", str(workers), *offload(directory)]
 
 
 class Group:
-    """A control group of its own with a memory limit, of either version of the kernel's interface, which is mounted at `root`."""
+    """A new control group with a memory limit. Works with cgroup v1 and v2, mounted at `root`."""
 
     def __init__(self, limit, root="/sys/fs/cgroup"):
         old = os.path.isdir(os.path.join(root, "memory"))
@@ -50,7 +51,7 @@ class Group:
         made = False
         try:
             if not old:
-                self.put("+memory", "../cgroup.subtree_control")   # then the group has files of memory
+                self.put("+memory", "../cgroup.subtree_control")   # v2: without this the group has no memory.max
             os.mkdir(self.folder)
             made = True
             self.put(limit, "memory.limit_in_bytes" if old else "memory.max")
@@ -104,7 +105,7 @@ class Search:
             raise Failed(f"{name} has no n_layer: the number of blocks is what this script changes")
 
     def start(self, *words, status=0):
-        """(exit status, stdout, stderr) of a run in the group."""
+        """Runs `train` in the group. Returns (exit status, stdout, stderr). Raises Failed for another status than `status`; None allows any."""
         before = cli.dies_with_us()
         p = subprocess.run([self.args.program, "train", "-c", self.args.config, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                            check=False, preexec_fn=lambda: (before(), self.group and self.group.enter()))

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """A cluster in a box: trains across network namespaces whose links have a given bandwidth, one rank in each, and prints
-the step's time beside what the wire alone would take.
+the step's time next to the time that the wire alone would take.
 
 examples (as root):
   netlab.py --bandwidth 1Gbit --topologies ps:sync,zero:1 --workers 4
   netlab.py --bandwidth 200Mbit --topologies ps:sync,zero:0,zero:3 --workers 4 --servers 1,2,4 -c experiments/recipes/incast.json
-  netlab.py --clean                     removes what labs have left that were killed
+  netlab.py --clean                     removes the namespaces of labs that were killed
 
-A star's roles get --insecure: nobody but the lab's own processes reaches its links. With a STARRING_JOB_KEY they use that.
-The words behind "--" go to `starring train` as they stand. Builds nothing outside of its own namespaces and removes them at
-its end, after Ctrl-C too; after a SIGKILL the next lab does. Needs root, iproute2 and,
-unless rings get `-- --collective tcp`, Open MPI. Exit status: 0 done; 1 a
-run failed; 2 the command line is wrong, or this machine allows no lab; 130 Ctrl-C, 143 SIGTERM.
+A star's roles get --insecure, since only the lab's own processes reach its links. If STARRING_JOB_KEY is set, they use that key
+instead. The arguments after "--" are passed to `starring train` unchanged. The lab is built inside its own namespaces, which it removes
+at its end, also after Ctrl-C; after a SIGKILL the next lab removes them. Needs root, iproute2 and, unless rings get
+`-- --collective tcp`, Open MPI. Exit status: 0 done; 1 a run failed; 2 the command line is wrong, or this machine allows no lab;
+130 Ctrl-C, 143 SIGTERM.
 """
 import argparse
 import os
@@ -54,7 +54,7 @@ def parse(argv):
 
 
 def runs_of(args):
-    """[(name, topology, servers or None)]"""
+    """The runs, in order: [(name, topology, number of servers, or None for a ring)]."""
     out = []
     for topology in args.names:
         name = topology.replace(":", "-")
@@ -74,7 +74,7 @@ def command(args, topology, servers, directory):
 
 
 def run_one(args, topology, servers, directory):
-    """One run; its measurement, or None after saying why there is none."""
+    """Trains once. Returns its measurement, or None after printing the end of the run's log."""
     os.makedirs(os.path.dirname(directory), exist_ok=True)
     path = directory + ".log"
     with open(path, "wb") as log:

@@ -4,12 +4,13 @@
     experiments/over_ssh.py --hosts h1:2,h2:2 starring train --topology zero:2 --model demo --data demo --out runs/ring
     experiments/over_ssh.py --hostfile hosts.txt starring train --topology ps:sync --servers 2 --model demo --data demo --out runs/star
 
-A line of a hostfile is h1, h1:2 or h1 slots=2; a host that is named again has so many ranks more. The command runs in the folder of this name
-there, by the path that it has here. A rank has torchrun's variables, of which MASTER_ADDR and MASTER_PORT may be given here. The job's key is
-the environment's or a random one, and goes through the standard input of each ssh, as do requests to end; the end of that input ends the rank.
+A line of a hostfile is h1, h1:2 or h1 slots=2; if a host is named twice, its numbers of ranks are added. On each host the command runs in the
+folder with the name of the current one, and by the command's local path. Each rank gets torchrun's variables; MASTER_ADDR and MASTER_PORT may
+be set in the environment. The job's key is that of the environment or a random one. The key and the signals to end are sent through the
+standard input of each ssh; when that input ends, the rank is ended.
 
-Lines are labelled [HOST:RANK], but those of rank 0's standard output. The first rank that dies is named, and the others are ended; none is
-started again. Exit status: 0 all ended well; 2 none was started, or the first that died had 2; 128 + the signal that ended the job; else 1.
+Lines are labelled [HOST:RANK], except those of rank 0's standard output. The first rank that dies is named, and the others are ended; none is
+started again. Exit status: 0 all ranks ended with 0; 2 none was started, or the first that died had 2; 128 + the signal that ended the job; else 1.
 """
 import argparse
 import asyncio
@@ -26,22 +27,23 @@ import sys
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
 KEY = "STARRING_JOB_KEY"
 HOST = re.compile(r"((?:[\w.+-]+@)?(?:\w[\w.-]*|\[[\w:.%-]+\]))(?::(\d+))?((?:\s+(?:max[-_])?slots\s*=\s*\d+)*)")
-INSIDE = b"over_ssh: here"  # what a login prints comes before it
-ANSWER_S = 60  # for all hosts to let the ranks in
-SOON_S = 0.3   # by which news of two deaths may come in the other order, or one Ctrl-C twice
-GRACE_S = 5    # for ranks to end by themselves, then after SIGTERM
-# "$@" is the command, the leader of a group of processes that ends with it. It is not in the background, where it would ignore Ctrl-C.
+INSIDE = b"over_ssh: here"  # printed by the rank's script; all output before it is the login's
+ANSWER_S = 60  # the time that all hosts have to start their ranks
+SOON_S = 0.3   # two deaths may be reported in the wrong order, and one Ctrl-C twice, within this time
+GRACE_S = 5    # the time that ranks have to end by themselves, and then after SIGTERM
+# "$@" is the command. It leads a process group, which is killed when the command has ended. It does not run in the background, where a
+# shell makes it ignore Ctrl-C.
 RANK = ("""exec 3<&0 4>&1 5>&2 </dev/null; { setsid sh -c 'echo rank $$; exec "$@" >&4 2>&5 3<&- 4>&- 5>&-' sh "$@"; echo ended $?; } 2>/dev/null | """
         """{ read -r is rank; [ "$is" = rank ] || exit 1; { while read -r word; do kill -s "$word" "$rank"; done; kill -s TERM "$rank"; """
-        """for s in SECONDS; do sleep 1; done; kill -s KILL -- "-$rank"; } <&3 >/dev/null 4>&- 5>&- & ears=$!; exec 3<&-; read -r is status; """
-        """kill "$ears"; kill -s KILL -- "-$rank"; exit "${status:-1}"; } 2>/dev/null""")
+        """for s in SECONDS; do sleep 1; done; kill -s KILL -- "-$rank"; } <&3 >/dev/null 4>&- 5>&- & reader=$!; exec 3<&-; read -r is status; """
+        """kill "$reader"; kill -s KILL -- "-$rank"; exit "${status:-1}"; } 2>/dev/null""")
 
 
 def put(fd, data):
     try:
         while data:
             data = data[os.write(fd, data):]
-    except OSError:  # who read it has left, or the disk is full; the job goes on
+    except OSError:  # the reader has closed the pipe, or the disk is full; the job continues without this output
         os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
 
 
@@ -49,8 +51,8 @@ class Rank(asyncio.SubprocessProtocol):
     def __init__(self, job, number, login, local, locals_):
         self.job, self.number, self.login, self.host = job, number, login, login.rpartition("@")[2]
         self.place = {"RANK": number, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": locals_}
-        self.answered, self.ended = asyncio.Event(), asyncio.Event()  # it is inside, or ssh has ended
-        self.ssh, self.inside, self.status, self.ended_s, self.last_words, self.rest = None, False, None, 0, "", [b"", b"", b""]
+        self.answered, self.ended = asyncio.Event(), asyncio.Event()  # answered: the rank's script runs, or ssh has ended
+        self.ssh, self.inside, self.status, self.ended_s, self.last_line, self.rest = None, False, None, 0, "", [b"", b"", b""]
 
     def argv(self):
         variables = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in {**self.place, **self.job.variables}.items())
@@ -79,20 +81,21 @@ class Rank(asyncio.SubprocessProtocol):
             if self.inside:
                 put(fd, (f"[{self.host}:{self.number}] ".encode() if self.number or fd == 2 else b"") + line + b"\n")
             if line == INSIDE:
-                self.inside, self.last_words = True, ""
+                self.inside, self.last_line = True, ""
                 self.answered.set()
             elif line.strip() and (fd == 2 or not self.inside):
-                self.last_words = line.decode(errors="replace").strip()
+                self.last_line = line.decode(errors="replace").strip()
 
     def pipe_connection_lost(self, fd, _):
         self.pipe_data_received(fd, b"\n" if self.rest[fd] else b"")
 
     def process_exited(self):
-        self.job.loop.call_later(GRACE_S, self.connection_lost, None)  # where another process keeps what it wrote to
+        # connection_lost is not called while another process holds ssh's output open.
+        self.job.loop.call_later(GRACE_S, self.connection_lost, None)
 
     def connection_lost(self, e):
         if self.status is None:
-            status, self.last_words = self.ssh.get_returncode() if self.ssh else 255, str(e or self.last_words)
+            status, self.last_line = self.ssh.get_returncode() if self.ssh else 255, str(e or self.last_line)
             self.status, self.ended_s = status if status >= 0 else 255, self.job.loop.time()
             self.answered.set()
             self.ended.set()
@@ -122,7 +125,7 @@ class Job:
                 rank.kill()
 
     def end(self, *words):
-        for i, word in enumerate((*words, None)):  # each in turn, with time between
+        for i, word in enumerate((*words, None)):  # the signals in this order, GRACE_S apart; None: kills ssh
             self.loop.call_later(i * GRACE_S, self.tell, word)
 
     def interrupt(self, number):
@@ -132,21 +135,22 @@ class Job:
             self.tell(number.name[3:])
         self.number, self.number_s = self.number or number, self.number_s or self.loop.time()
 
-    def bad(self, rank):  # it has died, and that matters
+    def ends_job(self, rank):  # whether the rank has failed, and the job must end for it
         return rank.status not in (None, 0, self.number and 128 + self.number) and not (self.go_on and rank.number and rank.status != 2)
 
     def rank_ended(self, rank):
-        if self.bad(rank):
+        if self.ends_job(rank):
             self.loop.call_later(SOON_S, self.judge)
         elif self.began_s and rank.status and not self.number and self.ranks[0].status is None:
-            put(2, f"over_ssh: {rank.how()}; the others go on, if they can\n".encode())
+            put(2, f"over_ssh: {rank.how()}; the others continue, if they can\n".encode())
         elif self.go_on and not rank.number:
             self.loop.call_later(GRACE_S, self.end, "TERM", "KILL")
 
     def judge(self):
-        if self.began_s and not self.first and (dead := list(filter(self.bad, self.ranks))):
-            self.first = min(dead, key=lambda rank: (not 128 < rank.status < 255, rank.ended_s))  # the others of them may follow one that was killed
-            words = f"; its last words: {self.first.last_words}" if self.first.last_words else ""
+        if self.began_s and not self.first and (dead := list(filter(self.ends_job, self.ranks))):
+            # A rank that a signal has killed counts as the first: the others may have failed because of it.
+            self.first = min(dead, key=lambda rank: (not 128 < rank.status < 255, rank.ended_s))
+            words = f"; its last line: {self.first.last_line}" if self.first.last_line else ""
             put(2, f"over_ssh: error: {self.first.how()}: the first to die, the others are ended{words}\n".encode())
             self.loop.call_later(GRACE_S, self.end, "TERM", "KILL")
 
@@ -157,7 +161,7 @@ class Job:
                 self.loop.add_signal_handler(number, self.interrupt, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
         lives = [asyncio.ensure_future(rank.live()) for rank in self.ranks]
         await asyncio.wait([asyncio.ensure_future(rank.answered.wait()) for rank in self.ranks], timeout=ANSWER_S)
-        absent = {rank.login: rank.last_words or f"ssh has not let the rank in within {ANSWER_S} s" for rank in self.ranks[::-1]
+        absent = {rank.login: rank.last_line or f"ssh has not let the rank in within {ANSWER_S} s" for rank in self.ranks[::-1]
                   if not rank.inside or rank.status is not None}
         if absent or self.number:
             for login in reversed([] if self.number else absent):

@@ -6,7 +6,7 @@ examples:
   placement.py --model experiments/recipes/models/mt-nlg-530b.json --tensor 8 --pipe 35 --data 8 --zero 0 --batch 1920 --seconds 60.1
   placement.py --model experiments/recipes/models/deep.json --seq 64 --tensor 4 --data 2 --pipe 4 --per-node 4 --batch 16
 
-The program trains with data parallelism only. Its dry run says what this needs of the other two: the elements and flops of each unit,
+The program trains with data parallelism only. The other two dimensions are computed from its dry run: the elements and flops of each unit,
 the bytes per element of each class of memory, and the bytes that a data-parallel rank sends. Activations are by the formulas of Korthikanti et
 al. (2022), the bytes of tensor and pipeline parallelism by those of Narayanan et al. (2021); docs/experiments/three-d.md has them.
 Exit status: 0 done; 2 the command line is wrong, or the program refuses it."""
@@ -22,7 +22,7 @@ import tables
 from prediction import CannotPredict, dryrun
 from program import built
 
-AXES = ("tensor", "data", "pipe")   # the rule: from the innermost, whose ranks are next to each other, to the outermost
+AXES = ("tensor", "data", "pipe")   # the usual order, from the innermost axis, whose ranks are neighbours, to the outermost
 RECOMPUTE = ("none", "selective", "full")
 CLASSES = ("parameter", "gradient", "master", "optimizer")
 
@@ -42,11 +42,11 @@ def parse(argv):
     p.add_argument("--batch", type=int, required=True, help="sequences of a step, of all ranks")
     p.add_argument("--zero", type=int, choices=[0, 1], default=1, help="stage of the data-parallel ranks (%(default)s)")
     p.add_argument("--gradients", choices=["16-bit", "fp32-too"], default="16-bit",
-                   help="fp32-too: 4 bytes more per element, in which micro-batches are summed (%(default)s)")
+                   help="fp32-too: 4 more bytes per element, for the sum of the micro-batches (%(default)s)")
     p.add_argument("--recompute", choices=RECOMPUTE, default="full", help="(%(default)s)")
-    p.add_argument("--sequence-parallel", action="store_true", help="tensor ranks share what is between the matrices too")
-    p.add_argument("--inside", type=float, default=300, metavar="GB/s", help="of a device within its node, each way (%(default)s: A100's NVLink)")
-    p.add_argument("--across", type=float, default=200, metavar="GB/s", help="of a node to the others, each way (%(default)s: eight HDR links)")
+    p.add_argument("--sequence-parallel", action="store_true", help="tensor ranks share the activations between the matrices too")
+    p.add_argument("--inside", type=float, default=300, metavar="GB/s", help="rate of a device within its node, each way (%(default)s: A100's NVLink)")
+    p.add_argument("--across", type=float, default=200, metavar="GB/s", help="rate of a node to the others, each way (%(default)s: eight HDR links)")
     p.add_argument("--tflops", type=float, metavar="X", help="Tflop/s that a device reaches: prints the step's seconds")
     p.add_argument("--seconds", type=float, metavar="X", help="a step's seconds: prints the Tflop/s that a device reaches")
     p.add_argument("--program", default=built(), help="(%(default)s)")
@@ -64,7 +64,7 @@ def parse(argv):
 
 # ---------------------------------------------------------------- placement
 def strides(options, order=None):
-    """{axis: distance of two ranks that are next to each other along it}."""
+    """{axis: the difference between the numbers of two ranks that are neighbours along it}."""
     found, stride = {}, 1
     for axis in order or options.order:
         found[axis] = stride
@@ -73,13 +73,13 @@ def strides(options, order=None):
 
 
 def coordinates(options):
-    """{axis: position, "rank", "node"} of each rank."""
+    """[{axis: position, "rank", "node"}], one entry per rank."""
     along, ranks = strides(options), options.tensor * options.pipe * options.data
     return [{axis: rank // along[axis] % getattr(options, axis) for axis in AXES} | {"rank": rank, "node": rank // options.per_node} for rank in range(ranks)]
 
 
 def members(options, axis, along):
-    """How many ranks of one group along an axis are in a node with each other."""
+    """The number of ranks of one group along an axis that are in the same node."""
     return max(1, min(getattr(options, axis), options.per_node // along[axis]))
 
 
@@ -89,7 +89,7 @@ def words_of(ranks):
 
 
 def drawing(options):
-    """A row per stage, a cell per copy with the tensor ranks in it; | between cells of different nodes."""
+    """A table with a row per stage and a column per copy of the model. A cell has the numbers of its tensor ranks; "|" begins a new node."""
     where = coordinates(options)
     cell = {(c["pipe"], c["data"]): [] for c in where}
     for c in where:
@@ -154,8 +154,8 @@ def stages(options, model):
 
 
 def elements(options, model, stage):
-    """The elements of one rank of a stage. Tensor ranks share matrices and the biases of their columns; norms and the biases of the sums are whole in each (6 h of
-    a block), and so are positions. The tied head of the last stage is a copy of the embedding's words."""
+    """The elements of one rank of a stage. Tensor ranks share the matrices, and the biases of the matrices that are split by columns. Each has all norms, all
+    biases that are added after a sum (6 h per block) and all positions. The tied head of the last stage is a copy of the token embedding."""
     blocks, first, last = stage
     whole = 6 * model.hidden
     words = model.vocabulary * model.hidden
@@ -168,24 +168,24 @@ def elements(options, model, stage):
 
 
 def activations(options, model, blocks, flying):
-    """Korthikanti et al., table 2 and section 5, and 1F1B: a stage has `flying` micro-batches under way. Bytes."""
+    """Bytes of activations (Korthikanti et al., table 2 and section 5). By the 1F1B schedule a stage holds those of `flying` micro-batches."""
     s, b, h, a, t = options.seq, options.micro, model.hidden, model.heads, options.tensor
     sbh = s * b * h
     shared = 10 / t if options.sequence_parallel else 10
     none = sbh * (shared + 24 / t + 5 * a * s / (h * t))
     if options.recompute == "full":
-        return flying * blocks * 2 * sbh / (t if options.sequence_parallel else 1) + none   # inputs, and one block computed again
+        return flying * blocks * 2 * sbh / (t if options.sequence_parallel else 1) + none   # the inputs of all blocks, and the activations of the block that is recomputed
     return flying * blocks * (none if options.recompute == "none" else sbh * (shared + 24 / t))
 
 
 def ring(n):
-    """Bytes that a rank sends in an all-reduce of one byte over n."""
+    """Bytes that a rank sends per byte of an all-reduce over n ranks."""
     return 2 * (n - 1) / n
 
 
 def traffic(options, model, stage, n, micro_batches):
-    """Bytes that a rank sends per step along each axis. Tensor ranks have equal activations at the end of a stage: each sends its share of them
-    to the next stage, where they are gathered (Narayanan et al., section 4.1). Both copies of a tied embedding are reduced together."""
+    """{axis: bytes that a rank sends per step}. At the end of a stage all tensor ranks have the same activations: each sends its share to the next
+    stage, which gathers them (Narayanan et al., section 4.1). The gradients of the two copies of a tied embedding are summed."""
     blocks, first, last = stage
     t = options.tensor
     message = 2 * options.seq * options.micro * model.hidden
@@ -197,7 +197,7 @@ def traffic(options, model, stage, n, micro_batches):
 
 
 def seconds(options, sent, order=None):
-    """{axis: seconds} at the links' rates: within the node, and over the node's link, which all its groups use at once."""
+    """{axis: seconds} at the links' rates: within the node, and over the node's link, which all groups of the node share."""
     along, found = strides(options, order), {}
     for axis in AXES:
         k = members(options, axis, along)

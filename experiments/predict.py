@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Predicts what a step of training would take on a machine that is described in a file: memory, bytes and time.
+"""Predicts the memory, bytes and time of a training step on a machine that is described in a file.
 
 examples:
   predict.py --topology zero:1 --topology zero:3 --workers 64 --model llama-2-7b --dtype bf16 --machine dgx-h100
@@ -9,10 +9,10 @@ examples:
   predict.py --topology zero:1 --workers 8 --model gpt2-124m --machine mine.json --straggle 3:2 --delay '*:exponential:20' --json
   predict.py --html cluster.html        one offline page: choose model, N, S, topology, network, machine, stragglers
 
-Memory and bytes are the program's own (`starring train --dry-run`), and so is what a step does and in which order. The network is simulated
-with SimGrid, flow by flow; computing is what the machine file says of each unit. docs/predicting.md describes machine files, and what
-is simulated and what is not. The words behind "--" go to `starring train` as they stand.
-Needs Python 3.9 with simgrid and numpy (`make deps`); goes on in /usr/bin/python3 where python3 is another that lacks simgrid.
+Memory, bytes and the order of a step's tasks are those of the program's dry run (`starring train --dry-run`). The network is simulated
+with SimGrid, flow by flow; the machine file gives the compute time of each unit. docs/predicting.md describes machine files, and what
+is simulated and what is not. The arguments after "--" are passed to `starring train` unchanged.
+Needs Python 3.9 with simgrid and numpy (`make deps`). If this Python has no simgrid, the script continues in /usr/bin/python3.
 Exit status: 0 done; 1 a run or a bench failed; 2 the command line is wrong, or this cannot be predicted; 130 Ctrl-C.
 """
 import os

@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 
-WHOLE = 256 << 20  # bytes of a document that is read whole
+WHOLE = 256 << 20  # bytes: the largest document that is read at once
 KINDS = ((stat.S_ISDIR, errno.EISDIR, "is a directory, not a file"),
          (stat.S_ISFIFO, errno.EINVAL, "is a pipe, not a regular file: write its bytes to a file first"),
          (stat.S_ISSOCK, errno.EINVAL, "is a socket, not a regular file"))
@@ -20,7 +20,7 @@ def refuse_others(path, mode):
 
 def open_file(path, mode="r", limit=None, **more):
     """open(path, mode); raises OSError with a clear text for other kinds of files, and for more than `limit` bytes."""
-    refuse_others(path, os.stat(path).st_mode)  # asked before: opening some devices does something
+    refuse_others(path, os.stat(path).st_mode)  # checked before it is opened: opening some devices has an effect
     file = open(path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY), **more)
     try:
         found = os.fstat(file.fileno())

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Trains one very small model for many steps through every topology and checks that nothing grows.
 
-Every process of a run is looked at again and again: its own memory (anonymous and shared, not what the page cache maps),
-its open descriptors, its threads. The memory and descriptors of its last fifth may not be more than those between its
-first tenth and its third tenth, but for a remainder that is not per step (--slack). Metrics on disk grow, and may.
+Each process of a run is sampled periodically: its own memory (anonymous and shared, without the page cache), its open
+descriptors, its threads. In the last fifth of the run, memory and descriptors may not exceed those of the second and third
+tenth by more than --slack, which allows for growth that does not depend on the steps. Metrics on disk may grow.
 """
 import argparse
 import json
@@ -20,11 +20,11 @@ from program import built
 def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--program", default=built(), help="the program to soak (%(default)s)")
-    p.add_argument("--steps", type=int, default=80000, help="of each run (%(default)s)")
+    p.add_argument("--steps", type=int, default=80000, help="steps of each run (%(default)s)")
     p.add_argument("--job", action="append", default=[], metavar="NAME", help="only this job; repeatable: " + "; ".join(j.name for j in soaking.JOBS))
-    p.add_argument("--slack", type=int, default=1 << 20, metavar="BYTES", help="growth of a process that is not counted as growth (%(default)s)")
-    p.add_argument("--every", type=float, default=0.5, metavar="SECONDS", help="between two looks (%(default)s)")
-    p.add_argument("--limit", type=float, default=3600, metavar="SECONDS", help="a run that takes longer hangs (%(default)s)")
+    p.add_argument("--slack", type=int, default=1 << 20, metavar="BYTES", help="growth of a process's memory that is allowed (%(default)s)")
+    p.add_argument("--every", type=float, default=0.5, metavar="SECONDS", help="time between two samples (%(default)s)")
+    p.add_argument("--limit", type=float, default=3600, metavar="SECONDS", help="a run that takes longer counts as hanging (%(default)s)")
     p.add_argument("--json", metavar="FILE", help="leave all figures there as one JSON document")
     args = p.parse_args()
     if args.steps < soaking.STEPS_LEAST or args.every <= 0 or args.slack < 0 or args.limit <= 0:

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Measures whether a rank gets faster as ranks are added, with the memory of each fixed: as state is sharded, larger batches fit.
+"""Measures whether a rank gets faster as ranks are added at a fixed memory per rank: each holds less state, so larger batches fit.
 
     experiments/superlinear.py -c experiments/recipes/superlinear.json
     experiments/superlinear.py -c experiments/recipes/superlinear.json --dry-run --machine dgx-a100
 
-For each number of workers the script asks the program's dry run for the largest micro-batch within memory.device_bytes of the
-configuration, zero:3 (one worker: local), asks `starring plan` for its tokens per second, and trains with it. Ranks on one machine share its cores: tokens per second and rank is shown where each
-rank has a core of its own, and tokens per second of CPU time everywhere. CPU time is that of the steps alone: of two runs that differ in
-their steps only. --machine predicts the same ranks on a described machine (predict.py)."""
+The topology is zero:3 (one worker: local). For each number of workers the script finds the largest micro-batch whose dry run fits
+memory.device_bytes of the configuration, takes its tokens per second from `starring plan`, and trains with it. Ranks on one machine share
+its cores. So tokens per second and rank are shown only if each rank has a core of its own; tokens per second of CPU time are always shown.
+The CPU time of the steps is the difference of two runs with different numbers of steps. --machine predicts the same ranks on a machine
+that is described in a file (predict.py)."""
 import argparse
 import json
 import os
@@ -39,8 +40,8 @@ def parse(argv):
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-c", "--config", required=True, help="a configuration with memory.device_bytes and threads")
     p.add_argument("--workers", type=numbers, default="1,2,4,8", metavar="N,..", help="(%(default)s)")
-    p.add_argument("--rounds", type=int, default=3, help="runs of each, in turn; the median is shown (%(default)s)")
-    p.add_argument("--machine", metavar="NAME|FILE", help="predict the step's time there")
+    p.add_argument("--rounds", type=int, default=3, help="runs of each number of workers, alternating; the median is shown (%(default)s)")
+    p.add_argument("--machine", metavar="NAME|FILE", help="predict the step's time on this machine too")
     p.add_argument("--dry-run", action="store_true", help="find the batches, train nothing")
     p.add_argument("--program", default=built(), help="(%(default)s)")
     p.add_argument("--json", action="store_true", help="print one JSON document")
@@ -48,7 +49,7 @@ def parse(argv):
 
 
 def start(args, *words):
-    """(stdout, seconds of CPU time of all its processes) of `train`."""
+    """Runs `starring train`. Returns (stdout, seconds of CPU time of all its processes)."""
     before = os.times()
     p = subprocess.run([args.program, "train", "-c", args.config, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                        preexec_fn=cli.dies_with_us())
@@ -67,7 +68,7 @@ def predicted(args, workers, batch):
 
 
 def largest_batch(args, workers, limit):
-    """The largest micro-batch whose prediction is within the limit, and the prediction."""
+    """The largest micro-batch whose predicted memory is within the limit, and its dry run's document."""
     low, high = 0, MOST_BATCH
     while high - low > 1:
         middle = (low + high) // 2
@@ -78,7 +79,7 @@ def largest_batch(args, workers, limit):
 
 
 def planned(args, workers, batch, limit):
-    """Tokens per second of one rank by `starring plan`, at its rates."""
+    """Tokens per second of one rank, as `starring plan` estimates them with its default rates."""
     argv = [args.program, "plan", "-c", args.config, *topology(workers), "--batch", str(batch), "--device-memory", str(limit), "--json"]
     p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if p.returncode:
@@ -88,7 +89,7 @@ def planned(args, workers, batch, limit):
 
 
 def on_machine(args, workers, batch):
-    """Seconds of a step by predict.py, or None."""
+    """Seconds of a step on --machine, as predict.py predicts them; None without --machine."""
     if not args.machine:
         return None
     from prediction import command
@@ -98,7 +99,7 @@ def on_machine(args, workers, batch):
 
 
 def one_run(args, workers, batch, steps, folder):
-    """(median seconds of a step, CPU seconds of a step over all ranks)."""
+    """(median seconds of a step, CPU seconds of a step summed over all ranks). Trains twice, with 2 steps and with `steps`."""
     spent = {}
     for n in (2, steps):
         out = os.path.join(folder, "run")

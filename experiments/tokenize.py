@@ -7,16 +7,16 @@ examples:
   tokenize.py --tokenizer gpt2/tokenizer.json stories.txt --split '<|endoftext|>' --out stories.bin
 
 The tokenizer is a tokenizer.json, or a Hugging Face directory that has one (or GPT-2's vocab.json and merges.txt).
-A file is a document; --split parts files into more. As in llm.c's scripts each document begins with the token that
-separates documents (<|endoftext|>, or what the tokenizer itself puts before a text, such as LLaMA's
-<|begin_of_text|>), and special tokens that are written in the text count as the characters they are.
+A file is a document; --split divides files into several. As in llm.c's scripts each document begins with the token that
+separates documents (<|endoftext|>, or the one that the tokenizer itself puts before a text, such as LLaMA's
+<|begin_of_text|>), and special tokens that are written in the text are treated as ordinary characters.
 
-The tokens are those of each document encoded as a whole. Files are read in pieces, and the memory that is taken does not
-grow with them where the tokenizer splits text as GPT-2, LLaMA 3, Qwen 2, GPT-4o or Mistral's Tekken do; others
-(SentencePiece's, for one) take each document whole, and then it grows with the longest document.
+The tokens are those of each document encoded as a whole. If the tokenizer splits text as those of GPT-2, LLaMA 3, Qwen 2,
+GPT-4o or Mistral's Tekken do, files are read in pieces, and the memory does not grow with them. Other tokenizers (such as
+SentencePiece's) encode each document at once, and the memory grows with the longest document.
 
-Beside FILE.bin goes FILE.bin.json, which names the tokenizer, its SHA-256 and the sources; training compares it
-with the model. Both appear when they are complete. Tokens are uint16 where the vocabulary allows it, else uint32.
+FILE.bin.json, in the same directory, names the tokenizer, its SHA-256 and the sources; training compares it with the
+model. Both files appear only when they are complete. Tokens are uint16 if the vocabulary allows it, else uint32.
 
 Needs Python 3.9 and the package tokenizers (python3 -m pip install tokenizers). Exit status: 0 done; 1 a text is not UTF-8, the
 disk is full and the like; 2 the command line is wrong or the package is missing; 130 Ctrl-C.
@@ -24,8 +24,8 @@ disk is full and the like; 2 the command line is wrong or the package is missing
 import sys
 
 if __name__ == "tokenize":
-    # Every script in this folder has the folder first on its path, and so finds this file where the standard
-    # library asks for its own module of the same name (linecache does, for tracebacks): give it that one.
+    # This folder is the first on the path of every script in it. So the standard library finds this file when it imports its own
+    # module `tokenize` (linecache does, for tracebacks). In that case, load the standard module instead.
     import importlib.util
     import os
     _spec = importlib.util.spec_from_file_location("tokenize", os.path.join(os.path.dirname(os.__file__), "tokenize.py"))
@@ -41,7 +41,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 
-MOST_WORKERS = 256  # a hundred thousand threads keep the machine busy with waking each other, and no signal ends them
+MOST_WORKERS = 256  # with a hundred thousand threads the machine only switches between them, and no signal ends them
 
 
 def parse(argv):
@@ -49,8 +49,8 @@ def parse(argv):
                                  allow_abbrev=False)
     ap.add_argument("texts", nargs="+", metavar="TEXT", help="UTF-8 text files, and directories of .txt files")
     ap.add_argument("--tokenizer", required=True, metavar="DIR|FILE", help="Hugging Face directory, or a tokenizer.json")
-    ap.add_argument("--out", required=True, metavar="FILE.bin", help="the token file; FILE.bin.json goes beside it")
-    ap.add_argument("--split", metavar="TEXT", help="ends a document wherever it stands in a file, and belongs to none; "
+    ap.add_argument("--out", required=True, metavar="FILE.bin", help="the token file; FILE.bin.json is written next to it")
+    ap.add_argument("--split", metavar="TEXT", help="this text ends a document wherever it occurs, and belongs to no document; "
                     r"\n, \t and \\ are a line feed, a tab and a backslash ('\n\n': paragraphs)")
     ap.add_argument("--eot", metavar="TOKEN", help="the token that starts each document")
     ap.add_argument("--special", action="store_true", help="special tokens that are written in the text, such as <|im_start|>, "
@@ -118,7 +118,7 @@ def say(text):
 def main(argv=None):
     from tokens import RunError, UsageError
     args = parse(argv)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # as Ctrl-C: nothing half stays
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # as after Ctrl-C: no incomplete file is left
     try:
         tokenize(args)
     except UsageError as e:

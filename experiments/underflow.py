@@ -4,8 +4,8 @@
     experiments/underflow.py -c experiments/recipes/underflow.json
     experiments/underflow.py -c experiments/recipes/underflow.json --model demo --batch 8 --scale 1 --scale 1024
 
-runs one step in fp32, and the same step in fp16 once for each loss scale, and reads the gradients from the checkpoints: the configuration
-clips nothing and sets beta1 = 0, so AdamW's first state is the gradient. Options that are not listed here go to `starring train`."""
+The script runs one step in fp32, and the same step in fp16 once for each loss scale, and reads the gradients from the checkpoints: the
+configuration clips nothing and sets beta1 = 0, so AdamW's first state is the gradient. All other options are passed to `starring train`."""
 import argparse
 import json
 import os
@@ -29,7 +29,7 @@ def parse(argv):
 
 
 def step(args, words, dtype, scale, out):
-    """{name: gradient} of the step."""
+    """Runs the step. Returns {name: gradient}."""
     import halves
     argv = [args.program, "train", "-c", args.config, *words, "--dtype", dtype, "--quiet", "--no-weights", "--out", out]
     if scale:

@@ -88,7 +88,7 @@ class Documents(Folder):
         p = self.start(*self.argv(build, out, "ops")[1:], program=sys.executable, env=EMULATION)
         p.until(lambda: os.path.exists(self.at("began")), "the second program")
         p.send_signal(signal.SIGTERM)
-        self.assertIn("what was found until then is in the document", p.ends(130))
+        self.assertIn("the document has all results up to now", p.ends(130))
         self.assertEqual([c["name"] for c in self.document(out)["parts"][0]["checks"]], ["a: a"])
 
     def test_results_of_something_else_are_refused_before_anything_runs(self):

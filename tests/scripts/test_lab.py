@@ -115,7 +115,7 @@ class Answers(unittest.TestCase):
     def test_an_empty_sheet(self):
         status, said = self.look(self.sheet)
         self.assertEqual(status, 1)
-        self.assertIn(f"0.md: 0 of {len(self.key)} right; 0 of ", said)
+        self.assertIn(f"0.md: 0 of {len(self.key)} correct; 0 of ", said)
         self.assertEqual(said.count("empty"), len(self.key))
 
     def test_the_key_is_right(self):
@@ -148,25 +148,25 @@ class Answers(unittest.TestCase):
 
     def test_the_form_of_an_answer_is_said(self):
         _, said = self.look(self.filled(**{"1_1": "", "1_7": "", "2_1": "", "4_1": "maybe", "4_4": "yes"}))
-        for line in ("1.1  empty (wanted: one number)", "1.7  empty (wanted: names of topologies, as zero:0)",
-                     "2.1  empty (wanted: 3 numbers, in the order of the question)", "4.1  not so: maybe (wanted: yes or no)",
-                     "4.4  not so: yes"):
+        for line in ("1.1  empty (expected: one number)", "1.7  empty (expected: names of topologies, as zero:0)",
+                     "2.1  empty (expected: 3 numbers, in the order of the question)", "4.1  wrong: maybe (expected: yes or no)",
+                     "4.4  wrong: yes"):
             self.assertIn(f"  {line}\n", said)
 
     def test_what_is_wrong_is_named_and_not_told(self):
         status, said = self.look(self.filled(**{"1_1": "44.2", "1_11": "zero:3", "2_1": "5.44", "2_6": "6, 8, 9", "3_1": "no"}))
         self.assertEqual(status, 1)
         self.assertEqual([line.split()[0] for line in said.splitlines()[1:]], ["1.1", "1.11", "2.1", "2.6", "3.1"])
-        self.assertIn("not so: 44.2", said)
+        self.assertIn("wrong: 44.2", said)
         self.assertNotIn("43.54", said)
 
     def test_a_class(self):
         status, said = self.look(self.filled(), self.filled(**{"3_1": "no"}))
         self.assertEqual(status, 1)
-        self.assertEqual(len([line for line in said.splitlines() if " right; " in line]), 2)
+        self.assertEqual(len([line for line in said.splitlines() if " correct; " in line]), 2)
         # One sheet that is none does not keep the others from being looked through.
         status, said = self.look("# something else\n", self.filled())
-        self.assertEqual((status, said.count(" right; ")), (2, 1), said)
+        self.assertEqual((status, said.count(" correct; ")), (2, 1), said)
 
     def test_what_is_no_worksheet(self):
         status, said = self.look("# something else\n")

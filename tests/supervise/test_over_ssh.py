@@ -147,7 +147,7 @@ class Ended(Case):
     def test_a_death(self):
         p = self.over_ssh(self.rank('[ $RANK = 1 ] || exec sleep 1; echo my last words >&2; kill -KILL $$'), status=1)
         self.assertRegex(p.stderr, r"(?m)^over_ssh: error: rank 1 on h1 was killed by signal 9 \(Killed\) [\d.]+ s after the start: the first to die, "
-                                   r"the others are ended; its last words: my last words$")
+                                   r"the others are ended; its last line: my last words$")
 
     def test_a_failure(self):
         for status in (2, 3):
@@ -212,7 +212,7 @@ class Ended(Case):
 class GoOn(Case):
     def test_a_rank_dies(self):
         p = self.over_ssh("--go-on", self.rank('[ $RANK = 1 ] && kill -KILL $$; sleep 0.5'))
-        self.assertRegex(p.stderr, r"rank 1 on h1 was killed by signal 9 \(Killed\) [\d.]+ s after the start; the others go on, if they can\n")
+        self.assertRegex(p.stderr, r"rank 1 on h1 was killed by signal 9 \(Killed\) [\d.]+ s after the start; the others continue, if they can\n")
         self.assertNotIn("error", p.stderr)
 
     def test_rank_0_ends_all(self):

@@ -1,12 +1,13 @@
-"""A ratio with its interval (`ratio`), and which ratios differ from 1: what is claimed of repeated runs, and what so few of them could not have seen.
+"""A ratio with its interval (`ratio`); which ratios of repeated runs differ significantly from 1 (`claim`); which differences so few repeats
+could not have shown (`unseen`).
 
-A ratio is taken within each repeat, so that what slowed a whole repeat cancels out; its logarithms over the repeats are
-tested for a mean of 0 with Student's t. A comparison looks at many ratios, so the smallest of their chances must be below
-5% / m, the next below 5% / (m - 1) and so on (Holm 1979): of comparisons of a thing with itself at most one in twenty then
-claims anything at all. A ratio within 2% of 1 is not claimed, however sure it is.
+A ratio is taken within each repeat, so that a slow repeat cancels out; the mean of its logarithms over the repeats is tested
+against 0 with Student's t. A comparison tests m ratios, so the smallest p-value must be below 5% / m, the next below
+5% / (m - 1) and so on (Holm 1979). Then at most one in twenty comparisons of identical runs claims any difference. A ratio
+within 2% of 1 is never claimed.
 
-The differences that repeats could have seen follow from the same rule: the difference that they claim half of the time, as a mean over all
-spreads that so few runs may show when the true spread is the one found (the noncentral t distribution)."""
+The smallest difference that the repeats can show follows from the same rule: they would claim it with a probability of one half. This is a
+mean over the spreads that so few runs may show if the true spread is the measured one (the noncentral t distribution)."""
 import math
 from dataclasses import dataclass, replace
 
@@ -25,9 +26,8 @@ METHOD = (f"A difference is claimed if it is at least {math.expm1(LEAST):.0%}, a
 @dataclass(frozen=True)
 class Ratio:
     """The geometric mean of a/b over `count` repeats (or rounds). low and high: its own 95% interval. spread: the standard deviation of
-    one repeat's logarithm. chance: the probability of such a mean if nothing differs. freedom: degrees of freedom. All are None for one
-    repeat. differs: the difference is claimed. least and most: the interval that decided it, corrected for the number of ratios
-    compared."""
+    one repeat's logarithm. chance: the p-value. freedom: degrees of freedom. All are None for one repeat. differs: the difference is
+    claimed. least and most: the interval by which it was decided, corrected for the number of ratios compared."""
     value: float
     count: int
     low: float = None
@@ -45,7 +45,7 @@ class Ratio:
         return None if self.low is None else max(self.high / self.value, self.value / self.low) - 1
 
     def within(self, chance):
-        """The interval that misses the truth with that chance."""
+        """The confidence interval that misses the true ratio with that probability."""
         reach = t_quantile(chance, self.freedom) * self.spread / math.sqrt(self.count)
         return self.value * math.exp(-reach), self.value * math.exp(reach)
 
@@ -64,12 +64,12 @@ def ratio(pairs, rounds=False):
 
 
 def claim(ratios):
-    """The same ratios in the same order: `differs` is set in those that are claimed, and all have the interval that decided it. Ratios of
-    one repeat are not looked at."""
+    """Returns the same ratios in the same order, with `differs`, `least` and `most` set by Holm's procedure. Ratios of one repeat are
+    returned unchanged."""
     looked_at = sorted((i for i, r in enumerate(ratios) if r.chance is not None), key=lambda i: ratios[i].chance)
     hurdles = CHANCE / numpy.arange(len(looked_at), 0, -1)
     beyond = numpy.logical_and.accumulate([ratios[i].chance for i in looked_at] <= hurdles)
-    hurdles = hurdles[:beyond.sum() + 1]  # after the first that is not beyond, Holm's hurdle stays
+    hurdles = hurdles[:beyond.sum() + 1]  # Holm stops at the first ratio that fails: all later ones are tested at its level
     out = list(ratios)
     for place, (i, differs) in enumerate(zip(looked_at, beyond)):
         r, hurdle = ratios[i], hurdles[min(place, len(hurdles) - 1)]
@@ -79,25 +79,26 @@ def claim(ratios):
 
 
 def smallest(spread, count, looked_at):
-    """The difference, as the logarithm of a ratio, that `count` repeats claim half of the time among so many looked at, when one repeat's
-    logarithm has that spread: at Holm's first and hardest step."""
+    """The logarithm of the smallest ratio that `count` repeats would claim with a probability of one half. spread: of one repeat's logarithm.
+    looked_at: the number of ratios tested; the level is that of Holm's first and strictest step."""
     if spread <= 0:
         return LEAST
     freedom, error = count - 1, spread / math.sqrt(count)
-    # The spread found over the true one, at the middles of CELLS equally likely ranges.
+    # The measured spread divided by the true one, at the middles of CELLS equally likely ranges.
     found = stats.chi.ppf((numpy.arange(CELLS) + 0.5) / CELLS, freedom, scale=freedom ** -0.5)
     hurdles = numpy.maximum(LEAST, t_quantile(CHANCE / looked_at, freedom) * error * found)
     return optimize.brentq(lambda effect: numpy.mean(stats.norm.sf((hurdles - effect) / error)) - 0.5, 0, hurdles[-1])
 
 
 def in_percent(effect):
-    """A logarithm as it is printed: "12%", and "3.4 times" beyond a doubling."""
+    """The text of a difference given as a logarithm: "12%", or "3.4 times" from a factor of 2 on."""
     times = math.exp(min(effect, math.log(1000)))
     return f"{100 * (times - 1):.0f}%" if times < 2 else f"{times:.1f} times" if times < 100 else "over 100 times"
 
 
 def unseen(ratios):
-    """[(words, smallest difference, the same with twice the repeats)] of [(words, Ratio)] with repeats, each words once."""
+    """[(measure, the smallest difference that the repeats can show, the same with twice the repeats)]. ratios: [(measure, Ratio)]; a measure with
+    several ratios gets one entry."""
     repeated = [(words, r) for words, r in ratios if r.count > 1]
     out = []
     for words in dict.fromkeys(words for words, _ in repeated):

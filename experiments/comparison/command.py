@@ -12,7 +12,7 @@ from .runs import Failure, RunError, UsageError, failures_in_words, load
 
 
 def check_out(out):
-    """Raises UsageError if the directory cannot be made: before hours of training, not after."""
+    """Raises UsageError if the directory cannot be made. Called before the training, which may take hours."""
     at = os.path.abspath(out)
     while not os.path.lexists(at):
         at = os.path.dirname(at)
@@ -102,7 +102,7 @@ def print_results(args, groups, target, continued, failed, paths):
 
 
 def run(args, words):
-    """The whole command, whose words args were parsed from: its exit status."""
+    """Runs the whole command and returns its exit status. words: the command line that args were parsed from."""
     try:
         check_out(args.out)
         groups, failed = read_runs(args) if args.runs else run_all(args)

@@ -4,10 +4,10 @@ import sys
 
 from .runs import RunError, UsageError
 
-# Facts that make another task of it: whatever is swept, they stay equal.
+# Runs that differ in one of these train on different tasks. A sweep may not vary them.
 TASK = ["tokens_per_step", "model", "data"]
-PREDICTED = ["tokens_per_step", "model", "params"]  # those of them that --dry-run tells
-# Facts that a sweep or a list of media may vary, where all runs of one of its points share them.
+PREDICTED = ["tokens_per_step", "model", "params"]  # the facts that a dry run states
+# A sweep or a list of media may vary these. All runs at one point of the sweep must agree in them.
 SETTING = ["params", "seed", "dtype", "steps", "lr", "schedule", "optimizer", "clip", "trouble", "held_out", "device", "medium", "encryption", "host", "revision"]
 REMEDIES = {"tokens_per_step": "give all of them one train_batch_size, where workers are swept one that each number divides",
             "trouble": "give all of them the same --straggle and --delay (--set trouble.straggle=R:F)",
@@ -16,19 +16,19 @@ REMEDIES = {"tokens_per_step": "give all of them one train_batch_size, where wor
             "encryption": "give all stars the same --set parameter_server.bind=ADDRESS, or none",
             "host": "run them on one machine", "revision": "run them with one build",
             "lr": "give all of them the same --set optimizer.params.lr=X", "clip": "give all of them the same --set gradient_clipping=X"}
-# A run that does not say is unlike one that does; of the other facts, nothing said is nothing unlike.
+# A run that does not state one of these facts differs from a run that does. Any other fact that is not stated counts as equal.
 MUST_BE_SAID = {"tokens_per_step", "model", "params", "data", "seed", "medium", "host", "revision"}
 
 
 def in_one_line(found):
-    """{"type": "AdamW", "params": {"eps": 1e-8}} as "AdamW eps=1e-08"; "constant" of nothing."""
+    """The text of {"type": "AdamW", "params": {"eps": 1e-8}}: "AdamW eps=1e-08". "constant" if there is none, as for a missing scheduler."""
     if not isinstance(found, dict) or not found:
         return "constant"
     return " ".join([str(found.get("type") or "unnamed")] + [f"{k}={v}" for k, v in sorted((found.get("params") or {}).items())])
 
 
 def fact(run, key):
-    """A run's value; None if the run does not state it."""
+    """The run's value of this fact; None if the run does not state it."""
     if key == "lr":
         return ((run.config().get("optimizer") or {}).get("params") or {}).get("lr")
     if key == "schedule":
@@ -41,7 +41,7 @@ def fact(run, key):
         return run.get("trouble", "text") or "none"
     if key == "clip":
         return run.config().get("gradient_clipping")
-    if key == "encryption":  # a ring says nothing of it: MPI and NCCL have none
+    if key == "encryption":  # a ring's summary has none: MPI and NCCL do not encrypt
         return None if run.security is None else "CURVE" if run.security == "job" else "none"
     if key == "steps":
         return run.steps_planned or run.steps
@@ -121,7 +121,7 @@ def refuse_unlike_predictions(predicted):
 
 
 def refuse_unlike(groups, force, varied=()):
-    """Raises RunError unless the runs agree in all that is not compared; with force, prints a warning for each key. force: None if the
+    """Raises RunError unless the runs agree in all facts that are not compared; with force, prints a warning for each key. force: None if the
     command has no such flag. varied: facts that differ on purpose."""
     for key, values in unlike(groups).items():
         if key in varied:

@@ -5,7 +5,7 @@ from . import comparability, noise
 from .runs import CLASSES, PINNED, device_bytes
 from .table import SERVER_TIMES, fullest_gpu, server_times, time_per_step
 
-# The columns that every CSV begins with; the other keys that summary.json has at its top, and in its totals, follow.
+# Every CSV begins with these columns. The other keys of summary.json's top level, and of its totals, follow.
 HEAD = ("medium", "launch", "revision", "topology", "stage", "consistency", "workers", "servers", "model", "dtype", "device", "params",
         "seed", "data", "steps", "skipped", "tokens_per_step", "train_batch_size", "tokens_per_second", "weights_hash", "tokens_applied",
         "samples_applied", "seconds")
@@ -60,4 +60,4 @@ def csv_record(run):
 def write_csv(path, runs, failed):
     """Writes one record per run; a failed run has only its name and the reason."""
     records = [csv_record(r) for r in runs] + [{"run": f.name, "label": f.label, "failed": f.why} for f in failed]
-    pandas.DataFrame(records, dtype=object).to_csv(path, index=False)  # object: whole numbers stay whole beside empty cells
+    pandas.DataFrame(records, dtype=object).to_csv(path, index=False)  # object: else pandas prints integers of a column with empty cells as 1.0

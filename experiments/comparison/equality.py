@@ -5,7 +5,7 @@ import math
 
 from .runs import as_float
 
-# Where a configuration may differ without touching a bit, by the promise of the numerics (README).
+# The configuration keys that may differ between runs whose results are promised to be bit-identical (README).
 FREE_KEYS = {"topology", "launch", "out", "threads", "parameter_server", "ring", "zero_optimization", "servers", "trace",
              "json", "quiet", "full", "steps_per_print", "deadline_ms", "eval_every", "eval_batches", "workers",
              "train_micro_batch_size_per_gpu", "medium", "straggle", "delay", "snapshots", "evaluation",
@@ -30,7 +30,7 @@ def first_difference(a, b):
 
 
 def equal_groups(runs):
-    """Runs gathered by exact losses and weights, in order of first appearance."""
+    """Groups the runs whose losses and weights are exactly equal, in order of first appearance."""
     groups = {}
     for run in runs:
         groups.setdefault((tuple(run.losses), run.weights_hash), []).append(run)
@@ -38,7 +38,7 @@ def equal_groups(runs):
 
 
 def letters(runs):
-    """{id of a run: the letter of its bits}: A has most runs."""
+    """{id of a run: a letter}. Runs with equal bits have the same letter; A is the largest group."""
     groups = sorted(equal_groups(runs), key=len, reverse=True)
     return {id(run): chr(65 + i % 26) + str(i // 26 or "") for i, group in enumerate(groups) for run in group}
 
@@ -63,7 +63,7 @@ def names(some, runs):
 
 
 def promise(run):
-    """The settings that runs must share to be promised equal; None if nothing is promised of this run."""
+    """A key: runs with the same key are promised to be bit-identical. None if nothing is promised for this run."""
     shared = settings(run)
     if (shared.get("gradient_accumulation_steps") or 1) != 1:
         return None
@@ -120,7 +120,7 @@ def repeats(group):
 
 
 def why(run, reference):
-    """Why `run` may differ from `reference`, as half a sentence: its topology's own words first. None when nothing explains it."""
+    """Why `run` may differ from `reference`, as the second half of a sentence; the reason that its topology states comes first. None: no known reason."""
     if run.tokens_per_step != reference.tokens_per_step:
         return f"its steps have {run.tokens_per_step} tokens against {reference.tokens_per_step}: other batches, other updates"
     differs = run.get("explained", "differs")
@@ -145,14 +145,14 @@ def why(run, reference):
 
 
 def explanation(run, reference):
-    """(the run that differs from the others, why): the one whose topology explains a difference, else `run`. None: nothing explains it."""
+    """(the run that differs from the others, why): the one of the two with a known reason to differ, `run` if both have one. None: neither has."""
     pairs = [(run, reference), (reference, run)]
     pairs.sort(key=lambda pair: not pair[0].get("explained", "differs"))
     return next(((one, found) for one, other in pairs if (found := why(one, other))), None)
 
 
 def largest_gap(a, b):
-    """(step, |difference|) where two loss curves are farthest apart; None when not comparable."""
+    """(step, |difference|) of the step at which two loss curves differ most; None if they cannot be compared."""
     best = None
     for i, (x, y) in enumerate(zip(a.losses, b.losses)):
         gap = abs(as_float(x) - as_float(y))
@@ -179,7 +179,7 @@ def of_one_seed(runs):
     broken, told = broken_promises(runs), set()
     for group in groups[1:] if len(groups[0]) > 1 else groups:
         run = group[0]
-        if run is reference or all(r.label in told for r in group):  # the further repeats of what differs each time
+        if run is reference or all(r.label in told for r in group):  # another repeat of a run whose difference has been reported
             continue
         told |= {r.label for r in group}
         difference = first_difference(reference, run)

@@ -16,8 +16,8 @@ from . import comparability, noise, speed, turns
 from .plan import order_in_words, plan, refuse_unaccepted, schedule
 from .runs import Failure, RunError, UsageError, as_float, cause, load
 
-TELL_S = 15  # between two words on how far a pass is
-WHOLE_REPEAT = 3  # where whole runs take turns, unless --repeat says otherwise
+TELL_S = 15  # the interval between two lines of progress
+WHOLE_REPEAT = 3  # the default of --repeat if whole runs take turns
 
 
 def train(argv, log, limit, bandwidth=None):
@@ -69,14 +69,14 @@ def is_ours(directory):
 
 
 def check_places(directories):
-    """Raises RunError if a run would replace files that no comparison wrote: before the first run, not after hours."""
+    """Raises RunError if a run would replace files that no comparison wrote. Called before the first run."""
     for directory in directories:
         if not is_ours(directory) and os.path.isdir(directory) and os.listdir(directory):
             raise RunError(f"{directory}: holds files that no comparison wrote; choose another --out")
 
 
 def clear(directory):
-    """Removes the result of an earlier comparison, which must not pass for this run's."""
+    """Removes the result of an earlier comparison, so that a failed run cannot show it as its own."""
     if is_ours(directory):
         shutil.rmtree(directory)
     os.makedirs(directory, exist_ok=True)
@@ -89,12 +89,12 @@ def in_words(status):
     return f"exit status {status}" if status >= 0 else f"ended by signal {-status} ({signal.strsignal(-status)})"
 
 
-def execute(planned, name, directory, limit, goes_on=False):
-    """Runs the program once. Returns the run, or raises RunError with the program's error. goes_on: resumes from the last checkpoint in
+def execute(planned, name, directory, limit, resumes=False):
+    """Runs the program once. Returns the run, or raises RunError with the program's error. resumes: continues from the last checkpoint in
     the directory."""
-    if not goes_on:
+    if not resumes:
         clear(directory)
-    argv = planned.argv + ["--out", directory] + ["--resume", "latest"] * goes_on
+    argv = planned.argv + ["--out", directory] + ["--resume", "latest"] * resumes
     began, watch = time.monotonic(), noise.Watch()
     with open(log_of(directory), "wb") as f:
         status = train(argv, f, limit, planned.bandwidth)
@@ -113,7 +113,7 @@ def read_back(planned, name, directory, argv, status, seconds):
     if status != 0:
         with open(log, encoding="utf-8", errors="replace") as f:
             said = f.read()
-        # Last words are those of a run that ended by itself.
+        # If the run was killed at its time limit, its last line explains nothing, unless it is an error.
         own = isinstance(status, int) or "error:" in said
         why = f"{in_words(status)}{f': {cause(said)}' if own else ''} ({log})"
         raise RunError(f"{planned.label}: {why}", why)
@@ -232,7 +232,7 @@ class Comparison:
                 logs.append(open(log_of(directory), "wb"))
                 players[key] = turns.PausableRun(lambda gate, key=key, log=logs[-1]: start(argv_of(key), log, gate))
                 if not players[key].wait(limit=min(args.limit or turns.START_S, turns.START_S)):
-                    ended(key, players.pop(key))  # it failed, or the program knows no gate
+                    ended(key, players.pop(key))  # the run failed, or this program does not support the gate
             turns.play(players, rng, lambda key, player: ended(key, players.pop(key)), args.limit, progress())
             self.of = len(players)
             self.number = 0

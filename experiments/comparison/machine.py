@@ -55,7 +55,7 @@ def of_run(run):
 
 
 def shared(runs):
-    """[(name, [values])] that the runs report of medium, stragglers, machine and build, each value once."""
+    """[(name, [values])]: the media, stragglers, machines and builds that the runs report, each value once."""
     media = [(f"{r.medium} ({r.launch})" if r.launch else r.medium) + (f", links of {r.links} each way" if r.links else "")
              for r in runs if r.medium not in (None, "none")]
     trouble = [text for text in dict.fromkeys(r.get("trouble", "text") for r in runs) if text]

@@ -15,7 +15,7 @@ FILE = "load.json"
 SPREAD_BOUND = 0.25   # (p95 - p5) / median of the step times; a quiet machine stays below 0.1
 OTHERS_BOUND = 0.10   # of the cores' time, taken by other programs
 STEAL_BOUND = 0.05    # of the cores' time, taken by the hypervisor
-LEAST_STEPS = 5       # fewer say nothing about a spread
+LEAST_STEPS = 5       # the fewest steps from which a spread is computed
 
 
 def cpu_seconds(stat, cpus=None, ticks=100):
@@ -48,7 +48,7 @@ def own_seconds():
 
 
 class Watch:
-    """Measures from its creation to result(). The children must have ended before."""
+    """Measures the load from its creation to result(). The children must have ended before result(), since getrusage counts only ended ones."""
 
     def __init__(self, stat="/proc/stat"):
         self.stat = stat
@@ -63,7 +63,7 @@ class Watch:
             return None
 
     def result(self):
-        """shares(), or None where the system does not tell."""
+        """shares(), or None if the system has no /proc/stat."""
         after = self.read()
         if self.before is None or after is None:
             return None
@@ -117,7 +117,7 @@ class SliceWatch(Watch):
         self.own, self.before, self.began = self.own_so_far(pid), self.read(), time.monotonic()
 
     def end(self, pid):
-        """The slice's load, with the processor time of all roles; {} where the system does not tell."""
+        """The slice's load, with the processor time of all roles; {} if the system has no /proc/stat."""
         after, wall, own = self.read(), time.monotonic() - self.began, self.own_so_far(pid) - self.own
         if self.before is None or after is None:
             return {}
@@ -176,7 +176,7 @@ def why_noisy(run):
 
 
 def cause(group):
-    """Why these runs' times are uncertain, and what helps against that."""
+    """Why these runs' times are uncertain, and how to measure better."""
     def middle(key):
         found = [run.load[key] for run in group if isinstance(run.load.get(key), (int, float))]
         return statistics.median(found) if found else None

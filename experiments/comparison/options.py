@@ -5,14 +5,14 @@ import re
 
 MEDIA = ("shm", "tcp")
 REPEAT = 1
-# The options that only training has a use for.
+# The options that have no meaning for finished runs (--runs).
 TRAINS = ("medium", "bandwidth", "order_seed", "sweep", "repeat", "config", "set", "workers", "servers", "steps", "seed", "batch", "seq",
           "model", "data", "dtype", "device", "insecure", "launch", "limit", "decide", "within")
 DECIDE, WITHIN = 0.05, 120.0
 
 
 def media_of(text):
-    """The list of --medium; argparse reports what is wrong."""
+    """Parses --medium into a list. argparse prints the error."""
     found = [m for m in text.split(",") if m]
     wrong = [m for m in found if m not in MEDIA]
     if wrong or not found or len(set(found)) < len(found):
@@ -21,14 +21,14 @@ def media_of(text):
 
 
 def hash_of(text):
-    """The hash of --expect."""
+    """Parses the hash of --expect. argparse prints the error."""
     if not re.fullmatch("[0-9a-f]{16}", text):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a hash of 16 hexadecimal digits")
     return text
 
 
 def share_of(text):
-    """The share of --decide: 0.05 for "5%" or "0.05"."""
+    """Parses the share of --decide: 0.05 for "5%" or "0.05"."""
     match = re.fullmatch(r"(\d*\.?\d+)(%?)", text)
     value = float(match[1]) / (100 if match[2] else 1) if match else 0
     if not 0 < value < 1:
@@ -56,18 +56,18 @@ def add_what(ap):
     what.add_argument("--sweep", action="append", default=[], metavar="KEY=V1,V2",
                       help="every topology with every value of a configuration key; may be given again. Runs of several "
                       "seeds (--sweep seed=1,2,3) stand together: medians, and losses with bands")
-    what.add_argument("--medium", type=media_of, metavar="M[,M]", help="what all of them talk through: shm (shared memory), "
+    what.add_argument("--medium", type=media_of, metavar="M[,M]", help="the medium of all runs: shm (shared memory), "
                       "tcp, or shm,tcp for everything on both. Default: shm, ranks in processes. "
                       "On a GPU: what the program takes by itself (NCCL)")
-    what.add_argument("--bandwidth", metavar="RATE", help="every rank in a network namespace of its own behind a link of this "
-                      "rate, as 1Gbit or 200Mbit: implies --medium tcp; needs root")
-    what.add_argument("--decide", type=share_of, metavar="SHARE", help="as 5%: start everything again, until each time beside the first topology's is "
-                      f"known to so much to either side (default {DECIDE:.0%}, unless --repeat says how often)".replace("%", "%%"))
-    what.add_argument("--within", type=float, metavar="SECONDS", help="but not where that would take longer than so long in all "
+    what.add_argument("--bandwidth", metavar="RATE", help="each rank in its own network namespace, with a link of this rate, such as 1Gbit "
+                      "or 200Mbit: implies --medium tcp; needs root")
+    what.add_argument("--decide", type=share_of, metavar="SHARE", help="such as 5%: repeat everything until the interval of each topology's time, relative to the "
+                      f"first one's, reaches at most so far to either side (default {DECIDE:.0%}; not used with --repeat)".replace("%", "%%"))
+    what.add_argument("--within", type=float, metavar="SECONDS", help="the time limit of --decide, for all repeats together "
                       f"(default {WITHIN:g})")
-    what.add_argument("--repeat", type=int, metavar="R", help="run everything R times (default: as --decide says; where whole runs take "
-                      "turns, which the output says: 3)")
-    what.add_argument("--order-seed", type=int, metavar="N", help="of the random order of each round or repeat; drawn anew and printed unless given")
+    what.add_argument("--repeat", type=int, metavar="R", help="run everything R times (default: as often as --decide needs; 3 times if whole "
+                      "runs take turns, which the output states)")
+    what.add_argument("--order-seed", type=int, metavar="N", help="seed of the random order of each round or repeat (default: a new one, which is printed)")
     what.add_argument("--target-loss", type=float, metavar="X", help="take the time until the held-out loss reaches X "
                       "(default: the worst final one among the runs)")
 
@@ -80,21 +80,21 @@ def add_how(ap):
         how.add_argument("--" + flag, type=kind, metavar="N")
     for flag in ("model", "data", "dtype", "device"):
         how.add_argument("--" + flag, metavar=flag.upper())
-    how.add_argument("--insecure", action="store_true", help="of the stars alone: any address, anybody may join")
-    how.add_argument("--launch", metavar="HOW", help="threads: a ring's ranks as threads of one process, which a star's "
-                     "processes are not comparable with; else as --medium asks")
+    how.add_argument("--insecure", action="store_true", help="stars only: bind to any address, without a key: any process may join")
+    how.add_argument("--launch", metavar="HOW", help="threads: a ring's ranks are threads of one process, which are not comparable "
+                     "with a star's processes (default: processes over --medium)")
 
 
 def add_out(ap, program):
     out = ap.add_argument_group("results")
     out.add_argument("--out", metavar="DIR", default="runs/compare", help="one directory per run, compare.csv, report.html "
                      "(default %(default)s)")
-    out.add_argument("--title", help="of the report (default: what was compared)")
+    out.add_argument("--title", help="the report's title (default: what was compared)")
     out.add_argument("--full", action="store_true", help="end with every figure and sentence, not with a line for each run")
     out.add_argument("--markdown", action="store_true", help="the same, and the table as Markdown as well")
     out.add_argument("--assert-equal", nargs="?", const="all", choices=["all", "promised"], metavar="promised",
-                     help="exit with 1 unless all runs of one seed are equal to the last bit; with \"promised\": unless those "
-                     "are that must be (ps:sync and zero:0-3 with the same number of workers)")
+                     help="exit with 1 unless all runs of one seed are equal to the last bit; with \"promised\": only those "
+                     "that must be (ps:sync and zero:0-3 with the same number of workers)")
     out.add_argument("--expect", type=hash_of, metavar="HASH",
                      help="exit with 1 unless ps:sync and zero:0-3 end with this hash of the weights on a CPU")
     out.add_argument("--keep-going", action="store_true", help="a run that fails does not end the comparison: the table says what "

@@ -45,7 +45,7 @@ def split_values(text):
 
 
 def sweeps_of(args):
-    """[[(key, value), ..] per --sweep]"""
+    """The values of each --sweep: [[(key, value), ..], ..]."""
     sweeps = []
     for text in args.sweep:
         key, eq, values = text.partition("=")
@@ -65,11 +65,11 @@ def command(args, topology, medium, point):
     for flag in FLAGS:
         value = getattr(args, flag)
         if topology == "local" and flag in ("workers", "servers", "launch"):
-            continue  # local is one process whatever the others are
+            continue  # local is always one process
         if flag == "servers" and not topology.startswith("ps:"):
-            continue  # no other topology has any
+            continue  # other topologies have no servers
         if flag == "launch" and topology.startswith("ps:"):
-            continue  # a star is processes
+            continue  # a star always uses processes
         if value is not None and flag not in swept:
             argv += ["--" + flag, str(value)]
     if medium:
@@ -112,7 +112,7 @@ def plan(args):
     """[Planned], one per topology, medium and sweep point, in the order given."""
     out, names, chosen = [], set(), media(args)
     for topology in args.topologies:
-        alone = topology == "local"  # it talks to nobody
+        alone = topology == "local"  # it uses no medium
         for medium in [None] if alone else chosen:
             for point in itertools.product(*sweeps_of(args)):
                 which = f" {medium}" if medium and len(chosen) > 1 else ""
@@ -145,7 +145,7 @@ def check(args, planned):
 
 
 def schedule(planned, repeats, seed):
-    """[(repeat, Planned)]: each repeat runs everything once, in a random order of its own."""
+    """[(repeat, Planned)]: each repeat runs everything once, in another random order."""
     rng, out = random.Random(seed), []
     for repeat in range(repeats):
         order = list(planned)
@@ -164,7 +164,7 @@ def order_in_words(scheduled, seed):
 
 # ---------------------------------------------------------------- the program is asked before the first run trains
 def run_quietly(argv):
-    """The program's finished process; None if it did not answer in time, as the run will show why."""
+    """Runs the program to its end. None if it does not end in time: the training run itself will then show why."""
     try:
         return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
                               timeout=ASK_SECONDS, check=False, preexec_fn=cli.dies_with_us())
@@ -205,8 +205,8 @@ def prediction(argv):
 
 
 def refuse_unaccepted(planned, place, force):
-    """Raises UsageError with every planned run that the program would refuse and, unless forced, if the runs are not comparable: before
-    the first run trains. place: returns a run's directory."""
+    """Raises UsageError with every planned run that the program would refuse and, unless forced, if the runs are not comparable. Called before
+    the first run trains. place: a function that returns a run's directory."""
     refused, predicted = {}, []
     for one in planned:
         found, why = prediction(one.argv + ["--out", place(one)])

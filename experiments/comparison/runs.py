@@ -10,7 +10,7 @@ from netlab import rate
 from . import figures, noise, turns
 
 CLASSES = [name for name, _ in figures.part("memory[].peak.")]
-PINNED, OFFLOAD = "pinned", "offload"  # host memory: counted beside the classes of device memory, in no sum of them
+PINNED, OFFLOAD = "pinned", "offload"  # host memory: not in the sum of the classes of device memory
 # Other spellings of a memory class in summary.json.
 CLASS_ALIASES = {"comm": "communication", "comm_buffer": "communication", "communication_buffer": "communication",
                  "server_state": "server"}
@@ -45,7 +45,7 @@ class Failure:
 
 
 def failures_in_words(failed, groups):
-    """["zero:2 (2 of 3 runs): why of the first"]; groups: the runs that did not fail."""
+    """["zero:2 (2 of 3 runs): the first failure's reason"]. groups: the runs that did not fail."""
     out = []
     for label in dict.fromkeys(f.label for f in failed):
         mine = [f for f in failed if f.label == label]
@@ -61,8 +61,8 @@ class Evaluation:
     loss: float
     samples: float
     updates: float
-    seconds: float   # of training
-    tokens: float = None   # that were predicted; None: not said
+    seconds: float   # since the training began
+    tokens: float = None   # predicted tokens; None: not stated
 
 
 class Run:
@@ -70,7 +70,7 @@ class Run:
 
     def __init__(self, name, directory):
         self.name = name
-        self.label = name      # for people: "zero:2", "zero:2 servers=3 (2nd)"
+        self.label = name      # as shown: "zero:2", "zero:2 servers=3 (2nd)"
         self.directory = directory
         self.command = []
         self.summary = {}
@@ -78,11 +78,11 @@ class Run:
         self.metrics = []
         self.evals = []        # [Evaluation]
         self.wall_seconds = None
-        self.load = {}         # what load.json says (noise.py)
-        self.turns = None      # what turns.json says (turns.py); None: it ran whole
-        self.whole_because = ""  # why, where its comparison would have had it take turns
-        self.point = []        # [(key, value)] of --sweep, as given, but for the seed
-        self.repeat = 0        # which of the repeats this is, from 0
+        self.load = {}         # the contents of load.json (noise.py)
+        self.turns = None      # the contents of turns.json (turns.py); None: the run took no turns
+        self.whole_because = ""  # why it took no turns, although its comparison preferred them
+        self.point = []        # the values of --sweep as given, [(key, value)], without the seed
+        self.repeat = 0        # number of the repeat, from 0
         self.medium_asked = None
         self.seed_swept = False
 

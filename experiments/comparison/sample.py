@@ -1,5 +1,5 @@
-"""Continues one prompt with the weights of two runs (`starring generate`), of a star and a ring if possible. Equal weights write the same
-sentence."""
+"""Continues one prompt with the weights of two runs (`starring generate`), of a star and a ring if possible. Equal weights generate the same
+text."""
 import json
 import os
 import subprocess
@@ -16,7 +16,7 @@ LIMIT_S = 600
 
 
 class Continuation:
-    """The text that one run's weights wrote: the bytes of the continuation, and how they are shown."""
+    """The text that one run's weights generated: its bytes, and how they are shown."""
 
     def __init__(self, run, document):
         self.label = run.label
@@ -42,7 +42,7 @@ def writes_bytes(run):
 
 
 def chosen(runs):
-    """At most two of the runs that can write, of repeats the first: ps:sync and zero:2, else a star and a ring, else the first two."""
+    """At most two of the runs that can generate text: ps:sync and zero:2, else a star and a ring, else the first two. Only first repeats count."""
     able = list({run.label: run for run in reversed(runs) if writes_bytes(run)}.values())[::-1]
 
     def first(*wanted):

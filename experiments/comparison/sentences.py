@@ -1,4 +1,4 @@
-"""States times in sentences: the speeds (speed.py), and which other figures differ by more than the repeats of one run do."""
+"""Writes sentences on the speeds (speed.py), and on other figures whose differences are larger than the noise between repeats."""
 from . import claims, learning, speed
 from .speed import reference_of
 from .table import time_per_step
@@ -12,7 +12,7 @@ def part(key):
     return lambda run: time_per_step(run)[key]
 
 
-# (what is compared beside the speed, value of a run, whether it is said of more than two runs as well)
+# What is compared besides the speed: (its name, function that returns a run's value, whether it is also stated for more than two runs).
 MEASURES = [
     ("CPU seconds", totals("cpu_seconds"), True),
     ("resident memory of the job", totals("pss_bytes"), False),
@@ -25,7 +25,7 @@ MEASURES = [
 
 
 def measures(target, groups):
-    """[(words, value of a run)] of the figures that are compared for so many groups."""
+    """The measures to compare for these groups: [(name, function that returns a run's value)]."""
     out = list(MEASURES)
     if target is not None:
         out.insert(0, (f"time to loss {target:.3f}", lambda run: learning.reached(run, target), True))
@@ -33,7 +33,7 @@ def measures(target, groups):
 
 
 def compared(groups, target):
-    """[(group, other, words, Ratio)] of everything except the speed that repeats have measured in both groups."""
+    """[(group, other, name, Ratio)] of all measures except the speed that both groups have repeats of."""
     out = []
     for words, read in measures(target, groups):
         for group in groups:

@@ -1,24 +1,24 @@
-"""The speeds of a comparison: each label's tokens/s, and its time over the time of the label that it is compared with.
+"""The speeds of a comparison: each label's tokens/s, and the ratio of its time to that of its reference.
 
 Runs that took turns (turns.py) are compared round by round, so a slow minute of the machine falls on all of them; whole runs are
-compared within a repeat and seed. A figure always stands: a mark says that it is uncertain, its interval how far, and remarks() why."""
+compared within a repeat and seed. Uncertain figures are shown too: with a mark and their interval, and remarks() states the reason."""
 import math
 from dataclasses import dataclass, replace
 
 from . import claims, noise
 from .spread import Estimate, centre_of_rounds, estimate, finite, median
 
-DECIDE = 0.05  # an interval that reaches no farther to either side decides, unless --decide says otherwise
+DECIDE = 0.05  # default of --decide: an interval that reaches at most so far to either side is narrow enough
 MARK = " ~"
-FEW = 3        # ratios that have a sentence each, where a table has the figures
+FEW = 3        # up to so many ratios get a sentence each
 
 
 @dataclass(frozen=True)
 class Speed:
-    """The speed of the runs of one label. rate: tokens/s, an Estimate; one whole run has no interval; None: no run told a speed.
+    """The speed of the runs of one label. rate: tokens/s, an Estimate; one whole run has no interval; None: no run reports a speed.
     reference: the group that it is compared with, None for that group itself. time: the Ratio of its time per token to the
-    reference's, None without one. unit: "rounds" or "repeats": time.count of them have a pair. more: so many units more would decide it,
-    None: it is decided or nobody knows."""
+    reference's, None without one. unit: "rounds" or "repeats"; time.count of them have a pair. more: further units after which the
+    ratio would be decided; None: it is decided, or the number cannot be estimated."""
     group: list
     rate: Estimate
     reference: list
@@ -44,8 +44,8 @@ class Speed:
 
 
 def reference_of(group, groups):
-    """The group that another is compared with: the first star's or ring's topology on the same medium at the same point of the sweep; for
-    that topology itself, its first group. None for this one."""
+    """The reference of a group: the first group that is a star or ring, or rather the group of its topology on the same medium and at the same
+    point of the sweep. A group of that topology is compared with the first one. None for the first one itself."""
     first = next((g for g in groups if g[0].kind != "local"), groups[0])
     same = [g for g in groups if g[0].point == group[0].point and g[0].topology == first[0].topology
             and (g[0].medium_asked == group[0].medium_asked or None in (g[0].medium_asked, group[0].medium_asked))]
@@ -60,19 +60,19 @@ def in_turns(*groups):
 
 
 def rates(group, turns):
-    """{the key that paired measurements share: tokens/s}, in the order of measurement."""
+    """{key: tokens/s}, in the order of measurement. Measurements of two groups with the same key form a pair."""
     if turns:
         return {(run.repeat, run.seed, s["round"]): s.get("tokens_per_second") for run in group for s in run.turns["slices"]}
     return {(run.repeat, run.seed): run.tokens_per_second for run in group}
 
 
 def pairs(mine, theirs):
-    """[(value, value of the other)] of the keys that both have."""
+    """[(a value of mine, the value of theirs with the same key)] of the keys that both have."""
     return [(mine[key], theirs[key]) for key in mine if key in theirs]
 
 
 def rate_of(group):
-    """Tokens/s by the group's own measurements; None if there are none."""
+    """Tokens/s from the group's own measurements, without its reference; None if there are none."""
     turns = in_turns(group)
     values = [v for v in finite(rates(group, turns).values()) if v > 0]
     if not turns or len(values) < 2:
@@ -83,7 +83,7 @@ def rate_of(group):
 
 
 def scaled_to(rate, reference, time):
-    """The same rate, scaled so that it has the measured ratio to the reference's rate."""
+    """The rate, changed so that its ratio to the reference's rate is the paired one, which is more exact than each rate by itself."""
     value = reference.value / time.value
     return replace(rate, value=value, low=rate.low and min(rate.low, value), high=rate.high and max(rate.high, value))
 
@@ -94,12 +94,12 @@ def cpu_per_step(group):
 
 
 def width(found):
-    """The distance from an Estimate to the farther end of its interval, as a share; None without an interval."""
+    """The distance from an Estimate to the farther end of its interval, as a fraction; None without an interval."""
     return None if found is None or found.low is None or found.low <= 0 else max(found.high / found.value, found.value / found.low) - 1
 
 
 def more_of(time, decide):
-    """The number of further pairs that would decide it."""
+    """The number of further pairs after which the interval would be narrow enough; None: it is, or there is no interval."""
     if time is None or not time.width() or time.width() <= decide:
         return None
     return max(math.ceil(time.count * ((math.log1p(time.width()) / math.log1p(decide)) ** 2 - 1)), 1)
@@ -142,7 +142,7 @@ def looked_at(speeds):
 
 
 def verdict(s, ratios):
-    """How certain its time is, in words; "" if the interval shows it. ratios: looked_at()."""
+    """How certain the ratio of its time is, in words; "" if its interval shows it. ratios: looked_at()."""
     time = s.time
     if not time or time.low is None:
         return ""
@@ -163,7 +163,7 @@ def clause(s, ratios):
 
 
 def remarks(groups):
-    """Sentences on why speeds are uncertain, what helps, and why whole runs took turns."""
+    """Sentences on why speeds are uncertain, how to measure better, and why whole runs took turns."""
     every = speeds_of(groups)
     uncertain = [run for s in every if s.uncertain for run in s.group]
     out = [f"\"~\" is uncertain: {noise.cause(uncertain)}."] if uncertain else []
@@ -181,7 +181,7 @@ def remarks(groups):
 
 
 def in_short(groups):
-    """Shorter sentences beside a table of the figures: one per ratio if there are few, else one per kind of verdict."""
+    """Short sentences for a table that has the figures: one per ratio if there are few, else one per kind of verdict."""
     every = speeds_of(groups)
     told, ratios = [s for s in every if s.time], looked_at(every)
     if len(told) <= FEW:
@@ -204,7 +204,7 @@ def sentences(groups):
 
 
 def clock(groups):
-    """{label: factor} for a run's own seconds, so that curves against seconds have the ratios that were measured round by round. 1 if
+    """{label: factor by which a run's seconds are multiplied}, so that curves against seconds agree with the ratios of the rounds. 1 if
     there are none."""
     out = {}
     for s in speeds_of(groups):

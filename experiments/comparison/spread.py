@@ -42,7 +42,7 @@ def median(values):
 
 
 def t_quantile(chance, freedom):
-    """The t that Student's distribution exceeds on both sides together with that chance."""
+    """The t whose absolute value Student's distribution exceeds with that probability (both tails together)."""
     return float(stats.t.isf(chance / 2, freedom))
 
 
@@ -73,23 +73,23 @@ def estimate(values, seed=SEED, lowest=-math.inf, highest=math.inf):
 
 @dataclass(frozen=True)
 class Centre:
-    """The centre of values around one truth, its standard error, and the degrees of freedom of that error."""
+    """An estimated mean of noisy values, its standard error, and the degrees of freedom of that error."""
     value: float
     error: float
     freedom: int
 
     def reach(self, chance):
-        """Half of the interval that misses the truth with that chance."""
+        """Half of the width of the confidence interval that misses the true value with that probability."""
         return t_quantile(chance, self.freedom) * self.error
 
 
 def centre(values):
-    """The Centre of at least two independent values: their mean, as Student's t takes it."""
+    """The Centre of at least two independent values: their mean, for Student's t."""
     return Centre(statistics.fmean(values), float(stats.sem(values)), len(values) - 1)
 
 
 def centre_of_rounds(values, seed=SEED):
-    """The Centre of figures that were measured round after round: the trimmed mean, since another program that takes the cores for a
+    """The Centre of figures from successive rounds: the trimmed mean, since another program that takes the cores for a
     while spoils only a few rounds. Its error is a bootstrap over blocks of neighbouring rounds, which share disturbances longer than one
     round (Politis and Romano 1992); its degrees of freedom are those of a trimmed mean (Yuen 1974)."""
     n = len(values)

@@ -1,4 +1,4 @@
-"""The table for the terminal and the README."""
+"""The table of a comparison, for the terminal and as Markdown."""
 import dataclasses
 import statistics
 import textwrap
@@ -71,19 +71,19 @@ def footnotes(groups):
 
 
 def remarks(groups):
-    """The sentences that a reader of the rows must know; the report has them too."""
+    """The sentences that a reader needs in order to understand the rows; the report has them too."""
     return [HOST] + method(groups) + doubtful(groups) + shared_pages(groups) + shared_budgets(groups)
 
 
 def shared_pages(groups):
-    """The effect of shared memory on the rows of memory."""
+    """A sentence on how shared memory is counted in the rows of memory."""
     runs = [r for g in groups for r in g if r.medium == "shm"]
     star = [STAR_IN_PLACE] if any(r.kind == "ps" and r.device != "cuda" for r in runs) else []
     return star + ([RESIDENT] if runs else [])
 
 
 def shared_budgets(groups):
-    """Asynchronous runs in which one worker did many more of the job's batches than another, and what tokens/s leaves out."""
+    """A sentence on asynchronous runs in which one worker computed many more batches than another, and on what tokens/s ignores then."""
     out = []
     for run in [g[0] for g in groups if stale(g[0])]:
         batches = [b for b in run.get("batches") or [] if isinstance(b, (int, float))]
@@ -97,13 +97,13 @@ def shared_budgets(groups):
 
 
 def method(groups):
-    """How intervals were made, if there are any."""
+    """A sentence on how the intervals are computed, if there are any."""
     turns = any(s.unit == "rounds" for s in speed.speeds_of(groups))
     return [spread.ROUNDS + "."] * turns + [spread.METHOD + "."] * any(len(g) > 1 for g in groups)
 
 
 def doubtful(groups):
-    """Runs whose parts of the time do not sum to the loop's time: the split is not reliable."""
+    """A sentence on runs whose parts of the time do not sum to the loop's time, so that the parts are not reliable."""
     off = [(r.label, r.get("time", "check")) for g in groups for r in g]
     listed = [f"{label}: {check:.1%}" for label, check in off if isinstance(check, (int, float)) and abs(check - 1) > CHECK_BOUND]
     return [f"The parts of the time do not add up to the steps by the clock within {CHECK_BOUND:.0%}; do not trust them: "
@@ -123,7 +123,7 @@ def number(value, text="{:,.0f}"):
 
 
 def digits(value):
-    """The format of three figures, at most two of them decimals."""
+    """The format that prints a value with three significant digits, at most two of them after the point."""
     return "{:,.0f}" if value >= 100 else "{:.1f}" if value >= 10 else "{:.2f}"
 
 
@@ -137,7 +137,7 @@ def pair(predicted, measured, text="{:.2f}"):
 
 
 class Rows:
-    """The table as it grows: [(label, [cell per group])]; a label without cells is a heading."""
+    """Collects the rows of the table: [(label, [cell per group])]; a label without cells is a heading."""
 
     def __init__(self, groups):
         self.groups, self.firsts, self.out = groups, [g[0] for g in groups], []
@@ -152,7 +152,7 @@ class Rows:
             self.out.append((label, cells))
 
     def timed(self, label, cells):
-        """A row of figures that are as uncertain as the speed."""
+        """A row of times. They are marked as uncertain where the speed is."""
         self.add(label, [c if c == DASH else c + mark for c, mark in zip(cells, self.marks)])
 
     def measured(self, label, read, text="{:,.0f}", timed=True):
@@ -197,7 +197,7 @@ def stale(run):
 
 
 def speed_rows(at):
-    # The spread of tokens/s over rounds is the machine's, so no interval is shown: the run's own figure is its ratio.
+    # No interval is shown for rounds: how tokens/s vary over them is due to the machine. The run's own figure is its ratio.
     at.estimated("tokens/s", [dataclasses.replace(s.rate, low=None, high=None) if s.rate and s.unit == "rounds" else s.rate for s in at.speeds])
     for other in dict.fromkeys(s.reference[0].label for s in at.speeds if s.time):
         mine = [s if s.time and s.reference[0].label == other else None for s in at.speeds]
@@ -278,7 +278,7 @@ def memory_rows(at):
 
 
 def total_rows(at):
-    """The whole job, all roles added: what the busiest rank of each role hides."""
+    """The rows of the whole job, summed over all roles. The rows above show only the busiest rank of each role."""
     at.heading("whole job, all roles added (MiB)")
     for key, words in TOTALS:
         unit = figures.unit("totals." + key)

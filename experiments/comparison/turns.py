@@ -1,9 +1,9 @@
-"""Lets runs take turns: all are started, and each continues for a slice of steps while the others pause between two steps, in an order
-that is drawn anew each round. A machine that changes its speed changes it for all runs, so ratios within a round hold.
+"""Lets runs take turns: all are started, and each trains for a slice of steps while the others pause between two steps, in a new random
+order each round. A change of the machine's speed affects all runs of a round, so the ratios within a round are not distorted.
 
-The gate is a file that every rank maps (shared/time/gate.h has its layout). A slice's rate leaves out the first step after the
-gate, which finds cold caches and an empty pipeline: it is the tokens from the end of a worker's first step to the end of its last,
-over that time, of the workers that set the job's pace (rate_of)."""
+The gate is a file that every rank maps (shared/time/gate.h has its layout). A slice's rate ignores the first step after the gate,
+which begins with cold caches and an empty pipeline. The rate is the tokens from the end of a worker's first step to the end of its
+last one, divided by that time, for the workers that set the job's pace (rate_of)."""
 import ctypes
 import json
 import math
@@ -21,11 +21,11 @@ from . import noise
 FILE = "turns.json"
 VARIABLE = "STARRING_GATE"
 SEATS = 1024
-SLICE_S = 0.25        # of a slice, about
-LEAST_STEPS = 4       # of it: the first is left out
-LEAST_ROUNDS = 10     # of a run with few steps, whose slices are shorter
-OPEN = 2**63 - 1      # the limit at which nobody stands any more
-START_S = 600         # until a run's ranks must stand at their first step
+SLICE_S = 0.25        # the wanted length of a slice
+LEAST_STEPS = 4       # the fewest steps of a slice; the first is not measured
+LEAST_ROUNDS = 10     # the fewest rounds: a run with few steps has shorter slices
+OPEN = 2**63 - 1      # the gate's limit at which no rank pauses any more
+START_S = 600         # the time limit in which a run's ranks must reach their first step
 FUTEX = {"x86_64": 202, "i686": 240, "i386": 240, "armv7l": 240}.get(platform.machine(), 98)
 FUTEX_WAKE = 1
 OWN, SLOWEST, FASTEST = range(3)  # a job's pace
@@ -44,7 +44,7 @@ class Seat(ctypes.Structure):
 
 
 class Gate:
-    """The file of one run, from its creation to close(). It has no name in any folder, so nothing is left of it."""
+    """The file of one run, from its creation to close(). It is not in any folder, so nothing is left of it."""
 
     def __init__(self):
         self.fd = os.memfd_create("starring-gate")
@@ -74,11 +74,12 @@ class Gate:
         self.wake()
 
     def note_all_stand(self):
-        """Records that all ranks pause since the end of the last one's step, so that threads that wait for them can pause too."""
+        """Records the time since which all ranks have paused, so that the ranks can subtract it from their waiting (gate_held_ns)."""
         self.head.since = max((seat.last_ns for seat in self.seats()), default=0) or time.monotonic_ns()
 
     def all_stand(self):
-        """Whether every rank pauses at the limit; or all work below it is done and some pause, while the others wait for work after it."""
+        """Whether the slice is over: every rank pauses at the limit, or all work below the limit is done, and the ranks that do not pause wait for
+        work above it."""
         seats, limit = self.seats(), self.head.limit
         standing = [seat.stands == limit + 1 for seat in seats]
         done = limit > 0 and sum(seat.done for seat in seats) >= min(limit, self.head.total)
@@ -91,10 +92,10 @@ class Gate:
 
 
 def rate_of(seats, before, pace):
-    """(tokens/s, seconds) of a slice that has ended; (None, None) where no token counted. before: each seat's (steps, tokens) when it
-    began. pace: SLOWEST where a step is over when all ranks have ended it, though some may run ahead of others (ps:ssp:S); FASTEST where
-    it is over without those that are late (ps:backup:B); OWN where each rank has steps of its own. One that has done a single step there
-    has no second one to be measured by: all of that one is."""
+    """(tokens/s, seconds) of a slice that has ended; (None, None) if no token counted. before: each seat's (steps, tokens) when it began.
+    pace: when a step is over. SLOWEST: when all ranks have ended it, though some may run ahead of others (ps:ssp:S). FASTEST: without
+    the late ranks (ps:backup:B). OWN: each rank has its own steps; if it has done only one in this slice, that step is measured whole,
+    from the gate on."""
     at_work = [(seat, tokens) for seat, (steps, tokens) in zip(seats, before) if seat.steps > steps + (pace != OWN)]
     if pace == OWN:
         spans = [(seat.last_ns - seat.first_ns, seat.tokens - seat.first_tokens) if seat.last_ns > seat.first_ns
@@ -139,10 +140,10 @@ class PausableRun:
         return (self.gate.head.total - self.limit) // max(self.gate.head.unit, 1)
 
     def slice(self, number, steps, expected=0.0, limit=None):
-        """Continues for so many steps. Returns whether the run pauses again and its slices together took at most `limit` seconds."""
+        """Runs a slice of so many steps. Returns whether the run has paused again and its slices together have taken at most `limit` seconds."""
         head, before = self.gate.head, [(seat.steps, seat.tokens) for seat in self.gate.seats()]
         left = self.steps_left()
-        # Too few to be a slice of their own go with the last one.
+        # If too few steps are left for another slice, this slice includes them.
         self.limit = head.total if left < steps + max(3, steps // 2 + 1) else self.limit + steps * head.unit
         self.watch.begin(self.process.pid)
         began, taken = time.monotonic(), head.taken
@@ -154,7 +155,7 @@ class PausableRun:
             return False
         load = self.watch.end(self.process.pid)
         seats = self.gate.seats()
-        # Ranks that died and were started anew have made steps again: no rate is told by that.
+        # Restarted ranks have repeated steps, so such a slice gives no rate.
         rate, seconds = rate_of(seats, before, head.pace) if head.taken == taken else (None, None)
         done = (seats[0].steps if len(seats) == 1 else sum(s.steps for s in seats) / len(seats)) - statistics.fmean(s for s, _ in before)
         self.slices.append({"round": number, "began": round(began, 4), "wall_seconds": round(wall, 5), "steps": round(done, 3),
@@ -163,7 +164,7 @@ class PausableRun:
         return True
 
     def finish(self):
-        """Opens the gate for good."""
+        """Opens the gate for all remaining steps."""
         self.gate.raise_limit(OPEN)
 
     def write(self, directory, comparison, decide):
@@ -175,7 +176,7 @@ class PausableRun:
 
 
 def read(directory):
-    """Reads FILE of a run; None where the run did not take turns."""
+    """Reads FILE of a run; None if the run did not take turns."""
     try:
         with regular.open_file(os.path.join(directory, FILE), limit=regular.WHOLE, encoding="utf-8") as f:
             found = json.load(f)
@@ -187,16 +188,16 @@ def read(directory):
 
 
 def slice_steps(seconds, left):
-    """Steps of a slice, for all runs, from the seconds a step of each took and the steps that are left."""
+    """The number of steps of a slice, the same for all runs. seconds: of one step of each run; left: the steps that are left."""
     middle = statistics.median(seconds)
     steps = max(math.ceil(SLICE_S / middle) + 1, LEAST_STEPS) if middle > 0 else LEAST_STEPS
     return max(2, min(steps, left // LEAST_ROUNDS))
 
 
 def play(players, rng, failed, limit=None, tell=lambda done: None):
-    """Plays all rounds of these players ({name: PausableRun}), each of which pauses at its first step. failed(name, player): called for a
-    run that does not pause again; the other runs continue. rng draws the order of each round. tell(share): called with the share of the
-    steps that is done."""
+    """Runs all rounds. players: {name: PausableRun}, each paused at its first step. rng draws the order of each round. failed(name, player)
+    is called for a run that does not pause again; the other runs continue. tell(share) is called with the fraction of the steps that is
+    done."""
     left = dict(players)
 
     def turn(name, number, steps, expected=0.0):
@@ -210,7 +211,7 @@ def play(players, rng, failed, limit=None, tell=lambda done: None):
 
     warm = max(2, min([p.steps_left() for p in left.values()], default=0) // (2 * LEAST_ROUNDS)) if left else 2
     for name in shuffled():
-        turn(name, -1, min(warm, 4))  # it warms up; no round counts it
+        turn(name, -1, min(warm, 4))  # a slice to warm up, which is not measured
     seconds = {name: p.slices[-1]["wall_seconds"] / max(p.slices[-1]["steps"], 1) for name, p in left.items() if p.slices}
     for p in left.values():
         p.slices.clear()

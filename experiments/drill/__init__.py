@@ -1,1 +1,1 @@
-"""The drill: kills processes of a run at random moments and asks whether anything was lost (experiments/drill.py)."""
+"""The parts of experiments/drill.py, which kills processes of runs at random times and checks that nothing is lost."""

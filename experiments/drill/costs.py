@@ -6,19 +6,19 @@ from statistics import median
 
 import tables
 
-WARM = 2    # steps at the beginning that are not looked at
-WINDOW = 2  # steps that a checkpoint can slow: the one whose state is kept, and the one behind it
+WARM = 2    # first steps, which are not measured
+WINDOW = 2  # steps that a checkpoint can slow: the one whose state is kept, and the next one
 WAYS = {"none": [], "direct": [], "background": ["--checkpoint-background"]}
 
 
 class CostsError(Exception):
-    """A run that was to be measured failed."""
+    """A measured run has failed."""
 
 
 @dataclass
 class Run:
     """One run's steps, from metrics.jsonl, and its summary's "checkpoints"."""
-    seconds: list  # of each step, the time between it and the one before included
+    seconds: list  # per step, including the time since the step before
     every: int     # 0: no checkpoints
     said: dict = field(default_factory=dict)  # summary.json's "checkpoints"
 
@@ -28,7 +28,7 @@ class Run:
         return [n for n in ends if n >= WARM]
 
     def others(self):
-        """Seconds of the steps that no checkpoint slows directly."""
+        """Seconds of the steps outside all windows."""
         inside = {n + i for n in self.windows() for i in range(WINDOW)}
         last = len(self.seconds) - 1 if self.every and len(self.seconds) % self.every == 0 else None
         return [s for n, s in enumerate(self.seconds) if n >= WARM and n not in inside and n != last]
@@ -37,7 +37,7 @@ class Run:
         return sum(self.seconds[WARM:]) / len(self.seconds[WARM:])
 
     def slowed(self):
-        """Seconds that each checkpoint adds to its window, relative to as many other steps of this run."""
+        """Seconds that each checkpoint adds to its window, compared with as many steps of the run's median duration."""
         usual = median(self.others())
         return [sum(self.seconds[n:n + WINDOW]) - WINDOW * usual for n in self.windows()]
 

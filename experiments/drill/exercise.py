@@ -13,8 +13,8 @@ from . import jobs, moments, processes
 
 RESTARTS = 6
 FROZEN_SHARE, TWO_SHARE, AGAIN_SHARE, LAUNCHER_SHARE = 0.06, 0.15, 0.15, 0.08
-NOBODY = "nobody"  # is killed: whoever is lost lived
-SETTLE_S = 5  # for what goes by itself behind a run that was killed
+NOBODY = "nobody"  # Result.how of a run without kills: a process that is declared dead was alive
+SETTLE_S = 5  # the time in which processes and shared memory of a killed run may disappear by themselves
 
 
 @dataclass
@@ -24,16 +24,16 @@ class Result:
     job: str
     victims: list
     moment: str
-    how: str  # "killed", "frozen", "killed, and the launcher", NOBODY
-    hit: bool = False  # somebody died while the run was going on
-    wrong: list = field(default_factory=list)  # sentences; none: all is well
-    to_next_s: float = None  # from the death to the next step that was done
-    steps_again: int = None  # steps that were done twice
+    how: str  # "killed", "killed twice", "frozen", "launcher" (it is killed, and the run resumed by hand), NOBODY
+    hit: bool = False  # a process was killed or frozen while the run was active
+    wrong: list = field(default_factory=list)  # sentences on what went wrong; empty: the exercise has passed
+    to_next_s: float = None  # from the kill to the next completed step
+    steps_again: int = None  # steps that were repeated after the kill
     seconds: float = None
 
 
 def draw_result(number, job, seed):
-    """Draws the victims and the moment: a function of the seed and the exercise's number."""
+    """Draws the victims and the time of the kill, which depend only on the seed and the exercise's number. Returns (Result, generator)."""
     draw = random.Random(f"{seed}/{number}")
     star = len(job.victims) > 3
     count = 2 if star and draw.random() < TWO_SHARE else 1
@@ -49,8 +49,8 @@ def draw_result(number, job, seed):
 
 
 class Exercise:
-    """A run under drill."""
-    next_step_s = jobs.LIMIT_S  # no step for so long behind a death: there will be none
+    """A run whose processes are killed."""
+    next_step_s = jobs.LIMIT_S  # the time limit for the first step after a kill
 
     def __init__(self, program, config, job, result, directory):
         self.result, self.job, self.directory = result, job, directory
@@ -141,7 +141,7 @@ class Exercise:
         shared = {name for name in processes.segments() - segments if processes.is_of_a_run(name, mpi)}
         while (processes.marked(self.mark) or shared) and time.monotonic() < until:
             time.sleep(0.05)
-            shared &= processes.segments()  # other programs' come and go
+            shared &= processes.segments()
         left = processes.marked(self.mark)
         self.result.wrong += [f"left behind: process {pid}: {' '.join(argv)[:120]}" for pid, argv in left.items()]
         processes.end_all(self.mark)
@@ -167,9 +167,9 @@ class Exercise:
                 self.process.kill()
                 self.process.wait()
         self.check_left(segments)
-        restarts = len(moments.lives(self.out)) - 1
+        restarts = len(moments.starts(self.out)) - 1
         if self.result.how == NOBODY and restarts > 0:
-            self.result.wrong.append(f"{restarts} restarts were taken, and nobody had died")
+            self.result.wrong.append(f"the run restarted {restarts} times, although no process had been killed")
         if not self.result.wrong:
             self.check_hash()
         self.result.seconds = time.monotonic() - began
@@ -179,7 +179,7 @@ class Exercise:
 
 
 def exercise(program, config, job, number, place, spared=False):
-    """One exercise, from the draw to the verdict. place: (seed, directory of the drill). spared: nothing is killed."""
+    """Runs one exercise and returns its Result. place: (seed, directory of the drill). spared: nothing is killed."""
     seed, directory = place
     result, draw = draw_result(number, job, seed)
     if spared:
@@ -188,7 +188,7 @@ def exercise(program, config, job, number, place, spared=False):
 
 
 def undisturbed(program, config, job, directory):
-    """Trains the job without kills, checkpoints or losses, and keeps its final hash, which no drilled run may miss."""
+    """Trains the job without kills, checkpoints or message faults, and stores its final hash, with which the drilled runs must agree."""
     out = os.path.join(directory, "undisturbed-" + job.name.replace(":", "").replace(", ", "-").replace(" ", "-"))
     argv = jobs.command(program, config, job, out, 0)
     p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=jobs.LIMIT_S, check=False)

@@ -4,15 +4,15 @@ import os
 import subprocess
 from dataclasses import dataclass, field
 
-# Small enough for hundreds of runs; long enough that a moment drawn at random lies inside of the training. The deadline is
-# what a frozen process costs.
+# Short enough for hundreds of runs, and long enough that a random time falls into the training. A frozen process costs the whole
+# deadline, so it is short.
 STEPS, EVERY, DEADLINE_S = 120, 8, 10
 CONFIG = {
     "model": "tiny", "data": "demo", "steps": STEPS, "train_micro_batch_size_per_gpu": 2, "seed": 5, "eval_batches": "none", "quiet": True,
     "optimizer": {"type": "AdamW", "params": {"lr": 0.003}}, "bf16": {"enabled": True},
 }
 FLAGS = ["--seq", "64", "--threads", "1"]
-LIMIT_S = 120  # of a run: more is a hang
+LIMIT_S = 120  # a run that takes longer counts as hanging
 
 
 @dataclass
@@ -21,8 +21,8 @@ class Job:
     name: str
     flags: list
     victims: list  # "worker 0", "server 1", "rank 0", "run"
-    more: list = field(default_factory=list)  # flags of the drilled run alone
-    equal: bool = True  # the final hash is that of an undisturbed run
+    more: list = field(default_factory=list)  # flags that the undisturbed run does not get
+    equal: bool = True  # the final hash must be that of the undisturbed run
     reference: dict = field(default_factory=dict)
 
 
@@ -49,11 +49,11 @@ JOBS = [
 
 
 class DrillError(Exception):
-    """The drill cannot go on."""
+    """The drill cannot continue."""
 
 
 def find(names):
-    """The jobs of those names, or all."""
+    """The jobs with these names; all jobs if there are no names."""
     known = {job.name: job for job in JOBS}
     for name in names:
         if name not in known:

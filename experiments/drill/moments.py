@@ -1,4 +1,4 @@
-"""The moments of a drill's kills. Each function waits for the moment of its name; it looks only at the run's directory, about every
+"""The times of a drill's kills. Each function waits for the event in its name. It reads only the run's directory, about once per
 millisecond."""
 import glob
 import json
@@ -24,8 +24,8 @@ def partials(directory):
     return glob.glob(os.path.join(glob.escape(directory), "checkpoints", ".*.partial"))
 
 
-def lives(directory):
-    """The restarts that history.jsonl records, the first start included."""
+def starts(directory):
+    """The lines of history.jsonl: one for the first start and one per restart."""
     try:
         with open(os.path.join(directory, "history.jsonl"), encoding="utf-8") as f:
             rows = [json.loads(line) for line in f if line.endswith("\n")]
@@ -47,14 +47,14 @@ def wait(ask, alive):
 
 
 def at_start(directory, alive, draw):
-    """Some time in the first quarter of a second: ranks join, segments are made, the first weights are sent."""
+    """Waits a random time up to a quarter of a second: ranks join, shared memory is created, the first weights are sent."""
     del directory
     time.sleep(draw.uniform(0, 0.25))
     return alive()
 
 
 def in_step(directory, alive, draw):
-    """Waits for a step, drawn evenly, and a little longer."""
+    """Waits for a random step, and up to 5 ms longer."""
     from .jobs import STEPS
     step = draw.randrange(STEPS - 1)
     there = wait(lambda: last_step(directory) >= step, alive)
@@ -63,7 +63,7 @@ def in_step(directory, alive, draw):
 
 
 def some_partial(directory, alive, draw):
-    """Waits until a checkpoint, drawn evenly, has begun: its partial directory exists."""
+    """Waits until a random checkpoint has begun: its partial directory exists."""
     from .jobs import EVERY, STEPS
     step = draw.randrange(1, STEPS // EVERY) * EVERY
     return wait(lambda: last_step(directory) >= step - 1, alive) and wait(lambda: partials(directory), alive)
@@ -76,7 +76,7 @@ def in_checkpoint(directory, alive, draw):
 
 
 def in_rename(directory, alive, draw):
-    """Waits until the checkpoint's manifest is being written, or it was just renamed."""
+    """Waits until a random checkpoint's manifest is being written, or the checkpoint has just been renamed."""
     def due():
         return any(os.path.exists(os.path.join(p, name)) for p in partials(directory)
                    for name in ("manifest.json", "manifest.json.tmp"))
@@ -84,7 +84,7 @@ def in_rename(directory, alive, draw):
 
 
 def in_restore(directory, alive, draw):
-    """Waits, for a second kill, until the restarted run begins to load."""
+    """Waits a random time up to 0.4 s after a kill. In this time the restarted run loads its checkpoint."""
     del directory
     time.sleep(draw.uniform(0, 0.4))
     return alive()

@@ -1,4 +1,4 @@
-"""Finds the processes of a run by a mark in their environment, and what a run may leave behind."""
+"""Finds the processes of a run by a mark in their environment, and the shared memory that a run may leave."""
 import contextlib
 import os
 import signal
@@ -13,7 +13,7 @@ SHARED = "/dev/shm"
 
 @contextlib.contextmanager
 def burning(count):
-    """Keeps so many processes busy with computing."""
+    """A context in which so many processes compute without end."""
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"], stdin=subprocess.DEVNULL, preexec_fn=cli.dies_with_us())
                for _ in range(count)]
     try:
@@ -51,7 +51,7 @@ def marked(mark):
 
 
 def descriptors(pid):
-    """[{number: target}] of each descriptor table of the process's threads, which mostly share one."""
+    """[{number: target}], one entry per descriptor table of the process. Its threads usually share one."""
     tables = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -112,7 +112,7 @@ def end_all(mark):
 
 
 def is_of_a_run(name, mpi):
-    """Whether a name in shared memory was made by a run's processes, or by Open MPI for them; benches and fuzzers make others."""
+    """Whether a name in shared memory is of a run's processes, or of Open MPI for them. Benches and fuzzers create others."""
     if name.startswith(("vader_segment", "sm_segment")):
         return mpi
     return name.startswith("starring-") and not name.startswith(("starring-bench", "starring-fuzz"))

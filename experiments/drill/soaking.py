@@ -1,4 +1,4 @@
-"""Runs one very small model for long, and watches what its processes hold (experiments/soak.py)."""
+"""Trains one very small model for many steps, and samples the memory, descriptors and threads of its processes (experiments/soak.py)."""
 import json
 import os
 import subprocess
@@ -9,7 +9,7 @@ from statistics import median_low
 from drill import processes
 
 STEPS_LEAST = 200
-# As small as a transformer can be: what is soaked is everything around it.
+# The smallest possible transformer: the test is about everything around it.
 MODEL = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 1}
 CONFIG = {
     "data": "demo", "train_micro_batch_size_per_gpu": 1, "seed": 5, "eval_batches": "none", "quiet": True,
@@ -17,13 +17,13 @@ CONFIG = {
 }
 FLAGS = ["--seq", "16", "--threads", "1", "--tokenizer", "byte", "--no-weights"]
 EARLY, LATE = (0.1, 0.3), (0.8, 1.0)
-PASSING = {"descriptors": 4, "threads": 0}  # files of a checkpoint that is just being written; one left by each is more
-SETTLE_S = 5  # for what Open MPI cleans up behind a run
+PASSING = {"descriptors": 4, "threads": 0}  # files of a checkpoint that is just being written; a leak per checkpoint exceeds this
+SETTLE_S = 5  # the time in which Open MPI removes its files after a run
 FIGURES = ("memory", "descriptors", "threads")
 
 
 class SoakError(Exception):
-    """The soak cannot go on."""
+    """The soak cannot continue."""
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Watch:
         step = step_of(self.out)
         for pid, argv in processes.marked(self.mark).items():
             figures = figures_of(pid)
-            if self.names.get(pid) in (None, "run"):  # between fork and exec it has the name of who forked it
+            if self.names.get(pid) in (None, "run"):  # between fork and exec a process still has its parent's name
                 self.names[pid] = role_name(argv, pid) or self.names.get(pid)
             if figures and self.names[pid]:
                 self.seen.append((step, f"{self.names[pid]}", pid, figures))

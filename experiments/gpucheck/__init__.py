@@ -1,1 +1,1 @@
-"""The parts of experiments/gpu_check.py: where things are, the parts, the results as a table and a page."""
+"""The modules of experiments/gpu_check.py: its parts, the paths of programs and libraries, and the results as tables and a page."""

@@ -9,13 +9,13 @@ from comparison import equality, runs
 
 from .work import FAILED, NO_TIME, PASSED, SKIPPED
 
-# (number format, ranks), the most telling first. One rank: local is the oracle.
+# (number format, ranks), the most informative first. With one rank, the topology `local` gives the expected results.
 GROUPS = [("bf16", 2), ("bf16", 1)]
 MORE_GROUPS = [("fp32", 2), ("fp16", 2), ("bf16", 4), ("fp32", 4)]
 RINGS = ["zero:0", "zero:1", "zero:2", "zero:3"]
-# A star on each medium. Over shm its memory must be page-locked: where that is refused the run fails and says why.
+# A star on each medium. Over shm its memory must be page-locked: if that is refused, the run fails with the reason.
 STARS = ["ps:sync over shm", "ps:sync over tcp"]
-# Ways around the ring, by number of ranks. Every other ring is threads that share the GPU.
+# Rings over other engines, by number of ranks. In all other rings the ranks are threads that share the GPU.
 OTHER_RINGS = {1: "zero:2 over NCCL", 2: "zero:2 over MPI"}
 OVER = {"NCCL": ["--collective", "nccl"], "MPI": ["--launch", "mpi"], "shm": ["--medium", "shm"], "tcp": ["--medium", "tcp"]}
 RUN_LIMIT, TEST_LIMIT = 60, 60  # seconds of one run, of one test program
@@ -25,7 +25,7 @@ OWN_KERNELS = ["codec", "norm", "optimizer", "xent", "embedding", "reduce", "act
 
 # ---------------------------------------------------------------- tests
 def complaints(errors):
-    """The first complaint of each failed test, in order: what cmocka writes to standard error, a block a failure."""
+    """The first error line of each failed test, in order. cmocka writes a block per failure to standard error."""
     found, first = [], ""
     for line in errors.splitlines():
         match = re.match(r"(?:ERROR: |\[  ERROR   \] --- )(?!\[   LINE)(.*)", line)
@@ -37,7 +37,7 @@ def complaints(errors):
 
 
 def test_results(outcome):
-    """{test: (status, why)} of a cmocka program's output, whose verdicts go to either stream, by version."""
+    """{test: (status, why)} from the output of a cmocka program. Its version decides whether verdicts are on standard output or error."""
     found, failed = {}, []
     for verdict, name in re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] (\w+)$", outcome.text + "\n" + outcome.errors, re.M):
         if verdict == "FAILED" and name not in failed:
@@ -49,7 +49,7 @@ def test_results(outcome):
 
 
 def take_tests(part, label, outcome):
-    """A test program's results as checks. A crash, a hang or no test at all is a failed check of its own."""
+    """Adds a test program's results to the part as checks. A crash, a hang or a program without tests is a failed check too."""
     results = test_results(outcome)
     missing = re.search(r"^device: skipped: (.*)$", outcome.text, re.M)
     for name, (status, why) in results.items():
@@ -63,7 +63,8 @@ def take_tests(part, label, outcome):
 
 
 def without_cudnn(folder):
-    """LD_LIBRARY_PATH's first folder: a file of cuDNN's name that cannot be loaded, so that attention is our own."""
+    """The environment in which cuDNN cannot be loaded: LD_LIBRARY_PATH begins with a folder that has an unusable file of its name. So the
+    program uses its own attention kernel."""
     path = os.path.join(folder, "libcudnn.so.9")
     with open(path, "w", encoding="utf-8"):
         pass
@@ -141,7 +142,7 @@ class Trainer:
         self.size = ["--batch", 2 if quick else 8, "--seq", 32 if quick else 128, "--steps", 3 if quick else 8]
 
     def run(self, name, label, dtype, ranks):
-        """The finished run of a topology, or of one over something; NoRun says why there is none."""
+        """The finished run of a topology, or of "TOPOLOGY over ENGINE". Raises NoRun, with the reason, if there is none."""
         topology, _, over = label.partition(" over ")
         folder = os.path.join(self.checker.out, "runs", name.replace(":", "-").replace(" ", "-"))
         shutil.rmtree(folder, ignore_errors=True)
@@ -167,14 +168,14 @@ class Trainer:
 
 
 def check_memory(part, name, run):
-    """Predicted and counted bytes of every rank and class."""
+    """Checks that the predicted bytes of every rank and class equal the measured ones."""
     wrong = [f"{m.get('role')} {m.get('rank')}, {c}: predicted {m['predicted'].get(c)}, counted {n}"
              for m in run.memory or [] for c, n in m["peak"].items() if m["predicted"].get(c) != n]
     part.expect(f"{name}: memory as predicted, to the byte", not wrong and bool(run.memory), "; ".join(wrong[:3]) or "none reported")
 
 
 def missing_for(place, label):
-    """The library or program that a kind of ring lacks on this machine; "" if none."""
+    """The library or program that is missing on this machine for a run with this label; "" if none is."""
     if label.endswith("MPI") and not shutil.which("mpirun", path=place.env.get("PATH")):
         return "there is no mpirun"
     if label.endswith("NCCL") and any(n.startswith("libnccl") and not f for n, f, _ in place.libraries):
@@ -183,7 +184,7 @@ def missing_for(place, label):
 
 
 def check_group(trainer, part, dtype, ranks):
-    """All topologies of one format and number of ranks: the same loss at each step, the same weights."""
+    """Checks that all topologies of one format and number of ranks have the same loss at each step and the same weights."""
     labels = (["local"] if ranks == 1 else []) + RINGS + (STARS if dtype == "bf16" else STARS[:1])
     labels += [OTHER_RINGS[ranks]] if ranks in OTHER_RINGS and dtype == "bf16" else []
     reference = None
@@ -213,7 +214,7 @@ def check_group(trainer, part, dtype, ranks):
 
 
 def check_repeats(trainer, part, first, dtype, ranks):
-    """A second run of the same gives the same bits."""
+    """Checks that a second run of the same topology gives the same bits."""
     name = f"{dtype}, {ranks} rank{'s' * (ranks > 1)}: {first.label} again"
     if trainer.checker.left() < 2:
         part.check(name, SKIPPED, NO_TIME)
@@ -237,7 +238,7 @@ def check_groups(checker, part, groups):
 
 
 def bits(checker, part):
-    """bf16, 2 ranks and 1: star = ring to the bit, repetition, the ledger; NCCL and MPI where they are."""
+    """bf16 with 2 ranks and with 1: star and ring are equal to the bit, runs are repeatable, memory is as predicted; over NCCL and MPI if installed."""
     check_groups(checker, part, GROUPS)
 
 
@@ -274,10 +275,10 @@ def sanitize(checker, part, tool, families):
 
 
 def memcheck(checker, part):
-    """Reads and writes outside of allocations, and misaligned ones."""
+    """Finds reads and writes outside of allocations, and misaligned ones."""
     sanitize(checker, part, "memcheck", OWN_KERNELS + ["attention", "matmul"])
 
 
 def racecheck(checker, part):
-    """Threads of a block that touch the same shared memory without a barrier between them."""
+    """Finds threads of a block that access the same shared memory without a barrier between them."""
     sanitize(checker, part, "racecheck", OWN_KERNELS)

@@ -1,4 +1,4 @@
-"""Keeps the one document that collects the parts of several calls: which results it accepts, and how it is written."""
+"""Keeps the document in which several calls collect their parts: checks which results may be added, and writes it."""
 import contextlib
 import datetime
 import fcntl
@@ -11,22 +11,22 @@ from .work import FAILED, PASSED
 
 SCHEMA = 2
 NAME, PAGE = "gpu-check.json", "gpu-check.md"
-# The facts that must be the same for results to stand side by side, with their names for people.
+# The facts in which all results of a document must agree, with their printed names.
 IDENTITY = {"build": "the program's build", "device": "the device", "compute_capability": "the compute capability",
             "driver": "the driver", "quick": "--quick"}
 
 
 class Unusable(Exception):
-    """A document that no results can be added to; the text says why and what to do."""
+    """No results can be added to this document; the text says why and what to do."""
 
 
-# The conditions that a part left by another call must meet.
+# The keys that a part of an earlier call must have, with their types.
 PART = {"name": str, "title": str, "status": str, "finished": bool, "seconds": (int, float), "checks": list, "figures": list,
         "findings": list, "notes": list}
 
 
 def is_document(found):
-    """Whether a JSON value is a document of Record, as far as it is read again."""
+    """Whether a JSON value has all keys of a Record's document that are read again."""
     return (isinstance(found, dict) and found.get("schema") == SCHEMA and isinstance(found.get("identity"), dict)
             and isinstance(found.get("parts"), list)
             and all(isinstance(p, dict) and all(isinstance(p.get(key), kind) for key, kind in PART.items())
@@ -34,7 +34,7 @@ def is_document(found):
 
 
 def read(folder):
-    """The document in a folder, or None where there is none."""
+    """The document in a folder, or None if there is none."""
     path = os.path.join(folder, NAME)
     try:
         with open(path, encoding="utf-8") as f:
@@ -53,12 +53,12 @@ def check_same(path, theirs, ours):
     differing = [f"{words} is {theirs.get(key)} there and {ours[key]} here" for key, words in IDENTITY.items()
                  if theirs.get(key) != ours[key]]
     if differing:
-        raise Unusable(f"{path} is of something else: {'; '.join(differing)}. Its results cannot stand beside new ones: "
+        raise Unusable(f"{path} has results of another program or device: {'; '.join(differing)}. New results cannot be added to it: "
                        "name another folder with --out")
 
 
 def replace(path, text):
-    """Replaces a file at once: readers find the old text or the new one."""
+    """Replaces a file atomically: a reader finds either the old text or the new one."""
     new = f"{path}.{os.getpid()}.new"
     with open(new, "w", encoding="utf-8") as f:
         f.write(text)
@@ -66,14 +66,14 @@ def replace(path, text):
 
 
 class Record:
-    """The document of a folder. Parts of earlier calls are kept; one that runs again takes its own's place, and while
-    it has not finished what it replaces is kept in it, as "before"."""
+    """The document of a folder. Parts of earlier calls are kept. A part that runs again replaces its earlier result, which it keeps as
+    "before" until it has finished."""
 
     def __init__(self, out, resume, identity, order):
-        """resume: the folder with the document to go on with, or None for the one in out, if there is any."""
+        """resume: the folder of the document to continue; None: the document in `out`, if there is one."""
         found = read(resume or out)
         if resume and not found:
-            raise Unusable(f"there is no {os.path.join(resume, NAME)} to go on with")
+            raise Unusable(f"there is no {os.path.join(resume, NAME)} to continue: check the folder of --resume")
         if found:
             check_same(os.path.join(resume or out, NAME), found["identity"], identity)
         self.out, self.order = out, order

@@ -6,7 +6,7 @@ import sys
 
 from .work import PASSED, SKIPPED
 
-# Loads each library named in its arguments, as the program would, and prints what the loader says of it.
+# A Python program that loads each library named in its arguments, as starring would, and prints the loader's errors.
 LOAD = """import ctypes, json, sys
 said = {}
 for name in sys.argv[1:]:
@@ -17,7 +17,7 @@ for name in sys.argv[1:]:
         said[name] = str(e)
 print(json.dumps(said))
 """
-# Work that goes another, slower way without a library; by the beginning of the library's name.
+# The consequences of a missing library, by the beginning of its name.
 WITHOUT = {"libcudnn": "attention in 16 bits takes our own kernel without it",
            "libnvrtc": "cuDNN compiles its attention with it: without it attention takes our own kernel",
            "libnccl": "rings over NCCL need it"}
@@ -25,7 +25,7 @@ QUERY = "name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.
 
 
 def of_device(checker):
-    """(what the device says of itself, None), or (None, the backend's sentence)."""
+    """(the device's properties, None), or (None, why the backend finds no device)."""
     outcome = checker.starring("bench", "adam", "--device", "cuda", "--json", "--rounds", 1, "--elements", 262144)
     try:
         found = json.loads(outcome.text).get("device") if outcome.ok else None
@@ -35,7 +35,7 @@ def of_device(checker):
 
 
 def nvidia_smi(checker):
-    """A dictionary per GPU; empty where there is no nvidia-smi, or it fails."""
+    """nvidia-smi's values, a dictionary per GPU; [] if nvidia-smi is missing or fails."""
     if not shutil.which("nvidia-smi"):
         return []
     outcome = checker.run(["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv"], limit=20)
@@ -44,7 +44,7 @@ def nvidia_smi(checker):
 
 
 def libraries(checker, part):
-    """Each library: found and loaded, or what is missing and what happens without it."""
+    """Checks that each library can be loaded. For one that cannot, the check states what is missing and what happens without it."""
     found = checker.place.libraries
     if not found:
         part.notes.append("the object with everything CUDA asks for no cuBLASLt: it is the tests' emulation")
@@ -52,7 +52,7 @@ def libraries(checker, part):
     outcome = checker.run([sys.executable, "-c", LOAD, *[name for name, _, _ in found]], limit=40)
     said = json.loads(outcome.text) if outcome.ok else {}
     for name, folder, where in found:
-        missing = said.get(name, "the loader's answer did not come: " + outcome.why())
+        missing = said.get(name, "the loader has not answered: " + outcome.why())
         part.figure("library", file=name, folder=folder, found_in=where, missing=missing)
         if not missing:
             part.check(f"{name} is loaded", PASSED)
@@ -63,7 +63,7 @@ def libraries(checker, part):
 
 
 def tools(checker, part):
-    """Names the tools that the last parts need, so that one need not wait for them to hear that they are not installed."""
+    """Notes which tools of the last parts are installed, so that a user learns early which ones are missing."""
     path = os.pathsep.join([checker.place.env.get("PATH", ""), "/usr/local/cuda/bin"])
     for name, needs in (("compute-sanitizer", "memcheck and racecheck"), ("mpirun", "a ring over MPI in bits"),
                         ("ncu", "counters of single kernels, by hand")):

@@ -5,7 +5,7 @@ SHORTS = {"124m": "gpt2-124m", "1.5b": "qwen2.5-1.5b", "0.5b": "qwen2.5-0.5b", "
 
 
 class Row:
-    """estimate: seconds on an H100 or H200 with 16 cores; limit: seconds after which what has not run is skipped."""
+    """One part. estimate: seconds on an H100 or H200 with 16 cores; limit: seconds after which its remaining checks are skipped."""
 
     def __init__(self, name, run, title, estimate, limit):
         self.name, self.run, self.title, self.estimate, self.limit = name, run, title, estimate, limit
@@ -20,9 +20,9 @@ def by_model(group, make, title, estimates, limit):
             for short, estimate in estimates.items()]
 
 
-# How the estimates come about: from an H100 with 16 cores where the part has run there (docs/results), else by
-# arithmetic, on the long side. A program that opens the device takes 1 to 3 s, one that trains 1.5 thousand million
-# parameters 12 s until its first step and after its last (initial weights, hash). PyTorch compiles for 20 to 90 s.
+# The estimates are measured on an H100 with 16 cores if the part has run there (docs/results), else calculated, and rather too
+# long than too short. A program that opens the device takes 1 to 3 s. One that trains 1.5 billion parameters takes 12 s before its
+# first step and after its last one (initial weights, hash). PyTorch compiles for 20 to 90 s.
 ROWS = [
     Row("facts", facts.facts, "the device, its driver and libraries", 3, 60),
     Row("ops", correct.operations, "operations against the reference", 50, 220),
@@ -44,5 +44,5 @@ ORDER = list(BY_NAME)
 
 
 def named(word):
-    """The parts that a word of the command line means: one, or all of a group."""
+    """The names of the parts that an argument of the command line selects: one part, or all parts of a group."""
     return [word] if word in BY_NAME else [row.name for row in ROWS if row.group == word]

@@ -12,8 +12,8 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 CUDA_SO = "libstarring_cuda.so"
 # The names that CUDA's pip packages give their folders below site-packages.
 PIP_FOLDERS = ["nvidia/cu{major}/lib", "nvidia/cublas/lib", "nvidia/cudnn/lib", "nvidia/cuda_nvrtc/lib", "nvidia/nccl/lib"]
-# The libraries that libcudnn.so.9 loads by itself when a graph is built (NVIDIA's cuDNN API overview): a file of these that is
-# missing shows only then. The engines that are compiled at run time want NVRTC.
+# The libraries that libcudnn.so.9 loads by itself when a graph is built (NVIDIA's cuDNN API overview). If one of them is missing,
+# nothing fails before that. The engines that are compiled at run time need NVRTC.
 CUDNN_PARTS = ["graph", "heuristic", "engines_precompiled", "engines_runtime_compiled"]
 
 
@@ -28,7 +28,7 @@ class NotBuilt(Exception):
 
 
 class Place:
-    """program, tests: paths; top: the folder that tests run in; env: what programs are run with."""
+    """The paths of a checkout or a bundle. program, tests: paths; top: the folder that tests run in; env: the environment of the programs."""
 
     def __init__(self, build=None):
         bundled = not build and os.path.exists(os.path.join(TOP, "bin", "starring"))
@@ -47,7 +47,7 @@ class Place:
         self.find_libraries()
 
     def find_object(self):
-        """Names the CUDA object to the tests, which are in another folder than the program."""
+        """Sets the variable by which the tests find the CUDA object: they are in another folder than the program."""
         path = os.path.join(self.build, "lib" if self.bundled else "", CUDA_SO)
         if not self.env.get("STARRING_CUDA_SO") and os.path.exists(path):
             self.env["STARRING_CUDA_SO"] = path
@@ -59,7 +59,7 @@ class Place:
         return {os.path.basename(p)[len("test_device_"):]: p for p in found if os.access(p, os.X_OK)}
 
     def fingerprint(self):
-        """Which build this is: 16 hexadecimal digits of the program and of the object with everything CUDA."""
+        """A hash that identifies the build: 16 hexadecimal digits, over the program and the CUDA object."""
         digest = hashlib.sha256()
         for path in (self.program, self.object):
             with open(path, "rb") as f:

@@ -1,4 +1,4 @@
-"""The parts that measure other things than whole steps: single operations, collectives, PyTorch."""
+"""The parts that measure single operations, collectives, and PyTorch's steps for comparison."""
 import json
 import shutil
 import sys
@@ -41,7 +41,7 @@ def gpu_count(checker):
 
 
 def time_collectives(checker, part, name, argv, env=None):
-    """One `bench collective` as a check (no wrong element) and figures; the outcome."""
+    """Runs `bench collective` once. Adds a check (no wrong element) and its figures to the part. Returns the outcome."""
     size = ["--max-bytes", "4K", "--iterations", "1", "--warmup", "0"] if checker.options.quick else \
         ["--min-bytes", "64K", "--max-bytes", "256M", "--factor", "16"]
     outcome = checker.run([checker.place.program, "bench", "collective", "--device", "cuda", "--json", *argv, *size], env=env)
@@ -79,11 +79,11 @@ def collectives(checker, part):
 
 # ---------------------------------------------------------------- PyTorch
 WANTED_OF_PEER = 1.10
-NO_ROOM = "beside ours"  # what the bench says where PyTorch finds no room for its part
+NO_ROOM = "beside ours"  # in the bench's message if the GPU has too little memory for PyTorch as well
 
 
 def peer_step(checker, model, batch):
-    """`bench step --peer` at the largest batch that leaves room for both; the batch and the outcome."""
+    """Runs `bench step --peer` with the largest batch for which both programs fit. Returns (batch, outcome)."""
     size = ["--steps", 2, "--rounds", 1] if checker.options.quick else ["--steps", 10, "--rounds", 2]
     while True:
         outcome = checker.starring("bench", "step", "--dtype", "bf16", "--json", *steps.words_of(checker, model, batch), *size,
@@ -95,7 +95,7 @@ def peer_step(checker, model, batch):
 
 
 def peers(short):
-    """A part: `bench step --peer`, the same step in PyTorch, in turn with ours; wanted is 1.10 times its rate."""
+    """A part: `bench step --peer`, the same step in PyTorch, alternating with the program's. The target is 1.10 times PyTorch's rate."""
     def part_of(checker, part):
         model, batch = steps.size_of(checker, part, short)
         batch, outcome = peer_step(checker, model, batch)

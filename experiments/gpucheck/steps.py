@@ -5,7 +5,7 @@ from .work import NO_TIME, PASSED, SKIPPED
 
 GIB = 2**30
 SEQ = 1024
-RESERVE = 6 * GIB  # context, workspaces of libraries, the products that are timed between the steps
+RESERVE = 6 * GIB  # for the context, the libraries' workspaces, and the products that are timed between the steps
 EXPECTED_ON = "NVIDIA H200"
 FIFTH = 0.2
 # Rates of EXPECTED_ON: flops per second of a large product of 16-bit numbers, and bytes read + written by a copy.
@@ -13,9 +13,9 @@ PRODUCT, COPY = 690e12, 4.3e12
 
 
 class Model:
-    """A model that is timed. batch: sequences of SEQ tokens; mfu: wanted on EXPECTED_ON, of its datasheet, with causal
-    attention; ms: of a step, expected there. The expectation is arithmetic, of products at PRODUCT and everything else
-    at COPY, until it has been measured."""
+    """A model that is timed. batch: sequences of SEQ tokens; mfu: the target on EXPECTED_ON, as a share of its datasheet's rate, with
+    causal attention; ms: the expected time of a step there. Until it has been measured, it is calculated: matrix products at PRODUCT,
+    everything else at COPY."""
 
     def __init__(self, preset, batch, mfu, ms):
         self.preset, self.batch, self.mfu, self.ms = preset, batch, mfu, ms
@@ -23,23 +23,23 @@ class Model:
 
 MODELS = {"124m": Model("gpt2-124m", 32, 0.40, 59), "1.5b": Model("qwen2.5-1.5b", 32, 0.57, 550),
           "0.5b": Model("qwen2.5-0.5b", 64, 0.47, 435), "1558m": Model("gpt2-1558m", 32, 0.57, 557)}
-TINY = Model("tiny", 2, None, None)  # of --quick
+TINY = Model("tiny", 2, None, None)  # for --quick
 
-# Ways to run a step, each with the configuration that makes it: the head's chunks of logits, and what a GPU may choose.
+# Variants of a step, each with its configuration keys: the size of the head's chunks of logits, and the choices of a GPU's backend.
 AS_IT_IS = "as it is"
 SMALL_CHUNK, LARGE_CHUNK = "logits 128 MiB", "logits 1.25 GiB"
 CHUNKS = {AS_IT_IS: {}, SMALL_CHUNK: {"memory.logits_bytes": 128 << 20}, LARGE_CHUNK: {"memory.logits_bytes": 5 << 28}}
-# That the large chunk takes less than the small one, of the models with 151,936 words. Measured on an H100.
+# Expected milliseconds that the large chunk saves over the small one, for the models with 151,936 tokens. Measured on an H100.
 LESS_MS = (-2, 5)
 CHOICES = {AS_IT_IS: {}, "attention: whole batch": {"cuda.attention_slice": "whole"},
            "bias gradient: epilogue": {"cuda.bias_grad": "epilogue"}, "bias gradient: kernel": {"cuda.bias_grad": "kernel"}}
 GELU = {"GELU: fused": {"cuda.gelu": "fused"}, "GELU: apart": {"cuda.gelu": "apart"}}
 ACCUMULATION = 16
-# 16 times forward and backward, and one update: 28 bytes for each of 1.54e9 parameters at COPY.
+# 16 times forward and backward, and one update, which takes 10 ms: 28 bytes for each of 1.54e9 parameters at COPY.
 ACCUMULATED_MS = 16 * (MODELS["1.5b"].ms - 10) + 10
 
 
-# The parts of the bench's device that computed it.
+# The keys of the bench's device that name the kernels in use.
 RAN = ("attention_forward", "attention_backward", "attention_slice_sequences", "gelu", "bias_grad")
 
 
@@ -48,7 +48,7 @@ def number(value):
 
 
 def compare(checker, part, what, measured, expected, unit):
-    """The expectation for EXPECTED_ON beside the measurement; far from it is a finding, not a failure."""
+    """Adds a finding if a figure measured on EXPECTED_ON is more than a fifth from the expected one. This is no failure."""
     if expected is None or measured is None or not (checker.facts.get("name") or "").startswith(EXPECTED_ON):
         return
     low, high = expected if isinstance(expected, tuple) else (expected, expected)
@@ -69,7 +69,7 @@ def predicted_bytes(checker, model, batch):
 
 
 def batch_that_fits(checker, part, model):
-    """The model's sequences, or half of them, and so on, until the prediction fits the device beside the reserve."""
+    """The largest batch whose predicted memory and RESERVE fit the device: the model's own, or that halved once or more."""
     room, batch = checker.facts.get("memory_bytes", 0) - RESERVE, model.batch
     while batch > 1 and (predicted_bytes(checker, model.preset, batch) or 0) > room:
         batch //= 2
@@ -85,7 +85,7 @@ def size_of(checker, part, short):
 
 
 def words_of(checker, model, batch):
-    """The options that make its size."""
+    """The command line options for this model and batch."""
     return ["--device", "cuda", "--model", model.preset, "--batch", batch, "--seq", 32 if checker.options.quick else SEQ]
 
 
@@ -99,7 +99,7 @@ def check_memory(part, name, result):
 
 
 def time_step(checker, part, model, batch, way, settings, expected=None, steps=10):
-    """One `bench step`: checks and a figure; its document, or None. expected: ms."""
+    """Runs `bench step` once. Adds checks and a figure to the part. Returns the bench's document, or None. expected: ms."""
     name = f"{model.preset}, {way}"
     if checker.left() < 5:
         part.check(name, SKIPPED, NO_TIME)
@@ -116,7 +116,7 @@ def time_step(checker, part, model, batch, way, settings, expected=None, steps=1
     check_memory(part, name, result)
     for line in outcome.errors.splitlines():
         said = line.partition("starring: warning: ")[2]
-        if said and not any(text.endswith(said) for text in part.findings):  # each remark once a part
+        if said and not any(text.endswith(said) for text in part.findings):  # each remark once per part
             part.finding(f"{name}: {said}")
     mfu = number(result.get("mfu_datasheet_causal"))
     expected = None if checker.options.quick or batch != model.batch else expected
@@ -128,7 +128,7 @@ def time_step(checker, part, model, batch, way, settings, expected=None, steps=1
 
 
 def difference(checker, part, model, found, ways, expected=None):
-    """How much less time the second way takes than the first; expected: ms."""
+    """Adds the time that the second variant saves over the first as a figure; expected: ms."""
     first, second = (found.get(way) for way in ways)
     if not first or not second:
         return
@@ -153,7 +153,7 @@ def steps(short):
 
 
 def choices(short):
-    """A part: what a GPU may choose, one choice at a time, beside the model as it is."""
+    """A part: the choices of a GPU's backend, one at a time, compared with the model as it is."""
     def part_of(checker, part):
         model, batch = size_of(checker, part, short)
         ways = {**CHOICES, **(GELU if MODELS[short].preset.startswith("gpt2") else {})}
@@ -164,7 +164,7 @@ def choices(short):
 
 
 def accumulation(checker, part):
-    """16 micro-batches a step: the update once, the gradients of all of them added in fp32."""
+    """16 micro-batches per step: one update, with the sum of all gradients in fp32."""
     model, batch = size_of(checker, part, "1.5b")
     time_step(checker, part, model, batch, f"accumulation {ACCUMULATION}", {"gradient_accumulation_steps": ACCUMULATION},
               ACCUMULATED_MS, steps=2)

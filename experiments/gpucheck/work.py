@@ -1,4 +1,4 @@
-"""Results of parts, and programs that run with deadlines."""
+"""Collects the results of parts, and runs programs with time limits."""
 import os
 import re
 import signal
@@ -15,13 +15,13 @@ class Part:
     """One part's results. checks: what must hold; figures: what was measured, with targets where there are any;
     findings: figures that are far from what was expected, and whatever else a person should look at.
 
-    changed() is called after each of them, so that what is found is on disk before the next thing is tried."""
+    changed() is called after each of them, so that all results are on disk before the next program is run."""
 
     def __init__(self, name, title, limit, changed=lambda: None):
         self.name, self.title, self.limit, self.changed = name, title, limit, changed
         self.checks, self.figures, self.notes, self.findings = [], [], [], []
         self.finished, self.seconds = False, 0.0
-        self.about = {}  # when, command, libraries: what more the document says of this part
+        self.about = {}  # further keys of the part in the document: when, command, libraries, ..
 
     def check(self, name, status, why="", **more):
         self.checks.append({"name": name, "status": status, **({"why": why} if why else {}), **more})
@@ -60,7 +60,7 @@ class Part:
 
 
 def signal_name(number):
-    """SIGKILL of 9; a signal between the two that Python names, SIGRTMIN and SIGRTMAX, counts from the first."""
+    """The name of a signal: "SIGKILL" for 9. Python names only the first and the last real-time signal; others become "SIGRTMIN+N"."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -68,8 +68,8 @@ def signal_name(number):
 
 
 class Outcome:
-    """How a program ended: status is its exit status, or None when it was ended at its limit; out_of_time: because
-    the part's time was over, which says nothing about the program."""
+    """The result of a program. status: its exit status, or None if it was killed at its time limit. out_of_time: it was killed because the part's
+    time was over, which is no failure of the program."""
 
     def __init__(self, argv, status, text, errors, seconds, out_of_time=False):
         self.argv, self.status, self.text, self.errors, self.seconds = argv, status, text, errors, seconds
@@ -97,7 +97,7 @@ class Outcome:
 
 
 def end(process):
-    """Ends the program with SIGTERM, on which it ends its ranks; kills everything after a grace period. Returns its output."""
+    """Ends the program with SIGTERM, so that it can end its ranks; kills all its processes after a grace period. Returns its output."""
     process.terminate()
     try:
         return process.communicate(timeout=5)
@@ -111,7 +111,7 @@ class Checker:
 
     def __init__(self, place, out, options):
         self.place, self.out, self.options = place, out, options
-        self.facts = {}  # what the device says of itself
+        self.facts = {}  # the device's properties
         self.part, self.part_ends = "start", time.monotonic() + 60
         self.logs = 0
 
@@ -153,5 +153,5 @@ class Checker:
                     + (f"\n# standard error\n{outcome.errors}" if outcome.errors else ""))
 
     def starring(self, *argv, env=None, limit=None):
-        """The program with these words."""
+        """Runs `starring` with these arguments."""
         return self.run([self.place.program, *[str(a) for a in argv]], env=env, limit=limit)

@@ -1,16 +1,16 @@
-"""The time that the wire alone would take for a step, and a table of it beside what was measured.
+"""Computes the time that the wire alone would take for a step, and prints it with the measured time as a table.
 
 M = P*b is the bytes of all P weights, b in the run's format; N workers, S servers, B bytes per second each way of every link.
-It is the textbook's: nothing in it comes from what the program predicts or counts. The program pads its weights, and its
-zero:3 gathers some units once ("up to 3U"): the columns beside the formula have its own bytes.
+The formula is the textbook's and uses no prediction or count of the program. The program pads its weights, and its zero:3
+gathers some units only once; other columns of the table have the bytes that it really moves.
 
-    star    max(M/B, N*M/(S*B))     each server takes in N*M/S and gives out as much; full duplex, so both at once
+    star    max(M/B, N*M/(S*B))     each server receives N*M/S and sends as much; full duplex, so both at the same time
     ring    2(N-1)/N * M/B          the reduce-scatter, then the all-gather
             3(N-1)/N * M/B          zero:3, which gathers before forward and before backward
 
-In a star pulls overlap pushes only where a key may be updated as soon as its last gradient has come. Clipping by the
-global norm, and fp16's check for overflow, need all gradients first: then both follow each other, and a step takes
-twice the formula. The ring's parts follow each other always, and its formula adds them.
+In a star, pulls overlap pushes only if a key may be updated as soon as its last gradient has arrived. Clipping by the global
+norm, and fp16's check for overflow, need all gradients first. Then the pulls follow the pushes, and a step takes twice the
+formula. In a ring the collectives always follow each other, and its formula adds them.
 """
 import json
 import os
@@ -24,7 +24,7 @@ from . import rate as rates
 from . import train
 
 LEFT = "netlab.json"
-BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}   # of a number
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}   # per number
 
 
 class Measured:
@@ -58,16 +58,17 @@ class Measured:
         return self.summary["params"] * BYTES[self.summary["dtype"]]
 
     def formula(self):
-        """Seconds of a step, as in the module's head."""
+        """Seconds of a step by the formula at the top of this file."""
         return seconds(self.topology, self.weights(), self.summary["workers"], self.servers, self.bytes_per_second)
 
     def serial(self):
-        """How often the formula's time passes: 2 where a star's pulls wait for the end of all pushes."""
+        """The factor of the formula's time: 2 if a star's pulls wait for the end of all pushes, else 1."""
         together = self.summary["dtype"] == "fp16" or (self.config.get("gradient_clipping") or 0) > 0
         return 2 if self.topology == "ps:sync" and together else 1
 
     def steps_of(self, wire):
-        """Steps that an entry of the summary's "wire" is a mean over: those since the run went on; an asynchronous worker's own."""
+        """The number of steps that an entry of the summary's "wire" is a mean over: those since the checkpoint that was resumed; for an asynchronous
+        worker, its own batches."""
         batches = self.summary.get("batches")
         if batches and wire["role"] == "worker":
             return batches[wire["rank"]]
@@ -93,15 +94,15 @@ def seconds(topology, weights, workers, servers, bytes_per_second):
 
 @dataclass(frozen=True)
 class Link:
-    """A compared run's links: words for their bandwidth, seconds that the wire alone takes for a step by the formula, and
-    measured ones (the median of all steps but the first)."""
+    """The links of a compared run. words: their bandwidth as text; bound: seconds per step that the wire alone takes by the formula; seconds: the
+    measured ones (the median of all steps except the first)."""
     words: str
     bound: float
     seconds: float
 
 
 def link_of(run):
-    """The Link of a run across a lab; None for others. run: as comparison/runs.py reads it."""
+    """The Link of a run in a lab; None for other runs. run: as comparison/runs.py reads it."""
     if not os.path.exists(os.path.join(run.directory, LEFT)):
         return None
     try:
@@ -112,7 +113,7 @@ def link_of(run):
 
 
 def table(runs):
-    """Rows of measured beside formula, with the bytes of the busiest link."""
+    """The table: measured and formula's time per run, with the bytes of the busiest link."""
     lines = [["topology", "servers", "link", "M", "formula", "bound", "measured", "/ bound", "payload out", "link out", "payload in", "link in"]]
     for run in runs:
         bound = run.formula() * run.serial()

@@ -1,4 +1,4 @@
-"""The lab: network namespaces of this process's own, a bridge in one of them, a shaped link from it to each other one.
+"""The lab: one network namespace per host, and one with a bridge, which has a link of limited rate to each of the others.
 
           hub: bridge br0, 10.77.0.254
          /          |           \\
@@ -7,11 +7,10 @@
      eth0         eth0         eth0         tbf on each eth0: what the rank sends
     ns w0        ns w1        ns s0
 
-Nothing of it touches the host's own network: no address, route or rule of the host changes, and labs of several
-processes may have equal addresses.
+The machine's own network does not change: no address, route or rule. Labs of several processes may use the same addresses.
 
-Names carry the owner, its process id and when that process started: starlab-PID-START-NAME. The script that starts a lab, or
-asks for --clean, removes those whose owner is gone.
+The names of namespaces contain the owner's process id and its start time: starlab-PID-START-NAME. A script that starts a lab,
+or is called with --clean, removes namespaces whose owner has ended.
 """
 import json
 import os
@@ -29,21 +28,21 @@ PREFIX = "starlab"
 HUB = "hub"
 SUBNET = "10.77.0.0/24"
 MTU = 9000           # jumbo frames: headers are 0.7% of the bytes
-QUEUE_MS = 20        # what waits for a link, before packets are dropped; at least:
+QUEUE_MS = 20        # the length of a link's queue, above which packets are dropped; at least QUEUE_LEAST bytes
 QUEUE_LEAST = 1000000
-PACKET_MS = 1        # what the kernel hands to a link at once; a slow link would lose 64 KiB with each packet dropped
+PACKET_MS = 1        # the largest packet that the kernel gives to a link: on a slow link each dropped packet of 64 KiB would cost much
 PACKET_MOST = 65536
-BURST_MS = 20        # what a link may send at once, after it was idle or this kernel late; at least one of the largest packets
+BURST_MS = 20        # what a link may send at once after it was idle, or after the kernel was late; at least one of the largest packets
 BURST_LEAST = 72 << 10
 HOSTS_MAX = 250
 
 
 class LabError(Exception):
-    """The lab cannot be had; the text says what to do."""
+    """The lab cannot be built; the text says what to do."""
 
 
 def started(pid):
-    """When a process started, in the kernel's ticks; None: there is none."""
+    """The start time of a process, in the kernel's ticks; None: there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
             return int(f.read().rsplit(")", 1)[1].split()[19])
@@ -52,7 +51,7 @@ def started(pid):
 
 
 def run(*words):
-    """Runs a command of iproute2; LabError with what it said."""
+    """Runs a command of iproute2. Raises LabError with its error output."""
     p = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if p.returncode:
         raise LabError(f"{' '.join(words)}: {p.stderr.strip() or f'exit status {p.returncode}'}")
@@ -60,7 +59,7 @@ def run(*words):
 
 
 def check_possible(uid=None):
-    """LabError unless this process may build a lab: root, with the rights, and the tools."""
+    """Raises LabError unless this process can build a lab: it needs root's rights, and the tools must be installed."""
     if (os.geteuid() if uid is None else uid) != 0:
         raise LabError("a cluster in a box is made of network namespaces, which only root may make: start it with sudo, "
                        "or leave --bandwidth out")
@@ -98,13 +97,13 @@ def directories():
 
 
 def owner_lives(name):
-    """Whether the process lives whose lab a name belongs to."""
+    """Whether the process that owns this name's lab is still running."""
     words = os.path.basename(name).split("-")
     return len(words) > 2 and words[1].isdigit() and words[2].isdigit() and started(int(words[1])) == int(words[2])
 
 
 def remove(names):
-    """Ends what runs in these namespaces and removes them, with their links. A missing process or namespace is no error."""
+    """Kills the processes in these namespaces, and removes the namespaces with their links. A missing process or namespace is no error."""
     until = time.monotonic() + 5
     left = names
     while left and time.monotonic() < until:
@@ -128,7 +127,7 @@ def end_all(pids):
 
 
 def clean():
-    """Removes what labs have left whose owner is gone; the names."""
+    """Removes the namespaces and directories of labs whose owner has ended. Returns their names."""
     names = [name for name in namespaces() if not owner_lives(name)]
     places = [place for place in directories() if not owner_lives(place)]
     remove(names)
@@ -139,8 +138,8 @@ def clean():
 
 # ---------------------------------------------------------------- a lab
 class Lab:
-    """A context: what it builds is gone when it is left, however that happens; after a SIGKILL the next one removes it.
-    bits: of each link, each way, per second. hosts: their names, at most 6 letters."""
+    """A context that builds the lab, and removes it at its end, also after an exception or a signal; after a SIGKILL the next lab removes it.
+    bits: per second, of each link, each way. hosts: their names, of at most 6 letters."""
 
     def __init__(self, bits, hosts):
         if len(hosts) > HOSTS_MAX:
@@ -149,13 +148,13 @@ class Lab:
         self.prefix = f"{PREFIX}-{os.getpid()}-{started(os.getpid())}"
         self.directory = os.path.join(tempfile.gettempdir(), self.prefix)
         self.children = []
-        self.handlers = {}  # that were there before ours
+        self.handlers = {}  # the signal handlers that this lab has replaced
 
     def __enter__(self):
         check_possible()
         clean()
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) == signal.SIG_DFL:  # would end this process without another word
+            if signal.getsignal(number) == signal.SIG_DFL:  # by default it would end this process at once, and leave the lab
                 self.handlers[number] = signal.signal(number, exit_by_signal)
         try:
             os.mkdir(self.directory, 0o700)
@@ -168,7 +167,7 @@ class Lab:
         return self
 
     def __exit__(self, *_):
-        # A second Ctrl-C must not leave half of it.
+        # A second Ctrl-C must not interrupt the removal.
         kept = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
             remove([name for name in namespaces() if name.startswith(self.prefix + "-")])
@@ -197,7 +196,7 @@ class Lab:
             self.join(host)
 
     def join(self, host):
-        """One host: its namespace, its link, and the limits at both ends of it."""
+        """Adds one host: its namespace, its link, and the rate limits at both ends of the link."""
         hub, own, port = self.namespace(HUB), self.namespace(host), "p-" + host
         run("ip", "netns", "add", own)
         run("ip", "link", "add", port, "netns", hub, "type", "veth", "peer", "name", "eth0", "netns", own)
@@ -205,7 +204,7 @@ class Lab:
         run("ip", "-n", own, "link", "set", "eth0", "mtu", str(MTU), "up")
         run("ip", "-n", own, "link", "set", "lo", "up")
         run("ip", "-n", own, "addr", "add", self.address(host) + "/24", "dev", "eth0")
-        # One congestion control whatever the host's is; where it is not there the host's stays.
+        # The same congestion control on every machine; if the kernel does not have it, the machine's own stays.
         subprocess.run(["ip", "netns", "exec", own, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic"],
                        capture_output=True, check=False)
         burst = max(int(self.bits / 8 * BURST_MS / 1e3), BURST_LEAST)
@@ -217,7 +216,7 @@ class Lab:
                 "burst", str(burst), "limit", str(limit))
 
     def counters(self):
-        """{host: (bytes sent, bytes received)} of the links so far."""
+        """{host: (bytes sent, bytes received)} over its link so far."""
         out = {}
         for host in self.hosts:
             link = json.loads(run("ip", "-n", self.namespace(host), "-s", "-j", "link", "show", "eth0"))[0]
@@ -226,7 +225,7 @@ class Lab:
         return out
 
     def start(self, host, argv, log, env=None):
-        """A process on a host. It dies with this one."""
+        """Starts a process on a host. It is killed when this process dies."""
         words = ["ip", "netns", "exec", self.namespace(host)]
         child = subprocess.Popen(words + argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=env,
                                  start_new_session=True, preexec_fn=cli.dies_with_us())
@@ -238,5 +237,5 @@ class Lab:
 
 
 def exit_by_signal(number, _):
-    """SIGTERM and SIGHUP: out through the lab's end."""
+    """The handler of SIGTERM and SIGHUP: raises an exception, so that the lab is removed."""
     raise SystemExit(128 + number)

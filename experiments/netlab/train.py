@@ -1,4 +1,4 @@
-"""One training command across a lab: each role of a star and each rank of a ring on a host of its own."""
+"""Runs one training command in a lab: each role of a star, and each rank of a ring, has its own host."""
 import json
 import os
 import re
@@ -10,15 +10,15 @@ from .lab import HUB, SUBNET, Lab, LabError
 
 PORT = 9000
 ASK_SECONDS = 60
-GRACE_S = 10            # for the others, once one has failed
-FLAGS = ("--no-weights", "--force", "--save-on-interrupt")  # of train and of a worker; the rest is configuration
+GRACE_S = 10            # the time that the other processes have to end after one has failed
+FLAGS = ("--no-weights", "--force", "--save-on-interrupt")  # options that are passed to train or to each worker; all others become configuration
 LEFT = "netlab.json"
 
 
 def train(argv, log, limit, bandwidth):
     """Runs `starring train ...` (argv) with each rank behind a link of the bandwidth, its output in the open file `log`. It
-    leaves an ordinary run directory, with netlab.json in it. Returns the exit status, or a sentence when it was ended after
-    `limit` seconds (None: never). LabError, ValueError: it cannot be done here."""
+    leaves an ordinary run directory, with netlab.json in it. Returns the exit status, or a sentence if it was killed after
+    `limit` seconds (None: no limit). Raises LabError or ValueError if this machine or the command does not allow it."""
     bits, config = rates.parse(bandwidth), resolve(argv)
     if config["topology"] == "local":
         raise LabError("--topology local is one process and has no links: leave --bandwidth out")
@@ -29,7 +29,7 @@ def train(argv, log, limit, bandwidth):
         over_mpi = is_ring(config) and not asks_for_tcp(argv)
         start = start_over_mpi if over_mpi else start_over_tcp if is_ring(config) else start_star
         config["launch"] = "mpi" if over_mpi else "auto" if is_ring(config) else "processes"
-        if is_ring(config):  # mpirun starts its ranks in the hosts' namespaces, and those talk over MPI
+        if is_ring(config):  # with mpirun the ranks must use MPI
             config["ring"] = {**config.get("ring", {}), "collective": "mpi" if over_mpi else "tcp"}
         # The program lets no role join without a key or this option. The namespaces' links lead only to each other, and the wire is
         # measured, not the cipher; a key in the environment is used.
@@ -44,8 +44,8 @@ def train(argv, log, limit, bandwidth):
 
 
 def asks_for_tcp(argv):
-    """Whether the command names the program's own tcp as the ring's engine. The resolved configuration has it unasked as well, because
-    of --medium tcp."""
+    """Whether the command asks for the ring's engine tcp. The resolved configuration cannot tell: it always has tcp, because of
+    --medium tcp."""
     return re.search(r"(--collective[ =]|ring\.collective=)tcp( |$)", " ".join(argv)) is not None
 
 
@@ -54,12 +54,12 @@ def is_ring(config):
 
 
 def server_host(config, server):
-    """A server's host: its own, or that of the worker beside it."""
+    """The name of a server's host: its own one, or its worker's."""
     return f"{'w' if config['parameter_server']['servers_on'] == 'workers' else 's'}{server}"
 
 
 def hosts_of(config):
-    """A host a rank; a server on a worker shares the worker's."""
+    """The names of all hosts: one per rank; a server that runs with a worker shares the worker's."""
     if is_ring(config):
         return [f"r{i}" for i in range(config["workers"])]
     servers = [server_host(config, i) for i in range(config["parameter_server"]["servers"])]
@@ -85,7 +85,7 @@ def resolve(argv):
 
 
 def start_star(lab, program, config, path, flags, log):
-    """All roles, one by one, as on many machines."""
+    """Starts all roles by hand, as on many machines."""
     program = os.path.abspath(program)
     scheduler = f"tcp://{lab.address('sch')}:{PORT}"
     children = [lab.start("sch", [program, "scheduler", "-c", path, "--bind", scheduler], log)]
@@ -100,13 +100,13 @@ def start_star(lab, program, config, path, flags, log):
 
 
 def start_over_tcp(lab, program, config, path, flags, log):
-    """A ring's ranks, one by one, with torchrun's variables: they find each other at rank 0's address."""
+    """Starts a ring's ranks by hand, with torchrun's variables: they connect at rank 0's address."""
     command = [os.path.abspath(program), "train", "-c", path, *flags]
     return [start_one(lab, rank, config["workers"], command, log) for rank in range(config["workers"])]
 
 
 def start_one(lab, rank, ranks, command, log):
-    """A rank on its host; the host has a name of its own, since ranks of one name would take shared memory."""
+    """Starts a rank on its host. The host gets its own hostname, since ranks with the same hostname would use shared memory."""
     host = lab.hosts[rank]
     env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", MASTER_ADDR=lab.address(lab.hosts[0]),
                MASTER_PORT=str(PORT))
@@ -118,9 +118,9 @@ def start_over_mpi(lab, program, config, path, flags, log):
 
 
 def start_ranks(lab, ranks, command, log):
-    """The command on each of the lab's hosts, joined by MPI: mpirun in the hub; where it would start its daemons by ssh, a script of ours
-    enters the host's namespace. Daemons need names of their own to be those of several hosts; the ranks get this machine's back, which
-    their reports name, and are told where rank 0 is: its name says nothing then."""
+    """Starts the ranks with mpirun, which runs in the hub. Instead of ssh it calls a script that enters the host's namespace. Each daemon
+    gets its own hostname, so that mpirun treats them as several hosts. The ranks get this machine's hostname again, for their reports,
+    and rank 0's address in MASTER_ADDR, since they cannot find it by name."""
     shell = os.path.join(lab.directory, "shell")
     with open(shell, "w", encoding="utf-8") as f:
         f.write("#!/bin/sh\nhost=$1\nshift\n"
@@ -138,8 +138,8 @@ def start_ranks(lab, ranks, command, log):
 
 
 def wait(children, limit):
-    """0 when all have ended with 0; else the first other status; a sentence at the limit. Processes that still run are ended by the
-    lab's end."""
+    """Waits for the processes. Returns 0 if all have ended with 0, else the first other status, or a sentence at the time limit. Processes that
+    still run are killed when the lab is removed."""
     until = time.monotonic() + limit if limit else None
     failed, grace = 0, None
     while True:
@@ -155,7 +155,7 @@ def wait(children, limit):
 
 
 def write_counters(lab, out):
-    """Writes the links' counts into the run directory."""
+    """Writes the links' byte counters into the run directory."""
     with open(os.path.join(out, LEFT), "w", encoding="utf-8") as f:
         json.dump({"bits_per_second": lab.bits,
                    "links": {host: {"sent_bytes": sent, "received_bytes": received}

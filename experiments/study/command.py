@@ -18,7 +18,7 @@ from . import page, plan, results
 
 
 def chosen(args):
-    """The study that the command line leaves of the file's."""
+    """The study of the file, reduced to the rows, conditions and seeds of the command line."""
     study = plan.read(args.study)
     study.rows = plan.chosen(study.rows, args.rows, "rows")
     study.conditions = plan.chosen(study.conditions, args.conditions, "conditions")
@@ -36,7 +36,7 @@ def chosen(args):
 
 
 def run_all(args, study):
-    """([Cell], [Failure])"""
+    """Trains the runs that are missing, and reads all. Returns ([Cell], [Failure])."""
     base = os.path.join(args.out, plan.BASE)
     os.makedirs(args.out, exist_ok=True)
     with open(base, "w", encoding="utf-8") as f:
@@ -86,7 +86,7 @@ def run_all(args, study):
 
 
 def run(args, words):
-    """The whole command, whose words args were parsed from: its exit status."""
+    """Runs the whole command and returns its exit status. words: the command line that args were parsed from."""
     try:
         check_out(args.out)
         study = chosen(args)

@@ -1,4 +1,4 @@
-"""Shows a study: tables for the terminal and for Markdown, the offline page, and the picture of a page in docs."""
+"""Shows a study: tables for the terminal and as Markdown, the offline page, and the picture of --picture."""
 import statistics
 
 from markupsafe import Markup
@@ -15,7 +15,7 @@ WIDTH, ROW, GAP, HEIGHT = 880, 18, 26, 260
 
 
 def cell_text(found, digits):
-    """"12.3 (11.9 to 12.8)"; "-" of nothing."""
+    """The text of an Estimate: "12.3 (11.9 to 12.8)"; "-" for None."""
     if found is None:
         return "-"
     ends = [] if found.low is None or found.low == found.high else [found.low, found.high]
@@ -23,7 +23,7 @@ def cell_text(found, digits):
 
 
 def table(study, condition, cells, target, only=()):
-    """[[cell]]: a head, and a line for each row of one condition; figures that no row has are left out. only: these figures; none: all."""
+    """[[cell]]: a heading, and a line for each row of one condition, without figures that no row has. only: the figures to show; (): all."""
     mine = [c for c in cells if c.condition == condition and c.runs]
     found = [results.estimates(c, target) for c in mine]
     columns = [(key, words, digits) for key, words, _, digits in results.figures_of(target) if any(f[key] is not None for f in found) and (not only or key in only)]
@@ -39,7 +39,7 @@ def text_of(lines):
 
 
 def series_of(cells, what):
-    """The input of a line plot: of each cell the median held-out loss, and an area from the lowest to the highest run."""
+    """The input of a line plot: the median held-out loss of each cell, and an area from its lowest to its highest run."""
     out = []
     for i, cell in enumerate(cells):
         runs = [run for run in cell.runs if len(learning.judged(run)) > 1]
@@ -54,14 +54,14 @@ def series_of(cells, what):
 
 
 def plots(cells, target, width, height):
-    """[Lines] of one condition against each axis."""
+    """[Lines]: the plots of one condition, one per x axis."""
     levels = [(target, f"target: {target:.4f}")] if target is not None else []
     return [Lines(series, words, "held-out loss (nats per token)", levels, f"Held-out loss against {words}", height, marked=True)
             for what, words in AXES.items() for series in [series_of(cells, what)] if any(x for s in series for x, _ in s["points"])]
 
 
 def of_condition(study, condition, cells, target, said):
-    """The section of one condition."""
+    """The page's section on one condition."""
     mine = [c for c in cells if c.condition == condition and c.runs]
     drawn = plots(mine, target, svg.WIDE, 300)
     pictures = Markup().join(Markup('<div class="plot">{}</div>').format(line_plot(plot)) for plot in drawn)
@@ -85,7 +85,7 @@ def write(path, study, cells, targets, verdicts, about):
 
 
 def picture(study, cells, targets):
-    """(height, SVG): for each condition its curves side by side against the axes that the study names, under one key."""
+    """(height, SVG): a row per condition, with a plot per x axis that the study names, and one key for all."""
     shown = [c for c in study.conditions if any(cell.runs for cell in cells if cell.condition == c)]
     names = [row.name for row in study.rows if any(cell.runs for cell in cells if cell.row == row)]
     out, y, columns = [], 4, 3

@@ -1,4 +1,4 @@
-"""Reads a study's JSON file: rows, conditions and seeds, which make the runs, and which runs an earlier start has finished."""
+"""Reads a study's JSON file, makes the runs from its rows, conditions and seeds, and finds the runs that an earlier start has finished."""
 import hashlib
 import json
 import math
@@ -12,16 +12,16 @@ from comparison.plan import Planned
 from comparison.runs import RunError, UsageError, load
 
 MADE = "command.json"    # in a run's directory: the command, the configuration and the build of the program that made it
-BASE = "base.json"       # in the study's directory: what all runs share
-BEGIN = {"topology": str, "steps": int}  # of a row's first stage
+BASE = "base.json"       # in the study's directory: the configuration that all runs share
+BEGIN = {"topology": str, "steps": int}  # the keys of a row's first stage
 KEYS = {"title": str, "question": str, "config": dict, "rows": list, "conditions": list, "seeds": list, "reference": str,
         "target_loss": (int, float), "picture": list, "figures": list}
 
 
 @dataclass(frozen=True)
 class Part:
-    """A row or a condition: its name, the settings that it adds, {key: value}; of a row its topology, and what its first steps are
-    made by, {"topology", "steps"} (None: by itself): it goes on from the checkpoint behind them."""
+    """A row or a condition: its name, and the settings that it adds, {key: value}. A row also has its topology and, if its first steps are
+    trained by another topology, `begin` {"topology", "steps"}: the row resumes from the checkpoint after these steps."""
     name: str
     settings: dict
     topology: str = None
@@ -30,7 +30,7 @@ class Part:
 
 @dataclass
 class Staged(Planned):
-    """first: the command line of a row's first stage, in the same folder; []: it has none."""
+    """A run that may have two stages. first: the command line of the first stage, which trains in the same folder; []: it has none."""
     first: list = field(default_factory=list)
 
     def said(self):
@@ -40,8 +40,8 @@ class Staged(Planned):
 
 @dataclass
 class Study:
-    """reference: the name of the row that the target loss is taken from. picture: what the curves are drawn against. figures: those of
-    the printed tables; none: all."""
+    """A study's file. reference: the name of the row that gives the target loss. picture: the x axes of the curves. figures: those of
+    the printed tables; []: all."""
     title: str
     config: dict
     rows: list
@@ -55,13 +55,13 @@ class Study:
 
 
 def fits_begin(found):
-    """Whether this is a row's first stage, or the lack of one."""
+    """Whether this JSON value is valid as a row's "begin"; None is valid too."""
     return found is None or (isinstance(found, dict) and set(found) == set(BEGIN)
                              and all(isinstance(value, BEGIN[key]) for key, value in found.items()))
 
 
 def parts_of(found, what, keys):
-    """[Part] of a list of the study's file; UsageError names the entry that is none."""
+    """Reads a list of rows or conditions: [Part]. UsageError names the entry that is wrong."""
     out = []
     for entry in found:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or set(entry) - set(keys) or not isinstance(
@@ -79,14 +79,14 @@ def parts_of(found, what, keys):
 
 
 def seeds_of(found, what):
-    """A list of seeds, or UsageError."""
+    """Checks and returns the list of seeds; raises UsageError."""
     if not found or not all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in found) or len(set(found)) < len(found):
         raise UsageError(f"{what}: expected different whole numbers from 0 on")
     return found
 
 
 def target_of(found, what):
-    """A held-out loss that is timed, None without one, or UsageError."""
+    """Checks and returns the target loss, or None if there is none; raises UsageError."""
     if found is not None and (isinstance(found, bool) or not math.isfinite(found)):
         raise UsageError(f"{what}: expected a number")
     return found
@@ -119,7 +119,7 @@ def read(path):
 
 
 def chosen(parts, names, what):
-    """The parts that a list behind commas names, all without one."""
+    """The rows or conditions that a list such as "a,b" names; all if there is no list."""
     wanted = [name for name in (names or "").split(",") if name]
     unknown = [name for name in wanted if name not in [part.name for part in parts]]
     if unknown:
@@ -139,7 +139,7 @@ def command_of(program, base, topology, seed, settings):
 
 
 def planned_of(study, program, base):
-    """[(condition, row, Staged)]: a run for each row under each condition with each seed."""
+    """[(condition, row, Staged)]: one run per seed, condition and row."""
     out, names = [], set()
     for seed in study.seeds:
         for condition in study.conditions:
@@ -159,7 +159,7 @@ def planned_of(study, program, base):
 
 
 def version_of(program):
-    """The program's hash: what another build left is trained again."""
+    """The program's hash: runs of another build are repeated."""
     try:
         with regular.open_file(program, "rb") as f:
             return hashlib.sha256(f.read()).hexdigest()
@@ -168,7 +168,7 @@ def version_of(program):
 
 
 def made_by(directory):
-    """{argv, config, version, seconds} of a finished run; {} of what is none."""
+    """{argv, config, version, seconds} of a finished run; {} if the directory has none."""
     try:
         with regular.open_file(os.path.join(directory, MADE), limit=regular.WHOLE, encoding="utf-8") as f:
             found = json.load(f)
@@ -178,7 +178,7 @@ def made_by(directory):
 
 
 def read_back(planned, directory, config, version):
-    """The run that an earlier start left there, None where there is none of this command and configuration by this version (None: by any)."""
+    """The finished run in the directory; None if there is none, or if its command, configuration or version differ (version None: any)."""
     made = made_by(directory)
     if (made.get("argv"), made.get("config")) != (planned.said(), config) or version not in (None, made.get("version")):
         return None
@@ -191,9 +191,9 @@ def read_back(planned, directory, config, version):
 
 
 def train(planned, directory, config, limit, version):
-    """Trains it, and says in its folder that this is whole."""
+    """Trains a run, and then writes MADE into its folder, which marks it as finished."""
     first = execute(replace(planned, argv=planned.first), planned.name, directory, limit).wall_seconds if planned.first else 0
-    run = execute(planned, planned.name, directory, limit, goes_on=bool(planned.first))
+    run = execute(planned, planned.name, directory, limit, resumes=bool(planned.first))
     run.wall_seconds += first
     with open(os.path.join(directory, MADE), "w", encoding="utf-8") as f:
         json.dump({"argv": planned.said(), "config": config, "version": version, "seconds": round(run.wall_seconds, 3)}, f)

@@ -1,10 +1,10 @@
-"""Figures of a study's runs: of each row under each condition the medians with their intervals, and which row is ahead of which.
+"""The figures of a study's runs: medians with intervals for each row under each condition, and which rows are better than others.
 
-Rows are compared within a seed: the same initial weights, the same batches, the same draws of trouble. What is measured of
-them lies above zero, so a comparison is a ratio (comparison/claims.py: Student's t on logarithms over seeds, corrected by Holm
-for all pairs of rows of one measure under one condition). Of losses, which are logarithms already, it is a difference in nats; a ratio
-of 1.02, the least that is claimed, is 0.02 nats of them. Runs take turns in a random order, so that what else a machine does falls on
-all rows alike and widens the intervals, and how busy the machine was is said."""
+Rows are compared within a seed: they have the same initial weights, batches, delays and stragglers. All measures are positive, so
+rows are compared by ratios (comparison/claims.py: Student's t on logarithms over seeds, corrected by Holm for all pairs of rows of
+one measure under one condition). Losses are logarithms already, so they are compared by differences in nats; the least claimed ratio,
+1.02, means 0.02 nats. Runs are made in a random order, so that other load on the machine affects all rows alike and widens the
+intervals. The page states how busy the machine was."""
 import glob
 import itertools
 import json
@@ -20,8 +20,9 @@ from comparison.speed import pairs
 from comparison.spread import estimate, finite
 
 MIB = 1 << 20
-SHARES = ("waiting",)  # figures that lie between 0 and 1; none lies below 0
-# A fact that comparisons refuse to differ: the configuration keys that a row or a condition sets where it may.
+SHARES = ("waiting",)  # figures between 0 and 1; all others are at least 0
+# {fact: prefixes of configuration keys}. Comparisons refuse runs that differ in such a fact, unless a row or a condition sets one of
+# the keys.
 VARIED_BY = {"lr": ("optimizer.params.lr",), "optimizer": ("optimizer.",), "schedule": ("scheduler.",), "clip": ("gradient_clipping",),
              "trouble": ("trouble.",), "dtype": ("dtype",), "medium": ("medium", "launch"), "steps": ("steps",),
              "tokens_per_step": ("train_batch_size", "steps"), "data": ("data.",), "seed": ("",)}
@@ -41,13 +42,13 @@ def final_loss(run):
 
 
 def sent_bytes(run):
-    """Payload that all roles of the job have sent, from its first step to its last; None of a run that others began."""
+    """Payload that all roles of the job have sent, from its first step to its last; None for a run that has resumed from another one."""
     sent = run.get("totals", "sent_per_step")
     return sent * run.own_steps if isinstance(sent, (int, float)) and not run.resumed_from else None
 
 
 def sent_per_token(run):
-    """Bytes sent in the job for each token that it was trained on."""
+    """Bytes that the job has sent per training token."""
     sent, tokens = sent_bytes(run), run.get("tokens_applied")
     return sent / tokens if sent is not None and tokens else None
 
@@ -58,13 +59,13 @@ def share_waiting(run):
 
 
 def tail(run):
-    """The slow steps relative to ordinary ones: the 95th percentile over the median."""
+    """How slow slow steps are: the 95th percentile of the step times over their median."""
     median, p95 = run.get("step_seconds", "median"), run.get("step_seconds", "p95")
     return p95 / median if median and p95 else None
 
 
 def consensus(run):
-    """For gossip: the squared distance of a rank's last masters from the mean of all ranks', mean over the ranks."""
+    """Gossip's consensus distance: the squared distance of a rank's last masters from the mean of all ranks', averaged over the ranks."""
     found = []
     for path in glob.glob(os.path.join(glob.escape(run.directory), "ranks", "worker-*.json")):
         with regular.open_file(path, limit=regular.WHOLE, encoding="utf-8") as f:
@@ -73,7 +74,7 @@ def consensus(run):
 
 
 def figures_of(target):
-    """[(key, words, value of a run, digits)] of a study whose rows are timed to `target`."""
+    """The figures of a study with this target loss: [(key, words, function that returns a run's value, digits)]."""
     to = "the target" if target is None else f"{target:.4f}"
 
     def reached(what):
@@ -90,15 +91,15 @@ def figures_of(target):
             ("sent_per_token", "bytes sent a token", sent_per_token, 0), ("consensus", "consensus distance", consensus, 4)]
 
 
-# (key of a figure, how it is compared, in which words)
+# (key of a figure, unit of the comparison, its description)
 MEASURES = [("loss", "nats", "held-out loss at the end"), ("seconds_to_target", "times", "seconds to the target"),
             ("samples_to_target", "times", "samples to the target"), ("seconds", "times", "seconds for the whole budget"),
             ("sent_mib", "times", "bytes sent")]
 
 
 def target_of(study, cells):
-    """{condition's name: the held-out loss that is timed}: the study's, else the worst that the reference row's runs ended with,
-    which all of them reached. None where it has no runs."""
+    """{condition's name: target loss}: the study's, else the worst final loss of the reference row's runs, which all of them have
+    reached. None if that row has no runs."""
     out = {}
     for condition in study.conditions:
         ends = [final_loss(run) for cell in cells if (cell.condition, cell.row.name) == (condition, study.reference) for run in cell.runs]
@@ -107,7 +108,7 @@ def target_of(study, cells):
 
 
 def estimates(cell, target):
-    """{key: Estimate or None}, of what all of the cell's runs have: a target that one of them never reached has none."""
+    """{key: Estimate}. None for a figure that some run of the cell does not have, such as the time to a target that it never reached."""
     out = {}
     for key, _, read, _ in figures_of(target):
         values = finite([read(run) for run in cell.runs])
@@ -116,7 +117,7 @@ def estimates(cell, target):
 
 
 def comparable(key, run, target):
-    """A run's value above zero whose logarithm is compared."""
+    """The run's value of a figure, as a positive number for a ratio: exp(loss) for a loss. None if it has none."""
     read = next(read for name, _, read, _ in figures_of(target) if name == key)
     value = read(run)
     return math.exp(value) if key == "loss" and value is not None and value < 700 else None if key == "loss" else value
@@ -124,8 +125,8 @@ def comparable(key, run, target):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one measure under one condition: the row that is ahead, and [(row, Ratio of that row to the one ahead)]. Loss: the Ratio's
-    logarithm is in nats. never: rows of which a run never reached the target."""
+    """The result of one measure under one condition. best: the row with the lowest value; ratios: [(row, Ratio of its value to the best row's)]. For a
+    loss, the Ratio's logarithm is in nats. never: rows with a run that never reached the target."""
     condition: str
     key: str
     unit: str
@@ -133,11 +134,11 @@ class Verdict:
     best: str
     ratios: tuple
     never: tuple = ()
-    looked_at: int = 0   # ratios that the claims are corrected for
+    looked_at: int = 0   # the number of ratios that the claims are corrected for
 
 
 def verdicts(study, cells, targets):
-    """[Verdict] of each condition and measure that some row has, and that two rows could have."""
+    """[Verdict], for each condition and each measure that some row has, if it can be compared with another row."""
     out = []
     for condition in study.conditions:
         mine, target = [c for c in cells if c.condition == condition and c.runs], targets[condition.name]
@@ -149,7 +150,7 @@ def verdicts(study, cells, targets):
                 continue
             couples = list(itertools.combinations(there, 2))
             found = claims.claim([claims.ratio(pairs(*({run.seed: comparable(key, run, target) for run in cell.runs} for cell in (a, b)))) or claims.Ratio(1.0, 0) for a, b in couples])
-            # By the mean of the logarithms: where all have all seeds, no row's ratio to it is below 1.
+            # The best row has the lowest mean of logarithms. So, if all rows have all seeds, no ratio to it is below 1.
             best = min(there, key=lambda c: statistics.fmean(math.log(max(comparable(key, run, target), 1e-300)) for run in c.runs))
             ratios = []
             for (a, b), ratio in zip(couples, found):
@@ -168,9 +169,9 @@ def inverted(ratio):
 
 
 def in_words(verdict):
-    """A sentence: which row is ahead, of which others that is beyond noise, and of which it is not."""
+    """Sentences on a Verdict: the best row, the rows that differ from it significantly, and the rows that do not."""
     def said(name, ratio):
-        # Beside "not beyond noise" stands the interval that says so.
+        # A ratio that is not significant is printed with the corrected interval, by which that was decided.
         ends = [] if ratio.low is None else [ratio.low, ratio.high] if ratio.differs else [ratio.least, ratio.most]
         if verdict.unit == "nats":
             return f"{name} {math.log(ratio.value):+.3f}" + (f" ({math.log(ends[0]):+.3f} to {math.log(ends[1]):+.3f})" if ends else "")
@@ -200,7 +201,7 @@ def in_words(verdict):
 
 
 def busy(cells):
-    """How busy the machine was with other things, as a sentence; "" where nothing measured it."""
+    """A sentence on the load by other programs; "" if it was not measured."""
     shares = finite([run.load.get("others_share") for cell in cells for run in cell.runs])
     if not shares:
         return ""
@@ -209,20 +210,20 @@ def busy(cells):
 
 
 def facts_that_may_differ(parts):
-    """The facts that a row or a condition sets on purpose."""
+    """The facts in which runs may differ, since a row or a condition sets them."""
     keys = [key for part in parts for key in part.settings]
     return {fact for fact, prefixes in VARIED_BY.items() if any(not p or key == p or key.startswith(p) for p in prefixes for key in keys + [""])}
 
 
 def refuse_unlike(study, cells):
-    """RunError unless the rows of a condition differ in what rows set alone, and all in what rows and conditions set."""
+    """Raises RunError if the rows of one condition differ in a fact that no row sets, or any runs in one that no row or condition sets."""
     for condition in study.conditions:
         comparability.refuse_unlike([c.runs for c in cells if c.runs and c.condition == condition], None, facts_that_may_differ(study.rows))
     comparability.refuse_unlike([c.runs for c in cells if c.runs], None, facts_that_may_differ(study.rows + study.conditions))
 
 
 def refuse_unequal_budgets(cells):
-    """UsageError unless all runs were asked for equally many samples."""
+    """Raises UsageError unless all runs have the same number of samples."""
     budgets = {}
     for cell in cells:
         for run in cell.runs:

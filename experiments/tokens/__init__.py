@@ -1,4 +1,4 @@
-"""Text into llm.c's token files: what experiments/tokenize.py is made of.
+"""The modules of experiments/tokenize.py, which turns text into llm.c's token files.
 
     text.py      files into documents, documents into pieces that can be encoded one by one
     encoder.py   a Hugging Face tokenizer: its files, the token that starts a document, where text may be cut

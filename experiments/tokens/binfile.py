@@ -13,11 +13,11 @@ from . import VERSION, RunError
 
 HEADER_WORDS = 256
 MOST_TOKENS = 2**31 - 1  # the header's count is an int32
-FORMATS = {2: (20240520, 1, "H"), 4: (20240801, 7, "I")}  # width: magic, version, array's type
+FORMATS = {2: (20240520, 1, "H"), 4: (20240801, 7, "I")}  # bytes of a token: (magic, version, type code of `array`)
 
 
 class BinWriter:
-    """Writes FILE under a temporary name; finish() puts it in its place, anything else leaves nothing behind."""
+    """Writes FILE under a temporary name. finish() renames it; without finish(), discard() removes it."""
 
     def __init__(self, path, vocab_size):
         self.path, self.vocab_size = path, vocab_size
@@ -49,7 +49,7 @@ class BinWriter:
             raise RunError(f"{self.parts[0]}: {e.strerror}") from None
 
     def finish(self, sidecar):
-        """The file and its sidecar, a dictionary, take their places. The file comes before what speaks of it."""
+        """Renames the file, and then its sidecar (a dictionary), so that no sidecar describes a missing file."""
         side = self.path + ".json"
         try:
             self.file.seek(0)
@@ -72,14 +72,14 @@ class BinWriter:
             try:
                 self.file.close()
             except OSError:
-                pass  # what the full disk did not take is thrown away
+                pass  # the disk is full; the file is removed anyway
         for part in self.parts:
             if os.path.exists(part):
                 os.unlink(part)
 
 
 def sidecar(encoder, writer, sources, documents):
-    """The facts that training checks against the model (shared/data/vocabulary.h), and those that people may want to know later."""
+    """The sidecar's contents: the facts that training checks against the model (shared/data/vocabulary.h), and others for its readers."""
     return {"format": "starring tokens", "program": f"starring tokenize.py {VERSION}",
             "tokenizer": {"name": encoder.name, "kind": encoder.kind, "files": encoder.files},
             "vocab_size": encoder.vocab_size, "tokens": writer.tokens, "documents": documents,

@@ -18,13 +18,13 @@ from .text import POINTER, kind_of, printable
 
 # ------------------------------------------------------------------- where text may be cut
 #
-# A pre-tokenizer splits text before the merges of BPE, which never cross its borders. Between a letter and one of
-# AFTER there is always a border when the text is split by alternatives of the list below: none of them can match a
-# letter and one of AFTER behind it (a run of letters ends there), none looks behind, and the only one that looks
-# ahead matches white space. So both sides give the same tokens alone as together.
-AFTER = " \n\u3002\uff0c\u3001\uff01\uff1f\uff1b\uff1a"  # space, line feed, the ideographic full stop, comma and kin
+# A pre-tokenizer splits text into words before the merges of BPE, and no merge crosses a border between words. A text may be cut
+# between a letter and a following character of AFTER, since the alternatives of the list below always make a border there:
+# none of them matches a letter together with a character of AFTER, none looks behind, and the only one that looks ahead
+# matches white space. So both sides, encoded separately, give the same tokens as the whole.
+AFTER = " \n\u3002\uff0c\u3001\uff01\uff1f\uff1b\uff1a"  # space, line feed, and the East Asian full stop, commas, !, ?, ; and :
 CANDIDATE = re.compile(f"[^\\W\\d_](?=[{AFTER}])")
-TRIES = 64  # places tried in one search before more text is asked for
+TRIES = 64  # positions that one search tries; after that the caller reads more text
 
 ALTERNATIVES = {
     # GPT-2
@@ -39,12 +39,12 @@ ALTERNATIVES = {
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
     r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
 }
-# They change characters one by one or compose marks with letters; nothing composes with one of AFTER.
+# These normalizers change single characters, or join marks to letters. No mark is in AFTER, so a cut before AFTER changes nothing.
 NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD"}
 
 
 def split_alternatives(pattern):
-    """The alternatives of a regular expression that stand outside of all parentheses and brackets."""
+    """Splits a regular expression at each | that is outside of parentheses and brackets."""
     parts, depth, in_class, at = [""], 0, False, 0
     while at < len(pattern):
         c = pattern[at]
@@ -61,14 +61,14 @@ def split_alternatives(pattern):
 
 
 def stages(part, key):
-    """A normalizer or pre-tokenizer as a list: what a Sequence holds, or the one, or none."""
+    """A normalizer or pre-tokenizer as a list: the elements of a Sequence, a single one, or []."""
     if not part:
         return []
     return part.get(key, []) if part.get("type") == "Sequence" else [part]
 
 
 def why_whole(spec, special):
-    """None when documents may be cut at Cutter's places, else why not; spec: a tokenizer.json as a dictionary."""
+    """None if documents may be cut at the positions that Cutter finds, else why not. spec: a tokenizer.json as a dictionary."""
     model = spec.get("model") or {}
     if model.get("type") != "BPE" or model.get("dropout"):
         return f"its model is {model.get('type')}" + (" with dropout" if model.get("dropout") else "")
@@ -92,15 +92,15 @@ def why_whole(spec, special):
         return "it does not split text at words"
     for t in spec.get("added_tokens") or []:
         if t.get("special") and not special:
-            continue  # characters like others
+            continue  # in the text it is treated as ordinary characters
         if t.get("rstrip") or t.get("single_word") or CANDIDATE.search(t.get("content", "")):
             return f"its added token {t.get('content')!r} looks at what is around it"
     return None
 
 
 class Cutter:
-    """Finds places to cut at. Each is tried with the tokenizer itself on the text around it, too, which notices a
-    letter that is none in the tokenizer's version of Unicode."""
+    """Finds positions at which a text may be cut. Each is also tested: the tokenizer encodes the text around it whole and cut. This detects
+    a letter that the tokenizer's version of Unicode does not know."""
 
     AROUND = 64  # characters on each side
 
@@ -108,7 +108,7 @@ class Cutter:
         self.encode_batch = encode_batch
 
     def find(self, text, first, last):
-        """A place in [first, last), or -1."""
+        """A position in [first, last) at which the text may be cut, or -1."""
         tries = 0
         for m in CANDIDATE.finditer(text, first - 1, last):
             at = m.end()
@@ -135,9 +135,9 @@ def token_text(entry):
 def find_start(named, token_to_id, empty, configs):
     """{"token": .., "id": ..} of the token before each document, as llm.c's scripts choose it.
 
-    named: --eot, or None. empty: [(token, id), ..] that the tokenizer puts around an empty text: where it is one, as
-    LLaMA's <|begin_of_text|>, that is it (llm.c's eot for llama-3). Then <|endoftext|>, then the eos_token of the
-    directory's configs (dictionaries, in order), then what end-of-text tokens are called elsewhere.
+    named: --eot, or None. empty: [(token, id), ..] that the tokenizer puts around an empty text. In order: --eot; the one token of
+    `empty`, if it has exactly one, such as LLaMA's <|begin_of_text|> (llm.c's eot for llama-3); <|endoftext|>; the eos_token
+    of the directory's configs (dictionaries, in order); the end-of-text tokens of other tokenizers.
     """
     if named is not None:
         if token_to_id(named) is None:
@@ -176,7 +176,8 @@ def read_json(path):
 
 
 def find_tokenizer(path):
-    """(what transformers calls the files: their paths) of a tokenizer.json, or of a directory with one or the other."""
+    """The tokenizer's files: (their kind, as transformers names it, and their paths). path: a tokenizer.json, or a directory that has one or vocab.json and
+    merges.txt."""
     if not os.path.exists(path):
         raise UsageError(f"--tokenizer {path}: no such file or directory")
     if not os.path.isdir(path):
@@ -203,14 +204,14 @@ def tokenizer_class(folder):
 
 
 def neighbours(folder):
-    """tokenizer_config.json and special_tokens_map.json of the folder, as far as they are there."""
+    """The folder's tokenizer_config.json and special_tokens_map.json as dictionaries, if they exist."""
     paths = [os.path.join(folder, name) for name in ("tokenizer_config.json", "special_tokens_map.json")]
     return [read_json(p) for p in paths if os.path.exists(p)]
 
 
 # ------------------------------------------------------------------- the package
 def package(workers):
-    """The package `tokenizers`, told how many threads it may use."""
+    """Imports the package `tokenizers`, with its number of threads set."""
     os.environ["RAYON_NUM_THREADS"] = str(workers)
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     try:
@@ -231,7 +232,7 @@ def build(tokenizers, files):
         if "tokenizer.json" in files:
             return tokenizers.Tokenizer.from_file(files["tokenizer.json"])
         model = tokenizers.models.BPE.from_file(files["vocab.json"], files["merges.txt"])
-    except Exception as e:  # the package raises nothing more exact
+    except Exception as e:  # the package raises no narrower type
         raise UsageError(f"{' and '.join(files.values())}: the package tokenizers cannot read it: {e}") from None
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -241,7 +242,7 @@ def build(tokenizers, files):
 
 
 def refuse_pointers(files):
-    """Files that a clone without git-lfs left as pointers: the package would call them wrong JSON."""
+    """Raises UsageError for a file that is a pointer of Git LFS (from a clone without git-lfs): the package would report wrong JSON."""
     for path in files.values():
         try:
             with regular.open_file(path, "rb") as f:
@@ -265,7 +266,7 @@ class Encoder:
         self.tokenizer.encode_special_tokens = not special
         spec = json.loads(self.tokenizer.to_str())
         if spec["model"].get("dropout"):
-            self.tokenizer.model.dropout = None  # it is for training tokenizers: every run would give other tokens
+            self.tokenizer.model.dropout = None  # dropout is for training a tokenizer: with it each run would give other tokens
             spec["model"]["dropout"] = None
         self.name = printable(os.path.basename(os.path.abspath(path)))
         self.kind = spec["model"].get("type") or "BPE"
@@ -284,5 +285,5 @@ class Encoder:
     def encode_batch(self, texts):
         try:
             return [e.ids for e in self.fast(texts, add_special_tokens=False)]
-        except Exception as e:  # an unknown character in a model without a token for it, for one
+        except Exception as e:  # for example, an unknown character, and a model without a token for it
             raise RunError(f"{self.name}: the package tokenizers failed: {e}") from None

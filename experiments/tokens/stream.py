@@ -1,14 +1,14 @@
-"""Sources through an encoder into a file, with as much in memory as one batch needs."""
+"""Reads sources, encodes them and writes the tokens, with no more in memory than one batch needs."""
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from .text import PIECE_CHARS, pieces
 
-BATCH_PIECES = 4096  # short documents: a batch is full at so many of them
+BATCH_PIECES = 4096  # the most pieces of a batch, which many short documents reach
 
 
 class Progress:
-    """A line on a terminal that says how far it is; nothing elsewhere."""
+    """Shows the progress as a line on the terminal; prints nothing if standard error is no terminal."""
 
     def __init__(self, file, total_bytes):
         self.file, self.total_bytes = file, total_bytes
@@ -31,7 +31,7 @@ class Progress:
 
 
 def batches(sources, cutter, separator, workers, size):
-    """Lists of (starts, text), about one piece for each worker; each source is opened when its turn comes."""
+    """Yields batches, lists of (starts, text) with about one piece per worker. A source is opened only when it is read."""
     batch, chars = [], 0
     for source in sources:
         source.open()
@@ -49,7 +49,7 @@ def batches(sources, cutter, separator, workers, size):
 
 
 def run(sources, encoder, writer, separator=None, workers=1, progress=None, size=PIECE_CHARS):
-    """Writes every document's tokens behind the token that starts a document; returns the number of documents.
+    """Writes each document's tokens after the token that starts a document; returns the number of documents.
 
     The encoder works on one batch while the tokens of the one before are written and the next is read.
     """

@@ -1,4 +1,4 @@
-"""Files into documents, documents into pieces.
+"""Splits files into documents, and documents into pieces.
 
 A piece is as much text as one call of the encoder takes. Pieces end where the tokens before and after do not depend
 on each other (encoder.Cutter finds such places), so that the tokens of the pieces, one after the other, are those
@@ -12,8 +12,8 @@ import regular
 
 from . import RunError, UsageError
 
-PIECE_CHARS = 1 << 16  # wanted; a piece ends at the first place after it
-MARGIN_CHARS = 64      # text that must follow a cut, so that it can be tried
+PIECE_CHARS = 1 << 16  # the least length of a piece, which ends at the first possible cut after it
+MARGIN_CHARS = 64      # text that must follow a cut, so that the cut can be tested
 POINTER = b"version https://git-lfs.github.com/spec/"
 # First bytes of files that are no text, each with the kind of file and what to do.
 KINDS = ((POINTER, "is a pointer of Git LFS, not the file itself: git lfs pull in its folder fetches it"),
@@ -30,17 +30,17 @@ KINDS = ((POINTER, "is a pointer of Git LFS, not the file itself: git lfs pull i
 
 
 def kind_of(head):
-    """The words for a file that begins with these bytes; None: the bytes are of no known kind."""
+    """A sentence on why a file that begins with these bytes is no text; None if the bytes are of no known kind."""
     return next((what for magic, what in KINDS if head.startswith(magic)), None)
 
 
 def printable(name):
-    """A file's name for a sidecar, which is UTF-8; names of files need not be."""
+    """A file's name for the sidecar, as valid UTF-8, which names of files need not be."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 
 class Source:
-    """One file of text, read once from front to back; knows what the sidecar says about it afterwards."""
+    """One file of text, which is read once from front to back. After that, facts() has its entry in the sidecar."""
 
     def __init__(self, path, errors="strict"):
         self.path, self.errors = path, errors
@@ -52,14 +52,14 @@ class Source:
             self.file = regular.open_file(self.path, "rb")
         except OSError as e:
             raise RunError(f"{self.path}: {e.strerror}") from None
-        self.pending, self.base = b"", 0  # bytes of a character that is not whole yet, and their place in the file
+        self.pending, self.base = b"", 0  # the bytes of an incomplete character, and their offset in the file
         return self
 
     def close(self):
         self.file.close()
 
     def more(self, count):
-        """At least one character of about `count` bytes of the file; "" at its end."""
+        """The text of about `count` more bytes, at least one character; "" at the file's end."""
         while True:
             try:
                 data = self.file.read(count)
@@ -85,7 +85,7 @@ class Source:
             at = self.base + len(text[:zero].encode("utf-8"))
             raise RunError(f"{self.path}: a zero byte at offset {at}: is this a text? --errors replace takes it as it is")
         if self.base == 0 and text.startswith("\ufeff"):
-            text = text[1:]  # the mark that some editors put at the front says how the file is stored, not more
+            text = text[1:]  # the byte order mark, which some editors write, is not part of the text
         self.pending, self.base = data[used:], self.base + used
         return text
 
@@ -94,7 +94,7 @@ class Source:
 
 
 def find_files(paths):
-    """The files that the paths name; a directory stands for its .txt files in the order of their names."""
+    """The files that the paths name; for a directory, its .txt files in the order of their names."""
     files = []
     for path in paths:
         if os.path.isdir(path):
@@ -113,16 +113,15 @@ def find_files(paths):
 
 
 def pieces(source, cutter, separator=None, size=PIECE_CHARS):
-    """(starts, text) for each piece of the source, in order; starts: it is the first of its document.
+    """Yields (starts, text) for each piece of the source, in order. starts: whether the piece is the first of its document.
 
-    source.more(n) gives text. cutter.find(text, first, last) names a place in [first, last) to cut at, or -1; None
-    takes documents whole. A separator ends a document and belongs to none; documents without a character that is
-    not white space are left out.
+    source.more(n) returns text. cutter.find(text, first, last) returns a position in [first, last) to cut at, or -1; without a
+    cutter documents are not cut. A separator ends a document and belongs to none. Documents of only white space are left out.
     """
     text, starts, searched, ended = "", True, 0, False
-    hold = len(separator) - 1 if separator else 0  # the separator may have begun at the end of what is there
+    hold = len(separator) - 1 if separator else 0  # the end of the text read so far may be the beginning of a separator
     while not ended:
-        # Twice as much each time when nothing could be cut: the work stays in proportion to the text.
+        # If nothing could be cut, the next read doubles the text, so that the total work stays proportional to it.
         more = source.more(max(size, len(text)))
         ended, text = not more, text + more
         if separator and separator in text:
@@ -142,7 +141,7 @@ def pieces(source, cutter, separator=None, size=PIECE_CHARS):
 
 
 def cut(document, starts, cutter, size):
-    """The pieces of what is left of a document that has come to its end."""
+    """Yields the remaining pieces of a document whose end has been read."""
     if starts and not document.strip():
         return
     while cutter and len(document) - MARGIN_CHARS > size:

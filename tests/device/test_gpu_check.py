@@ -98,7 +98,7 @@ class Documents(Folder):
         document.replace(os.path.join(out, "gpu-check.json"), json.dumps(found))
         status, after, text = self.check(build, out, "ops")
         self.assertEqual(status, 2, text)
-        self.assertIn("is of something else: the driver is 12.9 there and 13.0 here. Its results cannot stand beside new ones: "
+        self.assertIn("has results of another program or device: the driver is 12.9 there and 13.0 here. New results cannot be added to it: "
                       "name another folder with --out", text)
         self.assertEqual(after, found)
 
@@ -206,7 +206,7 @@ class Words(Folder):
     def test_nothing_to_go_on_with(self):
         p = run(*self.argv(BUILD, self.folder, "--resume", "/nowhere", "ops"), env=EMULATION)
         self.assertEqual(p.returncode, 2)
-        self.assertIn("there is no /nowhere/gpu-check.json to go on with", p.stderr)
+        self.assertIn("there is no /nowhere/gpu-check.json to continue: check the folder of --resume", p.stderr)
         with open(self.at("gpu-check.json"), "w", encoding="utf-8") as f:
             f.write('{"schema": 1, "parts": []}')
         p = run(*self.argv(BUILD, self.folder, "ops"), env=EMULATION)

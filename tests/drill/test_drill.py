@@ -69,7 +69,7 @@ class Sees(Runs):
     def test_restart_without_a_death(self):
         body = "open(out + '/history.jsonl', 'w').write('{\"kind\": \"life\"}\\n' * %d)\n" + f"end({jobs.STEPS}, 'right')\n"
         self.assertEqual(self.verdict(body % 1, exercise.NOBODY), "")
-        self.assertIn("1 restarts were taken, and nobody had died", self.verdict(body % 2, exercise.NOBODY))
+        self.assertIn("the run restarted 1 times, although no process had been killed", self.verdict(body % 2, exercise.NOBODY))
 
     def test_failed_run(self):
         self.assertIn("exit status 1", self.verdict("sys.exit(1)\n"))

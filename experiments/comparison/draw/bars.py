@@ -7,7 +7,7 @@ from . import svg
 
 ROW, GAP, LINE = 17, 4, 18   # heights of a bar, between bars, of a heading's line
 TOP, BOTTOM = 6, 46
-MOST_BARS = 32               # in one drawing: more would not fit on a printed page
+MOST_BARS = 32               # per drawing: more would not fit on a printed page
 
 
 def split(bars):
@@ -64,7 +64,7 @@ def bar_plot(bars, x_title, description="", scale=1.0, digits=1):
 
 
 def draw(bars, style, width):
-    """One drawing: headings on lines of their own, so that no name meets another, however long."""
+    """One drawing. Headings have their own lines, so that long names do not overlap."""
     left = min(style.labels, 0.45 * width)
     room = max(width - left - style.values, 20)
     headings = [svg.wrap(b["group"], width) if b.get("group") else [] for b in bars]
@@ -89,7 +89,7 @@ def draw(bars, style, width):
 
 
 def one_bar(bar, style, place):
-    """Segments, the tick of the formula and the number behind them."""
+    """One bar: its segments, the tick of its formula, and the text after it."""
     left, y, room = place
     to_x = room / style.high / style.scale
     kind, inset = ("hollow", 1) if bar.get("outline") else ("fill", 0)
@@ -111,7 +111,7 @@ def one_bar(bar, style, place):
 
 
 def histogram(counts, x_title, description, width=svg.SMALL, height=210):
-    """Upright bars: counts[i] is how often i was seen, drawn as a share of all. One drawing for every screen."""
+    """A histogram as vertical bars: counts[i] is how often the value i occurred, drawn as a share of all. The same drawing serves all screens."""
     left, right, top, base = 44, width - 10, 28, height - BOTTOM
     total, n = sum(counts) or 1, max(len(counts), 1)
     step = (right - left) / max(n, 4)

@@ -1,5 +1,5 @@
-"""A figure of a page: its key and drawings, below them links to the drawing as a file and to its numbers. Both are in the page, as data
-of the link, so that a page which came by mail has them and no script is needed."""
+"""A figure of a page: its key and drawings, and below them links to the drawing as a file and to its numbers. The links contain both files
+as data URLs, so that a page that was sent by mail still has them, and no script is needed."""
 import base64
 import re
 from html import unescape
@@ -17,7 +17,7 @@ PARTS = re.compile(r'<h[34]>(?P<heading>.*?)</h[34]>|<li data-[^>]*>(?P<mark><sv
 
 
 def stacked(html):
-    """(height, SVG) of a figure's html: its parts below each other, the entries of a key beside each other."""
+    """(height, SVG) of a figure's html: its parts from top to bottom, with the entries of a key in one row."""
     out, y, x = [], 0, 0
     for part in PARTS.finditer(html):
         if part["entry"]:

@@ -43,7 +43,7 @@ def draw(groups, width, description, x_title):
     for heading, rows in groups:
         out.append(svg.text_at("group", 0, y + 15, svg.elide(heading, width, "group")))
         y += LINE
-        for ratio, _ in ticks:   # not through the headings
+        for ratio, _ in ticks:   # grid lines do not cross the headings
             out.append(f'<line class="{"level" if ratio == 1 else "grid"}" x1="{at(ratio):.1f}" y1="{y}" x2="{at(ratio):.1f}" '
                        f'y2="{y + ROW * len(rows)}"/>')
         for label, e in rows:

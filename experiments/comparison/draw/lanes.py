@@ -6,8 +6,8 @@ from . import svg
 
 COMPUTE, LINK, SHARD = 15, 4, 9   # heights: of a worker's computing, of one transfer, of a server's thread
 GAP, TOP, BOTTOM, END = 9, 4, 40, 16
-LEAST = 0.6                       # pixels: what is shorter is drawn so wide, so that it is seen
-THIN = "thin"                     # in a span's css: drawn half as high, so that waiting is known by its shape as well
+LEAST = 0.6                       # pixels: the least width of a span, so that it stays visible
+THIN = "thin"                     # in a span's css: drawn at half the height, so that waiting is also recognized without its colour
 MOST_LINKS = 6                    # rows of transfers that overlap; further ones share the last
 
 
@@ -35,7 +35,7 @@ def merged(spans, least):
 
 
 def rows_of(transfers):
-    """[[transfer]]: each in the first row that is free when it begins."""
+    """Distributes transfers over rows: [[transfer]]. Each goes to the first row that is free when it begins."""
     rows, free = [], []
     for span in sorted(transfers, key=lambda s: (s[2], s[3])):
         row = next((i for i, until in enumerate(free) if until <= span[2]), None)
@@ -59,7 +59,7 @@ def bar(span, at, y, height):
 
 
 def rows(name, lanes, window):
-    """The numbers for a CSV: what each rank did when, in milliseconds since the step began."""
+    """The numbers for a CSV: the spans of each rank, in milliseconds since the step began."""
     return [[name, lane.name, kind, words, (begin - window[0]) / 1e6, (end - window[0]) / 1e6] for lane in lanes
             for kind, spans in (("itself", lane.spans), ("transfer", lane.transfers)) for _, words, begin, end in sorted(spans, key=lambda s: s[2])]
 

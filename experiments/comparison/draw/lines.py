@@ -129,7 +129,7 @@ def frame(plot, at, width):
 
 
 def curve(s, at, marked):
-    """One series: its line, pale single steps under the mean of long ones, ranges, markers and dots."""
+    """One series: its line, ranges, markers and dots. A long series is drawn as its moving mean over pale single steps."""
     finite = [p for p in s["points"] if math.isfinite(p[1])]
     window = 1 if marked else max(1, len(finite) // 50)
     dash = f' stroke-dasharray="{s["dash"]}"' if s.get("dash") else ""

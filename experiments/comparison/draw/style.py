@@ -3,8 +3,8 @@ each mode has its own shades. Everything is in the file: no font, script or pict
 pixels gets drawings of its own; what cannot be narrower (tables) scrolls inside its box."""
 from .svg import FONT
 
-# Entries of a key hide and show what they stand for, in all drawings of their figure, by mouse and by keyboard. Without scripts
-# the page is the same but for that.
+# A click on an entry of a key, or a key press, hides or shows its series in all drawings of the figure. Without scripts everything
+# else on the page works.
 SCRIPT = """document.documentElement.classList.add("live");
 document.querySelectorAll("figure .legend li").forEach(function (entry) {
   var of = entry.dataset, figure = entry.closest("figure");

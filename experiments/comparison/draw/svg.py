@@ -7,19 +7,19 @@ from html import escape
 import pandas
 from markupsafe import Markup
 
-WIDE, NARROW, SMALL = 760, 340, 300   # of a plot: on a page, on a phone, one of several beside each other
+WIDE, NARROW, SMALL = 760, 340, 300   # widths of a plot: on a page, on a phone, in a row with others
 FONT = {"tick": 12, "axis": 12.5, "value": 12, "group": 13}  # by CSS class
 CHARACTER = 0.58          # width of a sans-serif character, of the font's size; a little more than the mean
-MAX_POINTS = 600          # of one curve; more are thinned to the lowest and highest of each bucket
+MAX_POINTS = 600          # per curve; a longer one is reduced to the lowest and highest point of each bucket
 
 
 def text_width(text, css="tick"):
-    """An estimate that is rather too wide than too narrow."""
+    """The estimated width of a text in pixels. It errs on the wide side, so that no text is cut off."""
     return CHARACTER * FONT[css] * len(text)
 
 
 def elide(text, room, css="tick"):
-    """text, or as much of it as fits and an ellipsis."""
+    """The text, shortened with an ellipsis if it does not fit."""
     if text_width(text, css) <= room:
         return text
     return text[:max(int(room / (CHARACTER * FONT[css])) - 1, 1)].rstrip() + "\u2026"
@@ -88,7 +88,7 @@ def ticks(low, high, count=5, whole=False):
 def tick_text(value, step):
     if step < 1e-4:
         return f"{value:.6g}"
-    digits = 0  # as few as show every step exactly
+    digits = 0  # the fewest decimals that show every tick exactly
     while digits < 12 and abs(step - round(step, digits)) > 1e-9 * step:
         digits += 1
     return f"{value:,.{digits}f}"
@@ -113,7 +113,7 @@ def smooth(points, window):
 
 
 def fitting_ticks(low, high, room, most, whole=False):
-    """[(value, text)]: as many round numbers as stand side by side in `room` pixels."""
+    """[(value, text)]: as many round numbers as fit in a row of `room` pixels."""
     for count in range(most, 0, -1):
         found = ticks(low, high, count, whole)
         step = found[1] - found[0] if len(found) > 1 else 1

@@ -1,4 +1,4 @@
-"""Prints the end of a comparison: one line per run, what they mean, and what to open next. --full prints the table instead."""
+"""Writes the last lines that a comparison prints: one line per run, its meaning, and which file to open. --full prints the table instead."""
 import os
 import re
 import shlex
@@ -31,7 +31,7 @@ def of_role(role, what):
 
 
 def columns(groups):
-    """[(two lines of heading, cell of a group)]"""
+    """The table's columns: [(heading of two lines, function that returns a group's cell)]."""
     letters = equality.letters([run for group in groups for run in group])
     held_out = any(isinstance(run.val_loss, (int, float)) for group in groups for run in group)
     roles = table.all_roles([group[0] for group in groups])
@@ -68,7 +68,7 @@ def lines_of(groups):
 
 
 def about_bits(runs):
-    """Which runs are equal, and in a few words why others are not; broken promises in full."""
+    """States which runs are equal, and briefly why others are not. Broken promises are stated in full."""
     groups, out = sorted(equality.equal_groups(runs), key=len, reverse=True), []
     letters = equality.letters(runs)
     for group in groups:
@@ -86,7 +86,7 @@ def about_bits(runs):
 
 
 def about_words(continued):
-    """The text that the weights wrote; only once if all wrote the same."""
+    """The texts that the runs' weights generated; one text if all are the same."""
     if not continued:
         return []
     said = f"{sample.verdict(continued).rstrip('.') or 'The weights speak'} (prompt \"{sample.PROMPT}\"):"
@@ -115,7 +115,7 @@ def what_next(runs, html_path, continued, program):
 
 
 def text(groups, target, continued, html_path, failed=(), program=""):
-    """All lines. program: the program of the runs."""
+    """The whole text. program: the path of the program, for the commands to type."""
     runs = [run for group in groups for run in group]
     below = [f"failed: {words}" for words in failures_in_words(failed, groups)]
     below += [" ".join(['"12.34 =": predicted and measured agree to the byte.', *speed.in_short(groups)]), *about_bits(runs)]

@@ -1,4 +1,4 @@
-"""The report's curves: training loss, how far curves are apart, and loss on held-out text against samples, updates, time."""
+"""The report's curves: training loss, the distance between curves, and loss on held-out text against samples, updates, time."""
 import math
 import statistics
 
@@ -24,7 +24,8 @@ def same_curve(groups):
 
 
 def middle_of(places, losses):
-    """(points, band) of [loss of each run] at each place: the medians, and from lowest to highest, [] where all runs are equal."""
+    """(points, band). losses: at each position of the x axis, the losses of all runs. points: their medians; band: from the lowest to the highest, [] if
+    all runs are equal."""
     known = [(x, found) for x, found in zip(places, losses) if all(map(math.isfinite, found))]
     band = [(x, min(found), max(found)) for x, found in known]
     points = [(x, statistics.median(found) if all(map(math.isfinite, found)) else math.nan) for x, found in zip(places, losses)]
@@ -32,7 +33,7 @@ def middle_of(places, losses):
 
 
 def curve_of(runs):
-    """middle_of() the losses of each step."""
+    """middle_of() of the losses of each step."""
     steps = list(zip(*(r.metrics for r in runs)))
     return middle_of([records[0].get("step", k) for k, records in enumerate(steps, 1)], [[as_float(m["loss"]) for m in records] for records in steps])
 
@@ -70,7 +71,7 @@ def losses(groups):
 
 
 def apart(groups):
-    """How far other curves are from the one that most runs share; "" if all are equal."""
+    """The figure of the distances from the curve that most runs share; "" if all curves are equal."""
     return distances([alike[0][0] for alike in same_curve(groups)], groups)
 
 
@@ -107,7 +108,7 @@ def distances(runs, groups):
 
 
 def at_places(runs, what):
-    """middle_of() the held-out losses: the runs' n-th evaluations together, at their median place."""
+    """middle_of() of the held-out losses. The runs' n-th evaluations form one point, at the median of their positions on the x axis."""
     found = list(zip(*(learning.judged(run) for run in runs)))
     return middle_of([statistics.median(getattr(e, what) for e in same) for same in found], [[e.loss for e in same] for same in found])
 

@@ -25,7 +25,7 @@ def color(colors, key):
 
 
 def dash(i):
-    """The dash of series i, which has colour i % 8: 32 series look different, and neighbours differ in both."""
+    """The dash pattern of series i. With the colour i % 8 this distinguishes 32 series, and neighbours differ in both."""
     return DASHES[(i + i // 8) % 4]
 
 
@@ -39,7 +39,7 @@ def key_of(series, levels=()):
 
 
 def inline(runs):
-    """Whether the names of runs and roles fit beside the bars on a phone; else runs are named above their bars."""
+    """Whether the names of runs and roles fit to the left of the bars on a phone; else runs are named above their bars."""
     return all(svg.text_width(f"{run.label} receives") <= 0.45 * svg.NARROW for run in runs)
 
 

@@ -7,7 +7,7 @@ MIB = table.MIB
 
 
 def brief(names):
-    """The names, points of one sweep as one: ["a", "b n=1", "b n=2"] as ["a", "b n=1/2"]."""
+    """Joins the names of one sweep's points: ["a", "b n=1", "b n=2"] becomes ["a", "b n=1/2"]."""
     out = {}
     for name in names:
         head, eq, value = name.rpartition("=")
@@ -38,7 +38,7 @@ def worker(run):
 
 
 def agree(pairs):
-    """Whether the predictions were right; pairs: [(label, predicted, measured)]."""
+    """A sentence on whether the predictions were right. pairs: [(label, predicted, measured)]."""
     wrong = dict.fromkeys(label for label, predicted, measured in pairs
                           if isinstance(predicted, (int, float)) and isinstance(measured, (int, float)) and abs(predicted - measured) >= 0.5)
     return f"not as predicted in {listed(wrong)}" if wrong else "as predicted, to the byte"
@@ -102,7 +102,7 @@ def of_speed(groups):
     times = {id(s.group): s.time.value for s in every if s.time}
     if len(groups) == 1 or not said:
         said = [f"Tokens/s: {every[0].text if len(groups) == 1 else rate}." if rate else "No run tells its speed.", *said]
-    elif len(times) > speed.FEW and len({s.reference[0].label for s in every if s.time}) == 1:   # else each ratio has its sentence
+    elif len(times) > speed.FEW and len({s.reference[0].label for s in every if s.time}) == 1:   # if there are few, each ratio has a sentence of its own
         reference = next(s.reference[0].label for s in every if s.time)
         told = [g for g in groups if id(g) in times]
         span = ends(told, lambda r: next(times[id(g)] for g in told if r in g), "{:.2f}")
@@ -111,7 +111,7 @@ def of_speed(groups):
 
 
 def of_trouble(groups):
-    """Sentences on the roles that were made slow on purpose, and on the share of waiting that was for them; "" if there are none."""
+    """Sentences on the roles that were made slow on purpose, and on the share of waiting that they caused; "" if there are none."""
     made = list(dict.fromkeys(filter(None, (g[0].get("trouble", "text") for g in groups))))
     waits = [f"{share} of {g[0].label}'s waiting was for {name}" for g in groups for name, share in [table.waited_most(g[0])] if name != table.DASH]
     return "".join(f" {text[0].upper()}{text[1:]}." for text in made) + (f" {'; '.join(waits)}." if made and waits else "")

@@ -1,4 +1,4 @@
-"""Writes the offline report: one HTML file that explains what was run, the results, and how to read them."""
+"""Writes the offline report: one HTML file with what was run, the results, and how to read them."""
 import os
 import re
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from ..runs import failures_in_words, total
 from . import SECTIONS, closing, curves, figures, findings, staleness, sweep, timeline
 
 MIB = table.MIB
-# A browser fetches nothing for this page, whatever is in it.
+# The browser must fetch nothing for this page, whatever text its runs have put into it.
 OFFLINE = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-MOST = 8   # topologies with a picture each on a page; of more, and of a sweep, which has its own, these are folded
+MOST = 8   # if there are more topologies, or a sweep (which has its own plots), their pictures are folded
 
 
 @dataclass
@@ -106,19 +106,19 @@ def head(title, runs):
 
 
 def failures(failed, groups):
-    """The runs that are missing from the page, above everything else."""
+    """A warning at the top of the page that names the runs that are missing."""
     listed = failures_in_words(failed, groups)
     return SECTIONS.failures(listed) if listed else ""
 
 
 def unlike(groups):
-    """Names above everything else the differences that --force let pass."""
+    """A warning at the top of the page that names the differences that --force accepted."""
     words = comparability.in_words(groups)
     return SECTIONS.unlike(words) if words else ""
 
 
 def overview(groups):
-    """One line for each run: the table that the comparison ends with on the terminal."""
+    """The table with one line per run, as on the terminal."""
     columns = closing.columns(groups)
     head = ["run", *(f"{first} {second}".strip() for (first, second), _ in columns)]
     return SECTIONS.overview(head, [[g[0].label, *(cell(g) for _, cell in columns)] for g in groups], table.EXACT)
@@ -139,12 +139,12 @@ def speeds(groups):
 
 
 def ratios(name, title, rows, words):
-    """The figure of ratios. words: the title of its axis."""
+    """A figure of ratios with their intervals. words: the title of its axis."""
     return figure(name, title, svg.both_widths(lambda width: forest.draw(rows, width, title, words)), forest.rows(rows))
 
 
 def differing(groups, target):
-    """The differences of times and other measures that repeats show: sentences, and a picture, which needs repeats for its intervals."""
+    """Sentences on the differences that the repeats show, and a figure of their ratios; the figure needs repeats for its intervals."""
     said = sentences.in_words(groups, target)
     if not said:
         return ""
@@ -163,7 +163,7 @@ def numbers(groups, target):
 
 
 def topologies(runs):
-    """How the topologies work: the pictures and words of each, as the program states them."""
+    """How each topology works: its picture, and the program's description of it."""
     families, pictures = {}, {}
     for run in runs:
         words = run.explained or {}
@@ -196,7 +196,7 @@ def hashes(runs):
 
 
 def gpus(runs):
-    """[("GPU", what it is)], each once, as the ranks reported them."""
+    """[("GPU", its name)], as the ranks reported them, each once."""
     found = {(d["host"], d["bus_id"]): d for r in runs for d in r.devices or []}
     return [("GPU", f"{d['name']}, {d['bus_id']}, driver {d['driver']}, CUDA {d['runtime']}, cuBLASLt {d['cublaslt']}, "
                     f"cuDNN {d['cudnn'] or 'not found'}") for d in found.values()]

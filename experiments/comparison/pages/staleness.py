@@ -1,4 +1,4 @@
-"""The age of the weights that asynchronous gradients were computed on: its histogram, over time, per worker."""
+"""Staleness, the age of the weights that asynchronous gradients were computed on: its histogram, its course over time, and per worker."""
 from markupsafe import Markup
 
 from .. import table

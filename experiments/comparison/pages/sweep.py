@@ -32,7 +32,7 @@ def wire_of(role, key):
     return lambda run: mib((run.wire_of(role) or {}).get(key))
 
 
-# (title with unit, value of a run or None, whether the axis starts at zero, the formula beside it or None)
+# (title with unit, function that returns a run's value or None, whether the axis starts at zero, the formula to draw as well or None)
 METRICS = [
     ("tokens/s", lambda run: run.tokens_per_second, True, None),
     ("step, median (ms)", lambda run: 1e3 * run.get("step_seconds", "median", default=math.nan), True, None),

@@ -14,12 +14,12 @@ from ..spread import median
 from . import SECTIONS
 
 FILE = "trace.json"
-GAPS = 900  # the thread of a worker's gaps
+GAPS = 900  # the trace's thread id for a worker's gaps
 PHASES = {"forward": "m1", "backward": "m0", "optimizer": "m4", "comm": "m2"}
 OTHER_PHASE = "m6"
 WAIT, EXPOSED = f"m3 {THIN}", "m2"
 KINDS = {"gradients": "m5", "weights": "m7", "control": "m6"}
-SERVER = {"receive": "m5", "sum": "m0", "hold": WAIT, "update": "m4", "reply": "m7"}   # waiting with nothing is left empty
+SERVER = {"receive": "m5", "sum": "m0", "hold": WAIT, "update": "m4", "reply": "m7"}   # idle time is not drawn
 KEY = [("m1", "forward"), ("m0", "backward; a server's sum"), ("m4", "optimizer; a server's update"),
        ("m3", "waiting for peers; a server holds frames"), ("m2", "exposed communication"),
        ("m5", "gradients under way"), ("m7", "weights under way"), ("idle", "idle: the host's time; a server with nothing to do")]
@@ -35,7 +35,7 @@ def span(event):
 
 
 def ranks_of(events):
-    """Returns what the picture shows of a trace: {"workers": {rank: {"steps", "phases", "gaps", "transfers"}}, "servers": {rank: {thread: spans}},
+    """The part of a trace that is drawn: {"workers": {rank: {"steps", "phases", "gaps", "transfers"}}, "servers": {rank: {thread: spans}},
     "clock_error_ns"}."""
     workers, servers, begun = {}, {}, {}
     found = {"workers": workers, "servers": servers, "clock_error_ns": 0}
@@ -81,14 +81,14 @@ def workers_of(timeline):
 
 
 def coverage(step, timeline):
-    """The part of a step that the recorded steps of each worker cover, summed over the workers."""
+    """The recorded share of a step, summed over the workers."""
     return sum(max(0, min(s["end"], step["end"]) - max(s["begin"], step["begin"])) for rank in workers_of(timeline) for s in rank["steps"]
                ) / max(step["end"] - step["begin"], 1)
 
 
 def chosen_step(timeline, median_seconds):
-    """The recorded step, of any worker, whose length is nearest to the run's median, of those in which all workers worked, or as
-    many as worked in any; worker 0's before others. None without any."""
+    """The recorded step that is drawn. It is one in which the most workers have recorded spans; among those, the one whose length is
+    nearest to the run's median; among equals, the lowest rank's. None if no step was recorded."""
     steps = [s for rank in workers_of(timeline) for s in rank["steps"]]
     if not steps:
         return None

@@ -1,5 +1,5 @@
-"""Predicts the time of a step on a machine that is described, not at hand. The program's dry run says what moves."""
+"""Predicts the time of a step on a machine from its description. The program's dry run gives the step's tasks and bytes."""
 
 
 class CannotPredict(ValueError):
-    """A sentence for the user: what cannot be predicted, and what to do."""
+    """An error. The text says what cannot be predicted, and what to do."""

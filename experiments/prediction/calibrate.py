@@ -1,13 +1,13 @@
 """Measures this machine for predictions, and writes its machine file.
 
-    units     `bench step`, a process of one thread on each core at once, for the times of forward, backward and update; `bench kernels --model`
-              for how they divide among embedding, blocks and head
-    cores     how fast all ranks together move bytes over links that are faster than this machine: the processor's time for a byte
-    network   `bench collective` between ranks behind shaped links (netlab), for the share of the rate that payload reaches, the time of
-              a message, and the latency
-    server    `bench kernels` for the sum of a gradient and the update, `bench ps` for the time of an answer
+    units     the times of forward, backward and update, from `bench step` with one process of one thread on each core; `bench kernels --model`
+              gives the shares of embedding, blocks and head
+    cores     the CPU time of a byte, from the rate at which all ranks together move bytes over links that are faster than this machine
+    network   the share of the rate that payload reaches, the time of a message, and the latency, from `bench collective` between ranks with
+              shaped links (netlab)
+    server    the sum of a gradient and the update, from `bench kernels`; the time of an answer, from `bench ps`
 
-Nothing here trains: what is predicted from it later has not been measured.
+No run is trained for the calibration, so that later predictions are of steps that were not measured.
 """
 import datetime
 import json
@@ -25,24 +25,24 @@ from . import machine, shares
 from .cases import MODELS
 
 STEPS, ROUNDS = 25, 3
-CROWD = 3                     # processes a core, where cores are short
-MATMUL = 256                  # a small product between the steps, whose shares are not used
+CROWD = 3                     # processes per core, to measure how crowded cores slow computing down
+MATMUL = 256                  # side of the product that the bench times between steps; small, since its rate is not used
 SHAPED = ("50Mbit", "200Mbit", "1Gbit")
-EXCHANGING = (2, 4, 8)        # ranks
-SIZES = {1 << 20: ("--iterations", "12", "--warmup", "3"), 4 << 20: ("--iterations", "6", "--warmup", "2")}   # in the links' queues; more than these hold
+EXCHANGING = (2, 4, 8)        # numbers of ranks
+SIZES = {1 << 20: ("--iterations", "12", "--warmup", "3"), 4 << 20: ("--iterations", "6", "--warmup", "2")}   # bytes: fits in the links' queues; exceeds them
 SHARING = 4                   # connections on one link
-UNSHAPED = "100Gbit"          # more than this machine moves
+UNSHAPED = "100Gbit"          # a rate that this machine does not reach
 EMBEDDING = {"forward": ("embed_fwd",), "backward": ("embed_bwd",)}
 HEAD = {"forward": ("logits", "norm_fwd", "xent", "loss_sum"), "backward": ("logits' grad", "head's grad", "norm_bwd")}
 TIMEOUT_S = 300
 
 
 class CalibrationError(Exception):
-    """A bench failed; the text is its own."""
+    """A bench failed; the text is the bench's error."""
 
 
 def bench(words, count=1):
-    """The documents of `count` processes of a bench that run at the same time."""
+    """Runs `count` processes of a bench at the same time, and returns their JSON documents."""
     children = [subprocess.Popen(words + ["--json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                 for _ in range(count)]
     out = []
@@ -55,7 +55,7 @@ def bench(words, count=1):
 
 
 def fastest(runs):
-    """Each operation's row of the run that took it least."""
+    """Each operation's row from the run in which it was fastest."""
     return [min(rows, key=lambda row: row["seconds"]) for rows in zip(*runs)]
 
 
@@ -65,7 +65,7 @@ def mean(documents, value):
 
 # ---------------------------------------------------------------- units
 def kernel_seconds(rows, names):
-    """Seconds of the operations with these names, without what a queue costs each of them alone."""
+    """Seconds of the operations with these names, without the cost of a queue, which a bench adds to each operation separately."""
     alone = next(row["seconds"] for row in rows if row["operation"] == "busy")
     total = 0
     for name in names:
@@ -79,7 +79,7 @@ def kernel_seconds(rows, names):
 def units_of(program, model, batch, seq, dtype, cores, layers):
     """The section `units` of one model, and its kernels' rows."""
     words = ["--model", model, "--batch", str(batch), "--seq", str(seq), "--dtype", dtype, "--threads", "1", "--matmul", str(MATMUL)]
-    # Other programs only add time: the fastest round counts.
+    # Other programs can only make a round slower, so the fastest one counts.
     steps = min((bench([program, "bench", "step", *words, "--steps", str(STEPS)], cores) for _ in range(ROUNDS)),
                 key=lambda documents: mean(documents, lambda d: d["step_seconds"]))
     rows = fastest([bench([program, "bench", "kernels", *words, "--rounds", "7"])[0]["operations"] for _ in range(ROUNDS)])
@@ -96,7 +96,7 @@ def units_of(program, model, batch, seq, dtype, cores, layers):
 
 
 def crowding(program, model, batch, seq, dtype, cores):
-    """How many times longer than its share of the cores computing takes, while CROWD times as many threads compute as there are cores."""
+    """The slowdown of computing, beyond its share of the cores, when CROWD threads per core compute."""
     words = [program, "bench", "step", "--model", model, "--batch", str(batch), "--seq", str(seq), "--dtype", dtype, "--threads", "1", "--matmul", str(MATMUL),
              "--steps", str(STEPS)]
     few, many = (min(mean(bench(words, count), lambda d: d["step_seconds"] - d["idle_seconds"]) for _ in range(ROUNDS)) for count in (cores, CROWD * cores))
@@ -104,7 +104,7 @@ def crowding(program, model, batch, seq, dtype, cores):
 
 
 def layers_of(program, model, batch, seq, dtype):
-    """Blocks of a model, from the dry run's units."""
+    """The number of the model's blocks, from the dry run's units."""
     words = [program, "train", "--model", model, "--batch", str(batch), "--seq", str(seq), "--dtype", dtype, "--topology", "zero:1", "--workers", "2",
              "--device", "cpu", "--dry-run"]
     units = bench(words)[0]["step"]["units"]
@@ -113,7 +113,7 @@ def layers_of(program, model, batch, seq, dtype):
 
 # ---------------------------------------------------------------- links
 def collective(program, bandwidth, ranks, words):
-    """The rows of `bench collective` with its ranks behind links of a bandwidth. Open MPI's messages go as in a run over tcp
+    """The rows of `bench collective` with its ranks behind links of a bandwidth. Open MPI sends its messages as in a run over tcp
     (decentral/mpi/mpi_medium.c)."""
     set_of_run = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_flags": "9"}
     before = {key: os.environ.get(key) for key in set_of_run}
@@ -141,7 +141,7 @@ def sent(row, ranks):
 
 
 def busy_seconds():
-    """Seconds that this machine's cores have worked so far, in the kernel too."""
+    """CPU seconds that all of this machine's cores have spent since boot, in programs and in the kernel."""
     with open("/proc/stat", encoding="ascii") as f:
         ticks = list(map(int, f.readline().split()[1:9]))
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
@@ -164,13 +164,15 @@ def sockets(bandwidth, senders, seconds):
 
 
 def byte_seconds(bandwidth):
-    """CPU seconds of a byte, both ends and the kernel's links between them: of two times, so that starting the processes is left out."""
+    """CPU seconds per byte, at both ends and in the kernel's links between them. It is the difference of two durations, so that the start
+    of the processes is not counted."""
     (few, least), (many, most) = (min((sockets(bandwidth, 1, seconds) for _ in range(5)), key=lambda found: found[1]) for seconds in (0.4, 2.4))
     return max(0.0, most - least) / (sum(map(sum, many)) - sum(map(sum, few)))
 
 
 def waiting_share(program, byte):
-    """The share of a core that a rank uses while it waits for a transfer over MPI, which polls; without what its bytes cost (byte, in seconds)."""
+    """The share of a core that a rank uses while it waits for a transfer over MPI, which polls. byte: CPU seconds per byte, which are
+    subtracted."""
     ranks, found = 4, []
     for iterations in (5, 45):
         before = busy_seconds()
@@ -202,8 +204,9 @@ def exchanges(program):
     return statistics.median(two), several, shown
 
 
-def links(program, told):
-    """The sections network and cores, and the rows of a table. told: sources, which get theirs."""
+def links(program, sources):
+    """The sections network and cores, and the rows of a table. sources: the machine file's `sources`, to which these sections' commands are
+    added."""
     reached, exchange, shown = exchanges(program)
     small = ["--op", "all_gather", "--min-bytes", "1K", "--max-bytes", "1K", "--iterations", "200"]
     few, many = (collective(program, UNSHAPED, ranks, small)[0]["out_of_place"]["seconds"] for ranks in (2, 8))
@@ -217,10 +220,10 @@ def links(program, told):
               [f"shares of {SHARING} connections, sd / mean", "100, 300 Mbit", "", f"{spread:.2f}"],
               ["a GB, kernel's part", "1Gbit", f"{kernel * 1e9:.2f} s of a core", ""],
               ["a GB, program's part", "loopback", f"{program_seconds * 1e9:.2f} s of a core", ""]]
-    told["network"] = (f"starring bench collective between network namespaces (netlab), {', '.join(map(str, EXCHANGING))} ranks at {', '.join(SHAPED)}; "
+    sources["network"] = (f"starring bench collective between network namespaces (netlab), {', '.join(map(str, EXCHANGING))} ranks at {', '.join(SHAPED)}; "
                        "share_spread: plain sockets there; burst_seconds: the netlab's")
-    told["node"] = "a rank a node in a lab: these links are not used"
-    told["cores"] = "transport: /proc/stat while a plain socket sends over a netlab's link, and cpu_seconds_per_gb of starring bench ps"
+    sources["node"] = "a rank a node in a lab: these links are not used"
+    sources["cores"] = "transport: /proc/stat while a plain socket sends over a netlab's link, and cpu_seconds_per_gb of starring bench ps"
     network = {"kind": "switch", "bytes_per_second": rate.parse("1Gbit") / 8, "links_per_node": 1, "latency_seconds": few, "oversubscription": 1,
                "efficiency": reached, "exchange": exchange, "per_message_seconds": message, "burst_seconds": lab.BURST_MS * 1e-3,
                "share_spread": round(spread, 3)}
@@ -229,7 +232,7 @@ def links(program, told):
 
 
 # ---------------------------------------------------------------- servers
-def server(program, rows, told):
+def server(program, rows, sources):
     """The section server. rows: of bench kernels."""
     alone = next(row["seconds"] for row in rows if row["operation"] == "busy")
 
@@ -240,7 +243,7 @@ def server(program, rows, told):
     updated, update_seconds = of("adamw")
     answer = bench([program, "bench", "ps", "--min-bytes", "4K", "--max-bytes", "4K", "--medium", "tcp", "--rounds", "3"])[0]
     reply = answer["rows"][0]["star"]["tcp"]["push_to_acknowledgement"]["median_us"] * 1e-6
-    told["server"] = "starring bench kernels (reduce of 4, adamw), bench ps --max-bytes 4K (push to acknowledgement)"
+    sources["server"] = "starring bench kernels (reduce of 4, adamw), bench ps --max-bytes 4K (push to acknowledgement)"
     return {"sum_bytes_per_second": 4 * 2 * summed / sum_seconds, "update_elements_per_second": updated / update_seconds,
             "reply_seconds": reply}
 
@@ -255,9 +258,9 @@ def processor():
 
 
 def calibrated(program, models, say):
-    """The machine file's document. models: [(model, batch, seq, dtype)]. say: gets a table for people."""
+    """The machine file's document. models: [(model, batch, seq, dtype)]. say: called with a table to print."""
     lab.check_possible()
-    cores, told, shown = os.cpu_count(), {}, []
+    cores, sources, shown = os.cpu_count(), {}, []
     units, rows = [], None
     for model, batch, seq, dtype in models:
         found, kernels = units_of(program, model, batch, seq, dtype, cores, layers_of(program, model, batch, seq, dtype))
@@ -266,17 +269,17 @@ def calibrated(program, models, say):
         for unit, ways in found["seconds"].items():
             shown.append([f"{found['model']} {dtype}: {unit}", f"{batch} x {seq}", f"{ways['forward'] * 1e3:.2f} ms", f"{ways['backward'] * 1e3:.2f} ms"])
         shown.append(["    update, begin", "", f"{found['update_seconds_per_element'] * 1e9:.2f} ns/element", f"{found['begin_seconds'] * 1e3:.2f} ms"])
-    told["units"] = f"starring bench step, {cores} processes of one thread at once; shares of a unit by starring bench kernels --model"
+    sources["units"] = f"starring bench step, {cores} processes of one thread at once; shares of a unit by starring bench kernels --model"
     say(tables.text([["unit", "micro-batch", "forward", "backward"], *shown]))
-    network, shared, shown = links(program, told)
+    network, shared, shown = links(program, sources)
     shared["crowding"] = crowding(program, *models[-1], cores)
     shown.append([f"computing, {CROWD} ranks a core", "", f"{shared['crowding']:.2f} of its share", ""])
     say("\n" + tables.text([["link", "rate", "time", "share"], *shown]))
-    served = server(program, rows, told)
+    served = server(program, rows, sources)
     say(f"\nserver: sums {served['sum_bytes_per_second'] / 1e9:.1f} GB/s, updates {served['update_elements_per_second'] / 1e9:.2f} elements a ns, "
         f"answers in {served['reply_seconds'] * 1e6:.0f} us")
     return {"name": "this-machine", "date": datetime.date.today().isoformat(),
-            "notes": f"{processor()}, {cores} cores, {platform.system()} {platform.release()}", "sources": told, "device": None, "units": units,
+            "notes": f"{processor()}, {cores} cores, {platform.system()} {platform.release()}", "sources": sources, "device": None, "units": units,
             "cores": shared, "node": {"devices": 1, "bytes_per_second": 2e9, "latency_seconds": network["latency_seconds"]}, "network": network,
             "server": served}
 

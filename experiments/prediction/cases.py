@@ -1,10 +1,10 @@
-"""The judged runs: what is trained over shaped links, and then predicted. Chosen to cover topologies, ranks, servers, models, bandwidths and
-trouble, before any of them was measured."""
+"""The judged runs: what is trained over shaped links, and then predicted. They were chosen before any of them was measured, and cover
+topologies, ranks, servers, models, bandwidths, stragglers and delays."""
 import os
 from dataclasses import dataclass, replace
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-# The computing of one worker in a micro-batch; --calibrate measures exactly these.
+# The model, batch, sequence length and dtype of one worker's micro-batch. --calibrate measures exactly these.
 MODELS = {
     "tiny": ("tiny", 8, 64, "bf16"),
     "demo": ("demo", 4, 128, "bf16"),
@@ -21,9 +21,9 @@ class Case:
     servers: int        # 0: a ring
     model: str          # of MODELS
     bandwidth: str
-    more: str = ""      # options of `starring train`, as words
+    more: str = ""      # further options of `starring train`
     steps: int = 12
-    engine: str = ""    # of a ring: "": Open MPI, which bench collective measures over shaped links as well; tcp: our own
+    engine: str = ""    # a ring's engine. "": Open MPI, which is calibrated over shaped links; tcp: the program's own
 
     @property
     def name(self):
@@ -43,7 +43,7 @@ NO_CLIP = "--set gradient_clipping=0"
 SMALL = "--set parameter_server.partition_bytes=65536"
 H4, H8 = "--local-steps 4", "--local-steps 8"
 JUDGED = (
-    # Rings.
+    # ---- rings
     Case("ring", "zero:0", 2, 0, "demo", "200Mbit"),
     Case("ring", "zero:0", 4, 0, "demo", "100Mbit", steps=10),
     Case("ring", "zero:0", 8, 0, "demo", "200Mbit"),
@@ -63,24 +63,24 @@ JUDGED = (
     Case("ring", "zero:3", 8, 0, "demo", "500Mbit"),
     Case("ring", "zero:3", 4, 0, "demo", "200Mbit", "--set zero_optimization.overlap_comm=false"),
     Case("ring", "zero:2", 4, 0, "demo", "100Mbit", "--set gradient_accumulation_steps=2", steps=8),
-    # Groups, and hpZ.
+    # ---- groups, and hpZ
     Case("groups", "zero:1", 4, 0, "demo", "200Mbit", "--reduce-group 2"),
     Case("groups", "zero:2", 8, 0, "wide", "200Mbit", "--reduce-group 4"),
     Case("groups", "zero:0", 6, 0, "demo", "300Mbit", "--reduce-group 3"),
     Case("groups", "zero:3", 4, 0, "demo", "100Mbit", "--set zero_optimization.zero_hpz_partition_size=2", steps=10),
     Case("groups", "zero:3", 8, 0, "wide", "300Mbit", "--set zero_optimization.zero_hpz_partition_size=4"),
-    # Gossip, local steps.
+    # ---- gossip, local steps
     Case("gossip", "gossip", 4, 0, "demo", "300Mbit", steps=8),
     Case("gossip", "gossip", 8, 0, "wide", "200Mbit", "--set gossip.graph=exponential", steps=8),
     Case("gossip", "gossip", 3, 0, "tiny", "50Mbit", "--set gossip.graph=static_exponential", steps=20),
     Case("local steps", "zero:0", 4, 0, "demo", "100Mbit", H4, steps=24),
     Case("local steps", "zero:1", 3, 0, "wide", "50Mbit", H8, steps=32),
     Case("local steps", "ps:sync", 4, 2, "demo", "100Mbit", H4, steps=24),
-    # Stragglers in rings.
+    # ---- stragglers in rings
     Case("straggler", "zero:1", 2, 0, "demo", "200Mbit", "--straggle 1:3"),
     Case("straggler", "zero:3", 4, 0, "demo", "500Mbit", "--delay 2:constant:150"),
     Case("straggler", "zero:2", 4, 0, "wide", "1Gbit", "--delay *:exponential:60", steps=40),
-    # Synchronous stars.
+    # ---- synchronous stars
     Case("star", "ps:sync", 2, 1, "demo", "200Mbit"),
     Case("star", "ps:sync", 4, 1, "demo", "200Mbit", NO_CLIP, steps=8),
     Case("star", "ps:sync", 4, 2, "demo", "200Mbit"),
@@ -99,7 +99,7 @@ JUDGED = (
     Case("servers on workers", "ps:sync", 4, 0, "demo", "200Mbit", "--servers-on workers --resident units"),
     Case("straggler", "ps:sync", 4, 2, "demo", "500Mbit", "--straggle 1:2"),
     Case("straggler", "ps:sync", 4, 2, "wide", "500Mbit", "--delay *:exponential:60", steps=40),
-    # Stars that do not wait for all.
+    # ---- stars that do not wait for all workers
     Case("ssp", "ps:ssp:2", 4, 2, "demo", "200Mbit", "--delay *:exponential:100", steps=40),
     Case("ssp", "ps:ssp:4", 3, 1, "wide", "200Mbit", "--straggle 1:2:0.3", steps=40),
     Case("backup", "ps:backup:1", 4, 2, "demo", "300Mbit", "--delay *:exponential:100", steps=30),
@@ -117,5 +117,5 @@ JUDGED = (
     Case("async", "ps:ringleader", 4, 2, "demo", "300Mbit", steps=16),
 )
 
-# The rings again over our own tcp: no bench measures that between hosts, so nothing is calibrated for it.
+# The rings again over the program's own tcp. No bench measures it between hosts, so it is not calibrated.
 CASES = (*JUDGED, *(replace(case, engine="tcp", family="rings over our tcp") for case in JUDGED if not case.topology.startswith("ps:")))

@@ -1,7 +1,7 @@
-"""predict.py's command line, and a prediction of one row of it.
+"""Parses predict.py's command line, and predicts one row of its table.
 
-`parse(words)` gives options; `predict(options, topology)` the document of one prediction (result.py), and prints nothing. Both refuse with a
-CannotPredict, or, a wrong command line, as argparse does.
+`parser()` parses the options; `predict(options, topology)` returns the document of one prediction (result.py). Both report errors as
+CannotPredict, and errors of the command line as argparse does.
 """
 import argparse
 import itertools
@@ -13,20 +13,21 @@ import sys
 import cli
 from program import built
 
-from . import CannotPredict, dryrun, machine   # what needs packages is imported where it is used: --help needs none
+from . import CannotPredict, dryrun, machine   # modules that need packages are imported where they are used, so that --help works without the packages
 
-STEPS = 720720   # of the dry run: every number of local steps up to 16 divides it. Nothing that is predicted depends on it
-# Options that are the program's own: --batch of `train` and so on. The program checks them.
+STEPS = 720720   # steps of the dry run. No prediction depends on the number; every number of local steps up to 16 divides it
+# Options of `starring train`, such as --batch, which are passed to it. The program checks their values.
 PASSED = (("--model", "M", "as of `starring train`: a preset, a config.json, a directory"), ("--batch", "B", "sequences per micro-batch and worker"),
           ("--seq", "T", "tokens per sequence"), ("--dtype", "D", "fp32, bf16 or fp16"), ("--device", "D", "default: the machine's kind"),
           ("--straggle", "RANK:FACTOR[:P]", "slow ranks, as `starring help trouble` describes them (* is each rank)"),
           ("--delay", "RANK:DISTRIBUTION:MS", "a rank computes longer in each step"))
 
-# The page of --html chooses among these, beside what is repeated or has commas for rows as well: (option, without it, what it lists).
+# Lists for the choices on the page of --html: (option, its default, its meaning). The options that give several rows without --html,
+# repeated or with commas, are choices too.
 LISTS = (("--models", "gpt2-124m,gpt2-1558m", "as --model"), ("--machines", "dgx-h100:1", "as --machine, or with :D for D devices a node"),
          ("--networks", "25gbe,ib400", "also own (the machine's), 100gbe, ib200, ib400-fat-tree-1:1, ib400-fat-tree-4:1"),
          ("--stragglers", "none,one-2x,lognormal", "also one-lognormal, exponential"))
-OF_WORKERS = re.compile("N(?:/([1-9][0-9]*))?")   # servers: as many as workers, or one for so many of them
+OF_WORKERS = re.compile("N(?:/([1-9][0-9]*))?")   # --servers N: as many as workers; N/4: one per four workers
 
 
 def count(words):
@@ -37,7 +38,7 @@ def count(words):
 
 
 def counts(words, also=None):
-    """A type of argparse: a number, or a list of them with commas, a row each; words that `also` matches stand for themselves."""
+    """A type of argparse: a number, or a list with commas, which gives a row per number. Values that `also` matches are kept as text."""
     found = [word if also and also.fullmatch(word) else count(word) for word in words.split(",")]
     return found[0] if len(found) == 1 else found
 
@@ -58,7 +59,7 @@ def servers(words):
 
 
 def servers_of(asked, workers):
-    """How many servers these are: a number, N, or N/4, which is at least one."""
+    """The number of servers for a value of --servers: a number, N, or N/4, which is at least one."""
     share = OF_WORKERS.fullmatch(str(asked))
     return max(1, workers // int(share[1] or 1)) if share else int(asked)
 
@@ -103,7 +104,7 @@ def parser(about):
 
 
 def words_of(options, topology, described):
-    """The words of `starring train` of one row."""
+    """The arguments of `starring train` for one row."""
     words = ["--topology", topology, "--workers", str(1 if topology == "local" else options.workers), "--steps", str(STEPS)]
     if options.config:
         words += ["-c", options.config]
@@ -117,7 +118,7 @@ def words_of(options, topology, described):
             value = {"gpu": "cuda"}.get(device, device)
         if value is not None:
             words += [flag, value]
-    # On several machines nothing is shared memory; a GPU's ring has NCCL, whatever the medium.
+    # Between machines there is no shared memory. A ring of GPUs uses NCCL with any medium.
     apart = topology != "local" and options.workers > described.per_node
     if apart and (topology.startswith("ps:") or device == "cpu") and "--medium" not in options.more:
         words += ["--medium", "tcp"]
@@ -146,7 +147,7 @@ def executor_of(topology):
 
 
 def judged(document):
-    """The judged error of predictions like this one; None: nothing like it was judged."""
+    """The error of similar predictions, as measured by --judge; None if no similar run was judged."""
     try:
         from . import judge
     except ImportError:
@@ -171,7 +172,7 @@ def predict(options, topology):
 
 
 def check_more(options):
-    """Refuses, behind --, what predict.py sets itself: the last word would win in the dry run, and the simulation would know nothing of it."""
+    """Refuses options after "--" that predict.py sets itself: the dry run would use the later value, and the simulation the earlier one."""
     own = [*(flag for flag, _, _ in PASSED), "--topology", "--workers", "--servers", "--set", "--config", "-c", "--steps", "--seed", "--json"]
     for word in options.more:
         flag = word.split("=")[0]
@@ -182,7 +183,7 @@ def check_more(options):
 
 
 def rows(options):
-    """[(options, topology)] of all rows: each topology with each number of workers and, a star, of servers, over each bandwidth."""
+    """[(options, topology)] of all rows: each topology with each number of workers and, for a star, of servers, and with each bandwidth."""
     out = []
     bandwidths = options.bandwidth.split(",") if options.bandwidth else [None]
     for bandwidth, workers, topology in itertools.product(bandwidths, each(options.workers), options.topology or ["zero:1"]):
@@ -220,7 +221,7 @@ def run(options):
         check_more(options)
         asked = rows(options)
         for row in asked:
-            ask(*row)   # what is refused is refused before anything is simulated, and before packages are missed
+            ask(*row)   # errors of the command line are reported before the simulation, and before a missing package
         cli.needs("simgrid", "numpy")
         from . import result
         documents = [predict(*row) for row in asked]

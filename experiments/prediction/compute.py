@@ -1,7 +1,7 @@
 """Seconds of a task's computing on a machine, and the stragglers that make it longer.
 
-Measured units count first; else the larger of flops / (peak x efficiency) and bytes / (bandwidth x efficiency). A straggler is drawn as
-shared/core/trouble.h describes it, from the same distributions; the draws are others than a run's.
+Measured units are used if the machine file has them; else the time is the larger of flops / (peak x efficiency) and bytes / (bandwidth x
+efficiency). Stragglers are drawn from the distributions of shared/core/trouble.h, but not with the random numbers of a run.
 """
 import os
 import re
@@ -11,21 +11,21 @@ import numpy as np
 from . import CannotPredict
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-UPDATE_BYTES = 28   # of one element: AdamW reads gradient, master and two moments (4 bytes each), and writes master, moments and, in 16 bits, the weight
+UPDATE_BYTES = 28   # per element: AdamW reads gradient, master and two moments (4 bytes each), and writes master, moments and, in 16 bits, the weight
 
 
 def kind_of(name):
-    """The kind of a unit's name: block of "block.3" or "block 3"."""
+    """The kind of a unit, from its name: "block" for "block.3" or "block 3"."""
     return re.sub(r"[ ._-]*\d+$", "", name)
 
 
 def model_of(words):
-    """A model's name: of a file or a directory its own, as the benches print it."""
+    """A model's name as the benches print it; for a path, the name of the file or directory."""
     return os.path.basename(words.rstrip("/")).removesuffix(".json")
 
 
 class Compute:
-    """seconds(task) on one rank that has the device, or its threads' cores, for itself. `notes`: sentences on what the figures rest on."""
+    """Computes seconds(task) on one rank that shares neither its device nor its cores. `notes`: sentences on the basis of the figures."""
 
     def __init__(self, document, machine):
         self.document, self.machine, self.notes = document, machine, []
@@ -34,8 +34,8 @@ class Compute:
             self._check_device()
 
     def _matching(self):
-        """(the machine's units of this model, dtype and length, 1); of another batch, and where there is no device those of another model, with
-        the factor that they take longer here by; (None, 1): there are none."""
+        """(the machine's measured units of this model, dtype and length, 1). Else units of another batch or, if the machine has no device,
+        of another model, with the factor by which their times are multiplied here. (None, 1): there are none."""
         document, units = self.document, self.machine.units or []
         words = (model_of(document.model), document.dtype, document.seq_len)
         alike = [one for one in units if (model_of(one["model"]), one["dtype"], one["seq_len"]) == words]
@@ -88,7 +88,7 @@ class Compute:
         return self._roofline(unit.forward_flops if task == "forward" else unit.backward_flops, weights if task == "forward" else 2 * weights)
 
     def update_seconds(self, elements, moved=UPDATE_BYTES):
-        """Seconds of an update of so many elements; of another pass over them, with the bytes that it moves of each."""
+        """Seconds of an update of so many elements. moved: bytes per element, for other passes over them."""
         known = self.measured or (self.machine.units or [{}])[0]
         per_element = known.get("update_seconds_per_element")
         if per_element is not None:
@@ -110,7 +110,7 @@ class Compute:
             return sum(self.unit_seconds(u, task.task) for u in task.units)
         if task.stream == "host":
             return self.host_update_seconds(task.elements)
-        # norm reads the gradient; delta and mix read two values and write one, in fp32.
+        # Bytes per element: norm reads the gradient; delta and mix read two values and write one, in fp32.
         moved = {"update": UPDATE_BYTES, "norm": BYTES[self.document.dtype], "delta": 12, "mix": 12}.get(task.task, 0)
         return self.update_seconds(task.elements, moved) if task.elements and moved else 0.0
 
@@ -129,13 +129,13 @@ class Compute:
 
     @property
     def begin_seconds(self):
-        """Seconds of the host, at each step's begin."""
+        """Host seconds at the beginning of each step."""
         return self.measured["begin_seconds"] if self.measured else 0
 
 
 # ---------------------------------------------------------------- trouble
 def draw(random, distribution, mean, shape):
-    """A draw of mean M: constant M; exponential; pareto (M/2)/sqrt(u), shape 2; lognormal M exp(z - 1/2)."""
+    """A random number with mean M: constant M; exponential; pareto (M/2)/sqrt(u), shape 2; lognormal M exp(z - 1/2)."""
     if distribution == "exponential":
         return random.exponential(mean, shape)
     if distribution == "pareto":
@@ -146,7 +146,7 @@ def draw(random, distribution, mean, shape):
 
 
 def items(words):
-    """[(rank or None: each, [rest])] of a list that the program has checked."""
+    """The items of --straggle or --delay: [(rank, or None for each rank, [the other fields])]. The program has checked the list."""
     out = []
     for item in (words or "").split(","):
         if item:
@@ -156,7 +156,8 @@ def items(words):
 
 
 class Trouble:
-    """The slowness that --straggle and --delay give `ranks` ranks, and how the machine's own computing spreads. The program checks the lists."""
+    """The slowdown of `ranks` ranks by --straggle and --delay, and the random variation of the machine's own compute times. The program
+    checks the lists."""
 
     def __init__(self, straggle, delay, ranks, seed, spread=0.0):
         self.straggle, self.delay, self.ranks, self.spread = items(straggle), items(delay), ranks, spread
@@ -169,13 +170,13 @@ class Trouble:
 
     @property
     def drawn(self):
-        """Whether steps differ from each other."""
+        """Whether steps get random times, and so differ from each other."""
         return bool(self.spread or any(rest[0] not in ("constant",) for _, rest in self.delay)
                     or any(len(rest) == 2 and rest[0] != "constant" and not (rest[0][0].isdigit() and float(rest[1]) == 1) for _, rest in self.straggle))
 
     def step(self, micro_batches):
-        """(factors (micro_batches, ranks) of each unit's forward and backward, seconds (ranks) that a rank computes longer, before its first
-        unit) of one more step."""
+        """Draws the next step: (factors (micro_batches, ranks) of each unit's forward and backward, extra seconds (ranks) of a rank before
+        its first unit)."""
         factors, seconds = np.ones((micro_batches, self.ranks)), np.zeros(self.ranks)
         for rank, rest in self.straggle:
             who = slice(None) if rank is None else slice(rank, rank + 1)

@@ -1,6 +1,6 @@
-"""A step of a configuration, as the program's own `train --dry-run --json` says it: tasks, units, keys, memory, bytes.
+"""Reads a configuration's step from the program's `train --dry-run --json`: tasks, units, keys, memory, bytes.
 
-Nothing here computes a byte. `ask` starts the program and keeps its answer by its words; `Document` is that answer, read.
+No figure is computed here. `ask` runs the program, and caches its answer by the arguments; `Document` is the parsed answer.
 """
 import functools
 import json
@@ -48,7 +48,7 @@ class Task:
     round: bool = False
     needs: tuple = ()
     needs_previous: tuple = ()
-    more: dict = field(default_factory=dict, compare=False)   # whatever else the program says of it
+    more: dict = field(default_factory=dict, compare=False)   # all other keys of the task in the dry run
 
     @property
     def computes(self):
@@ -101,7 +101,7 @@ def task_of(told, workers):
 
 
 def read(told):
-    """The Document of a dry run's JSON; CannotPredict where the program says nothing of its steps."""
+    """The Document of a dry run's JSON. Raises CannotPredict if the program does not describe its steps."""
     step = told.get("step")
     if not step:
         raise CannotPredict(f"the program's dry run does not say what a step of {told.get('topology')} does, so its time cannot be predicted")
@@ -121,7 +121,7 @@ def read(told):
 
 @functools.lru_cache(maxsize=4096)
 def answer(program, words):
-    """The program's JSON, as text. words: a tuple, of `train`, without --dry-run."""
+    """Runs the dry run and returns its JSON as text. words: a tuple with the arguments of `train`, without --dry-run."""
     try:
         p = subprocess.run([program, "train", *words, "--dry-run", "--json"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                            timeout=ASK_SECONDS, check=False)
@@ -138,7 +138,7 @@ def answer(program, words):
 
 
 def ask(program, words):
-    """The Document of `program train WORDS`; CannotPredict with the program's own sentence where it refuses them."""
+    """The Document of `program train WORDS`. Raises CannotPredict with the program's error if it refuses them."""
     try:
         told = json.loads(answer(program, tuple(words)))
     except json.JSONDecodeError:

@@ -1,10 +1,10 @@
-"""SimGrid's calls that its releases name differently. No other file asks which release it has; what all share, network.py calls directly.
+"""The SimGrid calls that differ between its releases. Only this file checks the release; calls that all releases share are in network.py.
 
-    3.32               Debian 12                   zones are made apart and get a parent; a route is between net points
-    3.35, 3.36         Ubuntu 24.04                the same; one waits for activities as a set
-    4.0, 4.1           Debian 13, Ubuntu 26.04     a zone makes what is in it; a route is between hosts, or zones that have gateways
+    3.32               Debian 12                   zones are created separately and get a parent; routes connect net points
+    3.35, 3.36         Ubuntu 24.04                the same; activities are awaited as a set
+    4.0, 4.1           Debian 13, Ubuntu 26.04     a zone creates its contents; routes connect hosts, or zones that have gateways
 
-`grid()` is a Grid, of which `sg` is the module.
+`grid()` returns a Grid. Its `sg` is SimGrid's module.
 """
 import functools
 import importlib
@@ -16,7 +16,7 @@ from . import CannotPredict
 
 @functools.lru_cache(maxsize=None)
 def grid():
-    """The Grid of this Python's SimGrid. That says on stderr that it uses threads when it is loaded, which is nobody's business."""
+    """The Grid of this Python's SimGrid. When SimGrid is loaded it prints a line on stderr about its threads, which is suppressed."""
     sys.stderr.flush()
     stderr, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
@@ -38,7 +38,7 @@ def grid():
 
 
 class Grid:
-    """Of 4.0 and later."""
+    """The calls of SimGrid 4.0 and later."""
     NEEDS = "NetZone.add_netzone_star", "ActivitySet.wait_any_for", "Comm.sendto_async"
 
     def __init__(self, sg):
@@ -52,20 +52,21 @@ class Grid:
         return parent.add_netzone_star(name)
 
     def cluster(self, parent, kind, shape, leaf, rate, latency):
-        """A fatTree, torus or dragonfly. leaf(zone): the zone of its next leaf, which can be entered. The caller seals it."""
+        """Makes a fatTree, torus or dragonfly, which the caller seals. leaf(zone) makes and returns the zone of the next leaf, with its
+        entry point set."""
         zone = getattr(parent, "add_netzone_" + kind)("network", *shape, rate, latency, self.sg.Link.SharingPolicy.SPLITDUPLEX)
         return zone.set_netzone_cb(lambda zone, *_: leaf(zone))
 
     def enter(self, zone, point):
-        """One enters and leaves the zone by this net point, a router's or a host's."""
+        """Sets the net point, a router's or a host's, through which routes enter and leave the zone."""
         zone.set_gateway(point)
 
     def make(self, zone, what, *args):
-        """A host (name, speed), router (name), link or split_duplex_link (name, bytes a second) of the zone."""
+        """Makes a host (name, speed), router (name), link or split_duplex_link (name, bytes per second) in the zone."""
         return getattr(zone, "add_" + what)(*args)
 
     def route(self, zone, end, link, *direction):
-        """From a host or a zone in a star to all others, and back."""
+        """Adds the route from a host or zone of a star to all others, and back."""
         zone.add_route(end, None, [self.sg.LinkInRoute(link, *direction)], True)
 
     # ---- what goes on
@@ -76,7 +77,7 @@ class Grid:
             engine.add_actor(name, host, function, *args)
 
     def wait_any(self, flows, seconds):
-        """Whether one of the flows is over within so many seconds; None: waits for it."""
+        """Waits until one of the flows has ended, at most so many seconds (None: no limit). Returns whether one has ended."""
         flows = self.sg.ActivitySet(flows)
         if seconds is None:
             flows.wait_any()
@@ -89,11 +90,11 @@ class Grid:
 
 
 class Grid3(Grid):
-    """Of 3.32 to 3.36."""
+    """The calls of SimGrid 3.32 to 3.36."""
     NEEDS = "NetZone.create_star_zone", "NetZone.set_parent", "Comm.sendto_async"
 
     def root(self, engine):
-        self.entries = {}   # of zones, by name
+        self.entries = {}   # {a zone's name: the net point of its entry}
         return self.sg.NetZone.create_star_zone("all")
 
     def star(self, parent, name):

@@ -1,10 +1,10 @@
-"""Judges the predictions: trains over shaped links on this machine, predicts the same runs from a calibration, and compares.
+"""Compares predictions with measurements: trains over shaped links on this machine, and predicts the same runs from a calibration.
 
     predict.py --calibrate CAL.json; predict.py --judge FILE --machine CAL.json
 
-measures what FILE does not have yet, and predicts all of it. A measured run is not measured again: with another model of the network the same
-measurements are judged anew. The compared figure: where all ranks wait for each other the median step, with local steps the mean step, else the
-tokens per second, while all workers work; and the mean staleness of asynchronous runs.
+measures what FILE does not have yet, and predicts all of it. A run that FILE has is not measured again, so that a changed model of the
+network is compared with the same measurements. The compared figure is the median step if all ranks wait for each other, the mean step with
+local steps, else the tokens per second while all workers have work; for asynchronous runs also the mean staleness.
 """
 import concurrent.futures
 import datetime
@@ -24,22 +24,22 @@ from program import TOP
 from . import CannotPredict, command
 from .cases import CASES, MODELS
 
-PAGE = os.path.join(TOP, "docs", "experiments", "prediction.md")   # its tables are those of
+PAGE = os.path.join(TOP, "docs", "experiments", "prediction.md")   # the page whose tables this file writes
 HERE = os.path.dirname(os.path.abspath(__file__))
-RESULTS = os.path.join(HERE, "judged.json")             # beside which the model was made: its errors stand beside each prediction
+RESULTS = os.path.join(HERE, "judged.json")             # the runs with which the model was developed; a prediction is printed with their error
 HELD_OUT = os.path.join(HERE, "judged-held-out.json")   # measured on another machine, after the model was finished
-WARM_UP = 2           # steps that do not count
-LIMIT_SECONDS = 90    # a run that takes longer is ended
+WARM_UP = 2           # first steps, which are not measured
+LIMIT_SECONDS = 90    # a run that takes longer is killed
 PREDICTED_STEPS = 60
 TAIL_LINES = 15
 
 
 class JudgeError(Exception):
-    """A run failed; the text says which, and has the end of its log."""
+    """A run failed; the text names it and has the end of its log."""
 
 
 def every(case):
-    """H of local steps; 0: none. Whole rounds count then, without the first one."""
+    """The number of local steps per round; 0: none. With local steps only whole rounds are measured, without the first."""
     words = case.more.split()
     return int(words[words.index("--local-steps") + 1]) if "--local-steps" in words else 0
 
@@ -50,7 +50,7 @@ def words_of_run(program, case, directory):
 
 
 def measured(program, case):
-    """A run over a lab, measured: a JSON object."""
+    """Trains a case in a lab, and returns its measurement as a JSON object."""
     with tempfile.TemporaryDirectory() as folder:
         directory, log = os.path.join(folder, "run"), os.path.join(folder, "log")
         with open(log, "wb") as f:
@@ -80,17 +80,17 @@ def waits(case):
 
 
 def compared(case):
-    """The measured figure that is compared, and the predicted one: names in a measurement and in step_seconds; "rate": seconds of a global batch."""
+    """The figures to compare: (its name in a measurement, its name in the prediction's step_seconds). "rate": seconds of a global batch."""
     return ("mean" if every(case) else "median") if waits(case) else "rate"
 
 
 def seconds_of(case, found):
-    """Seconds of a step of a measurement."""
+    """The measured seconds of a step that are compared."""
     return found["tokens_per_step"] / found["tokens_per_second"] if compared(case) == "rate" else found[compared(case)]
 
 
 def predicted(program, case, machine):
-    """A prediction's figures that are kept: seconds of a step, quantiles, parts, limit, staleness."""
+    """Predicts a case, and returns the figures that are stored: seconds of a step, quantiles, parts, limit, staleness."""
     known, more, words = [], [], case.words()
     own = ("--topology", "--workers", "--servers", "--set", *(flag for flag, _, _ in command.PASSED))
     for flag, value in zip(words[::2], words[1::2]):
@@ -118,7 +118,7 @@ def measure_all(program, cases, done, keep):
 
 
 def judged(program, cases, done, machine):
-    """The results of the cases that were measured: a list of objects."""
+    """Predicts the measured cases, and returns the comparisons, a list of JSON objects."""
     out, cases = [], [case for case in cases if case.name in done]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:   # each simulation is a process of its own
         documents = list(pool.map(lambda case: predicted(program, case, machine), cases))
@@ -152,7 +152,7 @@ def rows_of_runs(runs):
 
 
 def rows_of_families(runs):
-    """A row for each family and for three sums over all; the worst run is named."""
+    """The table's rows: one per family, and three for all runs together. Each names its worst run."""
     lines = [["family", "runs", "mean error", "mean, with sign", "worst", "of"]]
 
     def row(words, some, key="error"):
@@ -177,8 +177,8 @@ def read(path):
 
 
 def run(program, path, machine, again=False):
-    """predict.py --judge: measures what the file lacks, unless `again`, predicts all, prints and keeps the results. machine None: the file's.
-    Exit status."""
+    """Runs predict.py --judge: measures the cases that the file does not have (not with `again`), predicts all, prints and stores the
+    results. machine None: the file's. Returns the exit status."""
     kept = read(path)
 
     def keep():
@@ -206,12 +206,12 @@ def run(program, path, machine, again=False):
 
 
 def page(text, runs, which=""):
-    """The page's text with its tables of these runs, which are those of RESULTS or the "held-out " ones."""
+    """The page's text with new tables of these runs. which: "" for the runs of RESULTS, "held-out " for those of HELD_OUT."""
     return tables.placed(tables.placed(text, which + "families", rows_of_families(runs)), which + "runs", rows_of_runs(runs))
 
 
 def rewrite(change):
-    """Writes PAGE anew, where there is one: change(text) gives its text."""
+    """Rewrites PAGE with change(its text), if it exists (a bundle has no pages)."""
     if os.path.exists(PAGE):
         with open(PAGE, encoding="utf-8") as f:
             text = f.read()

@@ -1,10 +1,10 @@
-"""A machine, as a JSON file describes it: devices, nodes, network, and times that were measured there.
+"""Reads the JSON file that describes a machine: devices, nodes, network, and times that were measured on it.
 
     name, date, sources   what it is; where each figure is from (a URL, or the command that measured it)
     device                kind gpu|cpu, memory_bytes, memory_bytes_per_second, flops_per_second {bf16, fp16, fp32}: peaks;
                           efficiency {product, memory}: the share of the peaks that is reached; host_link_bytes_per_second,
                           disk_bytes_per_second: of offloaded state
-    units                 measured times, which count before the device's peaks, of one model or a list of them: model, dtype, micro_batch_size,
+    units                 measured times, which are used instead of the device's peaks, of one model or a list of them: model, dtype, micro_batch_size,
                           seq_len, threads, seconds {unit or its kind: {forward, backward}}, update_seconds_per_element, begin_seconds (of the
                           host, at a step's begin), spread (of a step's computing: standard deviation / mean, 0 if left out)
     cores                 count; ranks_share: "node" (or true): the ranks of a node share its cores; "job": all ranks and servers share them, as in
@@ -69,7 +69,8 @@ OTHERS = ("name", "date", "sources", "notes")
 
 @dataclass(frozen=True)
 class Machine:
-    """told: the file's JSON, checked, with the numbers that may be left out filled in; a section that may be null is None; units is a list."""
+    """A machine. told: the checked JSON of its file, with defaults filled in; an optional section without a value is None; units is a
+    list."""
     told: dict
     path: str
 
@@ -92,8 +93,8 @@ class Machine:
         return self.network["bytes_per_second"] * self.network["efficiency"]
 
     def stretch(self, ranks, size):
-        """How many times longer an exchange of `size` bytes takes where `ranks` ranks send to each other at once, than between two: by
-        network.exchange, with sizes, ranks and rates interpolated on a logarithmic scale, its ends beyond them."""
+        """The factor by which an exchange of `size` bytes between `ranks` ranks is slower than between two, from network.exchange. Sizes,
+        ranks and rates are interpolated on a logarithmic scale; outside the table its nearest end counts."""
         if not self.network.get("exchange") or ranks <= 2 or size <= 0:
             return 1.0
         two = self.network["efficiency"]
@@ -104,17 +105,17 @@ class Machine:
 
     @property
     def threads(self):
-        """Threads that a rank's computing was measured with."""
+        """The number of threads with which a rank's computing was measured."""
         return self.units[0]["threads"] if self.units else 1
 
     def cores_of(self, node):
-        """The number of the set of cores that this node's ranks share; None: each rank has what it needs."""
+        """The number of the set of cores that this node's ranks share; None: ranks do not compete for cores."""
         share = self.cores and self.cores.get("ranks_share")
         return None if not share else 0 if share == "job" else node
 
 
 def interpolated(table, at):
-    """The value at `at` of {number: value}, on a logarithmic scale between its numbers; that of its ends beyond them."""
+    """Interpolates {number: value} at `at` on a logarithmic scale; outside the table its nearest end counts."""
     points, x = sorted((math.log(float(number)), value) for number, value in table.items()), math.log(at)
     for (x0, y0), (x1, y1) in zip(points, points[1:]):
         if x <= x1:
@@ -154,7 +155,7 @@ def check_map(where, value, levels, least, kind="number"):
 
 
 def check_section(where, section, value):
-    """Checks a section, and fills in the numbers that it leaves out."""
+    """Checks a section, and fills in defaults."""
     rules = SECTIONS[section]
     if not isinstance(value, dict):
         raise CannotPredict(f"{where}: expected an object")
@@ -213,7 +214,7 @@ def names():
 
 
 def load(name):
-    """The Machine of a file's path, or of a name of machines/."""
+    """The Machine of a file's path, or of a name in machines/."""
     path = name
     if not os.path.exists(path):
         path = os.path.join(FOLDER, name + ".json")
@@ -231,7 +232,7 @@ def load(name):
 
 
 def bytes_per_second(words):
-    """A rate of words: "10gbit", "1.6Tbit/s" (bits) or "900GB/s" (bytes, with /s)."""
+    """Parses a rate: "10gbit" or "1.6Tbit/s" (bits), "900GB/s" (bytes; /s is required)."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]b)/s\s*", words, re.I)
     if match and match.group(2)[1] == "B":
         number = float(match.group(1)) * BYTES_PER_SECOND[match.group(2).lower()]
@@ -245,7 +246,7 @@ def bytes_per_second(words):
 
 
 def seconds(words):
-    """Seconds of words: "5us", "0.5ms"."""
+    """Parses a time: "5us", "0.5ms"."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|ms|us|µs|ns)\s*", words)
     if not match:
         raise CannotPredict(f"--latency {words!r}: expected a time with its unit, as 5us, 0.5ms or 800ns")
@@ -253,14 +254,14 @@ def seconds(words):
 
 
 def changed(machine, bandwidth=None, latency=None, network=None, per_node=None):
-    """The machine with the words of the command line in place of its own: --bandwidth (of a node, each way; its efficiency stays),
-    --latency, --network KIND[:DOWN:UP] (fat_tree:4:1: four times as many links down as up), --per-node (devices that are used)."""
+    """The machine with values of the command line instead of its own: --bandwidth (of a node, each way; its efficiency stays), --latency,
+    --network KIND[:DOWN:UP] (fat_tree:4:1: four times as many links down as up), --per-node (the number of devices in use)."""
     told = copy.deepcopy(machine.told)
     if per_node is not None:
         if per_node < 1:
             raise CannotPredict("--per-node: at least 1 device")
         links, devices = told["network"]["links_per_node"], told["node"]["devices"]
-        if per_node < devices:   # a device that is not used leaves its links unused
+        if per_node < devices:   # the links of an unused device are unused too
             used = math.ceil(links * per_node / devices)
             told["network"]["bytes_per_second"] *= used / links
             told["network"]["links_per_node"] = used

@@ -1,33 +1,32 @@
-"""A machine's network on SimGrid, flow by flow, and what its ranks compute meanwhile.
+"""Simulates a machine's network with SimGrid, flow by flow, together with the computing of its ranks.
 
 `in_child(function, ..)` runs function(..) in a child process, because SimGrid has one engine per process. Inside it, `Simulation` is a clock
-with four verbs, each with a function that is called when it is over:
+with four activities; each calls a function when it has ended:
 
-    flow(src, dst, bytes, then)        bytes from one endpoint to another; flows share links by max-min fairness (shares=2: one counts as two)
-    compute(endpoint, seconds, then)   the endpoint computes; where a machine's ranks share cores, they take turns (Turns)
+    flow(src, dst, bytes, then)        bytes from one endpoint to another; flows share links by max-min fairness (shares=2: it counts as two)
+    compute(endpoint, seconds, then)   the endpoint computes; if a machine's ranks share cores, they get them in turn (Turns)
     spin(endpoint, seconds, then)      so many seconds pass while the endpoint keeps its cores busy, as an injected delay does
-    after(seconds, then)               nothing but time
+    after(seconds, then)               time passes
 
-`run()` returns when nothing is under way. One actor waits for all flows at once: an actor per rank would be a thread per rank here.
+`run()` returns when no activity is left. One actor waits for all flows, since an actor per rank would be a thread per rank.
 
 An endpoint is a process with its device: a rank or a server. nodes[i] is the node that endpoint i is on.
 
     endpoint --- device link --- node --- network link --- switch, fat tree, dragonfly or torus of all nodes
 
-The factors of SimGrid's network model are set as follows, because a machine file has what an application reaches (its `efficiency`), measured
-or published, and SimGrid's defaults (LV08: 0.97 of the bandwidth, 13 times the latency) were fitted to one cluster's TCP over Gigabit Ethernet:
+A machine file has the rate that an application reaches (its `efficiency`), measured or published. SimGrid's defaults (LV08: 0.97 of the
+bandwidth, 13 times the latency) were fitted to one cluster's TCP over Gigabit Ethernet. So the factors of its model are set as follows:
     network/model CM02, bandwidth-factor 1, latency-factor 1   rates and latencies are those of the file
     network/TCP-gamma 0      no window: a long fat link is filled, as by RDMA, or by several connections
-    network/crosstraffic 0   acknowledgements take nothing from the other direction, beyond what `efficiency` has
-    network/weight-S 0       flows share a link by their number
+    network/crosstraffic 0   acknowledgements use no bandwidth of the other direction: `efficiency` includes them
+    network/weight-S 0       all flows get equal shares of a link
 
 A shaped link (burst_seconds) has a token bucket at each end: after it was idle so many seconds of its rate pass at once (Bucket).
 
-Cores are a link too: a set of C cores has capacity C, and a rank that computes with T threads is a flow of rate at most T on it. At most C / T ranks
-compute at once. Where a machine file says what its cores spend on a byte
-(transport_seconds_per_byte), a flow is over when both ends have computed for it as well; while a rank waits for a transfer by polling
-(waiting_share), its set of cores is smaller by that share: `waits` and `waited`; while more threads compute than there are cores, all are slower
-by `crowding`.
+Cores are simulated as a link: a set of C cores has capacity C, and a rank that computes with T threads is a flow of at most rate T on it. At
+most C / T ranks compute at the same time. If the machine file has the CPU time of a byte (transport_seconds_per_byte), a flow ends only when
+both ends have also computed for its bytes. While a rank polls for a transfer, its set of cores is smaller by waiting_share (`waits` and
+`waited`). While more threads compute than there are cores, all are slower by `crowding`.
 """
 import collections
 import functools
@@ -44,11 +43,11 @@ from .grid import grid
 
 SETTINGS = ("network/model:CM02", "network/TCP-gamma:0", "network/crosstraffic:0", "network/weight-S:0", "network/bandwidth-factor:1",
             "network/latency-factor:1", "contexts/stack-size:256")
-WORK = 1e9             # of a core in a second, in bytes of its link
-LEAF = 32              # nodes below a switch of the fat tree
-WHOLE_FLOWS = 20000    # of an all-to-all that is simulated whole; of a larger one, a sample of its shifts
+WORK = 1e9             # a core is simulated as a link: bytes per second of computing
+LEAF = 32              # the most nodes of a fat tree's lowest switch
+WHOLE_FLOWS = 20000    # the most flows of an all-to-all that is simulated whole; for a larger one a sample of its shifts is simulated
 SHIFTS = 12
-PROBE = 1 << 20        # bytes of a flow, where a pattern's rate is looked for
+PROBE = 1 << 20        # bytes of a flow when a pattern's rate is determined
 
 
 # ---------------------------------------------------------------- a child process
@@ -58,16 +57,16 @@ def work(pipe, function, args):
         pipe.send((True, function(*args)))
     except CannotPredict as e:
         pipe.send((False, e))
-    except BaseException:   # a mistake of ours: its trace, and no word through the pipe
+    except BaseException:   # a programming error: the trace is printed, and nothing is sent through the pipe
         traceback.print_exc()
         os._exit(1)
     pipe.close()
-    os._exit(0)   # not through SimGrid's end, which waits for actors
+    os._exit(0)   # skips SimGrid's exit handler, which would wait for actors
 
 
 def in_child(function, *args):
-    """function(*args) in a forked process; its result, or its CannotPredict."""
-    grid()   # its absence is said here
+    """Runs function(*args) in a forked process. Returns its result, or raises its CannotPredict."""
+    grid()   # reports a missing SimGrid before the fork
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=work, args=(theirs, function, args), daemon=True)
@@ -89,7 +88,7 @@ def in_child(function, *args):
 
 # ---------------------------------------------------------------- the platform
 def factors(count, dimensions):
-    """The smallest near-cubic sizes with at least `count` places; none is 1, which a torus cannot have."""
+    """The smallest nearly cubic shape with at least `count` positions. No size is 1, which a torus does not allow."""
     sizes = []
     for left in range(dimensions, 0, -1):
         sizes.append(math.ceil(round(count ** (1 / left), 9)))
@@ -98,8 +97,8 @@ def factors(count, dimensions):
 
 
 def fat_tree_shape(nodes, oversubscription):
-    """(levels, down, up, parallel) of a tree with at least so many leaves: up to LEAF nodes below a switch, and from each switch one link to
-    each of LEAF / oversubscription others."""
+    """SimGrid's (levels, down, up, parallel) of a fat tree with at least so many leaves: each lowest switch has up to LEAF nodes, and one
+    link to each of LEAF / oversubscription upper switches."""
     below = min(LEAF, nodes)
     pods = math.ceil(nodes / below)
     if pods == 1:
@@ -108,8 +107,9 @@ def fat_tree_shape(nodes, oversubscription):
 
 
 class Platform:
-    """Builds the platform of the endpoints on `nodes`. threads: of each endpoint's computing; None: the machine's. scale_latency 0: without
-    latencies. devices, rates: {endpoint, node: bytes a second} of links that are not the machine's; rates are for nodes at one switch."""
+    """Builds the platform. nodes: the node of each endpoint. threads: of each endpoint's computing; None: the machine's. scale_latency 0:
+    without latencies. devices, rates: {endpoint: bytes per second} and {node: bytes per second} of links with another rate than the
+    machine's; rates only for a network with one switch."""
 
     def __init__(self, machine, nodes, threads=None, scale_latency=1, devices=None, rates=None):
         self.grid, self.machine, self.nodes, self.scale = grid(), machine, list(nodes), scale_latency
@@ -134,8 +134,8 @@ class Platform:
         return link
 
     def _node(self, parent, node):
-        """A node's zone. The endpoint of a node is its way in where every node has one only; else endpoints have links to it. node: None for an
-        idle place."""
+        """Makes a node's zone. If every node has one endpoint, that is the zone's entry; else the entry is a router to which the endpoints
+        have links. node: None for an unused position."""
         grid, inside = self.grid, self.by_node.get(node, [])
         zone = grid.star(parent, f"node{node}" if node is not None else f"idle{next(self.idle)}")
         way = None
@@ -154,7 +154,7 @@ class Platform:
 
     def _network(self):
         network, rate = self.machine.network, self.machine.rate
-        latency, count, kind = network["latency_seconds"] / 2, len(self.order), network["kind"]   # a way below one switch has two links
+        latency, count, kind = network["latency_seconds"] / 2, len(self.order), network["kind"]   # a route through one switch has two links
         if kind == "switch" or count == 1:
             zone = self.grid.star(self.root, "network")
             for node in self.order:
@@ -163,20 +163,20 @@ class Platform:
             zone.seal()
             return
 
-        # SimGrid counts the leaves of a zone by the ids that it gives them, which need not begin with 0. A place that no node has is idle.
+        # SimGrid numbers the leaves of a zone itself, and not always from 0, so they are taken in order. Leaves without a node are unused.
         nodes = itertools.chain(self.order, itertools.repeat(None))
         if kind == "fat_tree":
             kind, shape = "fatTree", fat_tree_shape(count, network["oversubscription"])
         elif kind == "torus":
             shape = [factors(count, 3)]
         else:
-            # Groups of 4 chassis with 4 routers, each with 2 nodes, as a small Cray XC; more groups for more nodes.
+            # Groups of 4 chassis with 4 routers of 2 nodes, as in a small Cray XC; more nodes get more groups.
             shape = (max(1, math.ceil(count / 32)), 4), (4, 4), (4, 1), 2
         self.grid.cluster(self.root, kind, shape, lambda zone: self._node(zone, next(nodes)), rate, latency * self.scale).seal()
 
     def _cores(self, threads):
-        """(start, end, threads, set of cores) of each endpoint's computing: a way over its own link, which each computation has for itself, and its set of
-        cores, which all share; None where nothing is shared."""
+        """(start, end, threads, set of cores) of each endpoint's computing, which is simulated as a flow from start to end: over a link of
+        its own, and over the link of its set of cores, which all share. None: nothing is shared."""
         zone, shared = None, {}
         found = [None] * len(self.nodes)
         for endpoint, node in enumerate(self.nodes):
@@ -194,7 +194,7 @@ class Platform:
         return found
 
     def _way(self, zone, name, cores, policy=None):
-        """(a host behind a link of so many cores, the link)"""
+        """Makes a host with a link that stands for so many cores. Returns (host, link)."""
         host, link = self.grid.make(zone, "host", name, WORK), self.grid.make(zone, "link", name + ".link", cores * WORK)
         link.set_latency(0)
         if policy is not None:
@@ -206,8 +206,9 @@ class Platform:
 
 # ---------------------------------------------------------------- turns
 class Turns:
-    """A set of cores, which endpoints get in the order in which they ask. An endpoint keeps its core while each end of a work asks for the next
-    one: a rank's operations are queued, and its thread does not sleep between them. anew: another thread goes on, which waits behind the others."""
+    """A set of cores, which endpoints get in the order of their requests. An endpoint keeps its core as long as it requests the next work
+    when one ends: a rank's operations are queued, and its thread does not sleep between them. anew: the next work is of another thread,
+    which queues behind the others."""
 
     def __init__(self, cores):
         self._free, self._waiting, self._at = cores, collections.deque(), collections.Counter()
@@ -235,8 +236,8 @@ class Turns:
 
 # ---------------------------------------------------------------- shaped links
 class Bucket:
-    """The tokens of a shaped link, in bytes: they come at its rate, and what moves takes them. A flow begins with as many bytes at once as are there;
-    the rest needs the rate."""
+    """The token bucket of a shaped link. Tokens (bytes) arrive at the link's rate, and bytes that move consume them. A flow moves as many
+    bytes as there are tokens at once, and the rest at the rate."""
 
     def __init__(self, size, rate):
         self._size, self._rate, self._tokens, self._since, self._flows = size, rate, size, 0.0, []   # flows: [flow, bytes left]
@@ -260,7 +261,8 @@ class Bucket:
 
 # ---------------------------------------------------------------- the clock
 class Simulation:
-    """See the head of this file. `begin(simulation)` starts what there is to do; `run` returns when nothing is under way."""
+    """The clock that the head of this file describes. run(begin) calls begin() to start the first activities, and returns when no activity
+    is left."""
 
     def __init__(self, machine, nodes, threads=None, scale_latency=1, devices=None, rates=None):
         self.machine, self.platform = machine, Platform(machine, nodes, threads, scale_latency, devices, rates)
@@ -276,7 +278,7 @@ class Simulation:
         self.buckets = collections.defaultdict(lambda: Bucket(self.burst, machine.rate))   # by (node, way)
         self.waiting_share, self.crowding = cores.get("waiting_share", 0), cores.get("crowding", 1)
         self.turns = {}
-        self.waiting, self.computing, self.spinning = {}, {}, {}   # by a set of cores: transfers that are waited for; threads that compute, that spin
+        self.waiting, self.computing, self.spinning = {}, {}, {}   # per set of cores: transfers that a rank waits for; threads that compute; threads that spin
 
     def flow(self, src, dst, size, then, *args, shares=1):
         if size < 1 or src == dst:
@@ -305,7 +307,7 @@ class Simulation:
 
     @staticmethod
     def _parts(count, then, args):
-        """A function to be called `count` times, whose last call is then(*args)."""
+        """A function to be called `count` times. Its last call calls then(*args)."""
         left = [count]
 
         def one():
@@ -330,7 +332,7 @@ class Simulation:
         turns.ask(endpoint, functools.partial(self._compute, endpoint, seconds, core[2], turns.over, endpoint, then), anew)
 
     def spin(self, endpoint, seconds, then, *args):
-        """The endpoint computes until a clock has gone on by so many seconds, however much of its cores it gets."""
+        """The endpoint computes for so many seconds of simulated time, however few cores it gets."""
         core = self.platform.cores[endpoint]
         if core is not None and seconds > 0:
             self._change(self.spinning, core, core[2])
@@ -342,13 +344,13 @@ class Simulation:
         then(*args)
 
     def _change(self, counts, core, change):
-        """Counts what uses a set of cores, and sets how many are left to compute with."""
+        """Changes a count of a set of cores, and sets the number of cores that are left for computing."""
         link, count = core[3], self.machine.cores["count"]
         counts[link.name] = counts.get(link.name, 0) + change
         computing, spinning = self.computing.get(link.name, 0), self.spinning.get(link.name, 0)
-        left = max(count / 2, count - self.waiting_share * self.waiting.get(link.name, 0))   # pollers get at most half: they share as others do
+        left = max(count / 2, count - self.waiting_share * self.waiting.get(link.name, 0))   # ranks that poll get at most half of the cores, since the kernel shares cores fairly
         if spinning:
-            left -= spinning * min(1, left / (max(1, computing) + spinning))   # where none computes, the transport still does
+            left -= spinning * min(1, left / (max(1, computing) + spinning))   # if no rank computes, the transport still needs cores
         link.set_bandwidth(WORK * left / (self.crowding if computing + spinning > count else 1))
 
     def _compute(self, endpoint, seconds, threads, then, *args):
@@ -360,7 +362,7 @@ class Simulation:
         self.thens.append((then, args))
 
     def waits(self, endpoint, change=1):
-        """One more transfer is waited for at the endpoint, by polling."""
+        """The endpoint waits for one more transfer, and polls while it waits."""
         core = self.platform.cores[endpoint]
         if core is not None and self.waiting_share:
             self._change(self.waiting, core, change)
@@ -391,7 +393,7 @@ class Simulation:
         self.now = max(self.now, self.engine.clock)
 
     def _ring(self):
-        """Calls what is due; that may bring more that is due at once."""
+        """Calls all functions that are due. These may add others that are due at once."""
         while self.timers and self.timers[0][0] <= self.now + 1e-12:
             _, _, then, args = heapq.heappop(self.timers)
             then(*args)

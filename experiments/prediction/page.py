@@ -1,5 +1,6 @@
-"""The page of predict.py --html: one offline file with every prediction of a grid. A choice on the page is a point of the grid, which was
-predicted by itself, so the page shows exactly what predict.py --json says. page.html frames it, page.js chooses and draws."""
+"""The page of predict.py --html: one offline file with every prediction of a grid. Each combination of choices is a point of the grid,
+which was predicted separately, so the page shows exactly the figures of predict.py --json. page.html is its frame; page.js shows the chosen
+point."""
 import argparse
 import concurrent.futures
 import functools
@@ -28,15 +29,15 @@ from . import CannotPredict, command, compute, machine, network, result
 from .grid import grid as simgrid
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-AXES = ("model", "machine", "network", "straggler", "topology", "workers", "servers")  # page.js counts points in this order
+AXES = ("model", "machine", "network", "straggler", "topology", "workers", "servers")  # page.js numbers the grid's points in this order
 PARTS = [(key, words, TIME_COLORS[key]) for key, words in figures.part("time.")]
-DIGITS = 9   # of a time in the page; it shows three
-EXPOSED = {"comm_exposed": "exposed"}  # the name of a part of time in a prediction, where it is another than a run's
+DIGITS = 9   # significant digits of a time in the page, which shows three
+EXPOSED = {"comm_exposed": "exposed"}  # {a time in a run's summary: its name in a prediction}, if they differ
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A value of an axis: its name, the words that people read, and the options of predict.py that it sets."""
+    """A value of an axis: its name, its text on the page, and the options of predict.py that it sets."""
     name: str
     words: str
     options: dict = field(default_factory=dict)
@@ -52,9 +53,9 @@ NETWORKS = [
     Choice("ib400-fat-tree-1:1", "InfiniBand 400, fat tree 1:1", {"bandwidth": "400gbit", "latency": "20us", "network": "fat_tree:1:1"}),
     Choice("ib400-fat-tree-4:1", "InfiniBand 400, fat tree 4:1", {"bandwidth": "400gbit", "latency": "20us", "network": "fat_tree:4:1"}),
 ]
-STEPS, EFFORT = 12, 0.05   # of each prediction, unless the command line says otherwise
+STEPS, EFFORT = 12, 0.05   # defaults of --steps and --effort for each prediction of the page
 WORKERS, SERVERS = [2, 4, 8, 16, 32, 64], [1, "N/4", "N"]
-BATCH = "16"               # of a GPU: its computing is then of the size that a step's transfers are
+BATCH = "16"               # a GPU's micro-batch, for which a step's computing takes about as long as its transfers
 TOPOLOGIES = ("ps:sync", "ps:async", "zero:0", "zero:1", "zero:2", "zero:3")
 ONES = {"models": ["model"], "machines": ["machine"], "networks": ["bandwidth", "latency", "network"], "stragglers": ["straggle", "delay"]}
 STRAGGLERS = [
@@ -67,7 +68,7 @@ STRAGGLERS = [
 
 
 def seconds(value):
-    """As page.js writes it."""
+    """The text of a time, as page.js writes it."""
     factor, unit = (1, "s") if value >= 0.9995 else (1e3, "ms") if value >= 0.0009995 else (1e6, "\u00b5s")
     return f"{digits(factor * value)} {unit}"
 
@@ -77,11 +78,11 @@ def digits(value, count=3):
     return f"{float(f'{value:.{count}g}'):,.{max(0, count - whole)}f}"
 
 
-OPTIONAL = (("staleness", "staleness"), ("limits", "limit"), ("errors", "error"), ("notes", "notes"))   # tables and keys of a prediction
+OPTIONAL = (("staleness", "staleness"), ("limits", "limit"), ("errors", "error"), ("notes", "notes"))   # (table of the page, key of a prediction)
 
 
 class Table:
-    """Documents by number: equal ones are kept once, as most points share their memory and their words with others."""
+    """Documents, referred to by number. Equal ones are stored once: most points have the same memory and texts as others."""
 
     def __init__(self):
         self.numbers, self.rows = {}, []
@@ -98,7 +99,7 @@ class Grid:
     """The predictions of all combinations of axes: {axis: [Choice]}."""
 
     def __init__(self, axes):
-        self.axes = {**axes, "topology": sorted(axes["topology"], key=lambda c: not is_star(c.name))}   # as the page groups them
+        self.axes = {**axes, "topology": sorted(axes["topology"], key=lambda c: not is_star(c.name))}   # stars and rings separately, as on the page
         self.points, self.tables = [], {name: Table() for name in ("words", "jobs", "memories", "wires", *dict(OPTIONAL))}
 
     def choices(self):
@@ -117,8 +118,8 @@ class Grid:
         return out
 
     def first(self):
-        """{axis: the choice that the page opens with}: a star beside a ring, with the last stragglers; where some are, one in which the faster of the
-        two is another for many workers than for few."""
+        """{axis: the choice that is shown first}. A star and a ring, with the last choice of stragglers; if possible, choices for which the
+        star is faster with few workers and the ring with many, or the reverse."""
         names, middle = [c.name for c in self.axes["topology"]], len(self.axes["workers"]) // 2
         rings = [i for i, name in enumerate(names) if not is_star(name)]
         ring = names.index("zero:2") if "zero:2" in names else rings[0] if rings else 0
@@ -144,7 +145,7 @@ class Grid:
         return key
 
     def add(self, numbers, said):
-        """said: a prediction (prediction/result.py), or the words of a refusal."""
+        """Adds a point. said: its prediction (prediction/result.py), or the text of an error."""
         number = {name: table.number for name, table in self.tables.items()}
         if isinstance(said, str):
             self.points.append([self.key(numbers), number["words"](said)])
@@ -160,7 +161,7 @@ class Grid:
                             *optional])
 
     def document(self, memory_bytes):
-        """The document that page.js reads. memory_bytes: {machine: of its device, or None}."""
+        """The JSON document that page.js reads. memory_bytes: {machine: its device's memory, or None}."""
         axes = {name: [{"name": c.name, "words": c.words} for c in self.axes[name]] for name in AXES}
         for device in axes["machine"]:
             device["memory_bytes"] = memory_bytes.get(device["name"])
@@ -203,7 +204,7 @@ def tables(document):
 
 
 def html(document, words, notes):
-    """The page. words: the command; notes: [(name, words)] on where its figures come from."""
+    """The page as HTML. words: the command; notes: [(name, text)] on the sources of its figures."""
     template = jinja2.Environment(loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined).get_template("page.html")
     texts = {}
     for name in ("page.css", "page.js"):
@@ -218,8 +219,8 @@ def html(document, words, notes):
 
 # ---------------------------------------------------------------- the command
 def predicted(base, changes):
-    """A prediction, without times where it does not fit the machine; the words of a refusal. base: predict.py's options; changes: those of
-    the choice."""
+    """Predicts one point. Returns its document, without times if it does not fit the machine's memory, or the text of an error. base:
+    predict.py's options; changes: those of the point's choices."""
     options = argparse.Namespace(**{**vars(base), **changes})
     try:
         for key, value in work_of(command.described_machine(options), options).items():
@@ -234,7 +235,7 @@ def predicted(base, changes):
 
 
 def predict_all(grid, base, jobs):
-    """Predicts every choice, in `jobs` processes; choices that set the same options (N/4 servers may be one) once."""
+    """Predicts every point, in `jobs` processes. Points with the same options (N/4 servers may be one) are predicted once."""
     choices, began = grid.choices(), time.monotonic()
     keys = [json.dumps(changes, sort_keys=True) for _, changes in choices]
     different = dict(zip(keys, (changes for _, changes in choices)))
@@ -250,8 +251,8 @@ def predict_all(grid, base, jobs):
 
 
 def work_of(described, options):
-    """{option: value} of a worker's computing that the command line leaves to the machine: as the model's units were measured; a GPU
-    BATCH sequences of 1,024 tokens in 16 bits."""
+    """{option: value} for the options of a worker's computing that the command line does not give: those with which the machine's units of
+    this model were measured; on a GPU, BATCH sequences of 1,024 tokens in 16 bits."""
     measured = [one for one in described.units or [] if compute.model_of(one["model"]) == compute.model_of(options.model)]
     if measured:
         work = {"dtype": measured[0]["dtype"], "seq": str(int(measured[0]["seq_len"])), "batch": str(int(measured[0]["micro_batch_size"]))}
@@ -262,7 +263,7 @@ def work_of(described, options):
 
 
 def machines_of(names, given):
-    """[(Choice, Machine)] of NAME or FILE, or one of them with :D for D devices of each node."""
+    """[(Choice, Machine)] for a list of NAME or FILE, each perhaps with :D for D devices per node."""
     out = []
     for name in names:
         match = re.fullmatch(r"(.+):(\d+)", name)
@@ -275,8 +276,8 @@ def machines_of(names, given):
 
 
 def axes_of(given, machines):
-    """{axis: [Choice]}. machines: of machines_of(). An option of predict.py's that names one value (--model, --straggle ..) is an axis of that
-    value."""
+    """{axis: [Choice]}. machines: from machines_of(). An option of predict.py with a single value (--model, --straggle ..) gives an axis
+    with that value only."""
     defaults = {flag[2:]: default for flag, default, _ in command.LISTS}
 
     def names(listed, one=None):
@@ -308,7 +309,7 @@ def axes_of(given, machines):
 
 
 def of_workers(servers):
-    """Words on a number of servers."""
+    """The text of a number of servers."""
     share = command.OF_WORKERS.fullmatch(servers)
     return servers if not share else f"{servers}, one for {share[1]}" if share[1] else f"{servers}, one each"
 
@@ -343,7 +344,7 @@ def run(parser, argv):
                     raise CannotPredict(f"--{listed} and --{one}: give one of them")
         machines = machines_of([given.machine] if given.machine else (given.machines or command.LISTS[1][1]).split(","), given)
         grid = Grid(axes_of(given, machines))
-        open(base.html, "a", encoding="utf-8").close()   # what cannot be written is said before minutes of work
+        open(base.html, "a", encoding="utf-8").close()   # an error of the output file is reported before minutes of work
         count = predict_all(grid, base, len(os.sched_getaffinity(0)))
         if all(len(point) == 2 for point in grid.points):
             raise CannotPredict(f"none of {len(grid.points)} choices can be predicted: {grid.tables['words'].rows[0]}")

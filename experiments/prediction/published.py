@@ -1,7 +1,8 @@
-"""Published times of other programs at their own machines, beside what predict.py says of the same step here: published.json.
+"""Compares published times of other programs on their machines with predict.py's predictions of the same steps (published.json).
 
-A row's efficiency (of the datasheet's rate, forward and backward of a step) is from figures of other models than the row's own, so that nothing of
-the row is in its prediction. A figure that needs tensor or pipeline parallelism has no row: this program does not have them; `refused` says so.
+A row's efficiency (the share of the datasheet's rate that forward and backward reach) comes from published figures of other models, so that
+a prediction does not use its own row. Figures that need tensor or pipeline parallelism, which this program does not have, have no row; they
+are listed in `refused`.
 """
 import copy
 import json
@@ -23,7 +24,7 @@ def read():
 
 
 def described(row, folder):
-    """The path of the row's machine with the row's efficiency, written to the folder."""
+    """Writes the row's machine, with the row's efficiency, to a file in the folder. Returns its path."""
     told = copy.deepcopy(machine.load(row["machine"]).told)
     told["device"]["efficiency"]["product"] = row["efficiency"]
     path = os.path.join(folder, "machine.json")
@@ -33,14 +34,14 @@ def described(row, folder):
 
 
 def predicted(program, row, folder):
-    """The document (result.py) of one row."""
+    """Predicts one row, and returns the document (result.py)."""
     words = [os.path.join(FOLDER, word) if word.startswith("models/") else word for word in row["words"]]
     options = command.parser("").parse_args([*words, "--machine", described(row, folder), "--program", program])
     return command.predict(options, options.topology[0])
 
 
 def lines(rows):
-    """The rows of a table: published beside predicted."""
+    """The table's rows, with published and predicted times."""
     out = [["published", "machine", "GPUs", "step", "predicted", "error", "of it computing", "exposed", "efficiency of", "what may be the cause"]]
     for row in rows:
         found = row["predicted"]

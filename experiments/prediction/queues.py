@@ -1,22 +1,23 @@
-"""Queues of a simulated star: the jobs of a thread, the messages of a connection."""
+"""The queues of a simulated star: the jobs of a thread, and the messages of a connection."""
 from collections import deque
 
 
 class Thread:
-    """Jobs of one endpoint that are done one after the other. Jobs that a job adds by `first` are done before all that wait."""
+    """A simulated thread of one endpoint, which does its jobs one after the other. Jobs that a job adds with `first` are done before all
+    others in the queue."""
 
     def __init__(self, simulation, endpoint):
         self._simulation, self._endpoint = simulation, endpoint
         self._jobs, self._busy, self._nested = deque(), False, None
-        self.seconds = 0.0  # of work done
+        self.seconds = 0.0  # total time of its jobs
 
     def do(self, seconds, then):
-        """then() after `seconds` of this thread's work, once all that was asked for before is done."""
+        """Adds a job of `seconds` to the queue, and calls then() when it is done."""
         self._jobs.append((seconds, then))
         self._go()
 
     def first(self, seconds, then):
-        """Called from a job: this one is done next, after those that the job has added so before."""
+        """Called from a job: adds a job that is done next, after those that the job has already added with `first`."""
         if self._nested is None:
             self.do(seconds, then)
         else:
@@ -45,23 +46,24 @@ class Thread:
 
 
 class Channel:
-    """The messages of one connection, one way: each leaves when the one before it has left, and arrives a latency later, so that messages
-    which follow each other pay it once. draw: how many shares of its links a connection gets while it is busy, drawn anew each time it becomes
-    busy: connections that begin together get unequal shares of a congested link at first, since TCP's windows have to settle. None: one."""
+    """The messages of one connection, one way: each is sent when the one before it has been sent, and arrives one latency later, so that
+    messages in a row wait for the latency only once. draw: returns the number of shares of its links that the connection gets; called each
+    time it becomes busy. Connections that begin together get unequal shares of a congested link at first, until TCP's windows have settled.
+    None: one share."""
 
     def __init__(self, simulation, source, target, latency=0.0, draw=None):
         self._simulation, self._source, self._target, self._latency, self._draw = simulation, source, target, latency, draw
         self._waiting, self._busy, self._shares = deque(), False, 1
 
     def send(self, size, then):
-        """then() when the message has arrived."""
+        """Sends a message, and calls then() when it has arrived."""
         self._waiting.append((size, then))
         if not self._busy:
             self._shares = self._draw() if self._draw else 1
             self._go()
 
     def _go(self):
-        # Messages without a payload need no bandwidth: they follow the one before them at once.
+        # Messages without a payload need no bandwidth, so they are sent at once after the message before them.
         while self._waiting and not self._busy:
             size, then = self._waiting.popleft()
             if size < 1:

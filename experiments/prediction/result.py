@@ -1,4 +1,4 @@
-"""A prediction's figures: `Outcome` is what an executor (ring.py, star.py) hands over, `document` makes the JSON of it, `table` the table.
+"""A prediction's figures. An executor (ring.py, star.py) returns an `Outcome`; `document` makes it JSON, and `table` prints it.
 
     configuration   topology, workers, servers, model, dtype, micro_batch_size, micro_batches, seq_len, machine, network, straggler, steps, how
     memory          per role, of the rank that needs most: predicted_bytes, parts {class: bytes}, formula, formula_bytes
@@ -9,8 +9,8 @@
     limit           what a faster step would need: one of LIMITS
     staleness       null, or mean, max, histogram
     fits            null, or whether each rank's memory fits the machine's device
-    error           null, or mean, worst, of: the judged error of predictions like this one
-    notes           sentences on what the figures rest on
+    error           null, or mean, worst, of: the error of similar predictions, as measured by --judge
+    notes           sentences on the basis of the figures
 """
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ from netlab import rate as rates
 
 LIMITS = ("compute", "worker's link", "server's link", "server's update", "latency", "straggler")
 PARTS = ("forward", "backward", "optimizer", "exposed", "wait", "host")
-WARM_UP = 2   # steps that no figure counts
+WARM_UP = 2   # first steps, which are in no figure
 
 
 @dataclass
@@ -30,14 +30,14 @@ class Outcome:
     steps: list
     parts: dict
     limit: str
-    how: str                      # words: which flows were simulated
+    how: str                      # a sentence on which flows were simulated
     staleness: dict = None
     rate: float = None
     notes: list = field(default_factory=list)
 
 
 def busiest(rows, key):
-    """The row of each role with the largest key."""
+    """For each role, the row with the largest value of `key`."""
     out = {}
     for row in rows:
         if row["role"] not in out or row[key] > out[row["role"]][key]:
@@ -67,14 +67,14 @@ def staleness_of(counts):
 
 
 def fits(machine, memory):
-    """Whether the ranks' memory fits the device, where the machine says how much that has; roles on the host are left out."""
+    """Whether the ranks' memory fits the device, if the machine file states the device's memory. Roles on the host are not counted."""
     room = machine.device and machine.device.get("memory_bytes")
     worker = next((row for row in memory if row["role"] == "worker"), None)
     return worker["predicted_bytes"] <= room if room and worker else None
 
 
 def document(asked, machine, straggler, outcome, error=None):
-    """asked: the dryrun.Document. straggler: words, or None."""
+    """The JSON document of a prediction. asked: the dryrun.Document. straggler: the options as text, or None."""
     steps, told = np.asarray(outcome.steps, float), asked.told
     quantile = dict(zip(("p5", "median", "p95", "p99"), np.percentile(steps, (5, 50, 95, 99)).tolist()))
     mean = float(steps.mean())
@@ -105,7 +105,7 @@ def seconds_text(value):
 
 
 def bytes_text(value):
-    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):   # as the program's dry run
+    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):   # the format of the program's dry run
         if value >= size:
             return f"{value / size:.3g} {unit}" if value < 100 * size else f"{value / size:.0f} {unit}"
     return f"{value} B"
@@ -133,7 +133,7 @@ HEAD = ["topology", "link", "N", "S", "memory", "sent", "step", "5% .. 95%", "99
 
 
 def table(documents):
-    """The table of several predictions; columns that nobody uses are left out."""
+    """The table of several predictions, without empty columns."""
     rows = [row(d) for d in documents]
     used = [i for i, name in enumerate(HEAD) if name not in ("staleness", "judged error", "host", "S") or any(r[i] != "-" for r in rows)]
     if len({r[1] for r in rows}) == 1:
@@ -152,7 +152,7 @@ def named(document):
 
 
 def winner(rows):
-    """(name of the fastest row, words on its lead)"""
+    """(name of the fastest row, a phrase on how much faster it is than the next one)"""
     best, second = sorted(rows, key=lambda d: d["tokens_per_second"], reverse=True)[:2]
     ahead = best["tokens_per_second"] / second["tokens_per_second"]
     if ahead < 1.005:
@@ -161,13 +161,13 @@ def winner(rows):
 
 
 def crossings(documents):
-    """Sentences on which row is the fastest at each bandwidth and N, and where that changes."""
+    """Sentences on which row is the fastest for each bandwidth and N, and at which values that changes."""
     groups = {}
     for document in documents:
         configuration = document["configuration"]
         groups.setdefault((configuration["network"]["bytes_per_second"], configuration["workers"]), []).append(document)
     several_n = len({workers for _, workers in groups}) > 1
-    lines = {}   # the places along one axis: N where that varies, else the bandwidth
+    lines = {}   # the values along one axis: N if it varies, else the bandwidth
     for (speed, workers), rows in sorted(groups.items()):
         if len(rows) > 1:
             place = f"N = {workers}" if several_n else f"{rates.text(8 * speed)}"

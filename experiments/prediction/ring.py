@@ -1,15 +1,15 @@
-"""The step of rings, gossip and local ranks, over all ranks and many steps.
+"""Simulates the steps of rings, gossip and local ranks, over all ranks and many steps.
 
 Two executors of one graph of tasks:
 
-    flows      every flow of every transfer, and all computing, in one simulation (network.Simulation): transfers of different streams share
-               links, ranks of one machine share its cores. A rank sends a piece as soon as it and the piece's receiver are ready
-    patterns   for many ranks: SimGrid says once how long a byte of each kind of transfer takes (all flows of it at once; of an all-to-all
-               of thousands of ranks a sample of its shifts); then all ranks' tasks are computed as arrays. A transfer begins when its last
-               rank is ready, and two at a time share the link
+    flows      simulates every flow of every transfer, and all computing (network.Simulation). Transfers of different streams share links, and
+               ranks of one machine share its cores. A rank sends a piece as soon as it and the receiver are ready
+    patterns   is for many ranks. SimGrid is asked once how long a byte of each kind of transfer takes (all its flows at the same time; for an
+               all-to-all of thousands of ranks, a sample of its shifts). Then all ranks' tasks are computed as arrays. A transfer begins
+               when its last rank is ready, and two transfers at the same time share the link
 
-A step is split as docs/measuring.md says: forward, backward, optimizer: the compute stream is busy. While it is idle, the transfer that it waits
-for decides: until its last rank is ready the time is waiting, after that exposed.
+A step's time is split as in docs/measuring.md. While the compute stream is busy, the time is forward, backward or optimizer. While it waits
+for a transfer, the time is "wait" until the transfer's last rank is ready, and "exposed" after that.
 """
 import collections
 import math
@@ -22,15 +22,15 @@ from .compute import Compute, Trouble
 from .dryrun import Task
 from .result import WARM_UP, Outcome
 
-FLOWS_MOST = 100_000   # that are simulated one by one: a few seconds; four times as many where ranks share cores, which only flows see in full
+FLOWS_MOST = 100_000   # the most flows that are simulated one by one, which takes a few seconds; four times as many if ranks share cores, which only this executor models fully
 FLOW_RANKS = 64
-PART_OF = {"forward": "forward", "backward": "backward", "begin": "host"}   # all other computing is the optimizer's
+PART_OF = {"forward": "forward", "backward": "backward", "begin": "host"}   # all other computing tasks belong to "optimizer"
 
 
 # ---------------------------------------------------------------- the graph
 @dataclass(frozen=True)
 class Kind:
-    """A kind of transfer: bytes of one kind take the same time."""
+    """A kind of transfer. A byte takes the same time in all transfers of one kind."""
     pattern: str
     team: str
     size: int
@@ -46,7 +46,7 @@ class Kind:
         return range(ranks)
 
     def pairs(self, ranks):
-        """[(from, to)] of all its flows."""
+        """[(sender, receiver)] of all flows of such a transfer."""
         if self.pattern == "neighbours":
             return [(r, (r + self.distance) % ranks) for r in range(ranks)]
         if self.pattern == "ring":
@@ -58,14 +58,15 @@ class Kind:
         return members[(members.index(rank) + 1) % len(members)]
 
     def sends_first(self, rank, ranks):
-        """For neighbours: every other rank along the cycle rank, rank + distance, .. from its lowest one (decentral/gossip.c)."""
+        """For neighbours: whether the rank sends before it receives. Along the cycle rank, rank + distance, .., starting with its lowest
+        rank, every other rank does (decentral/gossip.c)."""
         length = ranks // math.gcd(ranks, self.distance)
         cycle = [(rank + i * self.distance) % ranks for i in range(length)]
         lowest = cycle.index(min(cycle))
         return (length - lowest) % length % 2 == 0
 
     def phases(self, ranks):
-        """How often a transfer's bytes pass one after the other: neighbours send and receive in turn."""
+        """The number of successive phases of a transfer. Neighbours alternate between sending and receiving, so theirs has at least two."""
         if self.pattern != "neighbours":
             return 1
         return 2 + ranks // math.gcd(ranks, self.distance) % 2
@@ -94,8 +95,8 @@ class Plan:
         self.nodes = [r // machine.per_node for r in range(self.ranks)]
 
     def _order_streams(self):
-        """before: the task before on the same stream, None for the first. needs, previous: with it; with the stream's last one of the previous
-        step for the first."""
+        """Adds the order of streams to the needs. before: the task before on the same stream, None for the first one. needs gets that task;
+        previous of the first one gets the stream's last task of the previous step."""
         self.before, self.needs, self.previous, last = [], [], [], {}
         for i, task in enumerate(self.tasks):
             before = None if i == self.begin else last.get(task.stream, self.begin if task.stream == "compute" else None)
@@ -145,41 +146,42 @@ class Plan:
         return Kind(task.pattern, task.team, task.team_size or self.ranks)
 
     def sent(self, k):
-        """Bytes that a rank sends; control counts as its pieces."""
+        """Bytes that a rank sends. A control task's bytes are those of the collective's pieces."""
         task = self.tasks[k]
         if not task.control:
             return task.sent
         return task.bytes * (2 if task.task == "all_reduce" else 1) * (self.ranks - 1) / self.ranks
 
     def stretched(self, k, kind):
-        """Bytes that a rank sends, as many more as an exchange of several ranks over a network is slower than one of two."""
+        """Bytes that a rank sends, multiplied by the slowdown of an exchange between several ranks (machine.stretch)."""
         return self.sent(k) * (self.machine.stretch(kind.size, self.tasks[k].bytes) if kind.pattern == "all_to_all" and not self.inside(kind) else 1.0)
 
     def overhead(self, k):
-        """Seconds of transfer k that no bandwidth makes shorter, beside one way's latency: its messages, and the other ways of a ring."""
+        """Seconds of transfer k that do not depend on the bandwidth, without one latency: the host time of its messages, and the latencies
+        of the further hops of a ring."""
         task = self.tasks[k]
         size = task.team_size or self.ranks
         messages = task.messages or (1 if task.pattern == "neighbours" else size - 1)
         more = 0.0
-        if task.pattern == "ring":   # a piece goes from rank to rank; the first way is `latency`'s
+        if task.pattern == "ring":   # a piece moves from rank to rank; the first hop is counted by latency()
             across = 0 if self.inside(self.kind(k, 0)) else size if task.team == "across" else -(-size // self.machine.per_node)
             far, near = self.machine.network["latency_seconds"], self.machine.node["latency_seconds"]
             more = (across * far + (size - across) * near) * (size - 2) / size
-        elif task.control and task.task == "all_reduce":   # pieces, then their sums
+        elif task.control and task.task == "all_reduce":   # two exchanges: the pieces, then their sums
             more = self.latency(self.kind(k, 0))
         return messages * self.machine.network["per_message_seconds"] + more
 
     def latency(self, kind):
-        """One way's latency of a transfer, outside of the simulation."""
+        """The latency of one hop of a transfer, which is added outside of the simulation."""
         return self.machine.node["latency_seconds"] if self.inside(kind) else self.machine.network["latency_seconds"]
 
     def inside(self, kind):
-        """Whether all its flows stay inside nodes."""
+        """Whether all flows of the kind stay inside nodes."""
         per = self.machine.per_node
         return self.ranks <= per or (kind.team == "within" and kind.size <= per and per % kind.size == 0)
 
     def skipped(self, k, step):
-        """Whether step has no task k: it belongs to the end of a round."""
+        """Whether the step skips task k, which only the last step of a round has."""
         return self.tasks[k].round and (step + 1) % self.document.every != 0
 
     def cycle(self):
@@ -188,7 +190,8 @@ class Plan:
 
 
 def computing_seconds(plan, k, factors, extra, first):
-    """(ranks) seconds of computing task k: stragglers lengthen each unit's forward and backward; a delay comes before the first unit."""
+    """(ranks) seconds of computing task k. Stragglers multiply each unit's forward and backward; delays are added to the first forward
+    task."""
     task = plan.tasks[k]
     seconds = np.full(plan.ranks, plan.seconds[k])
     if task.task in ("forward", "backward"):
@@ -202,7 +205,7 @@ def first_of(plan):
 
 # ---------------------------------------------------------------- every flow
 class Flows:
-    """Runs inside a child process."""
+    """The executor that simulates every flow. It runs inside a child process, since SimGrid has one engine per process."""
 
     def __init__(self, plan, trouble, steps):
         self.plan, self.steps = plan, steps
@@ -234,7 +237,7 @@ class Flows:
         self._go()
 
     def _go(self):
-        """Begins what is ready; a task that takes no time makes others ready at once."""
+        """Begins all tasks that are ready. A task of no duration makes others ready at once."""
         if self.busy:
             return
         self.busy = True
@@ -283,7 +286,7 @@ class Flows:
         self._go()
 
     def _join(self, t, rank, k):
-        """The rank's part of transfer k may begin: a flow to and from each peer that is ready."""
+        """The rank is ready for transfer k: begins the flows to and from each peer that is ready too."""
         plan, kind = self.plan, self.plan.kind(k, t)
         ready = self.joined.setdefault((t, k), set())
         ready.add(rank)
@@ -291,7 +294,7 @@ class Flows:
         self.open.setdefault((t, rank, k), 2 * kind.flows_of_rank)
         if kind.pattern == "neighbours":
             pairs = self._turns(kind, t, rank, k)
-        elif kind.pattern == "ring":   # each step of it needs all
+        elif kind.pattern == "ring":   # a ring needs all members
             members = kind.members(rank, plan.ranks)
             pairs = [(m, kind.next_of(m, plan.ranks)) for m in members] if all(m in ready for m in members) else []
         else:
@@ -300,8 +303,9 @@ class Flows:
             self.sim.flow(src, dst, size, self._arrived, t, src, dst, k)
 
     def _turns(self, kind, t, rank, k):
-        """[(from, to)] of the flow that a rank and its neighbour have both come to: each sends and receives, one after the other."""
-        def sends(r):   # None: r is not there, or through with both
+        """[(sender, receiver)] of the flow that can begin now between the rank and a neighbour, [] if none: each rank sends and receives
+        one after the other, and both must have reached this flow."""
+        def sends(r):   # whether r's next flow is a send; None: r is not ready, or has done both
             left, first = self.open.get((t, r, k)), kind.sends_first(r, self.plan.ranks)
             return None if left is None else first == (left == 2)
         to, back = (rank + kind.distance) % self.plan.ranks, (rank - kind.distance) % self.plan.ranks
@@ -323,14 +327,14 @@ class Flows:
                     self.sim.flow(*pair, self.plan.sent(k) / kind.flows_of_rank, self._arrived, t, *pair, k)
 
     def run(self, first):
-        """(Split of the steps from `first` on, words on how)"""
+        """Simulates. Returns (Split of the steps from `first` on, a sentence on what was simulated)."""
         self.sim.run(self.begin)
         if self.open or any(n for left in self.left[-1] for n in left):
             raise CannotPredict("the simulated step did not end: the dry run's tasks wait for what nobody does")
         split = Split(self.plan, first)
         for t in range(self.steps):
             split.take(t, self.start[t], self.end[t])
-        split.plan = None   # it goes through a pipe
+        split.plan = None   # not needed by the parent, to which the Split is sent through a pipe
         return split, f"{self.sim.flow_count} flows of {self.steps} steps, each simulated"
 
 
@@ -340,18 +344,20 @@ def run_flows(plan, trouble, steps, first):
 
 # ---------------------------------------------------------------- patterns
 def slopes(machine, nodes, kinds):
-    """{kind: seconds per byte that each rank sends}, from SimGrid, without latencies. Inside a child process."""
+    """{kind: seconds per byte that each rank sends}, from SimGrid, without latencies. Runs inside a child process."""
     ranks, found = len(nodes), {}
     sim = network.Simulation(machine, nodes, scale_latency=0)
     waiting = list(kinds)
     random = np.random.default_rng(1)
 
     def batches(kind):
-        """Flows at once, and how many bytes of each rank they stand for."""
+        """(batches of flows, pieces). The flows of a batch run at the same time. pieces: the number of flows of each rank in all
+        batches."""
         flows = ranks * kind.flows_of_rank
         if flows <= network.WHOLE_FLOWS:
             return [kind.pairs(ranks)], kind.flows_of_rank
-        # A sample of the shifts, each of which is a piece to the member that many places on: evenly spread, at random places.
+        # In shift s each member sends a piece to the member s positions after it. The sample has one random shift from each of `count`
+        # equal ranges.
         count = min(network.SHIFTS, kind.size - 1)
         edges = np.linspace(1, kind.size, count + 1)
         shifts = [min(kind.size - 1, int(random.uniform(a, b))) for a, b in zip(edges, edges[1:])]
@@ -383,8 +389,8 @@ def slopes(machine, nodes, kinds):
 
 
 class Patterns:
-    """A transfer of all ranks is one event, unless teams or neighbours have their own times; then they are arrays, and each
-    rank's link takes one transfer after the other."""
+    """The executor for many ranks. If each transfer involves all ranks, it is one event for all. If teams or neighbours have different
+    times, a transfer is an array with a time per rank, and each rank's link does one transfer after the other."""
 
     def __init__(self, plan, trouble, steps):
         self.plan, self.trouble, self.steps = plan, trouble, steps
@@ -394,7 +400,7 @@ class Patterns:
         self.first = first_of(plan)
 
     def _crowd(self):
-        """By how much computing takes longer where ranks share cores and all compute."""
+        """The factor by which computing is slower if ranks share cores and all of them compute."""
         machine, sets = self.plan.machine, {}
         for node in self.plan.nodes:
             sets[machine.cores_of(node)] = sets.get(machine.cores_of(node), 0) + 1
@@ -409,12 +415,12 @@ class Patterns:
         return self.plan.stretched(k, kind) * self.slopes[kind] * kind.phases(self.plan.ranks)
 
     def run(self, first):
-        """As Flows.run."""
+        """Does the same as Flows.run."""
         plan = self.plan
         same = all(self._all(k, t) for k in range(plan.count) if plan.moves(k) for t in range(plan.cycle()))
-        self.rows = plan.ranks if self.trouble.any else 1   # without trouble all ranks are alike
+        self.rows = plan.ranks if self.trouble.any else 1   # without stragglers and delays all ranks have the same times
         self.split = Split(plan, first)
-        self.start, self.end, self.drawn, self.left = {}, {}, {}, {}   # of the steps under way: arrays (tasks, ranks); tasks that are not over
+        self.start, self.end, self.drawn, self.left = {}, {}, {}, {}   # {step: ..} of the active steps: arrays (tasks, ranks), and the number of unfinished tasks
         self._open(0)
         if same or not self.trouble.any:
             self._events()
@@ -429,7 +435,8 @@ class Patterns:
             self.drawn[t] = self.trouble.step(self.plan.document.micro_batches)
 
     def _over(self, t):
-        """One more task of step t is over; the last one's step is split, and the one before it forgotten."""
+        """Counts a task of step t that has ended. After the last one, the step's times are added to the Split, and the step before it is
+        deleted."""
         self.left[t] -= 1
         if not self.left[t]:
             self.split.take(t, self.start[t], self.end[t])
@@ -441,7 +448,7 @@ class Patterns:
         return kind.pattern != "neighbours" and (kind.team == "all" or kind.size == self.plan.ranks)
 
     def _ready(self, t, k):
-        """(ranks) when all that task k needs is over."""
+        """(ranks) the time at which all needs of task k have ended."""
         ready = np.zeros(self.rows)
         for need in self.plan.needs[k]:
             np.maximum(ready, self.end[t][need], out=ready)
@@ -450,7 +457,7 @@ class Patterns:
         return ready
 
     def _local(self, t, k):
-        """A task that needs no other rank."""
+        """Computes the start and end of a task that involves no other rank."""
         self.start[t][k] = ready = self._ready(t, k)
         if self.plan.skipped(k, t):
             self.end[t][k] = ready
@@ -461,7 +468,7 @@ class Patterns:
             self.end[t][k] = ready + self.plan.seconds[k]
 
     def _events(self):
-        """Transfers in the order of time; those under way at once share the links of their kind (a node's, or the network's)."""
+        """Simulates transfers in the order of time. Transfers that overlap share the links of their kind (a node's, or the network's)."""
         plan = self.plan
         first = [len(needs) for needs in plan.needs]
         others = [n + len(plan.previous[k]) for k, n in enumerate(first)]
@@ -473,7 +480,7 @@ class Patterns:
             for need in plan.previous[k]:
                 after_step[need].append(k)
         waiting, active, now = [], [], 0.0   # [start, t, k], [work left, t, k, place]
-        tokens, idle_since = plan.machine.network["burst_seconds"], 0.0   # of the network's links, as in network.Simulation
+        tokens, idle_since = plan.machine.network["burst_seconds"], 0.0   # the token bucket of the network's links, as in network.Simulation, in seconds
         due = collections.deque((0, k) for k in range(plan.count) if not left[0][k])
 
         def over(t, k):
@@ -482,7 +489,7 @@ class Patterns:
                 self._open(t + 1)
             self._over(t)
             if not self.left[t]:
-                del left[t]   # nothing of it is left to begin
+                del left[t]   # all tasks of this step have begun
             for at, those in ((t, after[k]), (t + 1, after_step[k])):
                 for other in those if at < self.steps else ():
                     left[at][other] -= 1
@@ -545,8 +552,8 @@ class Patterns:
 
 # ---------------------------------------------------------------- the split
 def last_ready(kind, own, both=False):
-    """(ranks) when the last rank that a transfer needs is ready; both: it needs those that it sends to as well. own: (ranks), or (1): all are
-    alike."""
+    """(ranks) the time at which the last rank that a transfer involves is ready. both: for neighbours, the receiver as well as the sender.
+    own: (ranks) when each rank is ready, or (1) if all are equal."""
     if len(own) == 1:
         return own
     if kind.pattern == "neighbours":
@@ -560,13 +567,14 @@ def last_ready(kind, own, both=False):
 
 
 class Split:
-    """Splits steps, one after the other. seconds: [(ranks) of each step from `first` on]; parts: their sums of means over the ranks."""
+    """Splits the time of successive steps into parts. seconds: [(ranks) per step, from `first` on]; parts: sums over these steps of the
+    means over the ranks."""
 
     def __init__(self, plan, first):
         self.plan, self.first = plan, first
         self.seconds, self.parts = [], collections.Counter()
         self.computing = [k for k in plan.order if plan.tasks[k].stream == "compute"]
-        self.end, self.previous = None, None   # of this step, and of the one before: (tasks, ranks)
+        self.end, self.previous = None, None   # (tasks, ranks) the ends of this step's tasks, and of the step's before
 
     def take(self, t, start, end):
         self.previous, self.end = self.end, end
@@ -588,9 +596,9 @@ class Split:
         return {part: float(total) / len(self.seconds) for part, total in self.parts.items()}
 
     def _own_ready(self, k, at, before):
-        """(ranks) when a rank's own part of transfer k could move if the link were free: the streams' order does not count. A transfer that needs
-        nothing of its own, as the second half of an all-reduce, is ready with the one before it. at, before: its step's ends and the step's
-        before (None: there was none)."""
+        """(ranks) the time at which each rank has its data for transfer k, without regard to the order of the stream. A transfer without
+        needs, such as the second half of an all-reduce, is ready with the transfer before it. at, before: the ends of the transfer's step,
+        and of the step before (None for the first step)."""
         task = self.plan.tasks[k]
         if not task.needs and not (task.needs_previous and before is not None) and self.plan.before[k] is not None:
             return self._own_ready(self.plan.before[k], at, before)
@@ -601,7 +609,8 @@ class Split:
         return own
 
     def _idle(self, t, k, before, gap):
-        """(waiting, exposed) of the gap before compute task k: by the transfer that ends last of those that it needs."""
+        """Splits the gap before compute task k into (waiting for other ranks, exposed transfer), by the last of the transfers that the task
+        needs."""
         plan, task = self.plan, self.plan.tasks[k]
         causes = [(t, need) for need in task.needs] + [(t - 1, need) for need in task.needs_previous if t]
         causes = [(at, need) for at, need in causes if plan.tasks[need].pattern]
@@ -619,14 +628,14 @@ class Split:
 
 # ---------------------------------------------------------------- together
 def limit_of(plan, parts):
-    """The name of the largest part of a step."""
+    """The resource that limits a step, from the largest part of its time."""
     computing = parts.get("forward", 0) + parts.get("backward", 0) + parts.get("optimizer", 0)
     exposed, wait = parts.get("exposed", 0), parts.get("wait", 0)
     if computing >= max(exposed, wait):
         return "compute"
     if wait > exposed:
         return "straggler"
-    # By link: what its latencies and messages take, and what its bytes take at the least.
+    # Is it latency or bandwidth? fixed: seconds of latencies and messages; moved: the least seconds of the bytes.
     fixed, moved = 0.0, 0.0
     for k in range(plan.count):
         if plan.moves(k):
@@ -638,8 +647,8 @@ def limit_of(plan, parts):
 
 
 def execute(document, machine, straggle=None, delay=None, steps=200, seed=1, effort=1.0, executor=None):
-    """The Outcome of a topology without servers. steps: counted ones, where they differ from each other. executor: "flows" or "patterns"; None:
-    flows where there are few enough, which `effort` multiplies."""
+    """The Outcome of a topology without servers. steps: the number of counted steps, if steps differ from each other. executor: "flows" or
+    "patterns"; None: "flows" if there are few enough. `effort` multiplies that limit."""
     plan = Plan(document, machine)
     trouble = Trouble(straggle, delay, plan.ranks, seed, plan.compute.spread)
     cycle = plan.cycle()

@@ -1,4 +1,4 @@
-"""The servers of a simulated star: shards, the scheduler, and the consistencies, each as the program has it (ps/server/push_*.c,
+"""Simulates the servers of a star: shards, the scheduler, and the consistencies, each with the program's own rules (ps/server/push_*.c,
 ps/agree/). star.py has the workers and the connections.
 
     InOrder      sync, ssp, resident units: gradients are added in worker order; a frame that comes early is held
@@ -13,28 +13,28 @@ from dataclasses import dataclass
 from . import result
 from .queues import Thread
 
-SCHEDULER_SECONDS = 30e-6   # of a message: docs/results/2026-11-27-cluster.md
+SCHEDULER_SECONDS = 30e-6   # per message: docs/results/2026-11-27-cluster.md
 FP32 = 4                    # bytes
 
 
 def keeps_two_units(document):
-    """Whether workers have slots for two units: then pulls follow no push, and each micro-batch pushes."""
+    """Whether workers keep only two units (resident units). Then pulls do not follow pushes, and each micro-batch is pushed."""
     return any(t.task == "pull" and not any(document.tasks[j].task == "push" for j in t.needs) for t in document.tasks)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A consistency with its numbers, as the dry run says it."""
+    """A consistency and its parameters, from the dry run."""
     name: str
     workers: int
-    needs: int            # pushes that complete a step
+    needs: int            # the number of pushes after which a step is complete
     exact: bool
     grace: float
-    lead: int             # steps that may be open beside the oldest
-    commit_waits: bool    # for the scheduler's decision about the step
+    lead: int             # steps that may be open besides the oldest one
+    commit_waits: bool    # an update waits for the scheduler's decision about the step
     per_update: int
     max_lead: int
-    max_staleness: int    # None: none is too old
+    max_staleness: int    # None: no limit
     oldest: bool
     by_units: bool
     micro: int
@@ -52,23 +52,23 @@ class Rule:
 
     @property
     def alone(self):
-        """Each push is an update of its own, and its worker waits for no end of a step."""
+        """Whether each push is an update of its own, so that no worker waits for the end of a step."""
         return self.name in ("async", "ringleader")
 
     @property
     def drops(self):
-        """A step may close without workers that are late."""
+        """Whether a step may close without late workers."""
         return not self.alone and self.needs < self.workers
 
     @property
     def lag(self):
-        """A worker may begin a step without the outcome of so many."""
+        """The number of earlier steps whose outcome a worker need not have when it begins a step."""
         return self.lead if self.lead else int(not self.alone and not self.drops and not self.commit_waits)
 
 
 @dataclass(frozen=True)
 class Push:
-    """A push on its way. version: of the weights that it was computed on; ready: when the gradient was complete."""
+    """A push. version: of the weights that it was computed on; ready: when the gradient was complete."""
     worker: int
     key: object
     step: int
@@ -79,19 +79,19 @@ class Push:
 
 
 class KeyState:
-    """A key, as its shard knows it."""
+    """A shard's state of a key."""
 
     def __init__(self, key, workers):
         self.key, self.step, self.version = key, 0, 0
-        self.next, self.micro = 0, 0                 # the worker and micro-batch to be added next
+        self.next, self.micro = 0, 0                 # the worker and micro-batch that are added next
         self.held = {}                               # (step, micro, worker): Push
-        self.pushed = [0] * workers                  # pushes taken, in steps
-        self.pulls = {}                              # of workers that wait: the step whose weights they want
-        self.ready = 0.0                             # when the last gradient of the weights was complete
-        self.ready_of = {}                           # step: the same
-        self.complete = False                        # its sum waits for the decision
-        self.sum = []                                # pushes in an open mean
-        self.slowest = 0                             # least pushes of a worker that are in no open mean, with max_lead
+        self.pushed = [0] * workers                  # per worker: steps whose pushes were taken
+        self.pulls = {}                              # {waiting worker: the step whose weights it wants}
+        self.ready = 0.0                             # when the last gradient in the weights was complete
+        self.ready_of = {}                           # {step: the same}
+        self.complete = False                        # its sum is complete, and waits for the decision
+        self.sum = []                                # pushes of a mean that is not complete
+        self.slowest = 0                             # with max_lead: the smallest number of a worker's pushes, without those of an incomplete mean
 
 
 class Shard:
@@ -102,9 +102,9 @@ class Shard:
         self.endpoint = star.place.workers + server
         self.thread = Thread(star.simulation, self.endpoint)
         self.keys = {}
-        self.complete = Counter()   # step: keys whose sum is complete
-        self.arrived = Counter()    # (step, worker): keys
-        self.sets = {}              # step: the workers whose gradients count
+        self.complete = Counter()   # {step: number of keys whose sum is complete}
+        self.arrived = Counter()    # {(step, worker): number of keys that have arrived}
+        self.sets = {}              # {step: the workers whose gradients count}
 
     def add(self, key):
         self.keys[key.index] = KeyState(key, self.star.place.workers)
@@ -114,7 +114,7 @@ class Shard:
         return count * key.push * self.star.costs.sum_byte * self.star.m / self.star.q
 
     def moves(self, size):
-        """Reads and writes so many bytes of state, as fast as a sum reads gradients."""
+        """Seconds to read and write so many bytes of state, at the rate at which a sum reads gradients."""
         return size * self.star.costs.sum_byte / self.star.q
 
     def updates(self, key):
@@ -122,7 +122,7 @@ class Shard:
 
     # ---- messages
     def pushed(self, push):
-        """A push has arrived, with the pull that it asks for."""
+        """A push has arrived, and with it the pull that it contains."""
         def take():
             state = self.keys[push.key.index]
             if not self.star.rule.by_units:
@@ -131,7 +131,7 @@ class Shard:
         self.thread.do(self.star.costs.message * push.key.messages * self.star.m / self.star.q, take)
 
     def pulled(self, rank, key, want):
-        """A pull of its own has arrived."""
+        """A pull in its own message has arrived."""
         def take():
             state = self.keys[key.index]
             state.pulls[rank] = want
@@ -159,21 +159,21 @@ class Shard:
 
 
 class Scheduler:
-    """Reports, sums, sets and batches: one thread."""
+    """The scheduler, one thread: receives reports and sums, fixes sets of workers, hands out batches."""
 
     def __init__(self, star):
         self.star, self.endpoint = star, star.place.workers + star.place.servers
         self.thread = Thread(star.simulation, self.endpoint)
-        self.closes = []           # when each step was over
+        self.closes = []           # when each step was closed
         self.reports, self.sums = Counter(), Counter()
-        self.arrived = {}          # (step, worker): shards that have all of its keys
-        self.reported = set()      # (step, worker)
-        self.whole = {}            # step: workers that have reported it and whose keys are at all shards
-        self.fixed = {}            # step: its workers
-        self.grace = set()         # steps whose grace is running
+        self.arrived = {}          # {(step, worker): number of shards that have all its keys}
+        self.reported = set()      # {(step, worker)} that have reported
+        self.whole = {}            # {step: workers that have reported it and whose keys have arrived at all shards}
+        self.fixed = {}            # {step: the set of workers that is fixed}
+        self.grace = set()         # steps in their grace period
 
     def tell(self, endpoint, then, merged):
-        """A message to the scheduler of each of the ranks that an endpoint stands for."""
+        """Sends a message to the scheduler from each of the ranks that an endpoint stands for."""
         self.star.control(endpoint, self.endpoint, lambda: self.thread.do(SCHEDULER_SECONDS * merged, then))
 
     def report(self, worker, step):
@@ -191,7 +191,7 @@ class Scheduler:
         self.tell(shard.endpoint, take, self.star.q)
 
     def _advance(self, step):
-        """Decides and closes the step once every report and every shard's sum is here."""
+        """Decides and closes the step when every report and every shard's sum has arrived."""
         rule, star = self.star.rule, self.star
         if rule.drops:
             self.fix(step)
@@ -218,7 +218,7 @@ class Scheduler:
             self.whole.setdefault(step, []).append(worker)
 
     def fix(self, step):
-        """Fixes the workers of a step once there are enough, and the grace is over or nobody is missing."""
+        """Fixes the set of a step when it has enough workers, and the grace period is over or no worker is missing."""
         star, rule = self.star, self.star.rule
         if step in self.fixed or step != len(self.closes):
             return
@@ -238,7 +238,7 @@ class Scheduler:
         if step in self.fixed:
             return
         count, whole = star.place.workers, self.whole[step]
-        if rule.exact:   # of more that are complete at once the first from worker step mod N on count
+        if rule.exact:   # if more are complete at the same time, the first ones count, starting with worker (step mod N)
             whole = sorted(whole, key=lambda w: (w - step) % count)[:rule.needs]
         self.fixed[step] = frozenset(whole)
         for shard in star.shards.values():
@@ -247,24 +247,24 @@ class Scheduler:
 
 # ---------------------------------------------------------------- consistencies
 class Policy:
-    """The rules that all consistencies share."""
+    """The parts that all consistencies share."""
 
     def __init__(self, star):
         self.star, self.rule = star, star.rule
-        self.staleness, self.settled = Counter(), Counter()   # of all pushes; without the first steps
+        self.staleness, self.settled = Counter(), Counter()   # of all pushes; of all pushes after the first steps
         self.pushes = self.dropped = 0
         self.batches, self.taken_at = [0] * star.place.workers, []
-        self.reported = {}         # step: when the last worker that it needs had computed it
+        self.reported = {}         # {step: when the last worker that it needs had computed it}
 
     # ---- the workers' loop
     def begin(self, worker):
         worker.plan(0)
 
     def left(self, worker):
-        """A worker takes no further step."""
+        """A worker has done its last step."""
 
     def stepped(self, worker, step):
-        """The worker has computed a step: it reports it, and goes on when enough steps before it are closed."""
+        """The worker has computed a step: it sends its report, and continues when enough earlier steps are closed."""
         if not step.exchanges:
             worker.end(step)
             worker.plan(step.number + 1)
@@ -287,14 +287,14 @@ class Policy:
         self.go_on(worker)
 
     def count(self, age, key, step, pushes=1):
-        """So many updates behind; step: the pusher's."""
+        """Counts the staleness of a push of a key: `age` updates. step: the worker's."""
         self.staleness[age] += pushes * key.messages
         if step >= result.WARM_UP:
             self.settled[age] += pushes * key.messages
 
 
 class InOrder(Policy):
-    """All workers' gradients are added in worker order. A worker reads weights that lack at most `lead` steps."""
+    """All workers' gradients are added in worker order. The weights that a worker reads are at most `lead` steps old."""
 
     def push(self, shard, state, push):
         self.pushes += push.key.messages
@@ -306,11 +306,11 @@ class InOrder(Policy):
         shard.answer(state, push.worker)
         if (push.step, push.micro, push.worker) == (state.step, state.micro, state.next):
             self.advance(shard, state)
-        elif self.rule.by_units or not self.star.local(push.worker, push.key.server):   # else it stays in the worker's memory
+        elif self.rule.by_units or not self.star.local(push.worker, push.key.server):   # else the frame stays in shared memory
             shard.acknowledge(push, held=True)
 
     def advance(self, shard, state):
-        """Adds what is next in order."""
+        """Adds the gradients that are next in order."""
         if state.complete:
             return
         run = []
@@ -335,7 +335,7 @@ class InOrder(Policy):
         shard.thread.first(shard.adds(state.key, len(run)), added)
 
     def summed(self, shard, state):
-        """The step's sum of a key is complete."""
+        """A key's sum of the step is complete."""
         step = state.step
         state.complete = True
         shard.complete[step] += 1
@@ -404,7 +404,7 @@ class Set(InOrder):
 
 
 class Alone(Policy):
-    """Workers share one budget of batches, and wait for no step's end."""
+    """Workers share one budget of batches, and do not wait for the end of steps."""
 
     def begin(self, worker):
         self.take(worker, 0)
@@ -427,7 +427,7 @@ class Alone(Policy):
         self.take(worker, step.number + 1)
 
     def decided(self, shard, step):
-        """No step is decided."""
+        """Never called: these consistencies have no decision about a step."""
 
 
 class OnArrival(Alone):
@@ -473,14 +473,14 @@ class OnArrival(Alone):
         return not lead or rank in self.gone or state.slowest >= want - lead
 
     def opens(self, shard, state, worker):
-        """Answers the pulls that a worker's push allows: its own and, if it was the slowest, those of others."""
+        """Answers the pulls that are possible after a worker's push: its own and, if the worker was the slowest, those of others."""
         if self.slower(state):
             shard.answer_all(state)
         else:
             shard.answer(state, worker)
 
     def slower(self, state):
-        """Whether the slowest of the workers that still push has gone on."""
+        """Updates state.slowest, the pushes of the slowest worker that still pushes. Returns whether it has grown."""
         if not self.rule.max_lead:
             return False
         before, open_pushes = state.slowest, Counter(state.sum)
@@ -499,13 +499,13 @@ class OnArrival(Alone):
 
 
 class Ringleader(Alone):
-    """A table of gradients by worker (ps/server/push_ringleader.c). One order of pushes for all keys, which the scheduler fixes."""
+    """A table with a row of gradients per worker (ps/server/push_ringleader.c). The scheduler fixes one order of pushes for all keys."""
 
     def __init__(self, star):
         super().__init__(star)
-        self.shards_of = Counter()     # (worker, step): shards that have all of its keys
+        self.shards_of = Counter()     # {(worker, step): number of shards that have all its keys}
         n = star.place.workers
-        self.tables = {}               # key: the table's counts
+        self.tables = {}               # {key: the counts of its table}
         self.fresh = lambda: {"count": [0] * n, "updated": [False] * n, "model": [0] * n, "updates": 0, "done": 0}
 
     def push(self, shard, state, push):
@@ -524,7 +524,7 @@ class Ringleader(Alone):
         star.scheduler.tell(shard.endpoint, take, star.q)
 
     def ordered(self, shard, worker):
-        """The worker's push is the next one."""
+        """The scheduler has given the worker's push the next position in the order."""
         for state in shard.keys.values():
             push = state.held.pop(worker)
             t = self.tables.setdefault(push.key.index, self.fresh())
@@ -538,8 +538,8 @@ class Ringleader(Alone):
             cost = shard.moves(push.key.push + row * (2 if t["count"][worker] else 1))
             t["count"][worker] += 1
             if not t["updated"][worker] and all(u or c for u, c in zip(t["updated"], t["count"])):
-                # The worker's row joins the sum of those before it, which is copied; to the copy each row that has had no update is added;
-                # the direction is rounded; the worker gets a copy of the new weights.
+                # The worker's row is added to the sum of the rows before it. The sum is copied, and each row without an update is added to
+                # the copy; the direction is rounded; the worker gets a copy of the new weights.
                 others = n - 1 - t["done"]
                 cost += shard.moves(row * ((3 if t["done"] else 2) + 2 + 3 * others + 2) + 2 * push.key.pull) + shard.updates(push.key)
                 t["updated"][worker], t["count"][worker] = True, 0
@@ -562,7 +562,7 @@ class Ringleader(Alone):
 
 
 def policy_of(star):
-    """The consistency of a star's document."""
+    """The Policy for the star's consistency."""
     if star.rule.name == "ringleader":
         return Ringleader(star)
     if star.rule.alone:

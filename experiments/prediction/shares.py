@@ -1,9 +1,10 @@
-"""How connections that begin together share a congested link, and what a byte costs the processor: one end of the measurement, as a program.
+"""Measures how connections that begin together share a congested link, and the CPU time of a byte. This program is one end of the
+measurement.
 
     shares.py receive COUNT SECONDS    listens at port 9100 for COUNT connections; prints the bytes of each in every window, as JSON
-    shares.py send ADDRESS SECONDS     connects, and sends for so long
+    shares.py send ADDRESS SECONDS     connects, and sends for SECONDS
 
-calibrate.py starts them in a netlab. Plain sockets: nothing of it is this project's transport.
+calibrate.py starts both in a netlab. They use plain sockets, and not this project's transport.
 """
 import json
 import selectors
@@ -13,7 +14,7 @@ import sys
 import time
 
 PORT, WINDOW = 9100, 0.2
-FIRST = 3               # windows whose shares count: while the connections' windows settle
+FIRST = 3               # the number of first windows in which shares are measured: TCP's windows have not settled yet
 
 
 def receive(count, seconds):
@@ -22,7 +23,7 @@ def receive(count, seconds):
     for i in range(count):
         connection, _ = listener.accept()
         ready.register(connection, selectors.EVENT_READ, i)
-    for key in list(ready.get_map().values()):   # all may begin now
+    for key in list(ready.get_map().values()):   # all connections are open: lets all senders begin
         key.fileobj.sendall(b"1")
     windows, began, left = [[0] * count for _ in range(round(seconds / WINDOW))], None, count
     while left:

@@ -1,30 +1,30 @@
-"""A star's steps on SimGrid: workers, the shards of servers and the scheduler, as the program has them.
+"""Simulates a star's steps with SimGrid: workers, the shards of servers, and the scheduler, with the program's own rules.
 
-The dry run's graph of tasks says what a worker computes, pushes and pulls, and its list of keys says which go where; the consistency
-(servers.py) decides when pushes become an update and when a pull is answered. Here is what every star has:
+The dry run's graph of tasks gives what a worker computes, pushes and pulls; its list of keys gives the shard of each key. The consistency
+(servers.py) decides when pushes become an update and when a pull is answered. Common to all stars, and in this file, are:
 
-    worker      one compute stream, in the graph's order; one communication thread, which sends the keys of the oldest step and of the
-                first units first, as far as credits and the window of bytes under way allow, and takes the answers
-    connection  of a worker and a shard thread, each way: messages one after the other (queues.Channel)
-    shard       one thread: takes a message, adds, updates, answers; what that costs is the machine file's "server"
+    worker      one compute stream, in the graph's order; one communication thread, which sends keys of the oldest step and of the first
+                units first, as many as credits and the window of bytes in flight allow, and receives the answers
+    connection  between a worker and a shard thread, each way: messages one after the other (queues.Channel)
+    shard       one thread, which receives messages, adds, updates and answers; its costs are the machine file's "server"
     scheduler   one thread: reports, sums, decisions, sets, batches of the budget
 
-Links, and cores that ranks share, are network.Simulation's. A server has a node of its own (`spread`), or is on the
-node of its worker, with which it then shares memory: their bytes use no link.
+network.Simulation simulates links, and cores that ranks share. A server has a node of its own (`spread`), or is on its worker's node. In
+that case the two share memory, and the bytes between them use no link.
 
 Many keys and ranks
-    bundles   A message per key is simulated where a step has at most MESSAGES of them. Else the keys of a unit that one shard has are one
-              message, and if these are too many, those of neighbouring units too.
-    merged    Where workers are more than CLASSES and the consistency is sync or ssp, m of them become one with m times the link, whose
-              computing takes as long as the slowest of the m; q servers become one with q times the link and q times the speed. All
-              flows of a link keep their shares, since all merged ranks have the same m. Bytes that merged neighbours send each other
-              on their own links are spread over the other connections, so each link carries what it carries. A straggler slows
-              all of its class.
-    servers   Asynchronous workers, and those that may be dropped, have an order of their own and are not merged. Their servers are, below
-              one switch, where connections are more than PAIRS: a worker sends all servers alike at the same time. So are those of
-              fewer synchronous workers. On a fat tree, a dragonfly or a torus, and where ranks share cores, each server is simulated.
-    steps     As many as EFFORT messages allow, at least LEAST_STEPS. Steps of an asynchronous star that are asked for beyond these count as the
-              simulated ones without the first two, whose gradients are fresher: so a short simulation has the staleness of a long one.
+    bundles   If a step has at most MESSAGES messages, each key is one message. Else the keys of a unit on one shard form one message, and if
+              these are still too many, so do the keys of neighbouring units.
+    merged    If there are more workers than CLASSES, and the consistency is sync or ssp, m workers become one with m times the link, whose
+              computing takes as long as that of the slowest of them. q servers become one with q times the link and q times the speed. All
+              flows keep their shares of a link, since m is the same for all. The bytes between merged workers and servers of one node are
+              spread over the other connections, so that each link carries its true number of bytes. A straggler slows all workers
+              that are merged with it.
+    servers   Asynchronous workers, and workers that a step may close without, are not merged, since each has its own order. With one switch
+              and more than PAIRS connections, their servers are merged: a worker sends the same to all servers at the same time. The
+              servers of few synchronous workers are merged likewise. In other networks, and if ranks share cores, no server is merged.
+    steps     As many as EFFORT messages allow, and at least LEAST_STEPS. If more steps of an asynchronous star are asked for, the others count
+              like the simulated ones without the first two, whose gradients are fresher. So a short simulation gives a long run's staleness.
 """
 import copy
 import heapq
@@ -36,33 +36,34 @@ from dataclasses import dataclass, field, replace
 from . import compute, network, result, servers
 from .queues import Channel, Thread
 
-WINDOW_MOST, WINDOW_SECONDS, FADE = 32 << 20, 0.06, 0.95   # of bytes under way: ps/worker/worker_core_state.h
+WINDOW_MOST, WINDOW_SECONDS, FADE = 32 << 20, 0.06, 0.95   # the window of bytes in flight: ps/worker/worker_core_state.h
 SHARES = 2
-MESSAGES = 4000        # of a step, of all workers, one way
-CLASSES = 64, 16       # most workers, servers that are simulated one by one
-CONNECTIONS = 8192     # of merged workers: beyond, below one switch, more servers are one
-PAIRS = 512            # most connections of workers that are not merged: beyond, their servers are, below one switch
-EFFORT = 100000        # messages of a simulation
+MESSAGES = 4000        # the most messages of a step that are simulated, over all workers, one way
+CLASSES = 64, 16       # the most workers, and servers, that are simulated separately; more are merged
+CONNECTIONS = 8192     # the most connections of merged workers; if there are more, and the network is one switch, servers are merged as well
+PAIRS = 512            # the most connections of workers that are not merged; if there are more, and the network is one switch, servers are merged
+EFFORT = 100000        # the messages of a simulation, from which the number of simulated steps follows
 LEAST_STEPS = 5 + result.WARM_UP
 
 
 class Costs:
-    """The machine file's figures of messages and servers, in seconds; zeros where it says nothing."""
+    """The costs of messages and servers in seconds, from the machine file; 0 for those that it does not have."""
 
     def __init__(self, machine):
         def of(section, key, default=0.0):
             return (getattr(machine, section) or {}).get(key) or default
-        self.sum_byte = 1 / of("server", "sum_bytes_per_second", math.inf)           # of a gradient
+        self.sum_byte = 1 / of("server", "sum_bytes_per_second", math.inf)           # per byte of a gradient
         self.update_element = 1 / of("server", "update_elements_per_second", math.inf)
-        self.reply = of("server", "reply_seconds")                                   # of an answer with weights
+        self.reply = of("server", "reply_seconds")                                   # per answer with weights
         self.message = of("network", "per_message_seconds")                          # host time to start a message
-        self.spread = of("network", "share_spread")                                  # of connections' shares of a congested link, sd / mean
+        self.spread = of("network", "share_spread")                                  # standard deviation / mean of the shares that connections get of a congested link
 
 
 # ---------------------------------------------------------------- what is simulated
 @dataclass
 class Key:
-    """The content of one message: a key, or those that one shard has of a unit or of neighbours. Bytes of one worker."""
+    """The content of one simulated message: one key, or several keys of a shard, of one unit or of neighbouring units. Bytes are per
+    worker."""
     index: int
     units: tuple
     push: float
@@ -74,8 +75,8 @@ class Key:
 
 
 def bundled(document, place):
-    """The star's keys as messages. The n-th keys of q merged servers are one message; where there are too many, c consecutive keys of a unit
-    and shard are, and at last those of neighbouring units."""
+    """The messages that stand for the star's keys. The n-th keys of q merged servers form one message. If there are too many messages, c
+    consecutive keys of a unit and shard are joined, and then those of neighbouring units as well."""
     workers, q = place.workers, place.q
     width, by_units = compute.BYTES[document.dtype], servers.keeps_two_units(document)
     order, most = [], {}
@@ -105,7 +106,8 @@ def bundled(document, place):
 
 @dataclass
 class Place:
-    """Which endpoints there are: workers, servers, the scheduler; on which nodes; how many ranks each of them stands for."""
+    """The simulated endpoints (workers, servers, the scheduler), their nodes, and the number of ranks that each stands for: m workers, q
+    servers."""
     workers: int
     servers: int
     m: int
@@ -113,11 +115,11 @@ class Place:
     paired: bool          # server r is on the node of worker r
     nodes: list
     machine: object
-    devices: dict         # {endpoint: bytes a second} of links of a node's endpoints that are not the machine's
-    width: int = 1        # nodes that one of the simulation's stands for
-    share: float = 1.0    # bytes of a connection: those of merged neighbours are added
-    effort: float = 1.0   # messages that are simulated one by one, in proportion to MESSAGES
-    rates: dict = field(default_factory=dict)   # {node: bytes a second} of network links that are not the machine's
+    devices: dict         # {endpoint: bytes per second} of links between an endpoint and its node that differ from the machine's
+    width: int = 1        # the number of nodes that a simulated node stands for
+    share: float = 1.0    # factor of a connection's bytes, which corrects for traffic between merged ranks
+    effort: float = 1.0   # factor of MESSAGES
+    rates: dict = field(default_factory=dict)   # {node: bytes per second} of network links that differ from the machine's
 
     @staticmethod
     def of(document, machine, merges, servers_alone=False, effort=1.0):
@@ -129,9 +131,9 @@ class Place:
         most_workers, most_servers = (max(4, int(effort * most)) for most in CLASSES)
         if merges and workers > most_workers:
             m = workers // max(d for d in range(1, most_workers + 1) if workers % d == 0 and (workers // d) % per_node == 0)
-            most = max(1, m // per_node)   # a merged server's link is no wider than a merged worker's
+            most = max(1, m // per_node)   # the link of a merged server is at most as wide as that of a merged worker
             if machine.network["kind"] == "switch":
-                most = max(most, math.ceil(count * (workers // m) / CONNECTIONS))   # below one switch it may be
+                most = max(most, math.ceil(count * (workers // m) / CONNECTIONS))   # with one switch it may be wider
             q = m if paired else max(q for q in range(1, most + 1) if count % q == 0 and count // q >= min(count, most_servers))
         elif servers_alone and not paired and not machine.cores and machine.network["kind"] == "switch":
             q = max(q for q in range(1, count + 1) if count % q == 0 and count // q >= min(count, math.ceil(effort * PAIRS / workers)))
@@ -146,11 +148,11 @@ class Place:
             return Place(workers, shards, 1, q, paired, [*(order[n] for n in nodes), len(order)], machine,
                          {workers + s: q * machine.node["bytes_per_second"] for s in range(len(wide))}, effort=effort,
                          rates={order[node]: q * machine.rate for node in wide})
-        # A node has the links of the ranks that are merged more; the others' device links are as wide as their own.
+        # A node's link is as wide as those of all nodes that it stands for. The device links limit each endpoint to the rate of its ranks.
         told, rate = copy.deepcopy(machine.told), machine.network["bytes_per_second"]
         width = max(1, m // per_node) if paired else max(m // per_node, q)
         told["network"]["bytes_per_second"] = rate * width
-        told["node"]["bytes_per_second"] *= m   # of the scheduler, and of pairs
+        told["node"]["bytes_per_second"] *= m   # for the scheduler, and for workers that share their node with a server
         told["cores"] = None
         merged = replace(machine, told=told)
         if paired:
@@ -162,10 +164,11 @@ class Place:
 
 
 def spread(machine, workers, servers, width=1):
-    """The place in the network of each worker's node and then of each server's: below one switch as they are numbered. Elsewhere servers are dealt in
-    turn to groups of as many nodes as a switch of a fat tree has, among the workers' nodes. All workers push their keys in one order, to one server
-    after the other: neighbours by number below one switch would all be reached through its few links at a time. In each group they begin at
-    another slot, since a route goes through the same upper switch as that of an equal slot elsewhere."""
+    """The positions in the network, of each worker's node and then of each server's. With one switch they follow the numbers. In other
+    networks nodes form groups of the size of a fat tree's lowest switch, and servers are dealt to the groups in turn, among the workers'
+    nodes. The reason: all workers push their keys to the servers in the same order, so servers with neighbouring numbers at one switch
+    would all be reached over its few links at the same time. In each group the first server has another slot, since routes to equal slots
+    use the same upper switch."""
     total = workers + servers
     if machine.network["kind"] == "switch":
         return list(range(total))
@@ -177,7 +180,7 @@ def spread(machine, workers, servers, width=1):
 
 
 class Draws:
-    """Seconds of a worker's computing in each step, with its stragglers and delays; of merged workers the slowest's."""
+    """The compute times of workers in each step, with stragglers and delays. For merged workers the slowest one counts."""
 
     def __init__(self, document, machine, straggle, delay, seed, m):
         self.compute = compute.Compute(document, machine)
@@ -194,21 +197,22 @@ class Draws:
         return self.steps[number]
 
     def seconds(self, rank, step, i):
-        """The time of task i of the rank's step."""
+        """Seconds of task i in the rank's step."""
         task = self.tasks[i]
         if task.task not in ("forward", "backward"):
             return self.whole[i]
         return self.whole[i] * self._step(step)[0][task.micro or 0][rank]
 
     def delay(self, rank, step, i):
-        """By the clock, before task i: before the first unit's forward pass, when its weights are there."""
+        """Seconds of delay before task i. Only the first unit's forward pass has a delay, after its weights have arrived."""
         return self._step(step)[1][rank] if i == self.first else 0.0
 
 
 # ---------------------------------------------------------------- credits
 class Credits:
-    """Bytes that a worker has pushed and that are in no sum yet: struct credits of ps/worker/worker_core_state.h, in its terms. scale: keys
-    in a message: as many messages are under way as there would be keys, so that as many servers have one."""
+    """A worker's credits: bytes that it has pushed and that no sum contains yet. The same rules and names as struct credits of
+    ps/worker/worker_core_state.h. scale: keys per message; the window is multiplied by it, so that as many messages are in flight as keys
+    would be."""
 
     def __init__(self, most, opened, largest, scale):
         self.most, self.scale = (most or math.inf) * scale, scale
@@ -217,7 +221,7 @@ class Credits:
         self._bytes = self._seconds = self._answer = 0.0
 
     def arrived(self, size, sent, now):
-        """Bytes that were under way since `sent` have arrived: the window follows the rate."""
+        """Bytes in flight since `sent` have arrived. Adapts the window to the rate."""
         if not size or now <= sent:
             return
         self._answer = min(self._answer or now - sent, now - sent)
@@ -228,7 +232,7 @@ class Credits:
         self.window = max(self.least, min(WINDOW_MOST, window) * self.scale)
 
     def allow(self, size, held_before):
-        """Whether a key may go; held_before: held bytes of more urgent keys."""
+        """Whether a key may be sent now. held_before: held bytes of more urgent keys."""
         under_way = self.taken - self.held
         if self.all:
             return under_way <= 0 or under_way + size <= self.window
@@ -241,15 +245,15 @@ class Credits:
 # ---------------------------------------------------------------- a worker
 @dataclass
 class Step:
-    """One step of a worker. open: needs of each task that are not over; over: of each task, whether it is."""
+    """One step of a worker. open: per task, the number of its needs that have not ended; over: per task, whether it has ended."""
     number: int
-    round: int               # of exchanges: the step's number, except with local steps
+    round: int               # the number of the exchange: the step's number, or the round's with local steps
     open: list
     over: list
     began: float
     exchanges: bool
     parts: dict = field(default_factory=lambda: dict.fromkeys(result.PARTS, 0.0))
-    computes: bool = False   # its host time is over
+    computes: bool = False   # the host time at its beginning is over
     busy: bool = False
     length: float = None
 
@@ -260,30 +264,30 @@ class Worker:
     def __init__(self, star, rank):
         self.star, self.rank, self.endpoint, self.simulation = star, rank, rank, star.simulation
         self.thread = Thread(star.simulation, rank)
-        self.steps, self.done = {}, []             # under way; finished
-        self.step, self.at = None, 0               # the one that is computed, and where its compute stream is
+        self.steps, self.done = {}, []             # {number: active step}; finished steps
+        self.step, self.at = None, 0               # the step that is computed, and the position in its compute stream
         self.idle_since = 0.0
         self.queue = []                            # pushes to send: (step, unit, key, micro, task)
         keys = star.keys
         self.credits = Credits(star.rule.credit_bytes, sum(k.push for k in keys) * star.rule.micro * (1 + star.rule.lead),
                                max(k.push for k in keys), sum(k.messages for k in keys) / len(keys))
-        self.sent = {}                             # (key, step, micro): [when, bytes of credits, whether it is held]
-        self.held_of = {}                          # (step, unit): held bytes
-        self.taking = {}                           # (step, push): keys that no shard has taken
-        self.missing = {}                          # (step, pull): [keys, what follows]
-        self.pulls = {}                            # key: [(wanted step, (step, pull))] that wait for it
-        self.landed = [0] * len(keys)              # the step whose weights a key has
-        self.version = [0] * len(keys)             # of these weights
-        self.ready = {}                            # (step, unit): when the gradient was complete
-        self.needed = 0.0                          # the last moment at which the weights that landed had all their gradients
+        self.sent = {}                             # {(key, step, micro): [when it was sent, bytes of credits, whether the shard holds it]}
+        self.held_of = {}                          # {(step, unit): bytes that shards hold}
+        self.taking = {}                           # {(step, push): number of keys that no shard has taken yet}
+        self.missing = {}                          # {(step, pull): [number of keys that have not landed, function to call after the last one]}
+        self.pulls = {}                            # {key: [(wanted step, (step, pull))]}: the pulls that wait for it
+        self.landed = [0] * len(keys)              # per key: the step of its weights
+        self.version = [0] * len(keys)             # per key: the version of its weights
+        self.ready = {}                            # {(step, unit): when the gradient was complete}
+        self.needed = 0.0                          # the latest time at which weights that have landed had all their gradients
         self.closed = -1                           # the last step that the scheduler has closed
-        self.ended = None                          # the step whose end waits for closed steps
+        self.ended = None                          # the step whose end waits for earlier steps to close
         self.behind = False
         self.skipped = 0
 
     # ---- steps
     def plan(self, number):
-        """Begins a step, once it may begin."""
+        """Begins a step, or skips it if it was closed without this worker."""
         rule = self.star.rule
         if not rule.alone and number >= self.star.count:
             self.star.finished(self)
@@ -297,7 +301,7 @@ class Worker:
             self.start(number)
 
     def jump(self, number):
-        """Pulls the weights of the open step. When they have landed that step may be over as well."""
+        """Pulls the weights of the open step. When they have landed, that step may be closed as well."""
         keys = [k for k in self.star.keys if self.landed[k.index] < number]
         self.behind = False
         if not keys:
@@ -331,7 +335,7 @@ class Worker:
         self.advance()
 
     def advance(self):
-        """Computes the next task of the stream if all that it needs is there."""
+        """Computes the next task of the stream if all its needs have ended."""
         step, star, now = self.step, self.star, self.simulation.now
         if step is None or not step.computes or step.busy:
             return
@@ -363,7 +367,8 @@ class Worker:
         self.advance()
 
     def stood(self, step, needed):
-        """Compute was idle until now. Until `needed` not all ranks were ready that it waited for."""
+        """Splits the idle time up to now. Until `needed` it is waiting, since some rank had not computed its gradient yet; after that it is
+        exposed transfer."""
         now = self.simulation.now
         wait = min(now - self.idle_since, max(0.0, needed - self.idle_since))
         step.parts["wait"] += wait
@@ -371,7 +376,8 @@ class Worker:
         self.idle_since = now
 
     def end(self, step, needed=0.0):
-        """The worker's loop has ended a step; plan begins the next one. needed: when all had computed the step that it waited for."""
+        """The worker's loop has ended a step, and plan() begins the next one. needed: when all workers had computed the step for which it
+        waited."""
         now = self.simulation.now
         self.stood(step, needed)
         step.length = now - step.began
@@ -380,10 +386,10 @@ class Worker:
 
     # ---- tasks that do not compute
     def begin(self, step, i):
-        """All that the task needs is there."""
+        """All needs of the task have ended: begins it."""
         task, star = self.star.tasks[i], self.star
         if task.task not in ("push", "pull") or not step.exchanges:
-            self.over(step, i)   # a decision is the scheduler's: servers wait for it, and the worker for its weights
+            self.over(step, i)   # the scheduler makes the decision, for which only the servers wait
             for j in star.after[i] if task.task == "push" else ():
                 if star.asks[j] == i:
                     self.over(step, j)
@@ -398,7 +404,7 @@ class Worker:
         for k in keys:
             self.ready[step.number, k.index] = self.simulation.now
             heapq.heappush(self.queue, (step.number, k.units[0], k.index, task.micro or 0, i))
-        for j in star.after[i]:   # the pulls that go with this push
+        for j in star.after[i]:   # the pulls that this push contains
             if star.asks[j] == i:
                 self.open_pull(step, j)
         self.pump()
@@ -415,7 +421,7 @@ class Worker:
             self.pulls.setdefault(k.index, []).append((step.round + self.star.wants[i], (step.number, i)))
 
     def over(self, step, i):
-        """A task has ended: begins what waited for it."""
+        """A task has ended: begins the tasks for which it was the last need."""
         star, later = self.star, self.steps.get(step.number + 1)
         if step.over[i]:
             return
@@ -431,7 +437,7 @@ class Worker:
 
     # ---- pushes
     def pump(self):
-        """Sends the most urgent keys as far as the credits allow."""
+        """Sends the most urgent keys, as many as the credits allow."""
         star, now, credits = self.star, self.simulation.now, self.credits
         while self.queue:
             number, unit, index, micro, task = self.queue[0]
@@ -450,12 +456,12 @@ class Worker:
             self.thread.do(star.costs.message * key.messages, lambda push=push: star.to_shard(self, push))
 
     def answered(self, push, held):
-        """The shard has the push: it is held until its turn comes, or it is taken."""
+        """The shard has the push, and either holds it until it is next in order, or has taken it."""
         at, unit = (push.key.index, push.step, push.micro), (push.step, push.key.units[0])
         if at not in self.sent:
             return
         sent, pays, was_held = self.sent[at]
-        copied = self.star.rule.by_units   # then its buffer is free, though the credits are not
+        copied = self.star.rule.by_units   # then the worker's buffer is free, but the credits are still in use
         if not was_held:
             self.credits.arrived(pays, sent, self.simulation.now)
         if held:
@@ -473,7 +479,7 @@ class Worker:
         self.pump()
 
     def taken(self, push):
-        number = (push.step + 1) * self.star.every - 1   # the step that ended the round
+        number = (push.step + 1) * self.star.every - 1   # the last step of the round
         at = number, push.task
         self.taking[at] -= 1
         if not self.taking[at]:
@@ -483,13 +489,13 @@ class Worker:
 
     # ---- pulls
     def ask(self, key, want):
-        """A pull in a message of its own."""
+        """Sends a pull in a message of its own."""
         star = self.star
         self.thread.do(star.costs.message * key.messages,
                        lambda: star.up(self.rank, key).send(0, lambda: star.shard_of(key).pulled(self.rank, key, want)))
 
     def weights(self, key, step, version, needed):
-        """Weights of a key have arrived: those that `step` is computed on, which had all their gradients at `needed`."""
+        """Weights of a key have arrived: those for step `step`, whose gradients were all complete at `needed`."""
         self.landed[key.index] = max(self.landed[key.index], step)
         self.version[key.index] = version
         self.needed = max(self.needed, needed)
@@ -506,7 +512,7 @@ class Worker:
 
 # ---------------------------------------------------------------- the star
 class Star:
-    """A simulation of `count` steps (of each worker, where they share a budget)."""
+    """A simulation of `count` steps (for consistencies with a budget: of `count` batches per worker)."""
 
     def __init__(self, document, place, draws, count):
         self.document, self.place, self.draws, self.count = document, place, draws, count
@@ -544,7 +550,7 @@ class Star:
                 pushed = [j for j in needs if tasks[j].task == "push"]
                 self.asks[i] = pushed[0] if pushed and not self.rule.by_units else None
                 self.wants[i] = int(not self.rule.by_units)
-                needs = [j for j in needs if tasks[j].task != "decide"]   # what the servers wait for
+                needs = [j for j in needs if tasks[j].task != "decide"]   # only the servers wait for the decision
             self.needs.append(needs)
             for j in needs:
                 self.after[j].append(i)
@@ -552,7 +558,7 @@ class Star:
                 self.after_next[j].append(i)
 
     def keys_of(self, units):
-        """The keys of these units. A bundle belongs to its first unit, whose gradient completes it: the backward pass ends there."""
+        """The keys of these units. A message of several units belongs to the first one: the backward pass computes its gradient last."""
         if units not in self._of_units:
             self._of_units[units] = [k for k in self.keys if k.units[0] in units]
         return self._of_units[units]
@@ -563,7 +569,7 @@ class Star:
         return self.place.paired and worker == server
 
     def latency(self, a, b):
-        """Seconds of a message's way between two endpoints."""
+        """Seconds of latency between two endpoints."""
         machine, nodes = self.place.machine, self.place.nodes
         return machine.node["latency_seconds"] if nodes[a] == nodes[b] else machine.network["latency_seconds"]
 
@@ -574,33 +580,33 @@ class Star:
         return self._channels[at]
 
     def _draw(self):
-        """Shares of a link that a connection gets: one to six, SHARES on average."""
+        """Draws the number of shares of a link that a connection gets: one to six, SHARES on average."""
         return min(6, max(1, round(SHARES * math.exp(self.random.gauss(0, self.costs.spread)))))
 
     def up(self, rank, key):
-        """From a worker to a key's shard."""
+        """The Channel from a worker to a key's shard."""
         return self._channel(rank, self.place.workers + key.server, key.shard)
 
     def down(self, rank, key):
-        """From a key's shard to a worker."""
+        """The Channel from a key's shard to a worker."""
         return self._channel(self.place.workers + key.server, rank, key.shard)
 
     def wire(self, rank, key, size):
-        """Bytes on the wire of one worker's `size` bytes of a key, for all that are merged."""
+        """Bytes on the simulated wire, for all merged workers, of one worker's `size` bytes of a key."""
         return 0 if self.local(rank, key.server) else size * self.m * self.place.share
 
     def to_shard(self, worker, push):
-        """A push leaves."""
+        """Sends a push to its shard."""
         shard, key = self.shard_of(push.key), push.key
         self.up(worker.rank, key).send(self.wire(worker.rank, key, key.push), lambda: shard.pushed(push))
 
     def to_worker(self, rank, key, size, then):
-        """An answer leaves; size 0: without weights."""
+        """Sends an answer to a worker; size 0: without weights."""
         worker, size = self.workers[rank], self.wire(rank, key, size)
         self.down(rank, key).send(size, lambda: worker.thread.do(self.costs.message * key.messages if size else 0.0, then))
 
     def control(self, source, target, then, *args):
-        """A message without a payload between a rank and the scheduler."""
+        """Sends a message without a payload between a rank and the scheduler."""
         self.simulation.after(self.latency(source, target), then, *args)
 
     def shard_of(self, key):
@@ -608,13 +614,13 @@ class Star:
 
     # ---- the run
     def finished(self, worker):
-        """A worker takes no further step."""
+        """A worker has done its last step."""
         self.running -= 1
         self.ended = self.simulation.now
         self.policy.left(worker)
 
     def run(self):
-        """Simulates; Happened."""
+        """Runs the simulation. Returns its Happened."""
         self.simulation.run(lambda: [self.policy.begin(w) for w in self.workers])
         policy = self.policy
         return Happened([[(s.number, s.began, s.length, s.parts) for s in w.done] for w in self.workers], [w.skipped for w in self.workers],
@@ -639,23 +645,23 @@ class Happened:
     taken: list
     flows: int
     sets: list
-    settled: dict    # staleness without the first steps
+    settled: dict    # the staleness after the first steps
     count: int
 
     def staleness_of(self, steps):
-        """The staleness of so many steps: those that were not simulated are as the settled ones."""
+        """The staleness of so many steps. Steps that were not simulated count like the last simulated ones."""
         more = (steps - self.count) / max(1, self.count - result.WARM_UP) if self.settled else 0
         return {age: round(found + more * self.settled.get(age, 0)) for age, found in self.staleness.items()}
 
 
 def simulated(document, place, draws, count):
-    """In a child process."""
-    network.LEAF = max(1, network.LEAF // place.width)   # as many nodes below a switch as before
+    """Runs a simulation. Called in a child process, since SimGrid has one engine per process."""
+    network.LEAF = max(1, network.LEAF // place.width)   # each simulated node stands for `width` nodes, so a switch has fewer of them
     return Star(document, place, draws, count).run()
 
 
 def run(document, machine, straggle=None, delay=None, steps=20, seed=1, effort=1.0, merges=True):
-    """(Happened, Place, Draws) of `steps` steps, or of as many as take a bearable time, which `effort` multiplies."""
+    """Simulates `steps` steps; fewer, but at least LEAST_STEPS, if they need more than EFFORT x `effort` messages. Returns (Happened, Place, Draws)."""
     name = (document.step.get("consistency") or {}).get("name")
     place = Place.of(document, machine, merges and name in ("sync", "ssp"), merges, effort)
     draws = Draws(document, machine, straggle, delay, seed, place.m)
@@ -677,7 +683,7 @@ def execute(document, machine, straggle, delay, steps, seed, effort=1.0):
     parts = {part: sum(s[3][part] for s in counted) / len(counted) for part in result.PARTS}
     rate = None
     if rule.alone:
-        # While all workers have batches, as a run counts its tokens per second.
+        # The rate is measured while all workers have batches, as in a run's tokens per second.
         taken = happened.taken
         seconds = [s[2] for s in counted]
         skip = min(len(taken) // 2, warm * document.workers)
@@ -687,7 +693,7 @@ def execute(document, machine, straggle, delay, steps, seed, effort=1.0):
         seconds = [b - a for a, b in zip(ends, ends[1:])][warm - 1:] or [s[2] for s in counted]
         if rule.drops:
             parts = scaled(parts, sum(seconds) / len(seconds))
-            rate = sum(happened.sets) / len(happened.sets) / document.workers / (sum(seconds) / len(seconds))   # of the gradients that count
+            rate = sum(happened.sets) / len(happened.sets) / document.workers / (sum(seconds) / len(seconds))   # only the gradients that count
     mean = sum(seconds) / len(seconds)
     staleness = happened.staleness_of(steps + warm) if rule.alone or rule.lead else None
     if rule.drops and happened.pushes:
@@ -699,13 +705,14 @@ def execute(document, machine, straggle, delay, steps, seed, effort=1.0):
 
 
 def scaled(parts, mean):
-    """Parts of late workers' steps, which are longer than the job's, in proportion."""
+    """Scales the parts of workers' steps, which are longer than the job's steps if workers are late, so that they add up to the mean
+    step."""
     total = sum(parts.values())
     return {k: v * mean / total for k, v in parts.items()} if total else parts
 
 
 def limit(document, machine, draws, happened, parts, mean):
-    """The limit of a step: the busiest of the job's resources."""
+    """The resource that limits a step: the busiest one."""
     sent = sum(k.bytes for k in document.keys) / document.every
     received = sum(k.pull_bytes for k in document.keys) / document.every
     rate, turns = machine.rate, max(1, len(happened.closes) or len(happened.taken) / document.workers)
@@ -714,7 +721,7 @@ def limit(document, machine, draws, happened, parts, mean):
         of_shard[k.server, k.shard] = of_shard.get((k.server, k.shard), 0) + document.workers / document.every
         of_server[k.server] = of_server.get(k.server, 0) + max(k.bytes, k.pull_bytes) * document.workers / document.every
     whole = sum(parts.values()) or mean
-    messages = max(of_shard.values(), default=0) * (machine.network["per_message_seconds"] or 0) / mean   # of the server's thread, before it adds
+    messages = max(of_shard.values(), default=0) * (machine.network["per_message_seconds"] or 0) / mean   # time that a server's thread needs for messages, besides its sums
     shares = {"compute": (parts["forward"] + parts["backward"] + parts["optimizer"]) / whole,
               "worker's link": max(sent, received) * min(machine.per_node, document.workers) / rate / mean,
               "server's link": max(of_server.values(), default=0) / rate / mean,

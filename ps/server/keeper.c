@@ -19,10 +19,10 @@ struct keeper {
     int states, count;
     int *keys;                    // (count) in the order of the file
     int *place;                   // (map->count) of a key in that order
-    bool *there;                  // (count) the key's copy is complete, in the checkpoint being written
-    struct key_table *table;      // its rows; NULL: all keys are at the same step
+    bool *there;                  // (count) the key's copy for the current checkpoint is complete
+    struct key_table *table;      // the current checkpoint's rows; NULL: all keys are at the same step
     struct background *writer;    // a job for each checkpoint
-    struct background *refusals;  // of checkpoints that arrive while the writer is busy
+    struct background *refusals;  // jobs that refuse the checkpoints that arrive while the writer is busy
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     // The current checkpoint: twice its steps, plus one if it is the last; NO_STEP: none. Guarded by mutex, as all
@@ -84,7 +84,7 @@ void keeper_keep(void *keeper, const struct kept_key *x) {
     if (busy) k->figures.failed++;
     pthread_mutex_unlock(&k->mutex);
     if (busy) {
-        // In the background, since the disk may be slow or stuck: the shard does not wait for it.
+        // In the background: the disk may be slow or not answer, and the shard must not wait for it.
         struct keeper_file *o = xcalloc(1, sizeof *o);
         *o = file_of(k, x->step);
         background_submit(k->refusals, leave_reason, o, free);
@@ -99,7 +99,7 @@ void keeper_keep(void *keeper, const struct kept_key *x) {
     for (int n = 0; n < k->states; n++) memcpy(copy->state[n], x->buf->state[n], bytes);
     double seconds = now_seconds() - begin;
     pthread_mutex_lock(&k->mutex);
-    if (k->order == order_of(x)) {  // unless it was given up meanwhile
+    if (k->order == order_of(x)) {  // the checkpoint may have been given up since
         k->there[i] = true;
         k->copy_s += seconds;
         pthread_cond_broadcast(&k->changed);
@@ -124,10 +124,10 @@ static bool await_key(struct keeper *k, int i) {
     return there;
 }
 
-// The file of the current checkpoint.
+// The file of the current checkpoint, and what it contains so far.
 struct writing {
     struct part_file *part;
-    int ranges;  // written
+    int ranges;  // ranges written so far
 };
 
 static int open_file(const struct keeper *k, struct writing *w, char **why) {
@@ -180,7 +180,7 @@ static int write_keys(struct keeper *k, struct writing *w, char **why) {
         for (int kind = 0; kind < k->states && !rc; kind++) rc = write_range(k, w, p, copy->state[kind]);
     }
     if (k->table && there) key_table_complete(k->table);
-    if (there && !*background_flag(k->writer)) return part_file_finish(&w->part, why);  // sets *why itself
+    if (there && !*background_flag(k->writer)) return part_file_finish(&w->part, why);  // it sets *why
     *why = xstrdup("the job ended before it was complete");
     part_file_discard(&w->part, *why);
     return -1;

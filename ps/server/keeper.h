@@ -43,12 +43,12 @@ struct keeper_figures {
 };
 
 struct keeper;
-struct keeper *keeper_create(const struct keeper_options *o);  // NULL after logging
+struct keeper *keeper_create(const struct keeper_options *o);  // Returns NULL after logging.
 void keeper_keep(void *keeper, const struct kept_key *k);
-bool keeper_idle(struct keeper *k);  // nothing is being written
+bool keeper_idle(struct keeper *k);  // Whether no checkpoint is being written.
 // No key follows. orderly: a checkpoint that has begun is completed; else it is given up.
 void keeper_end(struct keeper *k, bool orderly);
-struct keeper_figures keeper_figures(const struct keeper *k);  // after keeper_end
+struct keeper_figures keeper_figures(const struct keeper *k);  // Called after keeper_end.
 void keeper_destroy(struct keeper **k);
 
 #endif

@@ -21,7 +21,7 @@
 
 struct sum_args {
     float *acc;                // (n)
-    const void *const *grads;  // count of them, each (n) of dtype; they need not be aligned
+    const void *const *grads;  // (count) pointers to (n) of dtype, which need not be aligned
     int count;
     int64_t n;
     enum dtype dtype;
@@ -29,7 +29,7 @@ struct sum_args {
     float scale;  // sum_finish: factor of the fp32 sum, before it is rounded; 0 and 1: none
     // Unless CODE_NONE: grads are codes (kernels/codec.h). Only for sum_add, of all n elements, and without groups.
     struct code_format code;
-    // With groups; then there is no scale:
+    // Only with groups, which exclude a scale:
     int group;         // workers of a group, more than 1; 0: none
     int first_worker;  // the worker of grads[0]
     float *group_acc;  // (n): sum of the incomplete group; acc: sum of the complete ones
@@ -50,7 +50,7 @@ struct key_pass {
     struct update_range range;       // of the key; grad is not read
     const struct update_step *step;  // NULL: the rounded gradient is kept at the start of sum.acc
     void *chunk;                     // scratch, KEY_PASS_CHUNK floats
-    struct thread_time *spans;       // is at SERVER_SUM; NULL: none
+    struct thread_time *spans;       // the thread's, at SERVER_SUM; NULL: none
 };
 int key_pass_run(const struct key_pass *p);  // 0, or -1 after logging
 

@@ -7,7 +7,7 @@
 
 const struct push_policy *push_policy_of(const struct config *c, const struct consistency_rule *rule,
                                          bool replays);
-// The same, from the configuration only.
+// The same policy, found from the configuration before a core exists.
 static inline const struct push_policy *push_policy_configured(const struct config *c) {
     const struct consistency_rule rule = consistency_of(c);
     return push_policy_of(c, &rule, c->ps.replay_arrivals != NULL);

@@ -101,7 +101,7 @@ int slot_add_push(struct server_core *c, struct server_key *k, const struct wire
     s->contributed++;
     s->needed_ns = ps_later(s->needed_ns, h->ready_ns);
     c->totals.pushes++;
-    // The age counts each step that is still open as an update: nobody knows yet whose gradients it will have.
+    // The age counts each open step as an update, since it is not known yet whether the step will be skipped.
     uint64_t tau = (uint64_t)(k->version - h->version + h->step - k->step);
     if (!c->policy->fix) count_age(c, h, g->data, tau);
     const struct arrival read = {w, (uint32_t)h->version, 0, h->step * c->rule.workers + w};
@@ -202,7 +202,7 @@ struct sum_args next_gradients(struct server_core *c, const struct server_key *k
     return a;
 }
 
-// If a worker's pull is open, the answer to it acknowledges too.
+// If a worker's pull is open, the answer to the pull acknowledges the push as well.
 void release_added(struct server_core *c, struct server_key *k, struct gradient *held, int micro, int count) {
     struct slot *s = slot_of(c, k, k->step);
     for (int end = s->next_worker + count; s->next_worker < end; s->next_worker++) {

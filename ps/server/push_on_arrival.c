@@ -279,7 +279,7 @@ static bool is_within_lead(const struct server_core *c, const struct server_key 
     return true;
 }
 
-// A worker that no longer pushes computes nothing on what it reads.
+// A worker that no longer pushes computes no gradient on the weights, so it may read any.
 static bool on_arrival_may_read(const struct server_core *c, const struct server_key *k, int worker) {
     if (k->pushed[worker] < k->pulls[worker].want) return false;
     return c->over[worker] || is_within_lead(c, k, worker);

@@ -40,7 +40,7 @@ struct push_policy {
     // Replies carry copies of the weights. Else they are sent from the key's buffer, and an update waits until they are
     // sent.
     bool copies;
-    // No push asks for weights: a pull follows no push, and may overtake the push before it, except the first.
+    // Pushes contain no pull. Pulls are messages of their own and, except the first, may arrive before an earlier push.
     bool pulls_apart;
     // Returns why this push, which is of the expected step and fits its key, cannot be taken; NULL: it can.
     const char *(*unfit)(const struct server_core *c, const struct server_key *k,
@@ -76,13 +76,13 @@ struct push_policy {
 
 // The policies: file push_NAME.c, with the table push_NAME. The first that fits is used: one that fits fewer jobs stands
 // before one that fits more.
-#define PUSH_POLICIES(P)                                                                             \
-    P(push_units)      /* as in order, per micro-batch, for workers that keep two units at a time */ \
-    P(push_ringleader) /* a table of gradients by worker, in one order for all keys */               \
-    P(push_replayed)   /* as on arrival, in the recorded order */                                    \
-    P(push_on_arrival) /* each push is an update of its own, or in a sum, at once */                 \
-    P(push_in_order)   /* a step's are summed in worker order; all workers belong to it */           \
-    P(push_set)        /* the same over the set that the scheduler fixes */
+#define PUSH_POLICIES(P)                                                                                   \
+    P(push_units)      /* as push_in_order, for each micro-batch: workers that keep two units at a time */ \
+    P(push_ringleader) /* a table with a row of gradients per worker; all keys take pushes in one order */ \
+    P(push_replayed)   /* as push_on_arrival, in the recorded order */                                     \
+    P(push_on_arrival) /* each push is applied on arrival, as an update or as a part of a sum */           \
+    P(push_in_order)   /* a step's pushes are summed in worker order; all workers belong to it */          \
+    P(push_set)        /* the same, but the scheduler fixes the set of workers of each step */
 
 #define PUSH_POLICY_TABLE(name) extern const struct push_policy name;
 PUSH_POLICIES(PUSH_POLICY_TABLE)

@@ -19,15 +19,15 @@
 #include "shared/core/error.h"
 
 struct replay_worker {
-    // The weights that it was sent last:
-    int64_t sent_step;  // the pull's
+    // The weights that the worker was sent last:
+    int64_t sent_step;  // the step of that pull
     int64_t version;
-    void *copy;             // a copy, until the worker's next push; NULL: not needed
-    struct held_push push;  // whose gradient is held
+    void *copy;             // the weights, until the worker's next push; NULL: no copy is needed
+    struct held_push push;  // the header of the push whose gradient is held
 };
 
 struct replay_key {
-    int64_t next;  // index in the recording
+    int64_t next;  // index of the next push in the recording
     int workers;
     struct replay_worker w[];  // (workers)
 };
@@ -112,7 +112,7 @@ static int replayed_advance(struct server_core *c, struct server_key *k) {
         const struct held_push *p = &replay_of(k)->w[a->worker].push;
         if (!is_held(k, a->worker) || version_needed(c, k)) return 0;
         if (check_recorded(c, k, p, a) != 0) return -1;
-        // The held push is the next in the recording.
+        // The header of the held push, which is next in the recording.
         const struct wire_header h = held_push_header(p, k->key, a->worker);
         const struct gradient g = k->slots->held[a->worker];
         k->slots->held[a->worker] = (struct gradient){0};
@@ -163,7 +163,7 @@ static int64_t replayed_bytes(const struct config *c) {
            c->workers * (int64_t)sizeof(struct replay_worker);
 }
 
-// Gradients that are not the next to apply wait, and answers that may have to be resent.
+// Gradients wait until they are next to be applied. Answers wait because they may have to be resent.
 static double replayed_waiting(const struct config *c, double gradients, double weights) {
     return c->medium == MEDIUM_SHM ? 0 : c->workers * (gradients + weights);
 }

@@ -43,19 +43,19 @@
 #include "shared/core/error.h"
 
 struct table_entry {
-    struct held_push push;  // whose gradient is held until the push is the next in order
+    struct held_push push;  // the header of the push whose gradient is held until the push is next in order
     double count;           // b, or b' after its update; in tokens if batches differ in them
-    bool updated;           // it has had its update of this round
-    int64_t model;          // updates that its model has
-    int64_t version;        // the key's when its last push was taken
+    bool updated;           // the worker has had its update of this round
+    int64_t model;          // the number of updates in the worker's model
+    int64_t version;        // the key's version when the worker's last push was taken
 };
 
 struct table_key {
     int workers;
-    bool begun;        // pulled has the workers' models; before, all have the key's weights
-    int64_t taken;     // pushes of all workers: the next position in the order
-    int64_t updates;   // of this process
-    int updated;       // of this round; 0: phase 1
+    bool begun;  // there was an update: buf.pulled has the workers' models. Else all have the key's weights
+    int64_t taken;     // pushes taken from all workers: the next position in the order
+    int64_t updates;   // updates by this process
+    int updated;       // updates in this round; 0: phase 1
     int unused, next;  // pushes in G that no update has used; pushes in G'
     int *order;        // (N) the worker at position p, at p mod N; -1: not known yet
     struct table_entry w[];
@@ -94,7 +94,7 @@ static void add_to_entry(const struct server_core *c, struct server_key *k, cons
         r->unused++;
 }
 
-// out [+]= row / count
+// out = row / count, or out += row / count if this is not the first.
 static void add_mean(const struct server_key *k, float *out, int worker, bool first) {
     const struct table_key *r = k->own;
     const float *row = row_of(k, worker), share = (float)(1.0 / r->w[worker].count);
@@ -107,7 +107,7 @@ static bool is_full(const struct table_key *r) {
     return true;
 }
 
-// One update over the whole table, which `worker` gets.
+// Makes one update from the whole table, and gives `worker` the new model.
 static int update(struct server_core *c, struct server_key *k, int worker, float lr) {
     static const struct update_scalars plain = {.grad_scale = 1.0f};
     struct table_key *r = k->own;
@@ -150,7 +150,7 @@ static int64_t age_in_table(const struct table_key *r, int worker) {
     return first_use - x->model;
 }
 
-// The worker's held push is the next in order.
+// Takes the worker's held push, which is next in order.
 static int take(struct server_core *c, struct server_key *k, int w) {
     struct table_key *r = k->own;
     struct table_entry *x = &r->w[w];
@@ -210,7 +210,7 @@ static int table_admit(struct server_core *c, struct server_key *k, const struct
     gradient_hold(c, &k->slots->held[w], g);
     update_held_peak(c);
     k->pushed[w] = h->step + 1;
-    if (g->frame) acknowledge(c, k, w, h->step, false);  // its age follows with the weights
+    if (g->frame) acknowledge(c, k, w, h->step, false);  // the answer with the weights has its age
     if (c->o.replay) return table_advance(c, k);
     struct set_part *part = &c->rounds->parts[w];
     if (++part->keys < c->count) return 0;

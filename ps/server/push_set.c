@@ -22,7 +22,7 @@
 #include "ps/record/arrivals.h"
 #include "ps/server/server_state.h"
 
-// Whether the set of a push's step is already fixed. why: the reason that no open step fits, or NULL.
+// Whether the set of a push's step is already fixed. why: a sentence if the step is none of the open ones, else NULL.
 static bool is_over(const struct server_core *c, const struct server_key *k, int64_t step, const char *why) {
     return step < k->step || (!why && round_of(c, step)->fixed);
 }
@@ -65,7 +65,7 @@ static int set_admit(struct server_core *c, struct server_key *k, const struct w
     if (g->frame) {
         update_held_peak(c);
         acknowledge(c, k, h->rank, h->step,
-                    false);  // the server's own from now on, whatever happens to the worker
+                    false);  // the server owns the frame from now on, even if the worker dies
     }
     r->parts[h->rank].tokens = h->tokens;
     r->mean_tokens = h->mean_tokens;
@@ -156,7 +156,7 @@ static void set_replace_worker(struct server_core *c, int worker) {
     }
 }
 
-// Runs in steps that the policies before it in the list do not fit.
+// Fits all jobs with steps that the policies before it in the list do not fit.
 static bool set_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {
     (void)c, (void)replays;
     return !rule->row->on_arrival;

@@ -25,10 +25,11 @@
 #include "shared/core/error.h"
 
 struct micro_key {
-    int count, workers;      // M, micro-batches of a step; N
-    int at;                  // the micro-batch being summed; the slot has the worker whose gradient is next
-    int *next;               // (N) the micro-batch that the worker pushes next
-    struct gradient *early;  // (M - 1, N) not in a sum yet; the slot holds those of the last micro-batch
+    int count, workers;  // M, micro-batches of a step; N
+    int at;     // the micro-batch being summed; slot.next_worker is the worker whose gradient is next
+    int *next;  // (N) the micro-batch that the worker pushes next
+    struct gradient *
+        early;  // (M - 1, N) gradients that no sum contains yet; the slot holds those of the last micro-batch
 };
 
 static int64_t units_bytes(const struct config *c) {
@@ -148,12 +149,12 @@ static void units_carve(struct arena *a, const struct config *c, int64_t n, stru
     if (c->accumulation > 1) out->part_acc = arena_take(a, MEM_GRADIENT, (size_t)n * sizeof(float));
 }
 
-// Workers keep almost nothing, so the servers' weights and sums are the job's.
+// Workers keep almost no weights and gradients, so the formula counts the servers'.
 static size_t units_textbook(const struct config *c) {
     return (c->dtype == DT_F32 ? 0 : dtype_size(c->dtype)) + sizeof(float);
 }
 
-// Also with shared memory: a unit's buffer is reused.
+// With shared memory gradients wait as well: they are copied, since the worker reuses the unit's buffer.
 static double units_waiting(const struct config *c, double gradients, double weights) {
     (void)weights;
     return c->workers * gradients;

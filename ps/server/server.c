@@ -86,7 +86,7 @@ static int server_open_order(const struct server *s, int t) {
                                        .pushes = size_times(s->c->workers, s->c->steps),
                                        .per_update = consistency_of(s->c).per_update,
                                        .dir = s->c->ps.log_updates ? s->o->dir : NULL};
-    // Pushes that are applied on arrival are decoded already.
+    // The log gets pushes that are applied on arrival after they were decoded, so it needs no code.
     if (!consistency_of(s->c).row->on_arrival) so.code = s->c->ps.code;
     if (!(shard->staleness_log = staleness_log_create(&so))) return -1;
     if (!s->c->ps.replay_arrivals) return 0;
@@ -101,7 +101,8 @@ static const char *const parts[SERVER_PARTS] = {"receive", "sum", "hold", "wait"
 
 // The time of a shard's thread. Never NULL.
 static struct thread_time *shard_time(const struct config *c, const struct shard_map *map, int shard) {
-    // Per key a step has: per worker a push, a sum, two answers and a pull; one update; idle time between.
+    // Spans of a key in one step: a push, a sum, two answers and a pull per worker; one update; the idle time between
+    // them.
     size_t keys = 0;
     for (int key = 0; key < map->count; key++) keys += map->parts[key].shard == shard;
     size_t a_step = keys * (6 * (size_t)c->workers + 4);
@@ -272,7 +273,7 @@ static int server_watch(struct server *s) {
         for (int t = 0; t < s->map->threads; t++) staleness_log_report_lost(s->shards[t].staleness_log);
         if (member_goes_on(s->o, &s->id) != 0) return -1;
         const char *why = server_trouble(s, turn_s, text);
-        // The process was frozen and runs again: the job may have gone on without it.
+        // The process was frozen and runs again: the job may have continued without it.
         if (why == text && s->c->recovery.restart > 0) return member_exec_again(s->o, why);
         if (why) return ps_fail(why);
         if (!atomic_load(&s->roster)) {
@@ -372,7 +373,7 @@ static void server_close(struct server *s, bool orderly) {
     net_destroy(&s->net, FLUSH_MS);
 }
 
-// A partition's arrow in the picture passes these spans; received and held gradients are still on their way to the sum.
+// The trace draws an arrow for each partition through these spans. Received and held gradients are not in the sum yet.
 static char arrow(const struct span *s) {
     return s->part == SERVER_SUM || s->part == SERVER_UPDATE || s->part == SERVER_REPLY ? 't' : 0;
 }
@@ -406,7 +407,7 @@ static int leave_spans(const struct server *s) {
     return rc;
 }
 
-// A file that fails does not prevent the others.
+// Writes each of the server's files, also after another one failed.
 static int server_leave_files(const struct server *s) {
     int rc = leave_spans(s);
     struct staleness_log **logs = xcalloc((unsigned long)s->map->threads, sizeof(struct staleness_log *));

@@ -13,7 +13,7 @@ struct server_buffers {
     // Carved by the key's policy (struct push_policy.carve); NULL: it needs none.
     float *part_acc;  // (n): a sum that becomes a part of acc
     void *pulled;     // (N, n) of dtype: the weights last sent to each worker
-    float *own;       // fp32, of a shape that the policy's file says
+    float *own;       // fp32; its shape is in the policy's file
     void *old;        // (lead, n) of dtype: earlier weights (consistency_rule.keeps)
 };
 

@@ -88,7 +88,7 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
     if (k->loaded && (apart ? p->seq == 0 : final) && !c->process_no && want > k->pushed[h->rank])
         refuse_beyond(c, k, h->rank, want);
     if (h->seq <= p->seq || (k->loaded && want > k->step + 1 + k->pushed[h->rank])) return;
-    // After a drained step no older weights will do.
+    // A worker that has drained its steps accepts no weights before that step.
     int64_t least = want - c->rule.delay, base = h->flags & WIRE_DRAINS ? want : p->base;
     if (least < base) least = base;
     *p = (struct server_pull){.pending = true,
@@ -99,7 +99,7 @@ static void on_pull(struct server_core *c, struct server_key *k, const struct wi
                               .reply_offset = h->reply_offset,
                               .final = final};
     if (pull_ready(c, k, h->rank)) answer_pull(c, k, h->rank);
-    // The end of a job that shares a budget: no worker pushes any more.
+    // The end of a job with a shared budget: no worker pushes any more.
     if (k->batches && k->loaded && final && checkpoint_wanted(c, h)) checkpoint_key(c, k, want, true);
 }
 
@@ -172,7 +172,8 @@ void server_core_member(struct server_core *c, int worker, uint64_t incarnation,
     c->incarnation[worker] = incarnation;
 }
 
-// A frozen key is at the step that a worker asks for. A shard with no other keys counts the steps by them.
+// A frozen key has no steps of its own, and follows the steps that workers ask for. A shard with only frozen keys
+// counts its steps by them.
 static void follow(struct server_core *c, struct server_key *k, const struct wire_header *h) {
     if (h->step > k->pushed[h->rank]) k->pushed[h->rank] = h->step;
     if (h->step > k->step) k->step = h->step;

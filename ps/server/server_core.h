@@ -63,8 +63,8 @@ int server_core_resume(struct server_core *c, const struct key_rows *rows, int64
 // Sets the memory that worker `worker` shares, before its first push; offsets in its messages are relative to base.
 void server_core_attach(struct server_core *c, int worker, const struct server_segment *s);
 
-// Sets the process that has a worker's rank, as the scheduler names it: all other senders are ignored. Where workers
-// join and leave, a later life (process of that rank) replaces an earlier one; else the first call counts.
+// Sets the process that has a worker's rank, as the scheduler names it: all other senders are ignored. In a job that
+// workers join and leave, a later process of the rank replaces the earlier one; else the first call counts.
 void server_core_member(struct server_core *c, int worker, uint64_t incarnation, uint32_t process_no);
 // Whether the sender is a worker of this job, and the process that has its rank.
 bool server_core_accepts_sender(const struct server_core *c, const struct wire_header *h);

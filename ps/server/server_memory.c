@@ -62,7 +62,7 @@ struct textbook ps_server_textbook(const struct config *c) {
     return (struct textbook){.shared = master_and_states + (policy->textbook ? policy->textbook(c) : 0)};
 }
 
-// By unit, keys of the same size may be pulled unequally often.
+// With resident units, keys of the same size may be pulled different numbers of times.
 int ps_server_same_ranks(const struct config *c, const struct layout *l, int rank) {
     if (ps_by_units(c) && !ps_beside(c)) return 1;
     struct shard_sizes *s = shard_sizes_of(c, l);
@@ -71,7 +71,7 @@ int ps_server_same_ranks(const struct config *c, const struct layout *l, int ran
     return alike;
 }
 
-// By unit: elements that a worker pulls of server `rank` in a step; -1 after logging.
+// With resident units: elements that a worker pulls from server `rank` in a step; -1 after logging.
 static int64_t pulled_by_units(const struct config *c, const struct layout *l, int rank) {
     struct shard_map *m = shard_map_of(c, l);
     if (!m) return -1;

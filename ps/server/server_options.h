@@ -21,7 +21,7 @@ struct kept_key {
 };
 struct keep_port {
     void *ctx;
-    void (*keep)(void *ctx, const struct kept_key *k);  // NULL: nothing is ever kept
+    void (*keep)(void *ctx, const struct kept_key *k);  // NULL: no checkpoints
 };
 
 // How a shard thread's time is divided. The thread is at
@@ -48,8 +48,8 @@ struct server_core_options {
     const struct shard_map *map;
     int shard;
     const struct server_buffers *buffers;  // (map->count); those of this shard are used
-    struct thread_time *spans;             // of the calling thread; NULL: none. They decide nothing
-    uint64_t job;                          // the job number that workers' messages carry
+    struct thread_time *spans;  // the calling thread's time; NULL: not recorded. No decision depends on it
+    uint64_t job;               // the job number that workers' messages carry
     // Where random choices are recorded (ps/record/arrivals.h), and the record to repeat. NULL: none.
     struct arrivals *record;
     const struct arrivals *replay;
@@ -67,7 +67,8 @@ struct server_segment {
 
 struct server_totals {
     uint64_t pushes, duplicates, refused;
-    int64_t dropped;  // of these pushes: too old (parameter_server.max_staleness) or too late (push_set.c)
+    int64_t
+        dropped;  // pushes of these that were too old (parameter_server.max_staleness) or too late (push_set.c)
     size_t held_bytes, held_peak_bytes;  // frames that are not added yet
     double steps;  // over on every key of the shard; where pushes are applied on arrival also fractions
     struct staleness staleness;

@@ -31,9 +31,10 @@ struct slot {
 struct server_pull {
     bool pending, final;
     int64_t want;   // the step whose weights it asks for
-    int64_t least;  // the oldest step that will do
-    int64_t base;   // no step before this one will: the worker has drained its steps there, or began there
-    uint64_t seq;   // 0: none yet
+    int64_t least;  // the oldest step whose weights are accepted
+    int64_t
+        base;  // an older step is not accepted in any case: the worker has drained its steps before this one, or begun with it
+    uint64_t seq;           // 0: none yet
     uint64_t reply_offset;  // offset in the worker's segment where the weights are wanted; 0: none
 };
 
@@ -74,7 +75,7 @@ struct server_key {
     bool loaded;
     uint64_t load_seq;
     int64_t version;          // updates applied
-    int64_t skew;             // updates that the moments count, minus version
+    int64_t skew;             // updates that the optimizer's moments have seen, minus version
     int64_t step;             // the key's clock: steps committed
     struct slot *slots;       // (L), step t uses slots[t % L]
     int64_t *old_version;     // (lead) of buf.old; NULL: none
@@ -85,28 +86,28 @@ struct server_key {
     struct server_shot shot;
     void *own;  // the policy's own record; NULL: none
     // Where pushes are applied on arrival:
-    int64_t *batches;  // those that it holds (ps/job/batches.h)
+    int64_t *batches;  // the batches whose gradients the key has (ps/job/batches.h)
     struct open_sum sum;
     struct sent_weights *sent;  // (N) with delay compensation; else NULL
     _Atomic int inflight;       // replies that the transport is reading from buf.weight
     struct server_key *next_waiting;
-    bool waits;  // it is in the core's list
+    bool waits;  // the key is in the core's list `waiting`
 };
 
 // A shard's state in the commit round of one step.
 struct server_round {
     int keys;       // complete so far
-    int committed;  // of these, updated or skipped
+    int committed;  // keys of these that are updated or skipped
     bool reported, decided;
     struct exact_sum sum;
     struct update_scalars scalars;
     int64_t ready_ns;  // the latest of the complete keys; after the decision, of all that it waited for
     // If not all workers belong to the step (push_set.c):
     struct set_part {
-        int keys;         // with the worker's gradient
-        int64_t tokens;   // of its batch; 0: it sends none
+        int keys;         // keys that have the worker's gradient
+        int64_t tokens;   // tokens of the worker's batch; 0: the worker does not send them
     } * parts;            // (N)
-    int64_t mean_tokens;  // that the gradients are averaged over
+    int64_t mean_tokens;  // tokens over which the gradients are averaged
     uint64_t arrived;     // workers with gradients of all keys
     uint64_t fixed;       // the step's set; 0: not yet
 };
@@ -131,14 +132,14 @@ struct server_core {
     bool *over;             // (N) they no longer push
     struct server_segment *segments;  // (N)
     int attached;                     // workers with a segment
-    const void **grads;               // (N) of a sum
+    const void **grads;               // (N) the inputs of a sum
     void *chunk;                      // scratch of a pass
-    double now;                       // of the last message or tick
-    int64_t step;                     // the oldest that is not over on every key
+    double now;                       // time of the last message or tick
+    int64_t step;                     // the oldest step that is not over on every key
     struct server_round *rounds;      // (L), step t uses rounds[t % L]
     int open;                         // slots with gradients that are not committed
     struct server_key *waiting;       // keys whose update waits until the transport has sent their weights
-    uint64_t applied;                 // pushes, where they are applied on arrival
+    uint64_t applied;                 // pushes applied so far, if they are applied on arrival
     int64_t begin;                    // steps that were over when this process of the job began
     int64_t *row;                     // (N) scratch
     int64_t *batches;                 // (batches_words) scratch
@@ -186,7 +187,8 @@ int64_t clock_read(const struct server_core *c, const struct server_key *k, int 
 // The record of the step of the worker's pull; NULL: none, or nothing is computed on the weights.
 const struct arrival *recorded_read(const struct server_core *c, const struct server_key *k, int worker);
 void answer_pull(struct server_core *c, struct server_key *k, int worker);
-void answer_snapshot(struct server_core *c, struct server_key *k);  // once the key has its version
+void answer_snapshot(struct server_core *c,
+                     struct server_key *k);  // Called when the key has reached the wanted version.
 bool renew_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
 // Applies one update to masters and states, unless it is skipped. Returns 0, or -1 with an error.
 int apply(struct server_core *c, struct server_key *k, const void *grad, float lr,

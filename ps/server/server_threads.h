@@ -27,12 +27,12 @@ struct server_sharing {
     struct worker_segment {
         char name[SEGMENT_NAME_MAX];  // "": not opened
         struct segment segment;
-        uint32_t process_no;  // of its owner, if the worker's rank may pass to another process; else 0
+        uint32_t process_no;  // number of the owner, if another process may get the worker's rank; else 0
         uint32_t *met;        // (threads) the last process of the rank that each shard knows
         struct old_segment {
             struct segment segment;
             uint32_t process_no;
-        } * old;  // of processes that have died, until no shard uses them
+        } * old;  // segments of dead processes, until no shard uses them
         int olds;
     } * workers;
     int threads;
@@ -42,7 +42,7 @@ struct server_sharing {
 // Creates the own segment if server `rank` publishes weights in one. Returns 0, or -1 after logging.
 int server_sharing_create(struct server_sharing *s, const struct config *c, const struct shard_map *m,
                           int rank);
-void server_sharing_destroy(struct server_sharing *s);  // zeroed or created
+void server_sharing_destroy(struct server_sharing *s);  // Accepts a zeroed struct.
 // Answers a worker's ATTACH to shard thread `thread`: *out receives what its shard may use from now on, *answer the
 // ATTACHED.
 void server_sharing_answer(struct server_sharing *s, int thread, const struct wire_header *h,
@@ -63,7 +63,7 @@ struct shard {
     struct arrivals *record, *replay;  // NULL: none
     struct staleness_log *staleness_log;
     bool acquainted;  // its core knows the members of the job
-    bool heard;       // a message of the scheduler, which then knows where to answer
+    bool heard;       // the scheduler has sent a message, so it has this thread's address
     pthread_t tid;
     bool started, loaded;          // loaded: its keys have the checkpoint's state
     _Atomic uint64_t turns;        // iterations of its loop: the main thread finds a stuck thread by it
@@ -90,12 +90,12 @@ struct server {
     struct server_sharing sharing;
     struct shard *shards;             // (threads)
     _Atomic(struct roster *) roster;  // the members of the job; NULL: it has not started
-    char token[JOB_TOKEN_MAX];        // that its shards demand
+    char token[JOB_TOKEN_MAX];        // which messages to its shards must contain
     struct server_buffers *copies;    // (map->count) of keys being written; all NULL: no checkpoints
     struct keeper *keeper;            // NULL: no checkpoints
     struct start_point from;          // known with the roster
-    struct background *reader;        // of the checkpoint that `from` names; NULL: none (yet)
-    struct key_rows rows;             // of all keys, from that checkpoint
+    struct background *reader;        // reads the checkpoint that `from` names; NULL: not started, or none
+    struct key_rows rows;             // the rows of all keys in that checkpoint
     _Atomic bool loaded;              // it has been read: buffers and rows are filled
     _Atomic int quit;
     // Times of the first gradient and of the last update, by the clock and in CPU time of the process.

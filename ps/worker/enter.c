@@ -9,8 +9,8 @@
 #include "shared/core/error.h"
 #include "shared/time/poll_clock.h"
 
-// 0, or -1 after logging.
-static int goes_on(const struct entry *e) {
+// Checks that the role was not interrupted and that its epoch continues. Returns 0, or -1 after logging.
+static int check_epoch(const struct entry *e) {
     return member_interrupted(e->o.role) ? -1 : member_goes_on(e->o.role, &e->id);
 }
 
@@ -72,7 +72,7 @@ static int receive_attached(const struct entry *e, enum question *question, int 
 static int attach_all(const struct entry *e, enum question *question, struct net_poll_item *items) {
     const struct config *c = e->o.role->config;
     int shards = e->o.map->shards, threads = e->o.map->threads;
-    double since_s = now_seconds();  // the start, or the last answer
+    double since_s = now_seconds();  // the time of the start, or of the last answer
     struct poll_clock clock = {.lost_s = ps_deadline_s(c)};
     link_tick(e->link, since_s);
     for (int g = 0; g < shards; g++)
@@ -89,7 +89,7 @@ static int attach_all(const struct entry *e, enum question *question, struct net
         if (now - since_s > ps_deadline_s(c))
             return fail("server %d shard %d did not answer within %lld ms (parameter_server.deadline_ms)",
                         late / threads, late % threads, (long long)c->ps.deadline_ms);
-        if (goes_on(e) != 0) return -1;
+        if (check_epoch(e) != 0) return -1;
         link_tick(e->link, now_seconds());
         items[0] = (struct net_poll_item){.socket = e->lines.scheduler};
         for (int g = 0; g < shards; g++) items[1 + g] = (struct net_poll_item){.socket = e->lines.dealers[g]};
@@ -128,7 +128,7 @@ static int receive_joined(struct entry *e) {
     return rc;
 }
 
-// Takes at most one step of the job.
+// Joins the running job. Takes at most as long as one step of the job.
 static int join_job(struct entry *e) {
     const struct ps_port port = star_link_port(e->link);
     int rc = 0;
@@ -136,7 +136,7 @@ static int join_job(struct entry *e) {
     port_tell(&port, PEER_SCHEDULER, &(struct wire_header){.kind = WIRE_JOIN});
     while (rc == 0) {
         struct net_poll_item item = {.socket = e->lines.scheduler};
-        if (goes_on(e) != 0) return -1;
+        if (check_epoch(e) != 0) return -1;
         link_tick(e->link, now_seconds());
         if (net_poll(&item, 1, POLL_MS) != 0) return -1;
         if (item.ready) rc = receive_joined(e);
@@ -149,7 +149,7 @@ static int wait_for_start(struct entry *e) {
     struct waiting waiting = {.said_s = 0};
     int rc;
     while ((rc = member_starts(e->o.role, &e->id, e->o.map->shards, &e->start)) == 0) {
-        if (goes_on(e) != 0) return -1;
+        if (check_epoch(e) != 0) return -1;
         member_log_waiting(e->o.role, &waiting, "the other workers and the servers of the job");
         usleep(POLL_MS * 1000);
     }

@@ -24,13 +24,13 @@ struct enter_options {
     const struct shard_map *map;
     struct sharing *sharing;
     struct wire_count *wire;
-    bool (*renew)(void *ctx, int peer, struct ps_message *m);  // star_link_options.renew
+    bool (*renew)(void *ctx, int peer, struct ps_message *m);  // becomes star_link_options.renew
     void *ctx;
 };
 
 struct joined {
     struct step_opening opening;
-    uint64_t gathers;  // gathers that the job has done
+    uint64_t gathers;  // the number of gathers that the job has done
 };
 
 // It must not move: the link keeps its address.
@@ -38,7 +38,7 @@ struct entry {
     struct enter_options o;
     struct ps_identity id;
     struct notice_start start;
-    struct joined joined;  // where id.joins
+    struct joined joined;  // set if id.joins
     struct net *net;
     struct net_lines lines;  // to the scheduler and (map->shards) the shards
     struct link *link;       // over these lines
@@ -47,6 +47,6 @@ struct entry {
 // to answer. If shared memory is demanded and impossible, the error names both processes. Returns 0, or -1 after
 // logging; call entry_free in both cases.
 int enter(const struct enter_options *o, struct entry *e);
-void entry_free(struct entry *e);  // after net_destroy
+void entry_free(struct entry *e);  // Called after net_destroy.
 
 #endif

@@ -2,7 +2,7 @@
 
 #include "ps/job/push_code.h"
 
-// The growth of the gradients' scale since the errors were kept.
+// The factor by which the loss scale has grown since the errors were kept.
 static float factor_of(const struct push_errors *e, float loss_scale) {
     return e->scale > 0 && loss_scale > 0 ? loss_scale / e->scale : 1.0f;
 }

@@ -37,7 +37,7 @@ struct sharing {
 // or -1 after logging; release the arena before sharing_destroy in both cases.
 int sharing_create(struct sharing *s, const struct config *c, const struct layout *l,
                    const struct shard_map *m, struct arena *a, struct worker_buffers *out);
-void sharing_destroy(struct sharing *s);  // zeroed or created
+void sharing_destroy(struct sharing *s);  // Accepts a zeroed struct.
 // Shard `shard` uses this worker's segment; name: its server's own segment, "" for none. Returns 0, or -1 with why.
 int sharing_attach(struct sharing *s, int shard, const char *name, char why[SEGMENT_WHY_MAX]);
 // Maps the window, after sharing_attach for all servers. Returns 0, or -1 after logging.

@@ -6,20 +6,20 @@
 #include "shared/core/error.h"
 
 struct collection {
-    struct collection *next;  // the next younger one
+    struct collection *next;  // the next collection in the queue
     struct snapshot *snapshot;
     bool begun;
     uint64_t seq;
     int64_t version, least, most;
-    int64_t updates;  // the fewest that any key has
-    int missing;      // keys
+    int64_t updates;  // the fewest updates that any key's weights contain
+    int missing;      // number of keys without an answer
     bool *answered;   // (keys)
 };
 
 struct snapshot_pulls {
     struct snapshot_pulls_options o;
-    struct collection *first;  // the oldest; the younger ones wait for it
-    struct snapshot *last;     // the last that began; NULL: none, or snapshots have ended
+    struct collection *first;  // the oldest collection; later ones wait for it
+    struct snapshot *last;     // the last snapshot that began; NULL: none, or snapshots have ended
     bool ended;
     uint64_t seq;
 };
@@ -30,7 +30,8 @@ struct snapshot_pulls *snapshot_pulls_create(const struct snapshot_pulls_options
     return p;
 }
 
-// All keys are asked for at once, in synchronous training before this worker pushes to the next update.
+// Requests all keys together. In synchronous training this happens before the worker pushes for the next update, so all
+// have one version.
 static void begin_next(struct snapshot_pulls *p) {
     struct collection *c = p->first;
     if (!c || c->begun || !snapshot_can_begin(c->snapshot)) return;
@@ -70,7 +71,7 @@ static void forget(struct snapshot_pulls *p, struct collection *c) {
     free(c);
 }
 
-// The collection that wants this answer; NULL: none.
+// The collection to which this answer belongs; NULL: none.
 static struct collection *collection_of(const struct snapshot_pulls *p, const struct wire_header *h,
                                         const struct ps_frame *frame) {
     if (!frame || h->key >= p->o.map->trained) return NULL;

@@ -7,9 +7,10 @@
 struct staging {
     struct staging_options o;
     struct stream *push, *pull;
-    struct event *grad_done;  // one is enough: the push stream waits for each record at once
-    struct event **copied;    // (units)
-    uint64_t *put;            // (units) fills already enqueued; only the communication thread uses it
+    struct event
+        *grad_done;  // one event is enough, since the push stream's wait is enqueued right after each record
+    struct event **copied;  // (units)
+    uint64_t *put;          // (units) fills already enqueued; only the communication thread uses it
 };
 
 static size_t unit_bytes(const struct staging *s, int u) {

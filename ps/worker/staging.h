@@ -46,8 +46,8 @@ struct staging_options {
 };
 
 struct staging;
-struct staging *staging_create(const struct staging_options *o);  // NULL after logging
-void staging_destroy(struct staging **s);                         // waits for enqueued work
+struct staging *staging_create(const struct staging_options *o);  // Returns NULL after logging.
+void staging_destroy(struct staging **s);                         // Waits for enqueued work.
 
 // The stream on which gradients become complete in host memory; compute if nothing is staged.
 struct stream *staging_push_stream(const struct staging *s, struct stream *compute);

@@ -185,10 +185,10 @@ void unit_slots_push(struct unit_slots *s, int u, const struct push_info *info, 
     unit_slots_release(s, u);
     buffer_of(s, u, push->step)->held = false;
     if (s->o.config->no_overlap) {
-        hand_over(task);  // on the host: compute has no work left
+        hand_over(task);  // runs on this thread: compute has no work left
         return;
     }
-    // A compute stream that pushes itself computes nothing meanwhile.
+    // Without staging, pushes run as host functions on the compute stream, which computes nothing during them.
     struct stream *stream = staging_push_stream(s->o.staging, t->compute);
     if (stream == t->compute) stream_phase(stream, PHASE_COMM);
     stream_host(stream, "push", hand_over, task);
@@ -218,7 +218,7 @@ struct unit_slots *unit_slots_create(const struct unit_slots_options *o) {
     for (int i = 0; i < (int)open; i++) {
         int u = i % l->count;
         s->pushes[i] = (struct push_task){.slots = s, .unit = u};
-        // A buffer of its own has never had another shape than the unit's.
+        // A buffer that belongs to one unit never has another shape, so its gaps are zero from the start.
         s->grads[i] =
             (struct grad_buffer){.unit = -1, .shape = unit_slots_all_resident(s) ? s->shape[u] : -1};
     }

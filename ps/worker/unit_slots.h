@@ -34,12 +34,12 @@ struct unit_slots_options {
     struct staging *staging;  // NULL: the device's memory is host memory
     const struct worker_buffers *buffers;
     const struct layout *layout;  // all pointers outlive the slots
-    int first;  // of the worker's units; above 0: these are only pulled, and have no gradients
+    int first;  // first of the worker's units that these slots are for; above 0: frozen units, which are only pulled and have no gradients
 };
 
 struct unit_slots;
 struct unit_slots *unit_slots_create(const struct unit_slots_options *o);
-void unit_slots_destroy(struct unit_slots **s);  // when the compute stream has finished its work
+void unit_slots_destroy(struct unit_slots **s);  // Called when the compute stream has finished its work.
 
 // Whether each unit has slots of its own. If so, a buffer sums a step's micro-batches; else each micro-batch's gradient
 // is pushed.
@@ -51,7 +51,7 @@ int unit_slots_acquire(struct unit_slots *s, int64_t step, int u, enum pass pass
 void unit_slots_release(struct unit_slots *s, int u);
 // Sends the unit's gradient once compute's work so far is done. phase: compute's phase after the hand-over.
 void unit_slots_push(struct unit_slots *s, int u, const struct push_info *info, enum phase phase);
-void unit_slots_invalidate(struct unit_slots *s);  // the weights change
+void unit_slots_invalidate(struct unit_slots *s);  // The weights have changed: they are pulled again.
 // Wait until the weights after `step` steps have landed in the unit's own slot, if it has one; and until the servers have
 // what was pushed from the unit's buffer of `step`. Return 0, or -1 after logging.
 int unit_slots_await_weights(struct unit_slots *s, int u, int64_t step);

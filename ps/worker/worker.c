@@ -40,9 +40,9 @@ struct worker {
     bool behind;  // the last step closed before this worker computed it: landed weights may be too old
     struct step_opening opening;  // the members of the current step, where they change
     int micro, micro_count;
-    bool watched;  // the timeline knows of all streams
+    bool watched;  // the timeline records all streams
     uint64_t load_round;
-    bool *unit_loaded;  // (units) in this round
+    bool *unit_loaded;  // (units) the unit's values were sent in this load
     int units_loaded;
     bool loaded;
     bool sum_started;  // decides by itself: the first unit of this step has zeroed the sum in buffers.words
@@ -107,7 +107,7 @@ static void count_samples(struct worker *w) {
     comm_unlock(w->comm);
 }
 
-// The step that begins, and its place in the job's samples.
+// Takes the members of the step that begins, and where its samples begin in the job.
 static void open_step(struct worker *w, const struct step_opening *opening) {
     w->opening = *opening;
     w->t.plan.samples = opening->state.samples;
@@ -201,7 +201,7 @@ static int take_batch(struct worker *w, int64_t step) {
     w->take.to_ns = now_ns();
     const struct worker_status now = status_of(w);
     timeline_peers_ready(w->t.timeline, w->take.id, w->take.asked_ns,
-                         -1);  // it needs only the scheduler
+                         -1);  // -1: the wait is for the scheduler, not for a shard
     timeline_done(w->t.timeline, w->take.id, now.taken_ns);
     w->take.batch = now.taken;
     int64_t dealt = now.handed_out * config_own_sequences(w->c);
@@ -243,11 +243,15 @@ static int worker_plan(struct topology *t, int64_t step) {
     t->plan.slice = elastic_index(w->opening.members, t->rank);
     t->plan.first = opening_first(&w->opening, t->rank, own);
     t->plan.next =
-        t->plan.first + own * elastic_count(w->opening.members);  // usually the same workers belong to it
+        t->plan.first +
+        own *
+            elastic_count(
+                w->opening
+                    .members);  // assumes that the same workers belong to the next step, which is usually true
     return 1;
 }
 
-// The push of a unit's gradient in this step.
+// The data of a push in this step, the same for all units.
 static struct push_info push_of(const struct worker *w) {
     const struct step_plan *plan = &w->t.plan;
     bool own = unit_slots_all_resident(w->slots);
@@ -371,7 +375,7 @@ static int step_alone(struct worker *w, const struct step_input *in, struct step
         struct push_info push = push_of(w);
         push.grad_scale = s.grad_scale;
         push.skip = s.skip != 0;
-        push.drain = false;  // updates on arrival wait for nobody
+        push.drain = false;  // updates on arrival do not wait for other workers
         for (int u = 0; u < w->t.layout->count; u++) unit_slots_push(w->slots, u, &push, PHASE_OTHER);
         return 0;
     }
@@ -413,10 +417,12 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     }
     if (!out->skipped) push_errors_keep(&w->errors, w->t.compute, in->step, in->loss_scale);
     w->t.own_number.value = f32_to_bits(w->errors.scale);
-    out->snapshot = in->snapshot;  // worker 0 collects it by itself
+    out->snapshot = in->snapshot;  // worker 0 collects the snapshot itself
     step_plan_advance(t, out->skipped);
     unit_slots_invalidate(w->slots);
-    if (w->frozen) unit_slots_invalidate(w->frozen);  // so that all steps move equal bytes
+    if (w->frozen)
+        unit_slots_invalidate(
+            w->frozen);  // frozen weights are pulled in each step, so that all steps move the same bytes
     w->step++;
     // Without overlap the next step computes nothing before all its weights have landed.
     for (int u = 0; w->c->no_overlap && computed && u < t->layout->count; u++) {
@@ -489,7 +495,7 @@ static int send_initial(struct worker *w, int u, const float *values, uint64_t r
     worker_core_init_unit(comm_lock(w->comm), u, values, round);
     comm_unlock_wake(w->comm);
     if (comm_wait(w->comm, &taken, "a server did not take the initial weights") == 0) return 0;
-    comm_disconnect(w->comm);  // the caller may free the values: nothing may send them any more
+    comm_disconnect(w->comm);  // the caller may free the values, so they must not be sent any more
     return -1;
 }
 
@@ -627,7 +633,7 @@ static void worker_abort(struct topology *t, const char *why) {
 // ---------------------------------------------------------------- create and destroy
 static void worker_destroy(struct topology *t) {
     struct worker *w = (struct worker *)t;
-    // 1. The communication thread ends: nothing lands any more.
+    // 1. The communication thread ends: after that no weights land.
     if (w->comm) comm_stop(w->comm);
     // 2. Enqueued work still uses the buffers, and hands units over to w->comm.
     stream_sync(t->compute);

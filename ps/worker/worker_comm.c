@@ -19,7 +19,7 @@
 #include "shared/time/thread_time.h"
 #include "shared/time/timeline.h"
 
-#define NOTICED_NS 1000  // a shorter wait does not count: nothing was missing
+#define NOTICED_NS 1000  // shorter waits are not recorded: they are only the cost of the call
 #define TRACE_TID  1000  // after the ids of the device's streams
 
 // How the trace divides the communication thread's time: WORKER_PUSH hands gradients to the transport, WORKER_PULL
@@ -52,10 +52,11 @@ struct comm {
     pthread_mutex_t mutex;
     pthread_cond_t changed;           // what the main thread waits for has happened
     struct worker_core *core;         // guarded by mutex, as all below
-    struct outbox sent;               // by the core
-    const struct comm_wait *awaited;  // by the main thread; NULL: it does not wait
+    struct outbox sent;               // messages that the core has sent
+    const struct comm_wait *awaited;  // what the main thread waits for; NULL: it does not wait
     bool quit, failed;
-    bool end_trace, traced;    // spans must end; spans is complete, and the main thread may write it
+    bool end_trace,
+        traced;  // end_trace: the spans must end; traced: they are complete, and the main thread may write them
     char lost[WIRE_TEXT_MAX];  // a timeout to report to the scheduler while restarts are left; "": none
     char error[WIRE_TEXT_MAX];
     bool error_logged;
@@ -65,7 +66,7 @@ struct comm {
 static void wake(struct comm *c) {
     uint64_t one = 1;
     ssize_t n = write(c->wake_fd, &one, sizeof one);
-    (void)n;  // a full counter wakes just as well
+    (void)n;  // if the eventfd's counter is full, it wakes the thread as well
 }
 
 struct worker_core *comm_lock(struct comm *c) {
@@ -133,8 +134,8 @@ int comm_wait(struct comm *c, const struct comm_wait *w, const char *late_text) 
             end = time_after(ps_repeat_most_s(c->c));
             late = false;
         }
-        // Reports the silence to the scheduler, and waits on. The scheduler begins an epoch without that peer; its files
-        // may delay that.
+        // Reports the silence to the scheduler, and continues to wait. The scheduler begins an epoch without that peer;
+        // a slow disk may delay this.
         if (late && c->c->recovery.restart > 0) {
             write_late(c, w, late_text, c->lost);
             end = time_after(ps_repeat_most_s(c->c));
@@ -225,9 +226,9 @@ static void record_times(struct worker_core *core, bool staged) {
     }
 }
 
-// After a change of the core, with the lock: passes on what the hooks may see now. A hook that sees a transfer's end may
-// close the timeline, so the times come first. The main thread wakes only for what it waits for: other wake-ups take a
-// processor core from compute.
+// Called after a change of the core, with the lock: makes it visible to the hooks. A hook that sees a transfer's end
+// may close the timeline, so the times come first. The main thread wakes only for what it waits for: other wake-ups
+// take a processor core from compute.
 static void comm_changed(struct comm *c) {
     record_times(c->core, c->o.staging != NULL);
     if (c->awaited && has_happened(c, c->awaited)) pthread_cond_broadcast(&c->changed);
@@ -328,7 +329,7 @@ static int poll_once(struct comm *c, struct net_poll_item *items, bool *hurry) {
     thread_time_enter(c->spans, WORKER_PROTOCOL, SPAN_OF_NOTHING);
     uint64_t count;
     ssize_t n = items[0].ready ? read(c->wake_fd, &count, sizeof count) : 0;
-    (void)n;  // non-blocking: nothing there is fine
+    (void)n;  // non-blocking: an empty eventfd is no error
     // An epoch that is over ends this process even if the main thread is busy: its results no longer count.
     if (member_goes_on(&c->o.role, &c->in.id) != 0) return -1;
     if (items[1].ready && drain(c, c->in.lines.scheduler, PEER_SCHEDULER) != 0) return -1;

@@ -52,13 +52,15 @@ void comm_disconnect(struct comm *c);
 // The comm of a worker's topology (ps_worker_create), which keeps owning it: for `bench ps`, which times single
 // transfers.
 struct comm *ps_worker_comm(struct topology *t);
-void comm_destroy(struct comm **c);  // after comm_stop; waits until the transport no longer reads any buffer
+void comm_destroy(
+    struct comm **c);  // Called after comm_stop. Waits until the transport no longer reads any buffer.
 
 // ---------------------------------------------------------------- the core (any thread)
 // Returns the core, which no other thread uses until one of the two functions below is called.
 struct worker_core *comm_lock(struct comm *c);
 void comm_unlock(struct comm *c);
-void comm_unlock_wake(struct comm *c);  // after a request: the communication thread sends it
+void comm_unlock_wake(
+    struct comm *c);  // For use after a request: wakes the communication thread, which sends it.
 // Makes every wait fail with this text, which is reported to the job.
 void comm_give_up(struct comm *c, const char *why);
 
@@ -66,7 +68,7 @@ void comm_give_up(struct comm *c, const char *why);
 struct comm_wait {
     worker_condition *until;
     int unit;             // -1: none is meant
-    int64_t step, count;  // of the condition; errors name the step
+    int64_t step, count;  // arguments of the condition; errors name the step
 };
 // Blocks until the condition holds, and for longer than deadline_ms only while every server that has not answered sends
 // messages. late: the missing event in words, "weights have not landed". Returns 0, or -1 after logging.

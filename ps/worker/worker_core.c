@@ -173,9 +173,10 @@ static void pump_unit(struct worker_core *c, int unit, struct worker_unit *u, in
     }
 }
 
-// The oldest step first. Keys are ordered by unit, and the next forward pass needs unit 0 first.
+// Sends queued keys, those of the oldest step first. Keys are ordered by unit, and the next forward pass needs unit 0
+// first.
 static void pump(struct worker_core *c, double now) {
-    size_t held = 0;  // of the units so far
+    size_t held = 0;  // held bytes of the units so far
     c->full = false;
     for (int64_t step = c->step + 1; step <= c->step + slots(c) && c->queued > 0; step++)
         for (int u = 0; u < c->o.map->units && c->queued > 0; u++) {
@@ -196,7 +197,7 @@ static void keep_ids(struct unit_times *t, const struct transfer_ids *ids) {
     if (ids->weights) t->ids.weights = ids->weights;
 }
 
-// The unit's next weights are those that the caller asks for now.
+// The unit's next weights are those of the pull that the caller requests now. Resets the times of their arrival.
 static void open_landing(const struct worker_core *c, int u, struct worker_unit *x) {
     x->unlanded = c->o.map->first[u + 1] - c->o.map->first[u];
     x->times.landed_first_ns = x->times.landed_ns = x->times.landed_peers_ns = 0;
@@ -205,7 +206,7 @@ static void open_landing(const struct worker_core *c, int u, struct worker_unit 
 // Queues the unit's keys; pump sends them (worker_comm.h draws the way).
 void worker_core_push_unit(struct worker_core *c, int u, const struct push_info *info) {
     struct staleness *stale = &c->status.staleness;
-    // The first push of a step: after each push weights are replaced.
+    // The spread is counted at the first push of a step: after each push, newer weights arrive.
     if (info->step > c->step || !stale->spreads) {
         int64_t oldest = INT64_MAX, newest = 0;
         for (const struct worker_key *k = c->keys; k < c->keys + c->o.map->trained; k++) {
@@ -378,7 +379,7 @@ static void note_acknowledged(struct worker_core *c, int key, const struct worke
     struct worker_unit *u = unit_at(c, unit_of(c, key), s->push.step);
     struct unit_times *t = &u->times;
     t->acknowledged_peers_ns = needed_ns(c, h, t->acknowledged_peers_ns);
-    // Some keys may have been handed over after `now` was read.
+    // Some keys may have been handed over after `now` was read, so the later of the two times counts.
     if (--u->unacknowledged == 0) t->acknowledged_ns = ps_later(ps_clock_ns(now), t->acknowledged_peers_ns);
 }
 
@@ -532,7 +533,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
             s->pulling = false;
             c->status.pulling--;
             count_answers(c, key, -1, now);
-            if (s->pull_final) continue;  // it follows no push
+            if (s->pull_final) continue;  // this pull follows no push
             if (consistency_ages_late(c->o.rule)) count_age(c, h, h->staleness);
             t->landed_peers_ns = needed_ns(c, h, t->landed_peers_ns);
             if (!t->landed_first_ns) t->landed_first_ns = ps_clock_ns(now);
@@ -576,7 +577,7 @@ static int on_step_done(struct worker_core *c, const struct wire_header *h, doub
     if (drops && r->out.step != h->step) *r = (struct worker_report){.out.step = h->step};
     if (r->out.step != h->step || r->closed || !(drops || r->reported)) return 0;
     if (h->count && opening_read(h, &r->out.opening) != 0) return 0;
-    r->out.opening.state.step = h->step + 1 + c->o.rule.lead;  // the step that this one opens
+    r->out.opening.state.step = h->step + 1 + c->o.rule.lead;  // the step that opens when this one is done
     r->closed = true;
     r->out.late = (h->flags & WIRE_LATE) != 0;
     r->out.done_ns = ps_clock_ns(now);
@@ -762,7 +763,7 @@ void worker_core_describe(const struct worker_core *c, int u, char *out, size_t 
 int64_t ps_worker_records(const struct config *c, const struct layout *l) {
     struct shard_cut cut, frozen = {0};
     if (shard_cut_of(c, l, &cut) || (ps_frozen(c, l) && shard_cut_of(c, l->rest, &frozen))) return -1;
-    // Its state, its shard and offset, and whether its share of a snapshot has arrived.
+    // Bytes per key: its state, its shard and offset, and whether its share of a snapshot has arrived.
     uint64_t slots = (1 + (uint64_t)consistency_of(c).lead) * sizeof(struct worker_slot);
     return size_times((int64_t)(sizeof(struct partition) + sizeof(struct worker_key) + slots +
                                 sizeof(size_t) + sizeof(bool) + sizeof(uint32_t)),

@@ -81,7 +81,7 @@ struct push_info {
     bool pulls_separately;  // it asks for no weights; a shard that holds the gradient has copied it
     // Applied on arrival: the batch of the job's budget; pulls_separately: the step's micro-batch.
     int64_t batch;
-    int64_t ready_ns;             // when it was handed over, by this host's clock
+    int64_t ready_ns;             // when the gradient was handed over, by this host's clock
     int64_t tokens, mean_tokens;  // struct step_plan's, where workers join and leave; else 0
     struct transfer_ids ids;
 };
@@ -108,23 +108,23 @@ struct unit_times {
 // The scheduler's answer to the report of a step.
 struct step_outcome {
     int64_t step;
-    bool late;  // it was closed without this worker's gradient
+    bool late;  // the step was closed without this worker's gradient
     struct step_stats stats;
-    struct step_opening opening;     // of the step that it opens, where workers join and leave
+    struct step_opening opening;     // the step that it opens, if workers join and leave
     int64_t done_ns, done_peers_ns;  // when the answer arrived; the latest worker's time that it needed
 };
 
 struct worker_status {
     int pulling;           // pulls not yet answered
-    int64_t steps_done;    // reported, and closed as far as this worker knows
+    int64_t steps_done;    // steps that were reported, and are closed as far as this worker knows
     int64_t steps_closed;  // the same, reported or not
     struct ps_clock clock;
     uint64_t gathers_done;
-    double gathered[WIRE_VALUES_MAX];  // by the last one
+    double gathered[WIRE_VALUES_MAX];  // the values of the last gather
     int64_t taken_step, taken;  // the last step whose TAKE was answered, and its batch; -1: no batch was left
     int64_t taken_ns;           // when that answer arrived
     int64_t handed_out;         // batches that the job had handed out by then, at least
-    bool stopped;               // some worker was asked to leave
+    bool stopped;               // some worker was asked to stop
     struct staleness staleness;
     // The longest silence of a shard from which an answer is awaited. Messages of the link count too: the shard sends
     // them even while it waits for others.
@@ -138,7 +138,9 @@ struct worker_core;
 struct worker_core *worker_core_create(const struct worker_core_options *o);
 // Called before the first push: this worker's next step is `step`. worker_core_pull_all then pulls the weights.
 void worker_core_begin(struct worker_core *c, int64_t step);
-void worker_core_gathers(struct worker_core *c, uint64_t done);  // gathers that the job has done without it
+void worker_core_gathers(
+    struct worker_core *c,
+    uint64_t done);  // Sets the number of gathers that the job has done without this worker.
 void worker_core_destroy(struct worker_core **c);
 
 // ---- requests. Each is answered by a change of the state below.
@@ -166,9 +168,12 @@ void worker_core_pull_all(struct worker_core *c, uint32_t more, double now);
 // Requests the batch of `step`, which begins once the batches before it are handed out. done: with the first request,
 // what a checkpoint records of the budget (ps/agree/budget.h); NULL: nothing.
 void worker_core_take(struct worker_core *c, int64_t step, const struct wire_header *done);
-void worker_core_stop(struct worker_core *c);  // heartbeats carry it from now on, the next one at once
+void worker_core_stop(
+    struct worker_core *
+        c);  // Requests the end of the run: all heartbeats from now on carry the request, and one is sent at once.
 void worker_core_snapshot(struct worker_core *c, int64_t version, struct snapshot *s);
-// Once worker_core_has_pulled is true after it, no snapshot is touched any more.
+// Ends the collecting of snapshots. Once worker_core_has_pulled is true after this call, no snapshot's buffer is
+// written any more.
 void worker_core_end_snapshots(struct worker_core *c);
 
 // ---- messages. peer: shard index or PEER_SCHEDULER. Each message is passed to both functions.
@@ -189,17 +194,17 @@ const struct step_outcome *worker_core_outcome(const struct worker_core *c, int6
 // For all keys of unit u: the step whose weights have landed; the number of pulls that are answered.
 int64_t worker_core_landed(const struct worker_core *c, int u);
 uint64_t worker_core_fills(const struct worker_core *c, int u);
-// The weights of all keys contain at least so many versions (updates, or pushes where each is an update of its own), and
-// updates.
+// The lowest version (updates, or pushes if each is an update of its own) of any key's weights, and the lowest number
+// of updates.
 int64_t worker_core_version(const struct worker_core *c);
 int64_t worker_core_updates(const struct worker_core *c);
 // Times of u's push of `step`, or of the push that had the slot before: see times.step.
 const struct unit_times *worker_core_times(const struct worker_core *c, int u, int64_t step);
 // Keys whose gradient (or initial values) in the slot of `step` the transport or a server still needs.
 int worker_core_busy(const struct worker_core *c, int u, int64_t step);
-bool worker_core_transferring(const struct worker_core *c);  // any push or pull outstanding
+bool worker_core_transferring(const struct worker_core *c);  // Whether any push or pull is open.
 bool worker_core_lingers(
-    const struct worker_core *c);  // all is sent, but transport threads still read payloads
+    const struct worker_core *c);  // Whether everything is sent, but transport threads still read payloads.
 // Whether an answer of the shard is awaited, as of the last tick.
 bool worker_core_awaits_answer(const struct worker_core *c, int shard);
 // Whether the link still has to resend the message of this header (star_link_options.renew). Gradients and initial values do
@@ -214,11 +219,11 @@ worker_condition worker_core_has_landed;
 // `count` pushes of the unit in the slot of `step` were requested, and its gradient buffer is free: the servers need
 // neither gradient nor initial values.
 worker_condition worker_core_has_freed;
-worker_condition worker_core_has_pulled;       // every pull is answered, and no frame is being copied
-worker_condition worker_core_has_gathered;     // the last gather is answered
-worker_condition worker_core_has_taken;        // the TAKE of `step` is answered
-worker_condition worker_core_has_closed;       // the scheduler has closed the reported `step`
-worker_condition worker_core_has_snapshotted;  // no snapshot is being collected
+worker_condition worker_core_has_pulled;       // Every pull is answered, and no frame is being copied.
+worker_condition worker_core_has_gathered;     // The last gather is answered.
+worker_condition worker_core_has_taken;        // The TAKE of `step` is answered.
+worker_condition worker_core_has_closed;       // The scheduler has closed the reported `step`.
+worker_condition worker_core_has_snapshotted;  // No snapshot is being collected.
 // Describes what the worker waits for on unit u, for the message of a missed deadline.
 void worker_core_describe(const struct worker_core *c, int u, char *out, size_t size);
 

@@ -33,15 +33,15 @@
 
 struct credits {
     size_t most, taken, held;  // bytes; held: those of taken that have arrived
-    size_t window;             // bytes that may be under way
+    size_t window;             // bytes that may be in flight
     bool all;
-    size_t least;           // of window
+    size_t least;           // the smallest window
     double bytes, seconds;  // bytes that arrived, and the time they took; fading
     double since_s;         // the last arrival, or when the first bytes went under way
     double answer_s;        // the shortest time of an answer; 0: none yet
 };
 
-// `bytes` that were under way since sent_s have arrived.
+// `bytes` in flight since sent_s have arrived: adapts the window.
 static inline void credits_arrived(struct credits *c, size_t bytes, double sent_s, double now) {
     double took_s = now - sent_s;
     if (!bytes || took_s <= 0) return;
@@ -56,8 +56,8 @@ static inline void credits_arrived(struct credits *c, size_t bytes, double sent_
         c->window = window > c->seconds * (double)c->least ? (size_t)(window / c->seconds) : c->least;
 }
 
-// Whether a key of `bytes` may go. held_before: held bytes of more urgent keys. The caller asks in order of urgency;
-// after the first refusal no other key may go.
+// Whether a key of `bytes` may be sent. held_before: held bytes of more urgent keys. The caller asks in order of
+// urgency; after the first refusal no other key may be sent.
 static inline bool credits_allow(const struct credits *c, size_t bytes, size_t held_before) {
     size_t under_way = c->taken - c->held;
     if (c->all) return !under_way || under_way + bytes <= c->window;
@@ -108,7 +108,7 @@ struct worker_slot {
 struct shard_side {
     double heard_s;       // when its last message arrived
     int pending_answers;  // answers: to pushes that this worker does not know to have arrived, and to pulls
-    double asked_s;       // since when an answer is pending
+    double asked_s;       // when the oldest pending answer was requested
 };
 
 // A unit's push of a step.
@@ -126,7 +126,7 @@ struct worker_unit {
 // this worker are closed before it reports them.
 struct worker_report {
     bool reported, closed;
-    struct step_outcome out;  // its step: of another one the entry is free
+    struct step_outcome out;  // its step tells which step has the entry
 };
 
 struct worker_core {
@@ -142,17 +142,17 @@ struct worker_core {
     int queued, sending;            // slots
     struct worker_slot *lingering;  // idle, with payloads that the transport still reads
     struct credits credits;
-    bool full;  // in this pump: no less urgent key may go
+    bool full;  // in this pump a key was refused, so no less urgent key may be sent
     uint64_t pull_seq;
-    int64_t take_step;       // of the last TAKE
+    int64_t take_step;       // the step of the last TAKE
     bool taking, gathering;  // TAKE, GATHER have no answer yet
     int gather_count;
     struct worker_status status;
     struct snapshot_pulls *snapshots;
     bool copying;  // between worker_core_target and worker_core_message a frame is copied
     int64_t begin, step;
-    bool stop;          // this worker was asked to leave
-    uint64_t progress;  // pushes and initial values acknowledged: a stuck worker makes none
+    bool stop;          // this worker was asked to stop
+    uint64_t progress;  // pushes and initial values acknowledged. It does not grow while a worker is stuck
     double beat_s;
     struct poll_clock turns;    // the clock of the shards' times
     struct shard_side *shards;  // (shards)

@@ -61,7 +61,9 @@ static void *take_twin(struct arena *a, struct arena_room *room, size_t bytes, u
 void worker_carve(struct arena *a, const struct config *c, const struct layout *l, bool in_place,
                   struct arena_room *room, struct worker_buffers *out) {
     bool staged = ps_is_staged(c), codes = ps_codes(c);
-    struct arena_room *models = staged ? NULL : room;  // the segment, if it holds the model's own buffers
+    struct arena_room *models =
+        staged ? NULL
+               : room;  // the room of the model's own buffers: the segment, unless it holds their twins
     const struct unit_prefetch residence = unit_residence(c);
     size_t size = dtype_size(c->dtype);
     uint64_t at = 0;
@@ -153,7 +155,7 @@ void worker_predict_memory(const struct config *c, const struct layout *l, const
 }
 
 struct textbook ps_worker_textbook(const struct config *c) {
-    if (ps_by_units(c)) return (struct textbook){0};  // only slots
+    if (ps_by_units(c)) return (struct textbook){0};  // only slots, which the formula does not count
     // Weights, and the gradients of all steps that may be open.
     return (struct textbook){.whole = (2 + (size_t)consistency_of(c).lead) * dtype_size(c->dtype)};
 }

@@ -14,7 +14,7 @@
 // The results of a step that a worker's host reads, in one copy.
 struct worker_words {
     double loss_sum;
-    struct exact_sum sum;  // of the worker's own gradient, if it decides by itself
+    struct exact_sum sum;  // the exact norm of the worker's own gradient, if it decides by itself
 };
 
 // Each array is the host's own: (units) of (n_pad) in dtype. Arrays of gradients, and of what is made of them, are (1 +
@@ -25,7 +25,7 @@ struct worker_buffers {
     struct grad_sums sums;    // of its micro-batches
     void **pushes;            // what is sent: grads, or codes of them
     size_t *push_bytes;       // (units) of each push
-    float **errors;           // (n_pad): the errors of the codes; NULL if nothing is coded
+    float **errors;           // (units) of (n_pad): the errors of the codes; NULL if nothing is coded
     void **wire_weights,
         **wire_grads;  // what the wire uses: page-locked twins of weights and pushes, or these (staging.h)
     uint64_t *grad_at, *weight_at;    // offsets of wire_grads and wire_weights in the segment; 0: not there
@@ -38,7 +38,8 @@ static inline int worker_buffer(const struct worker_buffers *b, int u, int64_t s
 }
 // Returns 0, or -1 after logging what is impossible.
 int worker_buffers_init(struct worker_buffers *b, const struct config *c, const struct layout *l);
-void worker_buffers_free(struct worker_buffers *b);  // frees the arrays; the arena owns what they point to
+void worker_buffers_free(
+    struct worker_buffers *b);  // Frees the arrays. The arena owns the memory to which they point.
 
 // room: the worker's segment, which holds what servers read and write; NULL: nothing is shared. Weights that are read
 // in place are not allocated here: they are NULL in out until a window shows them (sharing.h). worker_lock counts the

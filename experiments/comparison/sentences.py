@@ -12,7 +12,7 @@ def part(key):
     return lambda run: time_per_step(run)[key]
 
 
-# What is compared besides the speed: (its name, function that returns a run's value, whether it is also stated for more than two runs).
+# The measures that are compared besides the speed: (name, function that returns a run's value, whether it is also stated for more than two runs).
 MEASURES = [
     ("CPU seconds", totals("cpu_seconds"), True),
     ("resident memory of the job", totals("pss_bytes"), False),

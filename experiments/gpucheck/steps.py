@@ -14,7 +14,7 @@ PRODUCT, COPY = 690e12, 4.3e12
 
 class Model:
     """A model that is timed. batch: sequences of SEQ tokens; mfu: the target on EXPECTED_ON, as a share of its datasheet's rate, with
-    causal attention; ms: the expected time of a step there. Until it has been measured, it is calculated: matrix products at PRODUCT,
+    causal attention; ms: the expected time of a step there. Before it has been measured, it is calculated: matrix products at PRODUCT,
     everything else at COPY."""
 
     def __init__(self, preset, batch, mfu, ms):

@@ -21,15 +21,15 @@ struct ps_clock {
     bool other_host;     // on another host than the scheduler; else all fields below are 0
     int samples;         // round trips so far
     int64_t offset_ns;   // the scheduler's clock minus this host's
-    int64_t error_ns;    // of the offset, when it was measured
-    int64_t sampled_ns;  // when it was measured, by this host's clock
+    int64_t error_ns;    // largest error of the offset at the time of its measurement
+    int64_t sampled_ns;  // the time of that measurement, by this host's clock
     int64_t worst_ns;    // the largest error in use since the first sample
 };
 
 // Identifies the clock that this process reads: equal for processes with the same monotonic clock. 0: unknown,
 // and equal to no other.
 uint64_t ps_clock_id(void);
-// The clock of a role that reads clock `own`, for a scheduler that reads `schedulers`.
+// Returns the struct for a role that reads clock `own`, if the scheduler reads clock `schedulers` (ps_clock_id).
 struct ps_clock ps_clock_of(uint64_t own, uint64_t schedulers);
 
 // Takes a round trip: sent and received at sent_ns and back_ns of this host's clock, at the scheduler at there_ns of

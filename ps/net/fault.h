@@ -22,11 +22,12 @@ struct fault_plan fault_plan_of(const struct config *c, enum ps_role role, int r
 struct fault_line;
 // socket: its number in the role. counts outlive the line.
 struct fault_line *fault_line_create(const struct fault_plan *plan, int socket, struct wire_count *counts);
-void fault_line_destroy(struct fault_line **l);  // waiting messages are lost
+void fault_line_destroy(struct fault_line **l);  // Messages that still wait are lost.
 // Takes ownership of a message.
 void fault_take(struct fault_line *l, const struct net_message *m, double now);
 // Gives the next due message; false: none.
 bool fault_give(struct fault_line *l, struct net_message *m, double now);
-double fault_due(const struct fault_line *l);  // when the next message is due; INFINITY: none waits
+double fault_due(
+    const struct fault_line *l);  // Returns the time when the next message is due; INFINITY: none waits.
 
 #endif

@@ -18,7 +18,7 @@ struct star_link {
 
 struct kept {
     struct link_item item;
-    size_t used;  // bytes of the header; for most kinds without its tail
+    size_t used;  // bytes of the header that are stored; most kinds do not use the end of the struct
     const void *payload;
     size_t bytes;
     struct wire_header header;

@@ -23,7 +23,7 @@
 
 struct star_link_options {
     int peers;               // peers that have an index; each link also has a line to PEER_SCHEDULER
-    double repeat_most_s;    // limit of the pause between two questions
+    double repeat_most_s;    // the longest pause between two requests for an acknowledgement
     struct ps_port network;  // the layer below
     // Called when a payload is resent. Writes the message into m again, with its header, or returns false if it is no
     // longer needed. NULL: payloads stay in their buffers until they are acknowledged.

@@ -22,7 +22,7 @@
 #include "shared/launch/rank_env.h"
 
 #define WORDS_MAX 1024
-#define SAYING_S  0.5  // seconds for messages to be sent, if they can be
+#define OUTPUT_S  0.5  // seconds that this process waits for its printed lines
 
 uint64_t ps_random_id(void) {
     uint64_t id = 0;
@@ -67,7 +67,7 @@ void member_rendezvous_options(const struct config *c, struct rendezvous_options
 // ---------------------------------------------------------------- entering, and waiting for the others
 int member_interrupted(const struct ps_role_options *o) {
     if (!ps_stopped(o->stop)) return 0;
-    error_quiet(1);  // a user who has pressed Ctrl-C needs no line
+    error_quiet(1);  // a user who has pressed Ctrl-C knows why
     return fail("interrupted before the start");
 }
 
@@ -175,7 +175,7 @@ int member_starts(const struct ps_role_options *o, struct ps_identity *id, int s
 // ---------------------------------------------------------------- starting again
 // The arguments that this process was started with; the caller keeps them until it ends. The configuration in memory
 // is added, unless they have it already: the last -c counts.
-static char **own_words(const struct config *c) {
+static char **own_arguments(const struct config *c) {
     static char path[32];
     char **words = xcalloc(WORDS_MAX + 3, sizeof *words), *text = NULL, *last = "";
     size_t size = 0, known = strlen(CONFIG_HANDED_DOWN);
@@ -194,8 +194,9 @@ static char **own_words(const struct config *c) {
     return words;
 }
 
-// Signals until the program has installed its handlers again: the launcher's SIGTERM ends the process, and only its
-// launcher handles a terminal's Ctrl-C. The signal of the launcher's death belongs to a thread.
+// Sets the signals for the time until the program has installed its handlers again. The launcher's SIGTERM then ends
+// the process; a terminal's Ctrl-C is handled only by the launcher. The signal of the launcher's death is a setting of
+// one thread, so it is set again.
 static void reset_signals(bool supervised) {
     sigset_t none;
     sigemptyset(&none);
@@ -206,20 +207,20 @@ static void reset_signals(bool supervised) {
     pthread_sigmask(SIG_SETMASK, &none, NULL);
 }
 
-static void become_myself(const struct config *c) {
+static void exec_own_program(const struct config *c) {
     char *program = launch_self();
     // The thread that holds the stream may be stuck: its unwritten output is lost, as if the process was killed.
     if (ftrylockfile(stdout) == 0) {
         fflush(stdout);
         funlockfile(stdout);
     }
-    output_thread_wait(SAYING_S);
+    output_thread_wait(OUTPUT_S);
     // Only the standard streams stay open, whatever else was left open by mistake.
     DIR *d = opendir("/proc/self/fd");
     for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d))
         if (atoi(e->d_name) > STDERR_FILENO) fcntl(atoi(e->d_name), F_SETFD, FD_CLOEXEC);
     if (d) closedir(d);
-    char **words = own_words(c);
+    char **words = own_arguments(c);
     if (program && access(program, X_OK) == 0) execv(program, words);
     execv("/proc/self/exe", words);  // the program's file was replaced or removed
 }
@@ -233,7 +234,7 @@ int member_exec_again(const struct ps_role_options *o, const char *why) {
             why);
     pthread_mutex_lock(&one);
     bool supervised = rank_env_supervised();
-    int quiet = error_quiet(QUIET_NOT);  // of a thread whose errors another one logs
+    int quiet = error_quiet(QUIET_NOT);  // this thread's errors may be logged by another one
     if (o->log_waiting) info("%s: entering the job at %s again", why, o->scheduler);
     error_quiet(quiet);
     reset_signals(supervised);
@@ -242,7 +243,7 @@ int member_exec_again(const struct ps_role_options *o, const char *why) {
         error_quiet(supervised);  // the launcher logs it
         return fail("interrupted");
     }
-    become_myself(c);
+    exec_own_program(c);
     int error = errno;
     pthread_mutex_unlock(&one);
     return fail("%s; and the program cannot be started again: %s", why, strerror(error));

@@ -70,11 +70,11 @@ void member_failed(const struct ps_role_options *o, const struct ps_identity *id
 // A role ends with rc, which is returned. If it has failed, and was not asked to leave, the scheduler learns why.
 int member_left(const struct ps_role_options *o, const struct ps_identity *id, int rc);
 
-uint64_t ps_random_id(void);  // never 0
+uint64_t ps_random_id(void);  // Returns a random number, never 0.
 // Logs why the job is over for this role; returns -1. If a launcher has ended the job, it has printed the reason: its
 // roles keep the text and print nothing.
 int ps_fail(const char *why);
-bool ps_was_interrupted(const char *why);  // it ends with PS_INTERRUPTED
+bool ps_was_interrupted(const char *why);  // Whether the reason ends with PS_INTERRUPTED.
 static inline bool ps_stopped(const _Atomic int *stop) { return stop && *stop; }
 // For a role that waits for the start. Returns 0, or -1 after logging if it must leave.
 int member_interrupted(const struct ps_role_options *o);

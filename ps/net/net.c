@@ -133,7 +133,7 @@ static void release_payload(void *data, void *hint) {
 // A copy of a payload; the transport owns it until it is sent.
 struct copy {
     struct wire_count *wire;
-    size_t bytes;  // bytes that are counted: those of weights and sums, not of words
+    size_t bytes;  // bytes to count, if the payload is weights or sums; else 0
     char data[];
 };
 
@@ -165,7 +165,9 @@ static bool send_payload(struct net_socket *s, const struct ps_message *m) {
     }
     struct copy *c = copy_of(s->net->o.wire, m);
     if (c) return fabric_send_payload(s->socket, c->data, m->bytes, release_copy, c);
-    fabric_send_payload(s->socket, "", 0, NULL, NULL);  // ends the message; the receiver drops it
+    fabric_send_payload(
+        s->socket, "", 0, NULL,
+        NULL);  // there is no memory: an empty payload ends the message, and the receiver drops it
     return false;
 }
 

@@ -45,13 +45,14 @@ struct net_options {
     struct net_beside beside;
 };
 
-struct net *net_create(const struct net_options *o);  // NULL after logging
+struct net *net_create(const struct net_options *o);  // Returns NULL after logging.
 // linger_ms: how long queued messages may still leave; 0 after a goodbye.
 void net_destroy(struct net **n, int linger_ms);
 
 // Listens at address; "tcp://host:*": any free port. bound receives the real address. Returns NULL after logging.
 struct net_socket *net_router(struct net *n, const char *address, char bound[FABRIC_ADDRESS_MAX]);
-struct net_socket *net_dealer(struct net *n, const struct net_peer *to);  // connects; NULL after logging
+struct net_socket *net_dealer(struct net *n,
+                              const struct net_peer *to);  // Connects. Returns NULL after logging.
 
 // Returns 1 with a message; 0: none is waiting (malformed ones are dropped); -1 after logging.
 int net_recv(struct net_socket *s, struct net_message *m);
@@ -68,7 +69,7 @@ struct ps_identity {
     uint64_t job;          // 0 until the epoch is known
     uint32_t process_no;   // which process of its rank, from member_starts; 0: processes are never replaced
     bool joins;            // the job is already running (ps/worker/enter.h), from member_starts
-    uint32_t epoch;        // of the job: 1, 2, ..
+    uint32_t epoch;        // the job's epoch: 1, 2, ..
     struct ps_clock clock;
 };
 
@@ -79,15 +80,15 @@ struct net_lines {
     struct net_socket *scheduler;  // to PEER_SCHEDULER
     struct net_socket **dealers;   // (peers); NULL: the router is used
     struct net_socket *router;
-    struct net_route
-        *routes;  // (peers); without bytes: the peer has not sent anything yet. Nothing is sent to it; it
-                  // will ask
+    struct net_route *
+        routes;  // (peers); a route without bytes: the peer has not sent anything yet, and nothing is sent to it: the peer
+        // will ask
 };
 // For star_link_options.network. lines: a struct net_lines, which outlives the link.
 void net_lines_send(void *lines, int peer, const struct ps_message *m);
 
 struct net_poll_item {
-    struct net_socket *socket;  // or NULL: fd
+    struct net_socket *socket;  // NULL: fd is polled instead
     int fd;
     bool ready;
 };

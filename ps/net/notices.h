@@ -77,7 +77,7 @@ void roster_append_shard(char *out, size_t room, size_t *at, const char *address
 
 // ---------------------------------------------------------------- what the scheduler publishes
 struct notice_now {
-    uint32_t epoch;                    // 1, 2, ..
+    uint32_t epoch;                    // the epoch's number: 1, 2, ..
     uint64_t job;                      // never 0; all messages of the epoch carry it
     uint64_t clock;                    // ps_clock_id of the scheduler
     char address[ROSTER_ADDRESS_MAX];  // the scheduler's address for rounds, as bound
@@ -108,7 +108,7 @@ bool notice_start_read(const char *text, size_t bytes, int shards, int workers, 
 struct notice_ready {
     uint32_t epoch;
     uint64_t manifest;      // its hash (ps/job/manifest.h)
-    const char *identity;   // the manifest's; when read: NULL if it has none
+    const char *identity;   // the manifest's text; NULL if the text that was read has none
     const char *endpoints;  // a server's: one line per shard (notices.h); else ""
 };
 char *notice_ready_text(const struct notice_ready *r);

@@ -33,7 +33,7 @@ static const size_t offset_of[] = {[1] = offsetof(struct wire_header, key),
                                    [25] = offsetof(struct wire_header, mean_tokens),
                                    [26] = offsetof(struct wire_header, updates)};
 #define BODY       16   // a body's number is its kind's plus this
-#define BODY_BYTES 256  // of the largest body's struct
+#define BODY_BYTES 256  // bytes of the largest body's struct
 
 static const ProtobufCFieldDescriptor *body_of(enum wire_kind k) {
     return protobuf_c_message_descriptor_get_field(&starring__ps_message__descriptor, BODY + (unsigned)k);
@@ -75,7 +75,7 @@ static int read_body(const ProtobufCMessageDescriptor *d, const char *body, stru
         const ProtobufCFieldDescriptor *f = &d->fields[i];
         char *to = (char *)out + offset_of[f->id];
         const void *place = body + f->offset;
-        const char *far;  // the data, if the field is a pointer
+        const char *far;  // the data, if the field is a pointer to it
         if (f->label == PROTOBUF_C_LABEL_REPEATED) {
             bool values = f->type == PROTOBUF_C_TYPE_DOUBLE;
             size_t n;
@@ -151,7 +151,7 @@ static bool payload_fits(const struct wire_header *h, size_t payload_bytes) {
     }
 }
 
-// The next step or version, and differences and sums of two times, do not overflow.
+// Whether a count or time is in a range in which the next one, and sums and differences of two, do not overflow.
 static bool counts(int64_t x) { return x >= 0 && x <= INT64_MAX >> 2; }
 
 static int header_check(const struct wire_header *h, size_t payload_bytes) {

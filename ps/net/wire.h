@@ -83,7 +83,7 @@ enum {
     WIRE_LATE = 64,
     WIRE_DRAINS = 128,
     WIRE_UNUSED = 256,
-    WIRE_FLAGS = 511  // all of them
+    WIRE_FLAGS = 511  // all flags
 };
 
 #define WIRE_HEADER_MAX 1023  // bytes
@@ -98,8 +98,8 @@ struct wire_header {
     uint64_t job, incarnation;
     int32_t key;
     int64_t step, version;
-    int64_t updates;  // of the optimizer: fewer than versions where an update has several pushes
-    int64_t batch;    // of the budget (ps/job/batches.h), or the micro-batch (ps/server/push_units.c)
+    int64_t updates;  // updates of the optimizer: fewer than versions if an update has several pushes
+    int64_t batch;  // the batch of the budget (ps/job/batches.h), or the micro-batch (ps/server/push_units.c)
     uint64_t seq;
     int64_t staleness;
     int64_t pending_pushes;  // the receiver's last pushes before `step` that the key has not taken yet
@@ -110,7 +110,7 @@ struct wire_header {
     float lr, loss_scale, clip, grad_scale;
     double loss, norm;
     int64_t tokens,
-        mean_tokens;  // of a worker's batch, and those that its gradient is averaged over; 0: not sent
+        mean_tokens;  // tokens of a worker's batch, and those over which its gradient is averaged; 0: not sent
     // Times in nanoseconds of the scheduler's monotonic clock (ps/net/clock.h); 0: none. ready_ns: when the
     // sender's own data was ready; with the rank in a worker's push and report (ps_time_with_rank).
     // peers_ready_ns: the latest ready_ns of all that the answer needed. A receiver waited for a peer

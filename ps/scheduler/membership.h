@@ -28,11 +28,11 @@
 // Without restarts there is one epoch, and a death ends the job. Only scheduler_core.c decides what ends an epoch.
 struct epoch_options {
     int restarts;     // deaths that a new epoch, or a new process of the dead rank, may follow; 0: none
-    int used;         // of them, by earlier processes of the scheduler
+    int used;         // those that earlier processes of the scheduler have used
     uint32_t first;   // number of the first epoch; 0 counts as 1
-    int start;        // of the run's command (DIR/history.jsonl)
-    const char *why;  // of the first epoch, if it follows a death; else NULL
-    bool replaced;    // a launcher replaces a lost member. Else the user does, until the start's deadline
+    int start;        // number of the run's command in DIR/history.jsonl
+    const char *why;  // why the first epoch follows a death; NULL: it does not
+    bool replaced;    // a launcher replaces a lost member; else the user can, until the start's deadline
 };
 
 struct epochs {
@@ -49,15 +49,15 @@ struct epochs {
 // How a job lost a worker.
 struct loss {
     const char *cause;  // "died", "silent", or "left": it reported that it had failed
-    const char *why;    // printed
+    const char *why;    // as printed
 };
 
-// From this step on the job runs without a worker, or with it again, where workers join and leave (--elastic).
+// A change of the members of an elastic job (--elastic): from this step on it runs without a worker, or with it again.
 struct absence {
     int64_t step;  // 1, 2, ..: the first step concerned
     int worker;
-    bool away;         // else it is back
-    struct loss loss;  // NULLs if it is back
+    bool away;         // true: the job runs without the worker; false: with it again
+    struct loss loss;  // NULLs if away is false
 };
 
 // The values that the scheduler publishes to the job's processes at the rendezvous (ps/net/notices.h).
@@ -70,10 +70,10 @@ struct publish_port {
     void (*epoch_over)(void *ctx, uint32_t epoch, const char *why);
     void (*end_process)(void *ctx, int member, uint64_t incarnation,
                         const char *why);           // that process must end: its rank is free
-    void (*job_ended)(void *ctx, const char *why);  // the job
+    void (*job_ended)(void *ctx, const char *why);  // the whole job has ended
 };
 
-// The calls by which the core asks the process of the scheduler. Each may be NULL, except job where there are restarts, and lost where a
+// Calls of the core to the scheduler's process. Each may be NULL, except `job` if there are restarts, and `lost` if a
 // launcher replaces members.
 struct scheduler_host {
     void *ctx;
@@ -85,8 +85,8 @@ struct scheduler_host {
     // is not known yet, and is asked again; or -1 with error written. NULL: nothing is resumed.
     int (*starts)(void *ctx, const struct epochs *e, struct start_point *out, char error[WIRE_TEXT_MAX]);
     void (*absent)(void *ctx, const struct absence *a);
-    // A replay: the batch of worker's `step` (ps/agree/budget.h). Where steps close without stragglers, a value >= 0
-    // if its gradient counted, else -1. NULL: no replay.
+    // In a replay: the recorded batch of the worker's `step` (ps/agree/budget.h). If steps close without stragglers: a
+    // value >= 0 if the gradient counted, else -1. NULL: no replay.
     int64_t (*recorded)(void *ctx, int worker, int64_t step);
 };
 
@@ -98,7 +98,7 @@ struct scheduler_options {
     struct manifest manifest;
     uint64_t job;              // not 0
     struct start_point start;  // of the first epoch: all roles resume from it
-    double start_s;            // now, at creation
+    double start_s;            // the time of creation
     struct ps_port port;       // peers: member numbers
     struct publish_port publish;
     struct scheduler_host host;
@@ -116,12 +116,12 @@ struct member {
     // State in this epoch:
     bool present, gone;
     uint32_t process_no;  // number of the process among those of its rank since the job started: 1, 2, ..
-    bool joins;           // it entered when the job was under way (--elastic)
+    bool joins;           // it entered while the job was running (--elastic)
     bool admitted;        // it and the shards know that it may join
-    double seen_s;        // when its last process was no longer here
-    int64_t step;         // the latest step that it named
+    double seen_s;        // when the rank's last process left or was lost
+    int64_t step;         // the latest step in its messages
     uint64_t progress;    // pushes and initial values acknowledged so far, from its heartbeat
-    double progress_s;    // when that last grew
+    double progress_s;    // when `progress` last grew
     struct roster_shard *shards;  // (threads) addresses of a server's shards
 };
 
@@ -132,11 +132,11 @@ struct membership {
     bool started, closing, done;
     double start_s, last_joined_s;  // when the epoch opened, and when a member last became present
     bool slow_printed;              // the wait for members that are reading their files was printed
-    char *first_identity;           // of the first worker that became ready; NULL: none
+    char *first_identity;           // identity of the first worker that became ready; NULL: none
     char first_name[48];
     char refused[WIRE_TEXT_MAX];  // why the last process was refused; "": none
-    bool stop;                    // some worker was asked to leave
-    struct start_point start;     // once started
+    bool stop;                    // some worker was asked to stop
+    struct start_point start;     // set when the epoch starts
 };
 
 static inline uint32_t membership_stop_flag(const struct membership *m) { return m->stop ? WIRE_STOP : 0; }

@@ -16,11 +16,11 @@ struct round {
     int64_t step;
     bool *reported;  // (N)
     bool *summed;    // (shards)
-    bool *named;     // (N + shards) it was printed that the member is slow
+    bool *named;     // (N + shards) the member was already reported as slow
     int reports, sums;
     double *loss;         // (N)
-    int64_t *tokens;      // (N) of the workers' batches
-    int64_t mean_tokens;  // from the first report
+    int64_t *tokens;      // (N) tokens of the workers' batches
+    int64_t mean_tokens;  // as in the first report
     float lr, loss_scale, clip;
     int first_worker;
     struct exact_sum sum;
@@ -31,7 +31,7 @@ struct round {
 struct gather {
     uint64_t seq;
     bool *have;        // (N)
-    bool *named;       // (N) it was printed that the worker is slow
+    bool *named;       // (N) the worker was already reported as slow
     int count, words;  // workers that have sent; values of each
     double *values;    // (N, WIRE_VALUES_MAX)
     double first_s;
@@ -106,12 +106,13 @@ static void refuse_join(const struct rounds *c, int w) {
     port_tell(&c->o.port, w, &h);
 }
 
-// From this step on the job has these workers' gradients. Reports workers that are away, and workers that are back:
+// Called when the workers of the steps from `step` on are known. Reports workers that are missing from now on, and
+// workers that are back:
 //
 //     step       1 2 3 4 5 6 7 8            worker 1 away from step 4 on, "died"
 //     worker 1   x x x . . x x x            worker 1 there from step 6 on
 //
-// A worker that is lost after its gradients have arrived, or that is back before the next step, was never away.
+// A worker that is lost after its gradients have arrived, or that is back before the next step, is not reported.
 static void note_absences(struct rounds *c, int64_t step, uint64_t present) {
     uint64_t away = elastic_all(c->workers) & ~present, changed = away ^ c->away;
     c->away = away;
@@ -123,11 +124,11 @@ static void note_absences(struct rounds *c, int64_t step, uint64_t present) {
     }
 }
 
-// The step is over: STEP_DONE lists the workers that belong to the step that opens.
+// The step is over: fills STEP_DONE with the workers that belong to the step that opens.
 static void close_set(struct rounds *c, const struct round *r, bool skipped, struct wire_header *step_done) {
     uint64_t set = step_set_fixed(c->set), before = step_set_live(c->set);
     bool more = r->step + 1 < c->o.config->steps && !c->members->stop;
-    note_absences(c, r->step + 1, set | before);  // a straggler is not away
+    note_absences(c, r->step + 1, set | before);  // a straggler still belongs to the job
     step_set_close(c->set, skipped, more);
     struct step_opening opening = {.members = step_set_members(c->set),
                                    .contributors = elastic_count(set),
@@ -181,7 +182,7 @@ static bool is_reported(const struct rounds *c, const struct round *r) {
     return c->set ? step_set_fixed(c->set) != 0 : consistency_completes(c->rule, r->reports);
 }
 
-// Does what is due: fixes sets, and decides steps in order.
+// Fixes sets and decides steps, in order, as far as possible now.
 static int settle(struct rounds *c, double now) {
     if (c->set && step_set_fix(c->set, now))
         send_to_shards(
@@ -211,7 +212,7 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
     struct round *r;
     if (round_for(c, w, h, &r) != 0) return -1;
     if (!r || r->reported[w] || (c->set && !(step_set_members(c->set) & elastic_bit(w)))) return 0;
-    if (c->set && step_set_fixed(c->set)) return 0;  // too late
+    if (c->set && step_set_fixed(c->set)) return 0;  // the report is too late
     if (!r->reports) {
         r->first_worker = w;
         r->lr = h->lr;
@@ -233,7 +234,7 @@ int rounds_report(struct rounds *c, int w, const struct wire_header *h, double n
     r->tokens[w] = h->tokens;
     r->reports++;
     if (c->set) step_set_reported(c->set, w);
-    // The workers know the state of a job that resumes from a checkpoint.
+    // In a job that resumes from a checkpoint, the workers' reports give the state.
     struct step_opening opening;
     if (c->set && h->step > 0 && h->step == c->o.start.step && opening_read(h, &opening) == 0)
         step_set_begin(c->set, &opening.state);
@@ -345,7 +346,8 @@ int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, dou
     }
     if (!c->set) return 0;
     if (round_for(c, membership_shard(c->members, shard), h, &r) != 0) return -1;
-    for (int i = 0; i < shard; i++) index += c->o.map->shard_keys[i] > 0;  // among the shards that have keys
+    for (int i = 0; i < shard; i++)
+        index += c->o.map->shard_keys[i] > 0;  // counts only shards that have keys
     if (r) step_set_arrived(c->set, index, h->mask);
     return settle(c, now);
 }
@@ -359,12 +361,12 @@ void rounds_join(struct rounds *c, int w) {
         refuse_join(c, w);
         return;
     }
-    step_set_join(c->set, w);  // its first step is the next one that opens
+    step_set_join(c->set, w);  // the worker's first step is the next one that opens
 }
 
 bool rounds_admits(const struct rounds *c, int w) {
     if (!c->set || is_live(c, w)) return false;
-    // If all is over, the worker is refused. The step after the last one has members, and never closes.
+    // If all steps are over, the worker is refused: the step after the last one has members, but never closes.
     return all_steps_done(c) || !(step_set_members(c->set) & elastic_bit(w));
 }
 

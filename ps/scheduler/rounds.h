@@ -38,12 +38,12 @@ int rounds_report(struct rounds *c, int worker, const struct wire_header *h, dou
 int rounds_sum(struct rounds *c, int shard, const struct wire_header *h, double now);
 int rounds_gather(struct rounds *c, int worker, const struct wire_header *h, double now);
 void rounds_take(struct rounds *c, int worker,
-                 const struct wire_header *h);  // where workers run ahead (budget.h)
-void rounds_stop(struct rounds *c);             // some worker was asked to leave
+                 const struct wire_header *h);  // for consistencies with a budget (budget.h)
+void rounds_stop(struct rounds *c);             // Some worker was asked to stop.
 
 // ---- where workers join and leave
-bool rounds_has_worker(const struct rounds *c, int worker);  // it belongs to the job
-bool rounds_can_lose(const struct rounds *c, int worker);    // the job can go on without it
+bool rounds_has_worker(const struct rounds *c, int worker);  // Whether it belongs to the job.
+bool rounds_can_lose(const struct rounds *c, int worker);    // Whether the job can continue without it.
 int rounds_lost(struct rounds *c, int worker, const struct loss *loss, double now);
 int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, double now);
 void rounds_join(struct rounds *c, int worker);
@@ -61,7 +61,7 @@ bool rounds_in_grace(const struct rounds *c);
 // and was not named for this yet; then text names it. The wait continues.
 bool rounds_slow(struct rounds *c, double now, char text[ROUNDS_TEXT_MAX]);
 
-int64_t rounds_step(const struct rounds *c);  // the oldest open step
+int64_t rounds_step(const struct rounds *c);  // Returns the oldest open step.
 const char *rounds_error(const struct rounds *c);
 
 #endif

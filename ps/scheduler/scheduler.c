@@ -40,21 +40,22 @@ struct scheduler {
     struct link *link;       // over these lines
     struct scheduler_core *core;
     uint64_t *joined;  // (workers) the incarnation that was published as joining; 0: none
-    int verdicts;      // sent
+    int verdicts;      // verdicts sent so far
     bool childless;    // this process's launcher has no child left
     struct shard_map *map;
     struct manifest manifest;
-    struct manifest order;    // of recorded arrivals
-    struct arrivals *replay;  // of one shard: the batch of each worker's step; NULL: no replay
+    struct manifest order;  // of the recorded arrivals
+    struct arrivals *
+        replay;  // the recorded arrivals of one shard, which give the batch of each worker's step; NULL: no replay
     struct wire_count wire;
     char address[FABRIC_ADDRESS_MAX];  // of the ROUTER, as bound
     struct start_point first;          // where the job begins, as configured
     bool launcher_logs;                // the launcher knows why the job has ended, and logs it
     struct background *files;          // runs jobs that read and write files
-    struct beginning *beginning;       // the last job of that kind; NULL: none
-    uint64_t begins;                   // its number
-    uint64_t slow_job;                 // of the last job that was printed as slow
-    int found;                         // result of a job: 0 or -1
+    struct beginning *beginning;       // the last file job that finds where an epoch begins; NULL: none
+    uint64_t begins;                   // the number of that job
+    uint64_t slow_job;                 // number of the last file job that was reported as slow
+    int found;                         // result of a file job: 0 or -1
     struct epoch_options epochs;       // of the first epoch
     struct poll_clock clock;           // the core's clock
     struct waiting waiting;
@@ -126,7 +127,7 @@ static void publish_join(void *ctx, int worker, uint64_t incarnation, const stru
     put_text(s, notice_join_name(name, epoch, worker, incarnation), notice_start_text(start));
 }
 
-// A slow member finds this later: the epoch is over.
+// The value stays published, so that a slow member finds it later.
 static void publish_over(void *ctx, uint32_t epoch, const char *why) {
     struct scheduler *s = ctx;
     char name[MEET_NAME_MAX];
@@ -217,8 +218,8 @@ static int start_at(struct start_point *p, const struct config *config, const ch
     return 0;
 }
 
-// The checkpoint that --resume names. With --resume-weights-only the job begins at step 0: workers load the weights
-// themselves.
+// Reads the checkpoint that --resume names. With --resume-weights-only the job begins at step 0, and workers load the
+// weights themselves.
 static int start_asked(struct start_point *p, const struct ps_role_options *o) {
     const struct recovery_config *v = &o->config->recovery;
     char *why = NULL;
@@ -251,10 +252,10 @@ static void epoch_first(const struct ps_role_options *o, const char *checkpoint,
     out->why = "the scheduler was started again";
 }
 
-// Where an epoch begins: for a job of the file thread, and its answer.
+// A job of the file thread: finds where an epoch begins.
 struct beginning {
     const struct scheduler *s;
-    struct epochs e;  // as it was when all ranks were present
+    struct epochs e;  // a copy, made when all ranks were present
     struct start_point out;
     char error[WIRE_TEXT_MAX];
     int rc;
@@ -273,7 +274,7 @@ static int epoch_starts(void *beginning) {
     free(latest);
     if (b->rc != 0) core_fail(b->error, "%s", error_last());
     if (b->rc != 0) return 0;
-    // Steps of another run in this directory do not count.
+    // Steps of another run do not count, even if its checkpoint is in this directory.
     int64_t stays = resume_is_inside(out->checkpoint, o->dir) ? out->step : 0;
     // After a scheduler's own death metrics.jsonl shows how far the job was: it has not been cut yet.
     bool later = e->why[0] || stays > 0;
@@ -302,7 +303,7 @@ static int epoch_starts(void *beginning) {
     return 0;
 }
 
-// If the epoch has ended meanwhile this result is dropped: the next epoch asks again.
+// If the epoch has ended before the result is known, the result is dropped: the next epoch asks again.
 static int starts(void *ctx, const struct epochs *e, struct start_point *out, char error[WIRE_TEXT_MAX]) {
     struct scheduler *s = ctx;
     struct beginning *b = s->beginning;
@@ -430,7 +431,7 @@ static int read_first(void *arg) {
 
 static int scheduler_open(struct scheduler *s) {
     const struct config *c = s->o->config;
-    // 1. The socket for rounds: roles enter the rendezvous meanwhile.
+    // 1. The socket for rounds. Roles enter the rendezvous at the same time.
     struct net_options no = {.wire = &s->wire,
                              .fabric.queue_messages = QUEUE_MESSAGES,
                              .faults = fault_plan_of(c, PS_SCHEDULER, 0),
@@ -498,7 +499,7 @@ int ps_scheduler_run(const struct ps_role_options *o) {
         .names = names, .parts = WIRE_KINDS, .idle = 1u << WIRE_NONE, .trace = true};
     if (o->dir && o->config->trace) s.spans = thread_time_create(&traced);
     int rc = scheduler_open(&s);
-    if (rc != 0 && !o->launched) {  // else its launcher informs the other ranks
+    if (rc != 0 && !o->launched) {  // if a launcher started this role, the launcher informs the other ranks
         char *why = xasprintf("the scheduler: %s", error_last());
         rendezvous_abort(o->meet, why);
         free(why);
@@ -506,7 +507,7 @@ int ps_scheduler_run(const struct ps_role_options *o) {
     if (rc == 0) {
         rc = scheduler_loop(&s);
         const char *why = scheduler_core_error(s.core);
-        // Its launcher logs it, or has ended the job.
+        // Nothing is logged if the launcher logs the reason, or has ended the job itself.
         error_quiet(s.launcher_logs || (o->launched && ps_was_interrupted(why)) ? QUIET_ALL : QUIET_NOT);
         if (rc != 0) ps_fail(why);
         error_quiet(QUIET_NOT);

@@ -49,7 +49,7 @@ static void member_names_add(const struct membership *c, struct member_names *x,
                                   member_name(c, i, name));
 }
 
-// Its process is gone, and the rank is free.
+// Frees the rank of a member whose process has left or died.
 static void free_rank(struct scheduler_core *c, int i, double now) {
     struct member *m = &c->members.m[i];
     m->here = m->old = m->present = m->gone = false;
@@ -66,7 +66,7 @@ static void members_free(struct membership *m) {
 
 // Opens a new epoch.
 static void epoch_open(struct scheduler_core *c, double start_s) {
-    // 1. Its members: none is present, and those that were are old.
+    // 1. The members: none is present. Those that were present must enter again (old).
     const struct membership *before = &c->members;
     struct membership next = {.workers = c->o.config->workers,
                               .servers = c->o.map->servers,
@@ -88,7 +88,7 @@ static void epoch_open(struct scheduler_core *c, double start_s) {
     }
     members_free(&c->members);
     c->members = next;
-    // 2. Its rounds. Then the members learn of it.
+    // 2. The rounds. Then the epoch is published.
     c->rounds = rounds_create(&c->o, &c->members);
     c->o.publish.epoch_opened(c->o.publish.ctx, &c->epochs);
 }
@@ -134,7 +134,7 @@ static void epoch_begin(struct scheduler_core *c, double now) {
         rounds_destroy(&c->rounds);
         c->rounds = rounds_create(&o, &c->members);
     }
-    // The job goes on without the workers that did not arrive (begins_without).
+    // The job continues without the workers that did not arrive (begins_without).
     struct member_names missing = {.count = 0};
     bool first = !c->epochs.why[0];
     double waited_s = first ? ps_deadline_s(c->o.config) : ps_lost_s(c->o.config);
@@ -153,7 +153,7 @@ static void epoch_begin(struct scheduler_core *c, double now) {
                  c->epochs.epoch, missing.text, waited_s, first ? "" : "half of ");
 }
 
-// Ends the epoch, which decides nothing any more, and opens the next one.
+// Ends the epoch, after which it decides nothing, and opens the next one.
 static void epoch_end(struct scheduler_core *c, const char *why, double now) {
     uint32_t ended = c->epochs.epoch;
     // An epoch that has not begun has decided nothing: `reached` remains that of the epoch before. Where pushes are
@@ -173,7 +173,7 @@ static bool is_elastic(const struct scheduler_core *c, int member) {
     return ps_elastic(c->o.config) && member >= 0 && member < c->members.workers && c->members.started;
 }
 
-// Whether the job goes on without this member, without doing a step twice (ps/agree/step_set.h).
+// Whether the job can continue without this member, and without repeating a step (ps/agree/step_set.h).
 static bool can_lose(const struct scheduler_core *c, int member) {
     return is_elastic(c, member) && rounds_can_lose(c->rounds, member);
 }
@@ -250,11 +250,11 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
     int i = 0, all = m->workers + m->servers;
     memcpy(v.name, d->name, sizeof v.name);
     while (i < all && strcmp(member_name(m, i, name), d->name) != 0) i++;
-    // It may have been lost by silence before it was killed, or not have arrived yet.
+    // The process may have been given up as silent before it was killed, or may not have arrived yet.
     bool counted = i < all && (c->given_up[i] == ANY || c->given_up[i] == d->pid);
     bool there = i < all && m->m[i].present && m->m[i].pid == d->pid;
     if (counted) c->given_up[i] = 0;
-    if (counted) c->died[i] = !there;  // else it has entered again meanwhile
+    if (counted) c->died[i] = !there;  // else another process of the rank has entered since
     if (i < all) c->members.m[i].dead = d->pid;
     if (d->leaving && !c->error[0] && (there ? !can_lose(c, i) : !m->started))
         scheduler_core_abort(c, d->why);
@@ -270,7 +270,7 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
                (v.kind == VERDICT_WITHOUT && (counted || restarts_take(&c->epochs.restarts))));
     v.of = c->epochs.restarts.count;
     v.left = v.of - c->epochs.restarts.used;
-    // The launcher knows the dead process; the rest of the text is why that ends the job.
+    // The launcher has printed which process died, so the verdict has only the rest of the text: why that ends the job.
     size_t known = strlen(d->why);
     const char *reason = c->error;
     if (!strncmp(reason, d->why, known)) reason += known + strspn(reason + known, "; ");
@@ -341,7 +341,7 @@ static void on_replaced(struct scheduler_core *c, int i, double now) {
 static void on_joined(struct scheduler_core *c, const struct member_news *n, double now) {
     struct member *m = &c->members.m[n->member];
     char why[WIRE_TEXT_MAX] = "", name[48];
-    if (n->pid && n->pid == m->dead) return;  // it arrived before it died
+    if (n->pid && n->pid == m->dead) return;  // this news is of a process that has died since
     if (m->present && !c->o.epochs.restarts && !ps_elastic(c->o.config)) {
         core_fail(why, "%s has joined already; every rank joins once",
                   member_name(&c->members, n->member, name));
@@ -349,7 +349,7 @@ static void on_joined(struct scheduler_core *c, const struct member_news *n, dou
         return;
     }
     if (m->present) on_replaced(c, n->member, now);
-    m = &c->members.m[n->member];  // possibly of a new epoch
+    m = &c->members.m[n->member];  // `m` may belong to a new epoch now
     m->here = true;
     m->old = false;
     m->incarnation = n->incarnation;
@@ -361,7 +361,8 @@ static void on_failed(struct scheduler_core *c, int i, const struct notice_faile
     char text[WIRE_TEXT_MAX] = "", name[48];
     bool worker = i < c->members.workers, has = worker && rounds_has_worker(c->rounds, i);
     if (!c->members.m[i].present || f->epoch != c->epochs.epoch) return;
-    // A worker that was started again has not joined yet, or the others can go on without it once more.
+    // Only this worker's process is started again: it has not joined yet, or the others can continue without it once
+    // more.
     bool alone = is_elastic(c, i) && (!has || (c->members.m[i].process_no > 1 && can_lose(c, i)));
     core_fail(text, "%s: %s", member_name(&c->members, i, name), TEXT_SHORTEN(440, f->why));
     if (f->lost && has)
@@ -372,8 +373,8 @@ static void on_failed(struct scheduler_core *c, int i, const struct notice_faile
         scheduler_core_abort(c, text);
 }
 
-// Writes the loss with the latest known step of the member. Where workers run by themselves there are no rounds, and
-// servers name no steps: a server's step is the foremost worker's.
+// Writes the loss with the latest known step of the member. With updates on arrival there are no rounds, and servers
+// send no steps: a server's step is the foremost worker's.
 static void write_loss(const struct scheduler_core *c, const struct member_news *n, int64_t step,
                        char text[WIRE_TEXT_MAX]) {
     const struct member *m = &c->members.m[n->member];
@@ -434,7 +435,7 @@ void scheduler_core_on_news(struct scheduler_core *c, const struct member_news *
     if (c->error[0]) return;
     if (n->kind == MEMBER_REFUSED) text_shorten(c->members.refused, sizeof c->members.refused, n->why);
     if (n->kind == MEMBER_JOINED && known) on_joined(c, n, now);
-    // Messages of a process that is no longer here do not count.
+    // Messages of a process that has left or was lost do not count.
     if (!known || !c->members.m[n->member].here || c->members.m[n->member].incarnation != n->incarnation)
         return;
     if (n->kind == MEMBER_SENT) on_sent(c, n, now);
@@ -495,17 +496,17 @@ void scheduler_core_message(struct scheduler_core *c, const struct wire_header *
 }
 
 // ---------------------------------------------------------------- time
-// Whether it is on its way to this epoch: the registry has a process of it that was in no earlier epoch.
+// Whether the member is about to join this epoch: the registry has a process of its rank that was in no earlier epoch.
 static bool is_joining(const struct member *m) { return !m->present && m->here && !m->old; }
 
-// Whether it is absent, and no news of it has arrived for a deadline.
+// Whether the member is absent, and no news of it has arrived for one deadline.
 static bool is_late(const struct scheduler_core *c, int i, double now) {
     const struct member *m = &c->members.m[i];
     double last_s = fmax(fmax(c->members.start_s, c->members.last_joined_s), m->seen_s);
     return !m->present && !is_joining(m) && now - last_s > ps_deadline_s(c->o.config);
 }
 
-// Names members that have long been on their way, once.
+// Names, once, the members that have been reading their files for long.
 static bool name_slow_members(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]) {
     struct member_names joining = {.count = 0};
     double since_s = fmax(c->members.start_s, c->members.last_joined_s);
@@ -543,7 +544,8 @@ static int begin(struct scheduler_core *c, double now) {
     m->started = true;
     for (int i = 0; i < m->workers; i++)
         if (!m->m[i].present)
-            m->m[i].process_no = 1;  // of the missing process: the next process has the next number
+            m->m[i].process_no =
+                1;  // the number of the missing process; the next process of the rank gets the next number
     for (enum ps_role role = PS_WORKER; role <= PS_SERVER; role++) {
         // Where workers join and leave, each checks whether the epoch begins with it.
         bool all = role == PS_SERVER || ps_elastic(c->o.config);

@@ -31,11 +31,11 @@ struct verdict scheduler_core_dead(struct scheduler_core *c, const struct death 
 const struct epochs *scheduler_core_epochs(const struct scheduler_core *c);
 // Ends the job with this reason; every member learns it. Always returns -1.
 int scheduler_core_abort(struct scheduler_core *c, const char *why);
-// Whether a step waits for the end of its grace: tick again soon.
+// Whether a step waits for the end of its grace period: the caller should tick again soon.
 bool scheduler_core_in_grace(const struct scheduler_core *c);
-// Whether a member has become slow, or is slow to arrive, and that is to be printed: *text.
+// Returns true, with the line in *text, if a member has become slow or is slow to arrive, and that was not printed yet.
 bool scheduler_core_next_slow_line(struct scheduler_core *c, double now, char text[WIRE_TEXT_MAX]);
-// Whether an event is to be printed: *text; once.
+// Returns true, with the line in *text, if an event has not been printed yet.
 bool scheduler_core_next_news_line(struct scheduler_core *c, char text[WIRE_TEXT_MAX]);
 bool scheduler_core_done(const struct scheduler_core *c);
 const char *scheduler_core_error(const struct scheduler_core *c);

@@ -37,7 +37,7 @@ struct star {
     int *server_rank;             // (servers) the rank whose launcher starts each
     bool no_key;                  // the rendezvous has no key although the job has one
     char host[64], address[300];  // host: this machine; address: of the rendezvous, "tcp://HOST:PORT"
-    bool *loss_logged;            // (size) it was logged that the rank is gone
+    bool *loss_logged;            // (size) the loss of this rank was logged
     bool others_informed;         // the other launchers know that this one ends
     char lost[400];
     // The scheduler's thread, in rank 0's launcher.
@@ -181,7 +181,7 @@ static void *scheduler_main(void *arg) {
     return NULL;
 }
 
-// All signals are blocked on the launcher's thread, and so on this one.
+// Starts the scheduler's thread. It inherits the launcher's signal mask, which blocks all signals.
 static int start_scheduler(struct star *s) {
     const struct job *j = s->job;
     const struct config *c = j->config;
@@ -252,8 +252,8 @@ static int has_work(void *ctx) {
     return s->has_scheduler && !s->ended;
 }
 
-// Looks for a rank whose launcher is gone with its children. Returns the reason, or NULL if the scheduler decides about
-// the job.
+// Finds a rank whose launcher has ended together with its children. Returns the reason, or NULL if there is none: then
+// the scheduler decides about the job.
 static const char *find_lost_rank(struct star *s) {
     for (int r = 0; r < s->size && rendezvous_lost(s->meet) >= 0; r++) {
         const struct rendezvous_member *m = rendezvous_member(s->meet, r);
@@ -303,19 +303,21 @@ static void star_free(struct star **star) {
     *star = NULL;
 }
 
-// Runs a run that has begun until every process has ended. Returns the job's exit status; 0 also if it ended in order
+// Starts the run's processes and waits until all have ended. Returns the job's exit status; 0 also if it ended in order
 // after Ctrl-C or SIGTERM: *interrupted_by then receives the signal's number.
 static int launch(struct run *r, int *interrupted_by) {
     const struct job *job = &r->job;
     const struct config *c = job->config;
     double deadline_s = (double)c->deadline_ms * 1e-3;
-    struct launch_options o = {.stopped_s = deadline_s,
-                               .last_step = r->env.rank > 0 ? NULL : last_step,  // other ranks do not know it
-                               .poll = on_poll,
-                               .start = start,
-                               .others = r->meet != NULL,
-                               .background_work = r->env.rank > 0 ? NULL : has_work,
-                               .decided = c->recovery.restart || ps_elastic(c)};
+    struct launch_options o = {
+        .stopped_s = deadline_s,
+        .last_step =
+            r->env.rank > 0 ? NULL : last_step,  // only rank 0, which has the scheduler, knows the last step
+        .poll = on_poll,
+        .start = start,
+        .others = r->meet != NULL,
+        .background_work = r->env.rank > 0 ? NULL : has_work,
+        .decided = c->recovery.restart || ps_elastic(c)};
     struct star *s = xcalloc(1, sizeof *s);
     *s = (struct star){.run = r,
                        .job = job,

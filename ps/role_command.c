@@ -46,7 +46,7 @@ struct role {
     char rounds_address[FABRIC_ADDRESS_MAX];  // the scheduler's address for rounds
     long rank, ranks, local_rank;             // ranks: size of the rendezvous
     bool by_hand;
-    bool unusable;  // model, data or directory, which was logged
+    bool unusable;  // model, data or directory cannot be used; the reason was logged
 };
 
 static bool is(const struct role *r, const struct cli_command *command) { return r->command == command; }
@@ -83,7 +83,8 @@ static int read_identity(struct role *r, struct config *c) {
     if (is(r, &command_server)) r->ps.advertise = cli_get(r->args, "advertise");
     // Checked before any rank waits for this address.
     if (address_check_port(r->ps.scheduler)) return -1;
-    // The header and the report derive from the configuration which processes may join; here an option has the address.
+    // The header and the report state who may join, which follows from the configuration, so the option's address is
+    // copied there.
     const char *at = r->ps.scheduler, *port = strncmp(at, "tcp://", 6) ? NULL : strrchr(at + 6, ':');
     if (port && !is(r, &command_server) && !ps_is_local(at) && ps_security_of(c) == PS_LOOPBACK) {
         free(c->ps.bind);
@@ -214,8 +215,8 @@ static int enter_and_read(struct role *r, struct config *c) {
     return r->unusable || read_files(r) ? -1 : 0;
 }
 
-// A role that its launcher has asked to leave, and that has not ended by itself, does not leave as a member: the
-// launcher reports it to the scheduler.
+// Leaves the rendezvous. A role that its launcher has ended does not announce this as a member: the launcher reports it
+// to the scheduler.
 static void leave_rendezvous(struct role *r, int rc) {
     if (rc && ps_stopped(r->ps.stop) && rank_env_supervised()) return;
     int quiet = error_quiet(QUIET_ALL);  // the reason was logged when the job ended without this role
@@ -242,7 +243,7 @@ static int leave(struct role *r, int status) {
     bool left = r->end.interrupted && !status;
     enum run_phase phase = left || status > 128 ? RUN_INTERRUPTED : status ? RUN_FAILED : RUN_COMPLETE;
     if (r->job.dir) run_state_end(r->job.dir, phase, status ? error_last() : NULL);
-    // Its report is written; the last role of the job prints the table.
+    // The role's report is written. If this is the last role of the job, it prints the table.
     const struct closing_rank closing = {.config = r->job.config,
                                          .dir = r->job.dir,
                                          .role = r->command->name,
@@ -273,7 +274,7 @@ static int role_main(const struct topology_table *t, const struct cli_command *c
     int status = outcome == CLI_HELP_SHOWN ? 0 : EXIT_USAGE;
     struct config *c = NULL;
     output_thread_begin();
-    // A launched role sees the configuration that its launcher has checked, and warned of.
+    // A launched role prints no warnings: its launcher has printed them.
     error_quiet(outcome == CLI_RUN && cli_get(&args, "launched") ? QUIET_WARNINGS : QUIET_NOT);
     if (outcome == CLI_RUN) c = config_load(t, cli_get(&args, "config"), args.overrides, args.override_count);
     error_quiet(QUIET_NOT);

@@ -22,7 +22,7 @@
 #include "shared/fabric/job_key.h"
 #include "shared/launch/local_steps.h"
 
-#define FRAME_OVERHEAD 1.125  // of libzmq, on what the transport holds
+#define FRAME_OVERHEAD 1.125  // libzmq's overhead, as a factor of the bytes that the transport holds
 
 static bool is_server(const char *role) { return !strcmp(role, "server"); }
 
@@ -107,7 +107,7 @@ static int predict(const struct config *c, const struct layout *l, const char *r
     if (is_server(role) && ps_server_predict(&in, l, rank, &out->memory, &out->wire)) return -1;
     out->wire = local_steps_wire(out->wire, config_round(&in));
     if (is_server(role)) return 0;
-    // Errors of codes, which a worker writes to a checkpoint itself.
+    // Workers write the errors of their codes to a checkpoint, if they are at the same step.
     if (ps_codes(c) && !consistency_of(c).row->on_arrival)
         out->state_bytes = (size_t)l->padded * sizeof(float);
     if (ps_worker_predict(&in, l, rank, &out->memory, &out->wire)) return -1;
@@ -125,7 +125,8 @@ static int listed_keys(const struct config *c, const struct layout *l, struct sh
     return cut.keys + frozen.keys <= STEP_TASKS_LISTED && !(*m = shard_map_of(c, l)) ? -1 : 0;
 }
 
-// A worker's own server holds a part of each unit, which moves in shared memory.
+// Subtracts the bytes that move in shared memory: those between a worker and the server on its own machine, which owns
+// some keys of each unit.
 static void take_local(const struct config *c, const struct shard_map *m, int rank, struct step_tasks *t) {
     for (struct step_task *s = t->list; s < t->list + t->count; s++) {
         if (s->kind != TASK_PUSH && s->kind != TASK_PULL) continue;
@@ -230,7 +231,8 @@ static struct topology_allowance allowance(const struct config *c, const char *r
                                            const struct prediction *p) {
     const struct consistency_rule rule = consistency_of(c);
     const struct wire_prediction *w = &p->wire;
-    double round = c->local_steps.steps ? (double)c->local_steps.steps : 1;  // at its end everything is moved
+    double round =
+        c->local_steps.steps ? (double)c->local_steps.steps : 1;  // all bytes move at the end of a round
     double open = (1 + rule.lead) * round, credit = (double)credit_of(c, INT64_MAX);
     if (!is_server(role))
         return (struct topology_allowance){.frame_bytes = fmin(open * (double)w->sent_per_step, credit)};

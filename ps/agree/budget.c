@@ -6,8 +6,8 @@
 
 // The last batch given to one worker.
 struct last_take {
-    bool known;     // it has sent a TAKE
-    int64_t step;   // of the TAKE
+    bool known;     // the worker has sent a TAKE
+    int64_t step;   // step of its last TAKE
     int64_t batch;  // -1: none was left
 };
 
@@ -15,7 +15,7 @@ struct budget {
     struct budget_options o;
     struct last_take *takes;  // (workers)
     bool begun, stopped;
-    int64_t next;       // the lowest that no worker has had
+    int64_t next;       // the lowest batch that was not handed out yet
     int64_t *returned;  // (DONE_MAX) batches below next that still have to be handed out, in order
     int first, count;
 };
@@ -72,7 +72,7 @@ static void begin(struct budget *b, const struct wire_header *h) {
 bool budget_take(struct budget *b, int worker, const struct wire_header *h, struct wire_header *out) {
     struct last_take *t = &b->takes[worker];
     begin(b, h);
-    if (t->known && h->step < t->step) return false;  // a late copy of a request that was answered
+    if (t->known && h->step < t->step) return false;  // a late copy of an answered request
     if (!t->known || h->step > t->step) {
         *t = (struct last_take){true, h->step, -1};
         if (b->o.recorded)

@@ -29,14 +29,15 @@ void budget_destroy(struct budget **b);
 
 // Takes a TAKE. Returns whether it is answered, with TAKEN in *out: not if the worker has had an answer to a later one.
 bool budget_take(struct budget *b, int worker, const struct wire_header *h, struct wire_header *out);
-bool budget_has_asked(const struct budget *b, int worker);  // it has sent a TAKE
-void budget_stop(struct budget *b);                         // no batch is handed out any more
-int64_t budget_taken(const struct budget *b);               // batches handed out, including those done before
+bool budget_has_asked(const struct budget *b, int worker);  // Whether the worker has sent a TAKE.
+void budget_stop(struct budget *b);                         // From now on no batch is handed out.
+int64_t budget_taken(
+    const struct budget *b);  // Returns the batches handed out, including those that the checkpoint has.
 
 // The batches that a checkpoint records as done, in the fields version, count and values of a worker's first TAKE.
 // These are all batches below version, and from version on those whose bits are set. Done batches beyond the last bit
 // are computed again, and dropped.
-#define BUDGET_BITS 52  // of a value
+#define BUDGET_BITS 52  // usable bits of one value
 void budget_write_done(struct wire_header *h, int64_t low);
 void budget_set_done(struct wire_header *h, int64_t batch);
 

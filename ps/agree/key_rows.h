@@ -47,19 +47,19 @@ int key_rows_read(struct key_rows *r, struct checkpoint *c, const struct config 
 void key_rows_free(struct key_rows *r);
 // The first step that worker `worker` has not pushed to every key: it resumes there. Keys that have the push drop it.
 int64_t key_rows_step(const struct key_rows *r, int worker);
-// low: the lowest batch that some key lacks; has: whether every key has this batch.
+// low: the lowest batch that is missing at some key. has: whether every key has this batch.
 int64_t key_rows_low(const struct key_rows *r);
 bool key_rows_has(const struct key_rows *r, int64_t batch);
-int64_t key_rows_next(const struct key_rows *r);  // no key has this one or a later one
+int64_t key_rows_next(const struct key_rows *r);  // Returns the first batch from which on no key has any.
 
 // Writing: the rows of one server's keys.
 struct key_table;
 struct key_table *key_table_create(const struct shard_map *map, int keys, const struct config *c);
 // Sets row i of `keys`. Different rows may be set by different threads.
 void key_table_put(struct key_table *t, int i, const struct key_counts *k);
-void key_table_complete(struct key_table *t);  // all rows are set
+void key_table_complete(struct key_table *t);  // Called when all rows are set.
 #define KEY_TABLE_EXTRAS 8
-// For part_options. The table owns the arrays.
+// Fills in the arrays for struct part_options. The table owns them.
 void key_table_extras(const struct key_table *t, struct part_extra out[KEY_TABLE_EXTRAS]);
 void key_table_destroy(struct key_table **t);
 

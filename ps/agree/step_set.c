@@ -7,11 +7,11 @@
 
 struct step_set {
     struct step_set_options o;
-    struct train_state state;  // before the open step
+    struct train_state state;  // the state before the open step
     uint64_t live, joining;
-    uint64_t members, reported, set;  // of the open step
+    uint64_t members, reported, set;  // workers of the open step
     uint64_t *arrived;                // (shards)
-    bool enough;                      // are complete, since enough_s
+    bool enough;                      // as many workers as needed are complete, since the time enough_s
     double enough_s;
 };
 
@@ -65,7 +65,7 @@ bool step_set_fix(struct step_set *s, double now) {
     if (!s->enough) s->enough_s = now;
     s->enough = s->o.needs && elastic_count(complete) >= s->o.needs;
     if (!all && !(s->enough && now - s->enough_s >= s->o.grace_s)) return false;
-    // Exactly as many of the complete workers as a step needs, from worker `step` mod N on.
+    // Takes exactly as many of the complete workers as a step needs, starting with worker `step` mod N.
     for (int i = 0, n = s->o.workers; i < n && elastic_count(set) < s->o.needs; i++)
         set |= complete & elastic_bit((int)((s->state.step + i) % n));
     s->set = s->o.exact ? set : complete;
@@ -79,7 +79,7 @@ uint64_t step_set_members(const struct step_set *s) { return s->members; }
 
 void step_set_close(struct step_set *s, bool skipped, bool admits) {
     struct train_state *x = &s->state;
-    // At the minimum scale the workers end the run: they know whose gradient it was, and of which tensor.
+    // At the minimum scale the workers end the run, with an error that names worker and tensor.
     if (!skipped || !scaler_at_end(&x->scaler, &s->o.scaler))
         scaler_update(&x->scaler, &s->o.scaler, skipped);
     x->step++;

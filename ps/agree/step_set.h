@@ -76,7 +76,7 @@ struct step_set_options {
     // A replay: returns a value >= 0 if the worker's gradient of this step counted, else -1. NULL: no replay.
     int64_t (*recorded)(void *ctx, int worker, int64_t step);
     void *ctx;
-    int shards;   // only those that have keys
+    int shards;   // only shards that have keys
     int64_t own;  // samples of one worker in a step
     struct scaler_config scaler;
     struct train_state start;  // before the first step; the scaler as scaler_init sets it
@@ -90,13 +90,14 @@ void step_set_destroy(struct step_set **s);
 // The job resumes from a checkpoint with this state. Called before the first step is closed; the step is the set's.
 void step_set_begin(struct step_set *s, const struct train_state *state);
 
-// ---- workers
-// Whether the job can go on without this worker; nothing is changed.
+// ---- workers Whether the job can continue without this worker. Changes nothing.
 bool step_set_can_lose(const struct step_set *s, int worker);
 void step_set_lost(struct step_set *s, int worker);
-// It joins (again) with the next step. It must not be a member of the open one.
+// The worker joins (again) with the next step. It must not be a member of the open one.
 void step_set_join(struct step_set *s, int worker);
-uint64_t step_set_joining(const struct step_set *s);  // those that have asked and are not taken in yet
+uint64_t step_set_joining(
+    const struct step_set
+        *s);  // Returns the workers that have asked to join and do not belong to a step yet.
 
 // ---- the open step
 void step_set_reported(struct step_set *s, int worker);
@@ -121,8 +122,8 @@ const struct train_state *step_set_state(const struct step_set *s);
 // A worker's share of the step that opens, which STEP_DONE of the step before it, or JOINED, carries. Pure.
 struct step_opening {
     uint64_t members;
-    int contributors;  // of the step before; 0: none
-    int64_t tokens;    // of these
+    int contributors;  // workers that contributed to the step before; 0: none
+    int64_t tokens;    // tokens of these
     struct train_state state;
 };
 

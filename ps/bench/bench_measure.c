@@ -14,13 +14,14 @@
 #include "shared/fabric/job_key.h"
 #include "shared/launch/launch.h"
 
-#define START_NS      2000000  // from the command to the start, so that all processes have read it
-#define REST_NS       3000000
-#define LATENCY_BYTES ((size_t)8 << 20)  // about as many bytes make the latencies of a round
+#define START_NS 2000000  // time from the command to the start, in which all processes read the command
+#define REST_NS  3000000
+#define LATENCY_BYTES \
+    ((size_t)8 << 20)  // the bytes of all payloads whose latency is measured in a round, about
 #define LATENCY_STEPS 16
-#define LATENCY_MOST  128  // payloads, which fit in one answer
+#define LATENCY_MOST  128  // the most payloads of a round: their times fit in one answer line
 #define GRACE_S       2.0
-#define ANSWER_S      120.0  // long: a process writes its memory before its first answer
+#define ANSWER_S      120.0  // a long time: before its first answer a process writes all its memory once
 #define ARGS_MAX      16
 
 int bench_ranks(const struct bench_plan *p, enum bench_role role) {
@@ -70,7 +71,7 @@ static int await_ready(const struct bench_stars *b, struct bench_member *m, char
     return clock_getcpuclockid(pid, &m->cpu) ? fail("bench ps: no clock of process %d", pid) : 0;
 }
 
-// The scheduler first, whose address the others get. The workers start together: each waits for all.
+// Starts the scheduler first, since the others need its address, and the workers together, since each waits for all.
 static int start_star(struct bench_stars *b, struct bench_star *s) {
     char address[BENCH_LINE_MAX], rest[BENCH_LINE_MAX];
     if (launch(b, s, BENCH_SCHEDULER, 0, NULL) || await_ready(b, s->members[BENCH_SCHEDULER], address))
@@ -242,7 +243,7 @@ static int read_counts(struct bench_stars *b, struct bench_star *s, enum bench_r
     return 0;
 }
 
-// A peer's other processes end with its last worker.
+// Ends the workers of a peer; its other processes end when the last worker has ended.
 static int end_star(struct bench_stars *b, struct bench_star *s) {
     TELL_WORKERS(s, "end");
     return s->program ? 0 : read_counts(b, s, BENCH_WORKER) || read_counts(b, s, BENCH_SERVER) ? -1 : 0;

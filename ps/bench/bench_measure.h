@@ -23,15 +23,16 @@ struct bench_member {
 struct bench_star {
     bool wanted;
     struct bench_plan plan;
-    const char *program;  // of a peer; NULL: a star
+    const char *program;  // the program of a peer's processes; NULL: a star
     struct bench_member members[BENCH_ROLES][BENCH_RANKS_MOST];
     // ---- the measurements, in seconds per round
     // From the first worker's start to the last worker's end; step: pushes, update and pulls.
     struct bench_series moved[BENCH_DIRECTIONS], step;
     // One payload: push -> acknowledgement, push -> commit -> pull.
     struct bench_series acknowledged, landed;
-    double cpu_s[BENCH_ROLES];  // of the rounds' steps without an update, all processes of a role
-    int64_t steps;              // all, warm-up included
+    double cpu_s
+        [BENCH_ROLES];  // CPU seconds of the rounds' steps without an update, over all processes of a role
+    int64_t steps;      // all steps, with those of the warm-up
     // Mean payload bytes of the processes of a role: sent, received. Workers: of all steps; servers: per step.
     double sent[BENCH_ROLES], received[BENCH_ROLES];
 };
@@ -40,7 +41,7 @@ int bench_ranks(const struct bench_plan *p, enum bench_role role);
 struct bench_stars {
     struct launcher *launcher;
     char *program;
-    struct bench_star stars[BENCH_MEDIA][BENCH_KINDS], peer;  // the peer is to be compared with tcp
+    struct bench_star stars[BENCH_MEDIA][BENCH_KINDS], peer;  // peer: compared with the star over tcp
 };
 // Each returns the exit status after logging. After an error (128 + signal after a signal) the processes have ended.
 // start: the caller has set wanted, plan and program of each star.

@@ -1,4 +1,4 @@
-// A row's plan.
+// Makes a row's plan: its configuration, its layout and its memory.
 #include "ps/bench/bench_plan.h"
 
 #include <stdio.h>
@@ -7,8 +7,9 @@
 #include "shared/core/error.h"
 
 #define STREAM_BYTES \
-    ((size_t)32 << 20)  // of a step, more than caches hold, if that is at most KEYS_MOST payloads
-#define KEYS_MOST  256  // about as many as a run of gpt2-124m
+    ((size_t)32      \
+     << 20)  // bytes of a step: more than caches hold. Small payloads make smaller steps, of KEYS_MOST payloads
+#define KEYS_MOST  256  // about the number of keys of gpt2-124m
 #define KEYS_LEAST 2
 // Long, so that no process on a loaded machine counts as lost. The launcher notices a process that dies at once.
 #define DEADLINE_MS   "240000"

@@ -28,12 +28,13 @@ struct bench_plan {
     enum bench_kind kind;
     enum bench_medium medium;
     enum dtype dtype;
-    size_t bytes;  // of a payload
+    size_t bytes;  // bytes of a payload
     int servers, workers, threads;
     size_t partition;  // the most bytes of one message
 };
-int bench_keys(const struct bench_plan *p);          // payloads of a step
-size_t bench_partition(const struct bench_plan *p);  // bytes; a payload's last partition may be smaller
+int bench_keys(const struct bench_plan *p);  // Returns the payloads of a step.
+size_t bench_partition(
+    const struct bench_plan *p);  // Returns bytes; a payload's last partition may be smaller.
 int64_t bench_elements(const struct bench_plan *p);
 
 // A plan as text, which the bench passes to the processes that it starts. Reading returns 0, or -1 after logging.

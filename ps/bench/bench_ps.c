@@ -16,21 +16,21 @@
 
 #define PAYLOAD_MOST ((size_t)256 << 20)
 #define PARTITION    ((size_t)1 << 20)  // the default of parameter_server.partition_bytes
-#define MEMORY_SHARE 0.9                // of the machine's free memory, which the processes may fill
+#define MEMORY_SHARE 0.9                // the share of the machine's free memory that the processes may use
 
 struct range {
     int low, high;
 };
 
 struct bench_ps {
-    struct bench_plan plan;  // of the current row, without kind and medium
+    struct bench_plan plan;  // the plan of the current row, without kind and medium
     size_t min_bytes, max_bytes, factor;
     int medium;  // index in media
     struct range servers, workers;
     const char *source;              // ps-lite's source folder; NULL: no peer
-    char *peer;                      // the program that was built of it
-    struct bench_stars s;            // of the current row
-    struct bench_role_options role;  // of a process that the bench has started
+    char *peer;                      // the program that was built from it
+    struct bench_stars s;            // the stars of the current row
+    struct bench_role_options role;  // for a process that the bench has started
     const char *as, *role_plan;      // NULL: this process is the bench
 };
 
@@ -207,7 +207,7 @@ static char *bench_build(const char *source, int *status) {
 // ---------------------------------------------------------------- figures
 static const char *const directions[BENCH_DIRECTIONS] = {"push", "pull"};
 
-static double step_bytes(const struct bench_star *s) {  // of one worker, each way
+static double step_bytes(const struct bench_star *s) {  // bytes of one worker, each way
     return (double)bench_keys(&s->plan) * (double)s->plan.bytes;
 }
 

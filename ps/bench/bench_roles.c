@@ -228,8 +228,8 @@ static int update(struct bench_worker_state *w) {
     return close_step(w);
 }
 
-// Pushes all gradients at once. The scheduler closes the step when they are summed. After the measurement follows an
-// update whose weights are not read: so the next pull gets new weights, which no earlier read has cached.
+// Pushes all gradients at once. The scheduler closes the step when they are summed. After the measurement the step is
+// followed by an update whose weights are not read, so that the next pull gets new weights, which are in no cache.
 static int whole_step(struct bench_worker_state *w, int64_t start) {
     if (await_units(w, PASS_BACKWARD) != 0) return -1;
     if (w->options->rank == 0) set_first(w, 1e-3f);

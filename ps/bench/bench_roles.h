@@ -25,7 +25,7 @@ struct bench_role_options {
     struct bench_plan plan;
     int rank;
     int control;          // the process's end of the socket
-    const char *address;  // server and worker: the scheduler's
+    const char *address;  // for server and worker: the scheduler's address
 };
 
 // 0, or -1 after logging.

@@ -26,13 +26,15 @@ int64_t batches_total(const struct config *c);
 static inline int batches_words(const struct config *c) {
     return 1 + BATCHES_OPEN * c->workers + consistency_of(c).per_update - 1;
 }
-void batches_clear(int64_t *row, int words);  // the row then has all batches below row[0], without holes
+void batches_clear(int64_t *row, int words);  // Removes the holes: the row then has all batches below row[0].
 bool batches_has(const int64_t *row, int words, int64_t batch);
 // Whether the batch can be added: it is not in the row, or the row has room for the holes before it.
 bool batches_fits(const int64_t *row, int words, int64_t batch);
-void batches_add(int64_t *row, int words, int64_t batch);  // only if it fits
-void batches_remove(int64_t *row, int words,
-                    int64_t batch);  // it is in the row, and the row has room for a hole
+void batches_add(int64_t *row, int words, int64_t batch);  // Adds the batch, which must fit.
+void batches_remove(
+    int64_t *row, int words,
+    int64_t
+        batch);  // Removes the batch, which must be in the row, and for which the row must have room for a hole.
 int batches_holes(const int64_t *row, int words);
 static inline int64_t batches_count(const int64_t *row, int words) {
     return row[0] - batches_holes(row, words);

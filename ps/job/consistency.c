@@ -22,7 +22,7 @@ static void resolve_async(struct consistency_rule *c) {
     c->delay = INT64_MAX;
 }
 
-// Members of messages about an order are bits of one uint64_t.
+// Messages about the order of pushes have one bit of a uint64_t per worker, which limits the number of workers.
 static int check_ordered(const struct consistency_rule *c, const char *origin, const char *topology) {
     if (c->workers <= CONFIG_ELASTIC_MAX) return 0;
     return fail("%s: topology %s: the order of pushes is of at most %d workers: there are %d", origin,
@@ -41,7 +41,7 @@ static void resolve_backup(struct consistency_rule *c) { c->needs = c->workers -
 // Update t commits with the gradients that have arrived when there are Q and the grace is over.
 static void resolve_quorum(struct consistency_rule *c) { c->needs = c->argument > 0 ? c->argument : 1; }
 
-// If not all workers belong to a step, its set is one uint64_t.
+// A set of workers is one uint64_t, which limits their number.
 static int check_sets(const struct consistency_rule *c, const char *origin, const char *topology) {
     if (!consistency_drops(*c) || c->workers <= CONFIG_ELASTIC_MAX) return 0;
     return fail("%s: topology %s: steps close without stragglers of at most %d workers: there are %d", origin,

@@ -19,7 +19,7 @@ struct consistency_rule;
 struct consistency_row {
     const char *name;      // ps:NAME, or ps:NAME:NUMBER if it takes an argument
     const char *argument;  // the number's name in texts ("S"); NULL: no argument
-    const char *means;     // the number, for the help
+    const char *means;     // meaning of the number, for the help
     // Each push is an update of its own, applied on arrival. Its worker decides by itself whether to clip or skip
     // it, and no worker waits for a global end of step. Otherwise the pushes of a step are summed in worker
     // order and the scheduler decides for all workers.
@@ -45,8 +45,8 @@ struct consistency_rule {
     int argument;    // 0 if the row takes none
     int workers;     // N
     int needs;       // pushes that complete a step of a key
-    int per_update;  // pushes whose mean is one update (1: each); row->resolve may set it
-    int64_t delay;   // the largest one allowed
+    int per_update;  // the mean of so many pushes is one update; row->resolve may set it
+    int64_t delay;   // the largest delay that is allowed
     int lead;  // steps that may be open in addition to the oldest: each core has a ring of 1 + lead of them
     bool oldest;  // always read the oldest weights that are allowed
     bool keeps;   // `lead` earlier weights are kept of each key, for `oldest` or for a replay
@@ -95,7 +95,7 @@ static inline bool arrivals_wait(const struct config *c) { return c->ps.max_lead
 // Whether workers may join and leave (ps/agree/step_set.h).
 static inline bool ps_elastic(const struct config *c) { return c->recovery.elastic_max > 0; }
 
-// Whether each step decides which workers' gradients count: some may be lost, or late.
+// Whether the set of workers is decided for each step: some may be lost, or late.
 static inline bool ps_in_part(const struct config *c) {
     return ps_elastic(c) || consistency_drops(consistency_of(c));
 }

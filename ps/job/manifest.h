@@ -9,8 +9,8 @@
 
 struct manifest {
     uint64_t hash;
-    char text[240];  // of an order: the same in words, to be printed
-    char *identity;  // of a role: identity_text, which a difference is described from
+    char text[240];  // only of an order: its keys as a text to print
+    char *identity;  // only of a role: identity_text, from which differences are described
 };
 
 // The manifest of a role; manifest_release frees what it holds.

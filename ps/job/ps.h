@@ -33,23 +33,25 @@ static inline bool ps_scheduler_has_files(const struct config *c) {
 
 struct ps_role_options {
     const struct config *config;
-    const struct layout *layout;      // world = workers
+    const struct layout *layout;      // for as many ranks as there are workers
     const struct model_spec *spec;    // for the manifest; NULL: only the layout describes the model
     const struct token_source *data;  // a worker's, for the manifest; NULL: this role computes nothing
     const char *scheduler;            // the job's rendezvous; for the scheduler: its own address for rounds
     const char *dir;                  // run directory, for traces; NULL: none
     const char *advertise;            // host or tcp://host:port for other ranks, or NULL: as bound
-    struct rendezvous *meet;    // of the job's processes, at member 0, the scheduler's; outlives the role
+    struct rendezvous
+        *meet;  // the rendezvous of the job, in the scheduler's process (member 0); outlives the role
     const struct job_key *key;  // a process needs it to join; outlives the role. NULL: --insecure
     int rank;                   // server or worker index
-    bool launcher_logs;         // its launcher, at the same rendezvous, logs for it why the job has ended
-    bool log_waiting;           // print which ranks are waited for; for a role started by hand
+    bool
+        launcher_logs;  // the launcher, which is at the same rendezvous, logs why the job has ended; this role does not
+    bool log_waiting;  // print which ranks are waited for; for a role started by hand
     // Non-zero: scheduler and server leave as soon as possible, which ends the job. A worker no longer waits for
     // the others; once the job has started its loop leaves at the end of a step (step_input.stop).
     const _Atomic int *stop;
-    // scheduler: launchers started the roles. At the rendezvous they report each child's death, and that none is left.
-    // The scheduler publishes its verdicts there (shared/launch/verdict.h). step: steps known to be done, for this
-    // process's launcher; -1: none.
+    // launched: for the scheduler, launchers have started the roles. At the rendezvous they report each child's death,
+    // and the end of the last child. The scheduler publishes its verdicts there (shared/launch/verdict.h). step: steps
+    // known to be done, for this process's launcher; -1: none.
     bool launched;
     _Atomic int64_t *step;
     // scheduler: reads the files that it needs, and fills layout and spec here, on a thread of its own. Returns 0, or
@@ -67,12 +69,12 @@ struct ps_worker_options {
     struct device *dev;
     struct stream *compute;
 };
-struct topology *ps_worker_create(const struct ps_worker_options *o);  // NULL after logging
+struct topology *ps_worker_create(const struct ps_worker_options *o);  // Returns NULL after logging.
 
-// Predictions only: they take almost no memory, however large the model. server: of server `rank`.
-// Host memory outside the ledger: the records of a role per key, which grow with keys, workers and, where an order of
-// arrivals is recorded or repeated, with steps. Bytes of server `rank`, and of each worker; SIZE_TOP
-// (shared/core/numbers.h) if they cannot be counted. Returns -1 after logging what is impossible.
+// Only predict: they take almost no memory, however large the model is. server: of server `rank`. Host memory outside
+// the ledger: the records of a role per key, which grow with keys, workers and, where an order of arrivals is recorded
+// or repeated, with steps. Bytes of server `rank`, and of each worker; SIZE_TOP (shared/core/numbers.h) if they cannot
+// be counted. Returns -1 after logging what is impossible.
 int64_t ps_server_records(const struct config *c, const struct layout *l, int rank);
 int64_t ps_worker_records(const struct config *c, const struct layout *l);
 int ps_worker_predict(const struct config *c, const struct layout *l, int rank, struct topology_memory *mem,
@@ -82,6 +84,6 @@ int ps_server_predict(const struct config *c, const struct layout *l, int rank, 
 // The number of servers from `rank` on with the same prediction.
 int ps_server_same_ranks(const struct config *c, const struct layout *l, int rank);
 struct textbook ps_worker_textbook(const struct config *c);
-struct textbook ps_server_textbook(const struct config *c);  // shared over the servers
+struct textbook ps_server_textbook(const struct config *c);  // The formula's bytes are shared by all servers.
 
 #endif

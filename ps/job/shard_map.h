@@ -22,7 +22,7 @@
 
 struct partition {
     int unit;
-    int64_t begin, end;  // elements of the unit
+    int64_t begin, end;  // range of elements of the unit
     int shard;
 };
 
@@ -30,14 +30,14 @@ struct partition {
 // grain. A grain is `grain` elements.
 struct shard_cut {
     int64_t grain, most;
-    int64_t keys;  // of all units
+    int64_t keys;  // keys of all units
     bool pages;    // grains are pages
     int parts;     // equal parts that a unit is cut into first, one per server; 1: it is cut as a whole
 };
 
 struct shard_map {
     int count;                // keys
-    int trained;              // of these; the others are only pulled
+    int trained;              // trained keys; the others are only pulled
     int units;                // frozen ones included
     struct partition *parts;  // (count), by unit, then by begin
     int *first;               // (units+1): keys of unit u are first[u] .. first[u+1]-1
@@ -45,8 +45,8 @@ struct shard_map {
     bool pages;
     int servers, threads;
     int shards;               // servers * threads
-    int64_t *shard_elements;  // (shards) trained
-    int *shard_keys;          // (shards) trained keys of each
+    int64_t *shard_elements;  // (shards) trained elements
+    int *shard_keys;          // (shards) trained keys
 };
 
 // Returns the frozen units that servers hold; NULL: none.

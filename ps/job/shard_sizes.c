@@ -72,8 +72,8 @@ static void split(struct shard_sizes *s, int g, int count) {
     s->group[g + 1].count -= count;
 }
 
-// Each key is given to the least loaded shard, to the first of several: the keys of one size are taken in the order
-// of (load, shard).
+// Gives the keys of one size to shards. Each key goes to the least loaded shard, the first of several: in the order of
+// (load, shard).
 static void deal(struct shard_sizes *s, int class) {
     int64_t n = s->class[class].keys, size = s->class[class].elements, low = INT64_MAX, high = 0;
     for (int g = 0; g < s->groups; g++) {
@@ -92,8 +92,8 @@ static void deal(struct shard_sizes *s, int class) {
     for (int g = 0; g < s->groups; g++) n -= keys_below(&s->group[g], size, low) * s->group[g].count;
     for (int g = 0; g < s->groups; g++) {
         int64_t each = keys_below(&s->group[g], size, low);
-        bool next = n > 0 &&
-                    s->group[g].elements + each * size == low;  // it takes its next key at exactly this level
+        bool next = n > 0 && s->group[g].elements + each * size ==
+                                 low;  // whether the group takes its next key at exactly this level
         if (next && n < s->group[g].count) split(s, g, (int)n);
         each += next;
         if (next) n -= s->group[g].count;
@@ -109,7 +109,10 @@ struct shard_sizes *shard_sizes_of(const struct config *c, const struct layout *
     s->cut = cut;
     s->servers = c->ps.servers;
     s->threads =
-        cut.parts > 1 ? 1 : c->ps.threads;  // of equal parts a server's keys are known, not its threads'
+        cut.parts > 1
+            ? 1
+            : c->ps
+                  .threads;  // with equal parts per server, only the keys of a server are known, not those of its threads
     count_all(s, l);
     // Each size splits at most one group.
     s->group = xcalloc((unsigned long)s->classes + 1, sizeof *s->group);

@@ -15,7 +15,7 @@ struct size_class {
 
 struct shard_group {
     int first, count;  // shards
-    int64_t elements;  // of each of them
+    int64_t elements;  // trained elements of each shard
 };
 
 struct shard_sizes {

@@ -14,17 +14,17 @@
 
 #include "shared/config/config.h"
 
-#define POLL_MS        20   // a thread waits for messages this long before it reads the clock
-#define HURRY_MS       1    // or this long, while only the transport holds what is waited for
-#define FLUSH_MS       500  // for queued messages to leave at the end
-#define DRAIN_MESSAGES 64   // of one socket before the others are served
+#define POLL_MS        20   // the time that a thread waits for messages before it reads the clock
+#define HURRY_MS       1    // the same while it waits for the transport to release a buffer
+#define FLUSH_MS       500  // time in which queued messages are still sent at the end
+#define DRAIN_MESSAGES 64   // messages that are read from one socket before the others are served
 
-#define REPEAT_MOST_S 2.0  // most seconds between two repeats of a link
+#define REPEAT_MOST_S 2.0  // the longest time between two resends of a link
 
 static inline double ps_deadline_s(const struct config *c) { return (double)c->ps.deadline_ms * 1e-3; }
 // A step or gather may be incomplete this long before the missing members are printed as slow.
 static inline double ps_overdue_s(const struct config *c) { return 0.75 * ps_deadline_s(c); }
-// The advice that is printed.
+// Advice in error messages.
 #define PS_LOST_KEY \
     "; a process may be silent for half of parameter_server.deadline_ms, and at least four heartbeats"
 // A silent member counts as lost (registry.c, check_member) after half the deadline, but not before four heartbeats.
@@ -47,7 +47,7 @@ static inline double ps_heartbeat_s(const struct config *c) { return (double)c->
 #define WAITING_STEADY_S  10.0
 
 struct waiting {
-    char text[384];  // printed last; "": nothing yet
+    char text[384];  // the text that was printed last; "": none
     double said_s;
 };
 

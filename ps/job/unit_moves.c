@@ -43,17 +43,18 @@ static void add_move(struct unit_tasks *x, struct step_tasks *t, enum task_kind 
     if (push) x->pushed[u] = t->count - 1;
 }
 
-// A unit with a slot of its own. Its last push asked for these weights; its buffer is free when the servers have it.
+// Acquires a unit with a slot of its own. Its weights are those that the last push asked for; its gradient buffer is
+// free when the servers have that push.
 static void acquire(void *ctx, struct step_tasks *t, int u, enum pass pass) {
     const struct unit_tasks *x = ctx;
-    bool all_first = x->c->no_overlap && u == 0;  // nothing is computed before all weights are there
+    bool all_first = x->c->no_overlap && u == 0;  // the first unit waits for the weights of all units
     if (pass == PASS_FORWARD)
         step_tasks_wait_previous(t, TASK_PULL, all_first ? -1 : u);
     else if (!consistency_of(x->c).lead)
         step_tasks_wait_previous(t, TASK_PUSH, u);
 }
 
-// The request is enqueued behind compute, which no longer uses the slot then.
+// The pull is requested when compute no longer uses the slot.
 static void start_pull(void *ctx, struct step_tasks *t, int u, int idle, bool again) {
     (void)idle;
     add_move(ctx, t, TASK_PULL, u, t->last[ON_COMPUTE]);
@@ -68,13 +69,15 @@ static void start_frozen(void *ctx, struct step_tasks *t, int u, int idle, bool 
 
 static int grad_ready(void *ctx, struct step_tasks *t, int u, bool last) {
     struct unit_tasks *x = ctx;
-    bool later = x->c->no_overlap || (x->alone && commit_round(x->c));  // at the end of the step
+    bool later = x->c->no_overlap ||
+                 (x->alone && commit_round(x->c));  // whether gradients are pushed at the end of the step
     if (later || !(last || ps_by_units(x->c))) return -1;
     add_move(x, t, TASK_PUSH, u, t->last[ON_COMPUTE]);
     return t->count - 1;
 }
 
-// Loss and norm of all workers to the scheduler, and its decision. A worker that pushes alone decides alone.
+// Adds the report of loss and norm to the scheduler, and its decision. With updates on arrival each worker decides by
+// itself.
 static void add_decision(struct unit_tasks *x, struct step_tasks *t) {
     const struct consistency_rule rule = consistency_of(x->c);
     struct step_task *s = step_tasks_add(t, TASK_DECIDE, x->alone || rule.lag == 0 ? ON_COMPUTE : ON_DECIDE);
@@ -95,7 +98,7 @@ static void end_step(void *ctx, struct step_tasks *t) {
         for (int u = n - 1; u >= 0; u--) add_move(x, t, TASK_PUSH, u, backward);
     }
     if (!x->alone) add_decision(x, t);
-    // The answers to pushes. A key that waits for no decision is answered when its last push has come.
+    // Adds the answers to pushes. Without a decision, a key is answered when its last push has arrived.
     for (int i = 0; i < n && !ps_by_units(x->c); i++) {
         int u = commits ? i : n - 1 - i;
         add_move(x, t, TASK_PULL, u, x->pushed[u]);

@@ -12,16 +12,18 @@
 // The slots of a worker's weights (parameter_server.resident): one for each unit, or those of two units at a time.
 struct unit_prefetch unit_residence(const struct config *c);
 int64_t unit_pushes(const struct config *c);
-// Bytes that a worker may have pushed and that are in no sum yet (parameter_server.credit_bytes). "auto": all bytes of
-// a step, `pushed`, so that no worker waits for credits, if the free memory allows it. All workers together take at
-// most a quarter of the free memory, and each at least CREDIT_LEAST.
+// Returns the bytes that a worker may have pushed and that no sum contains yet (parameter_server.credit_bytes). "auto":
+// all bytes of a step, `pushed`, so that no worker waits for credits, if the free memory allows it. All workers
+// together take at most a quarter of the free memory, and each at least CREDIT_LEAST.
 #define CREDIT_LEAST ((int64_t)64 << 20)
 int64_t credit_of(const struct config *c, int64_t pushed);
 // out: (ps_units). Returns 0, or -1 after logging.
 int unit_pulls(const struct config *c, const struct layout *l, int64_t *out);
-// Adds the tasks of a worker's step, of which all bytes count as sent and received. Returns 0, or -1 after logging.
+// Adds the tasks of a worker's step. All bytes count as sent and received (take_local in star.c subtracts local ones).
+// Returns 0, or -1 after logging.
 int unit_tasks(const struct config *c, const struct layout *l, struct step_tasks *t);
-// Counts `own` of the bytes to and from a role's peers as local, on no wire: those of the process next to it.
+// Counts `own` of the bytes to and from a role's peers as local instead of as wire bytes: those of the process on the
+// same machine (ps_beside).
 void unit_moves_local(struct wire_prediction *w, uint64_t own_sent, uint64_t own_received);
 
 #endif

@@ -26,9 +26,9 @@
 
 struct arrival {
     int32_t worker;
-    uint32_t version;    // computed on
+    uint32_t version;    // the version that the gradient was computed on
     uint32_t staleness;  // versions between that one and the version it is applied to
-    int64_t batch;       // of the job's budget
+    int64_t batch;       // the batch of the job's budget
 };
 
 struct arrivals_options {
@@ -51,8 +51,9 @@ int64_t arrivals_bytes(int64_t pushes, bool replay);
 
 struct arrivals;
 struct arrivals *arrivals_create(const struct arrivals_options *o);
-struct arrivals *arrivals_read(const struct arrivals_options *o, const char *dir);  // NULL after logging
-int arrivals_write(const struct arrivals *a, const char *dir);                      // 0, or -1 after logging
+struct arrivals *arrivals_read(const struct arrivals_options *o,
+                               const char *dir);                // Returns NULL after logging.
+int arrivals_write(const struct arrivals *a, const char *dir);  // Returns 0, or -1 after logging.
 void arrivals_destroy(struct arrivals **a);
 
 void arrivals_note(struct arrivals *a, int key, const struct arrival *x);

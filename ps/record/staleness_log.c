@@ -18,8 +18,9 @@
 
 struct tally {
     uint64_t count, max;
-    double sum;      // of tau
-    double updates;  // sum of the updates' numbers, 1, 2, ..
+    double sum;  // sum of tau
+    double
+        updates;  // sum of the updates' numbers 1, 2, ..: divided by count, a point's position in the series
 };
 
 struct staleness_log {
@@ -173,11 +174,11 @@ struct updates_file {
     struct background *writer;
     char *path;
     struct log_file file;
-    int error;              // of opening and closing
+    int error;              // errno of opening or closing the file
     pthread_mutex_t mutex;  // guards all fields below
-    char *lines;            // that the writer has not taken yet
+    char *lines;            // lines that the writer has not taken yet
     size_t length, room;
-    int64_t step;  // of the first of them
+    int64_t step;  // step of the first of these lines
     int lost;      // errno; 0: none
     int64_t lost_step;
 };
@@ -185,7 +186,7 @@ struct updates_file {
 // ---------------------------------------------------------------- on the writer's thread
 static int open_file(void *arg) {
     struct updates_file *l = arg;
-    unlink(l->path);  // an earlier run's
+    unlink(l->path);  // removes the file of an earlier run
     l->error = log_file_open(&l->file, l->path, NULL, NULL) ? errno : 0;
     return 0;
 }

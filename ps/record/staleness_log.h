@@ -20,13 +20,14 @@ struct staleness_log_options {
     enum dtype dtype;
     struct code_format code;  // of pushes; of kind CODE_NONE: they are gradients
     int shard;
-    int64_t pushes;   // that each key will get in the run
+    int64_t pushes;   // pushes that each key will get in the run
     int per_update;   // pushes that are averaged in one update: versions in the log count updates
     const char *dir;  // where the log is written; NULL: no log
 };
 
 struct staleness_log;
-struct staleness_log *staleness_log_create(const struct staleness_log_options *o);  // NULL after logging
+struct staleness_log *staleness_log_create(
+    const struct staleness_log_options *o);  // Returns NULL after logging.
 // The key has had pushes before this process of the job: later pushes are counted after them.
 void staleness_log_begin(struct staleness_log *s, int key, int64_t pushes);
 // Records a push of key h->key that is in an update: its gradient (n elements of dtype) or code, tau updates old.
@@ -47,8 +48,8 @@ void staleness_log_destroy(struct staleness_log **s);
 // Memory    Lines that a slow disk has not taken yet, up to a limit. Lines beyond it are lost, as are lines that the disk
 //           refuses. Nothing is written after the first lost line.
 struct updates_file;
-struct updates_file *updates_file_open(const char *path);  // NULL: the reason is in errno
-// step: of the line.
+struct updates_file *updates_file_open(const char *path);  // Returns NULL with the reason in errno.
+// Adds a line. step: the step that it is about.
 void updates_file_add(struct updates_file *l, const char *line, int64_t step);
 // Returns the errno of the first lost lines, and *step of the first of them; 0: none is lost.
 int updates_file_lost(struct updates_file *l, int64_t *step);

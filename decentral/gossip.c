@@ -43,8 +43,9 @@
 #include "shared/state/part_file.h"
 #include "shared/time/timeline.h"
 
-#define NEIGHBOURS_MAX 31  // neighbours of a rank in a step: static_exponential has 31 with 2^31 ranks
-#define KINDS          (1 + OPTIMIZER_STATES_MAX)
+#define NEIGHBOURS_MAX \
+    31  // the most neighbours of a rank in a step: static_exponential has 31 with 2^31 ranks
+#define KINDS (1 + OPTIMIZER_STATES_MAX)
 // The means per unit that may be enqueued together: of the last weights, of a snapshot, of a checkpoint's kinds.
 enum { MEAN_LAST, MEAN_SNAPSHOT, MEAN_CHECKPOINT, MEANS = MEAN_CHECKPOINT + KINDS };
 
@@ -127,30 +128,31 @@ struct gossip {
     enum gossip_graph graph;
     struct arena arena;
     struct collective *weights, *control;
-    struct stream *stream;          // of the exchange
+    struct stream *stream;          // the stream of the exchange
     struct event *updated, *mixed;  // the masters may be sent; the deltas are complete
     struct update_scalars *scalars;
     float **delta;                              // (units)(n_pad) sum W x - own
     float *received[NEIGHBOURS_MAX];            // (largest n_pad) a neighbour's masters of one unit, each
     const void *(*inputs)[1 + NEIGHBOURS_MAX];  // (units) of the current sum, in rank order
-    double *stop_sent, *stop_received;          // last_step, as sent; as received from each neighbour
-    float *mean;                                // (largest n_pad) the mean of one unit's masters
-    void *mean_weights;                         // the same in the run's type; in fp32 the same buffer
-    float **checkpoint_mean[KINDS];  // (units)(n_pad / N) shards of the means in a checkpoint; NULL: none
-    float **snapshot_mean;           // (units)(n_pad / N) shards of the means in a snapshot
-    void **snapshot_weights;         // the same in the run's type; in fp32 the same buffers
-    void *staging;                   // of means, if the engine needs it
+    double *stop_sent, *stop_received;  // last_step as this rank sends it; as received from each neighbour
+    float *mean;                        // (largest n_pad) the mean of one unit's masters
+    void *mean_weights;                 // the same in the run's type; in fp32 the same buffer
+    float **checkpoint_mean[KINDS];     // (units)(n_pad / N) shards of the means in a checkpoint; NULL: none
+    float **snapshot_mean;              // (units)(n_pad / N) shards of the means in a snapshot
+    void **snapshot_weights;            // the same in the run's type; in fp32 the same buffers
+    void *staging;                      // staging for the means, if the engine needs it
     size_t staging_bytes;
     struct mean_task *tasks;  // (MEANS, units) arguments of the host functions that divide
-    double last_step;         // after which all ranks stop
+    double last_step;         // all ranks stop after this step
     int64_t step;
-    int neighbours;  // of the current step; 0: one rank, which mixes nothing
+    int neighbours;  // neighbours in the current step; 0: one rank, which mixes nothing
 };
 
 struct mean_task {
     struct gossip *g;
     float *mean;
-    const float *own;  // its squared distance from the mean is added up; NULL: none
+    const float
+        *own;  // this rank's masters, whose squared distance from the mean is summed; NULL: no distance
     int64_t n;
 };
 
@@ -411,7 +413,7 @@ static void carve(struct gossip *g, const struct config *c, const struct layout 
     g->scalars = arena_take(a, MEM_WORKSPACE, sizeof(struct update_scalars));
     for (int k = 0; c->recovery.checkpoint_every > 0 && k <= c->optimizer.row->states; k++)
         g->checkpoint_mean[k] = (float **)carve_units(a, MEM_CHECKPOINT, l, c->workers, sizeof(float));
-    if (!c->eval_batches || c->eval_every <= 0) return;  // no snapshots
+    if (!c->eval_batches || c->eval_every <= 0) return;  // this run makes no snapshots
     g->snapshot_mean = (float **)carve_units(a, MEM_CHECKPOINT, l, c->workers, sizeof(float));
     g->snapshot_weights = fp32 ? (void **)g->snapshot_mean : carve_units(a, MEM_CHECKPOINT, l, c->workers, e);
 }
@@ -446,7 +448,7 @@ static const char *gossip_why(struct topology *t) {
 
 static void gossip_destroy(struct topology *t) {
     struct gossip *g = gossip_of(t);
-    if (g->stream) stream_destroy(&g->stream);  // waits for its work
+    if (g->stream) stream_destroy(&g->stream);  // destroying the stream waits for its work
     stream_sync(t->compute);
     event_destroy(&g->updated);
     event_destroy(&g->mixed);

@@ -27,7 +27,7 @@
 struct ring_source {
     struct collective_source source;
     struct tcp_world *tcp;
-    struct job_key key;  // of tcp
+    struct job_key key;  // the key of tcp connections
     struct ring_bootstrap bootstrap;
     struct nccl_world *nccl;
 };
@@ -58,13 +58,13 @@ enum ring_collective ring_collective_resolve(enum ring_collective asked, const s
 
 // The kinds by their --collective value.
 static const struct collective_kind *const kinds[RING_COLLECTIVES] = {
-    [RING_AUTO] = &collective_threads_kind,  // for predictions
+    [RING_AUTO] = &collective_threads_kind,  // used only for predictions
     [RING_THREADS] = &collective_threads_kind, [RING_SHM] = &collective_shm_kind,
     [RING_MPI] = &collective_mpi_kind,         [RING_TCP] = &collective_tcp_kind,
     [RING_NCCL] = &collective_nccl_kind,
 };
 
-// r: its worlds that are open so far.
+// r: its worlds that are open already are used.
 static struct collective_source source_of(enum ring_collective kind, bool device_memory,
                                           const struct ring_connection *p, const struct ring_source *r) {
     void *world = kind == RING_NCCL ? (void *)r->nccl : kind == RING_TCP ? (void *)r->tcp : p->world;
@@ -321,7 +321,7 @@ struct rank {
     ranks_create *create;
     struct ring_connection place;
     struct ring_source *source;  // open as long as the topology exists
-    struct mpi_medium medium;    // with MPI
+    struct mpi_medium medium;    // set with MPI
     const char *by;              // the name of another launcher that started the rank; NULL: this program's
 };
 
@@ -355,8 +355,8 @@ static int train_rank(struct rank *r, int local_rank) {
                        NULL);
 }
 
-// Opens the shared memory in which the ranks of one machine meet: their launcher's, which exists before any rank
-// starts, or rank 0's, which the others open by its name. The rendezvous reports dead ranks.
+// Opens the memory that the ranks of one machine share. Their launcher has created it before any rank starts, or rank 0
+// creates it and the others open it by its name. The rendezvous reports dead ranks.
 static struct hub *join_memory(struct run *r, struct segment *memory, struct rank_liveness *lives) {
     static const char name[] = "ring/memory";
     int rank = r->env.rank, size = r->env.size;
@@ -439,8 +439,8 @@ static int run_rank(struct run *r, ranks_create *create_one, struct rank_livenes
         return EXIT_USAGE;
     }
     j->dir = j->config->out;
-    // 1. All ranks meet, and rank 0 begins the run. Children of our launcher use its rendezvous; the ranks of its
-    //    mpirun open one of their own.
+    // 1. All ranks enter a rendezvous, and rank 0 begins the run. Children of this program's launcher use its
+    //    rendezvous; the ranks of its mpirun open their own.
     if (child && run_join_launcher(r)) return EXIT_RUN_FAILED;
     if (mpi && !joins && r->env.size > 1 && open_rendezvous_over_mpi(r)) return EXIT_RUN_FAILED;
     if (joins && run_join(r, &status)) return status;

@@ -20,7 +20,7 @@
 #include "shared/launch/run.h"
 
 // ---------------------------------------------------------------- hooks of a row (shared/core/topology_row.h)
-#define RANKS_LAUNCHES ((1 << LAUNCH_KINDS) - 1)  // all
+#define RANKS_LAUNCHES ((1 << LAUNCH_KINDS) - 1)  // all kinds of launch
 extern const struct topology_role ranks_roles[];
 size_t ranks_segment_bytes(const struct config *c);
 void ranks_resolve(struct config *c, const struct rank_env *e);
@@ -38,7 +38,7 @@ struct ring_rank {
     struct device *dev;
     struct stream *compute;
 };
-typedef struct topology *ranks_create(const struct ring_rank *r);  // NULL after logging
+typedef struct topology *ranks_create(const struct ring_rank *r);  // Returns NULL after logging.
 int ranks_run(struct run *r, ranks_create *create);                // topology_row.run
 
 // ---------------------------------------------------------------- sources
@@ -46,8 +46,8 @@ int ranks_run(struct run *r, ranks_create *create);                // topology_r
 struct ring_machine {
     enum ring_collective host;  // how the ranks' host memory is connected: THREADS, SHM, MPI or TCP
     bool cuda;                  // the ranks compute on GPUs
-    int ranks_here;             // on this machine
-    int gpus;                   // of this machine; 0: unknown, each rank is assumed to have its own
+    int ranks_here;             // ranks on this machine
+    int gpus;                   // GPUs of this machine; 0: unknown, each rank is assumed to have its own
 };
 // Resolves RING_AUTO. On CPUs: `host`, which is local (threads), shm (processes), mpi or tcp. On GPUs: nccl if every
 // rank has a GPU of its own and NCCL is available, else `host`. Any other `asked` is returned unchanged.
@@ -55,12 +55,12 @@ enum ring_collective ring_collective_resolve(enum ring_collective asked, const s
 
 struct ring_connection {
     enum ring_collective
-        host;     // how ranks meet: RING_THREADS, RING_SHM, RING_MPI, or RING_TCP: at a rendezvous
+        host;     // how ranks are connected: RING_THREADS, RING_SHM, RING_MPI or RING_TCP (by a rendezvous)
     void *world;  // a struct hub; for RING_MPI a struct mpi_world; for RING_TCP the struct rendezvous
     struct rank_liveness *lives;  // only for processes
     int rank, size;
     struct device *dev;
-    double deadline_s;  // 0: none
+    double deadline_s;  // 0: no deadline
 };
 
 struct ring_source;

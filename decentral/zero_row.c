@@ -32,7 +32,7 @@ static int check_hpz(const struct config *c) {
     return 0;
 }
 
-// Every rank updates with the whole exchanged momentum and the whole variance.
+// 1-bit Adam needs whole states on every rank: each updates with the whole exchanged momentum and the whole variance.
 static int check_onebit(const struct config *c) {
     if (config_group(c))
         return fail(
@@ -105,7 +105,8 @@ static int step_tasks(const struct config *c, const struct layout *l, int rank, 
     return zero_step_tasks(&z, t);
 }
 
-// A group of hpZ has a copy on its devices; offloaded weights count nowhere.
+// Returns whether frozen weights are sharded. *copies receives the number of copies in device memory: with hpZ one per
+// group; 0 if weights are offloaded.
 static bool shards_frozen(const struct config *c, const char *role, size_t *copies) {
     const struct collective_source source = {.size = c->workers};
     const struct zero_options o = {.config = c, .source = &source};
@@ -132,7 +133,7 @@ static struct topology_formula formula(const struct config *c, const char *role)
     return f;
 }
 
-// Loading needs a rounded copy of this rank's elements of a unit.
+// Loading takes memory for a rounded copy of this rank's elements of a unit.
 static struct topology_allowance allowance(const struct config *c, const char *role,
                                            const struct prediction *p) {
     bool whole = zero_policy_of(c->variant)->weights == RESIDENT_FULL;

@@ -8,7 +8,7 @@
 
 #define RECORDS_PER_BLOCK 64
 
-// A call in flight: the argument of the stream's function.
+// A call in flight: the argument of the function that the stream runs.
 struct call_record {
     struct collective_call call;
     struct collective_impl *owner;
@@ -132,10 +132,11 @@ int collective_sum(struct collective_impl *c, const struct reduce_args *a) {
 }
 
 // ---------------------------------------------------------------- device memory that is not the host's
-#define STAGED_BYTES ((size_t)1 << 20)  // of one block per chunk
+#define STAGED_BYTES ((size_t)1 << 20)  // bytes of a chunk's share of one block
 
 size_t collective_staging(const struct collective_source *s, size_t max_count, enum dtype dt) {
-    bool on_host = s->device_memory && s->kind->on_host;  // a chunk leaves room for its sum there
+    bool on_host =
+        s->device_memory && s->kind->on_host;  // in this case a chunk leaves free memory for its sum
     return s->kind->staging_bytes && !on_host ? s->kind->staging_bytes(s->size, max_count, dt) : 0;
 }
 

@@ -72,11 +72,11 @@ struct collective_call {
     void *recv;        // NULL if the rank receives nothing
     size_t count;      // elements of a block
     enum dtype dt;
-    int root, peer;  // for primitives that have one; else 0
+    int root, peer;  // 0 if the primitive has no root, or no peer
     // Set in the calls that collective_plan.h makes of a call of all ranks. A call with a team is not split again.
     size_t stride;                // elements from one block of a buffer to the next; 0: count
     struct collective_team team;  // the ranks of the call; root and peer count within it
-    enum reduction reduction;     // for primitives that reduce
+    enum reduction reduction;     // only for primitives that reduce
 };
 
 enum reduce_mode { REDUCE_ORDERED, REDUCE_NATIVE };
@@ -96,13 +96,13 @@ struct collective {
     const struct collective_ops *ops;
     int rank, size;
     enum reduce_mode mode;
-    bool control;             // count as control bytes
+    bool control;             // the bytes count as control
     int group;                // ranks per group, 0: no groups (collective_plan.h)
     int counted_group;        // ranks per group whose outgoing bytes are counted separately, 0: not counted
     struct wire_count *wire;  // the rank's counters; not owned
     double deadline_s;
     const char *method;  // how the last finished call ran: "memory", "exchange" (pairs of ranks) or "library"
-    double busy_s;       // in transfers, waiting for peers included; written by the stream's thread
+    double busy_s;       // seconds in transfers, including waits for peers; written by the stream's thread
 };
 
 // The caller provides memory, of the sizes that a kind needs (struct collective_kind).
@@ -113,16 +113,17 @@ struct collective_options {
     int counted_group;  // bytes that leave groups of so many ranks are counted separately; 0: as group
     struct wire_count *wire;
     double deadline_s;
-    void *staging;  // device memory, or NULL
+    void *staging;  // in device memory; NULL: none
     size_t staging_bytes;
-    void *host_staging;  // MEM_HOST, or NULL
+    void *host_staging;  // in host memory (MEM_HOST); NULL: none
     size_t host_staging_bytes;
-    struct device *dev;  // the rank's device: peers wait longer while it is busy; NULL: unknown
+    struct device
+        *dev;  // the rank's device, for heartbeats: peers wait longer while it is busy; NULL: unknown
 };
 
-const char *collective_error(struct collective *c);  // "" before a failure
+const char *collective_error(struct collective *c);  // Returns the text of the first failure; "": none.
 void collective_destroy(struct collective **c);
-// The waits of every rank fail soon. Any thread.
+// Makes the waits of every rank fail soon. Any thread.
 static inline void collective_abort(struct collective *c, const char *why) { c->ops->abort(c, why); }
 // Returns why a rank has aborted. NULL: no rank has, or the engine cannot know (NCCL). Any thread; never blocks.
 const char *collective_aborted(struct collective *c);
@@ -232,9 +233,9 @@ struct collective_kind {
     struct collective *(*create)(void *world, int rank, int channel, const struct collective_options *o);
     // Bytes of `staging` in which channels reduce blocks of up to max_count elements. NULL: none is needed.
     size_t (*staging_bytes)(int size, size_t max_count, enum dtype dt);
-    bool on_host;             // device memory that is not the host's is staged there, by every channel
+    bool on_host;             // every channel stages device memory in host memory, if the two differ
     bool ordered_16bit_only;  // REDUCE_NATIVE is refused for bf16 and fp16
-    bool moves_by_library;    // all-gathers of all ranks are its library's
+    bool moves_by_library;    // all-gathers of all ranks are made by its library
 };
 
 // A rank's source of communicators, of any kind.

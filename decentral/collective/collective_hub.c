@@ -182,8 +182,8 @@ static void close_moves(struct collective_hub *t) {
     for (int p = 0; p < HUB_POINTS; p++) event_destroy(&t->points[p]);
 }
 
-// Marks the point: all work enqueued so far is before it. Returns 0, or -1 after keeping the error. Calls in the
-// stream's function return no errors; a failed device reports them here.
+// Records an event (the point) after all work enqueued so far. Returns 0, or -1 after keeping the error. A failed
+// device reports here the errors of earlier calls.
 static int mark_point(struct collective_hub *t, enum collective_primitive p, enum hub_point point) {
     if (!t->enqueues) return 0;
     event_record(t->points[point], t->stream);
@@ -291,7 +291,7 @@ static int finish_operation(struct collective_hub *t, enum collective_primitive 
     return rc;
 }
 
-// One operation: a call, or a chunk of one.
+// Runs one operation: a call, or one chunk of a call.
 static int run_operation(struct collective_hub *t, const struct collective_call *c) {
     struct hub_slot *mine = hub_slot(t, t->rank);
     struct collective_plan p = collective_plan_of(c, t->impl.head.rank, t->hub->size);
@@ -406,7 +406,7 @@ static int run_send(struct collective_hub *t, const struct collective_call *c) {
     uint32_t full = MESSAGE_FULL;
     if (rc != 0 && (t->hub->processes || atomic_compare_exchange_strong(&m->state, &full, MESSAGE_EMPTY)))
         return -1;
-    // The receiving thread is loading, which ends soon: it only copies memory.
+    // The receiver is loading. This wait has no deadline: loading only copies memory, and ends soon.
     if (rc != 0) hub_wait_on(t, &m->futex, message_is, &taken);
     bool failed = m->failed;
     if (!failed && t->enqueues) stream_wait_event(t->stream, m->receiver->points[HUB_DONE]);
@@ -435,7 +435,7 @@ static int receive_message(struct collective_hub *t, struct hub_message *m, cons
     m->failed = rc != 0;
     if (rc != 0) hub_abort(t->hub, t->impl.error);
     set_message(t, m, MESSAGE_TAKEN);
-    // The sender follows this rank's point first; then the point may be marked again.
+    // Waits until the sender follows this rank's point; after that the point may be marked again.
     struct message_wait taken = {m, MESSAGE_TAKEN, 0};
     if (t->enqueues) hub_wait_on(t, &m->futex, message_is_not, &taken);
     return rc;

@@ -27,12 +27,12 @@ struct collective_room {
 struct collective_impl {
     struct collective head;
     int channel;
-    struct rank_liveness *lives;  // not owned; NULL: this engine knows no reason to end
+    struct rank_liveness *lives;  // not owned; NULL: this engine does not know why ranks end
     // Runs a call on memory that the engine reaches; staging: for sums. Returns 0, or -1 after collective_impl_fail.
     int (*run)(struct collective_impl *c, const struct collective_call *call,
                const struct collective_room *staging);
     bool on_host;                          // `run` reaches only host memory: see collective_kind
-    struct collective_room staging, host;  // host: page-locked memory
+    struct collective_room staging, host;  // host: in page-locked memory
     void (*enqueue)(struct stream *s, const char *name, int (*fn)(void *arg), void *arg);  // stream_host
     pthread_mutex_t lock;       // guards the pool and the error's text until `failed`
     struct call_record *idle;   // records not in flight

@@ -7,9 +7,9 @@
 #include "kernels/operations.h"
 #include "shared/core/error.h"
 
-#define WHOLE_BYTES  ((size_t)512 << 10)  // up to this size a piece is not split
-#define SLICE_BYTES  ((size_t)128 << 10)  // of a sum, between two calls of push
-#define STAGED_BYTES ((size_t)2 << 20)    // per peer, for two chunks
+#define WHOLE_BYTES  ((size_t)512 << 10)  // a piece of up to this size is not split
+#define SLICE_BYTES  ((size_t)128 << 10)  // bytes of a sum between two calls of push
+#define STAGED_BYTES ((size_t)2 << 20)    // staging per peer, for two chunks
 
 // ---------------------------------------------------------------- exchanges
 static size_t bytes_from(size_t total, size_t at, size_t most) {
@@ -41,7 +41,7 @@ static int begin_step(struct collective_peers *m, const struct collective_plan *
     return m->engine->begin(m, p->call->primitive);
 }
 
-// under_way: an exchange is in flight meanwhile.
+// under_way: an exchange is in flight during the sum, and has to progress.
 static int sum_step(struct collective_peers *m, const struct collective_plan *p, size_t step,
                     bool under_way) {
     struct reduce_args all = collective_step_sum(p, step, m->inputs), slice = all;

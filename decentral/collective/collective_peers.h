@@ -25,7 +25,7 @@ struct peers_engine {
     void (*push)(struct collective_peers *m);
     // Sends the other ranks the reason why all end; NULL: it is sent at the rendezvous.
     void (*send_reason)(struct collective_peers *m, const char *why);
-    // The library's own sum; NULL: it has none, and integers are exchanged like all other types.
+    // The library's own reduction; NULL: it has none, and integers are exchanged like all other types.
     int (*native)(struct collective_peers *m, const struct collective_call *c,
                   const struct collective_room *staging);
 };
@@ -33,11 +33,11 @@ struct peers_engine {
 struct collective_peers {
     struct collective_impl impl;
     const struct peers_engine *engine;
-    atomic_bool *broken;    // of the process: calls fail from now on
-    struct stream *stream;  // of the call in flight; NULL: the main thread waits
+    atomic_bool *broken;    // the process's connections are broken: all calls fail
+    struct stream *stream;  // the stream of the call in flight; NULL: the main thread waits
     // The exchange in flight; at most one.
     struct collective_transfer *transfers;  // (size) the own entry is empty
-    const void **inputs;                    // (size) of the current sum
+    const void **inputs;                    // (size) the inputs of the current sum
 };
 
 // See collective_impl_init. The caller has also set engine and broken.

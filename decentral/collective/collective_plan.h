@@ -73,13 +73,14 @@ struct collective_plan {
     const struct collective_call *call;  // not owned
     const struct collective_row *row;
     int rank, size;
-    size_t stride;                    // elements between blocks
-    size_t send_blocks, recv_blocks;  // of count elements, in this rank's buffers; 0: it has no such buffer
+    size_t stride;  // elements between blocks
+    size_t send_blocks,
+        recv_blocks;  // blocks of `count` elements in this rank's buffers; 0: it has no such buffer
     // Only with steps (collective_plan_steps):
     char *staging;
-    size_t buffers;  // of staging: 1 or 2
+    size_t buffers;  // buffers in the staging: 1 or 2
     size_t slot;     // elements of one peer's slot in a buffer
-    size_t chunks;   // of a sum
+    size_t chunks;   // chunks of a sum
     size_t steps;
 };
 // rank, size: among all ranks.
@@ -98,7 +99,7 @@ struct collective_staging_room {
     size_t bytes;        // if the call sums: enough for slots of at least one element (collective_slot)
     size_t whole_bytes;  // pieces up to this size are not split, if they fit
 };
-// As collective_plan_of, with steps.
+// Does the same as collective_plan_of, and plans the steps.
 struct collective_plan collective_plan_steps(const struct collective_call *c, int rank, int size,
                                              const struct collective_staging_room *staging);
 
@@ -109,7 +110,7 @@ struct collective_span {
 bool collective_sends(const struct collective_plan *p, int rank);
 struct collective_span collective_piece(const struct collective_plan *p, int rank);
 size_t collective_recv_offset(const struct collective_plan *p, int from);
-size_t collective_sum_offset(const struct collective_plan *p);  // offset of the own sum in recv
+size_t collective_sum_offset(const struct collective_plan *p);  // Returns the offset of the own sum in recv.
 
 // The elements that the rank sends to and receives from a peer in one step; empty for a barrier.
 struct collective_transfer {
@@ -140,10 +141,10 @@ size_t collective_staging_bytes(int size, size_t max_count, enum dtype dt, size_
 struct collective_volume {
     size_t sent, received;
 };
-// To and from one peer; for the rank itself nothing.
+// Returns the volume to and from one peer; 0 for the rank itself.
 struct collective_volume collective_volume_with(const struct collective_plan *p, int peer);
 struct collective_volume collective_volume(const struct collective_plan *p);
-// For a reduction by a library: the formula's volume, because the library moves the bytes itself.
+// Returns the formula's volume for a reduction by a library, whose bytes cannot be counted.
 struct collective_volume collective_native_volume(const struct collective_plan *p);
 
 // ---------------------------------------------------------------- groups

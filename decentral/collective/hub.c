@@ -30,8 +30,8 @@
 #include "shared/core/segment.h"
 #include "shared/core/system.h"
 
-#define SMALL_MOST  ((size_t)64 << 10)   // of one window of threads
-#define SMALL_BYTES ((size_t)512 << 10)  // of the windows of all ranks
+#define SMALL_MOST  ((size_t)64 << 10)   // the largest window of threads
+#define SMALL_BYTES ((size_t)512 << 10)  // bytes of all ranks' windows of threads
 // WINDOW_MOST: one window of processes, so small that its data is still in the cache when it is loaded. WINDOWS_BYTES:
 // all windows; only used pages take memory.
 #define WINDOW_MOST   ((size_t)512 << 10)
@@ -105,7 +105,7 @@ void hub_destroy(struct hub **hub) {
     *hub = NULL;
 }
 
-// Waits end soon, also those that sleep.
+// Aborts the hub: all waits end soon, since sleeping ranks wake often.
 void hub_abort(struct hub *h, const char *why) { (void)rank_liveness_end_all(h->lives, why, false); }
 
 // ---------------------------------------------------------------- running
@@ -121,7 +121,7 @@ static void *rank_main(void *arg) {
     struct worker *r = arg;
     r->rc = r->work(r->ctx, r->hub, r->rank);
     rank_liveness_set_device(r->hub->lives, r->rank, NULL);
-    if (r->rc) hub_abort(r->hub, error_last());  // the others must not wait for this rank
+    if (r->rc) hub_abort(r->hub, error_last());  // so that the others do not wait for this rank
     return NULL;
 }
 
@@ -175,7 +175,7 @@ struct hub *hub_join(void *memory, int rank, int size, struct rank_liveness *liv
 }
 
 // ---------------------------------------------------------------- waiting
-#define KEEP_S 10e-6  // about the duration of a small message, once both ranks are there
+#define KEEP_S 10e-6  // about the duration of a small message when both ranks are ready
 // About twice the cost of sleeping and waking: as long as a peer takes to read some MiB. A longer poll would cost the
 // other ranks more than it saves.
 #define ASK_S         100e-6
@@ -190,9 +190,9 @@ struct wait {
     struct hub_futex *futex;
     bool (*over)(const void *arg);
     const void *arg;
-    bool endless;  // neither the deadline nor an abort ends it
+    bool endless;  // the wait has no deadline, and an abort does not end it
     int peer;  // the rank that it waits for, among all ranks; -1: all that have not arrived at the barrier
-    char why[256];  // out: why the wait cannot succeed
+    char why[256];  // receives the reason if the wait cannot succeed
 };
 
 static void pause_core(void) {
@@ -282,8 +282,8 @@ int hub_fail_and_abort(struct collective_hub *t, const char *text) {
     return -1;
 }
 
-// A rank that withdraws still looks as if it had arrived: another rank that times out at the same time does not name
-// it. operation: the number of the operation, or 0.
+// Names the missing ranks. A rank that has withdrawn still counts as arrived, so that another rank that times out at
+// the same time does not name it. operation: the number of the operation, or 0.
 static void report_missing(struct wait *w, uint64_t operation) {
     const struct collective_hub *t = w->t;
     char text[COLLECTIVE_ERROR_BYTES], which[48] = "";
@@ -297,7 +297,7 @@ static void report_missing(struct wait *w, uint64_t operation) {
 // ---------------------------------------------------------------- barriers
 struct barrier_phase {
     const struct hub_barrier *barrier;
-    uint64_t number;  // completed phases before it
+    uint64_t number;  // the number of completed phases before this one
 };
 
 static bool phase_is_complete(const void *arg) {

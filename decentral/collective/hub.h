@@ -1,6 +1,6 @@
-// A hub: where the ranks of one host meet, and their collectives (collective_hub.c). Ranks are threads of one process,
-// or processes of one job that share a memory segment. Neither needs staging in host memory; native order is the same
-// as ordered. A failure of one rank aborts the whole hub.
+// A hub: the memory and the barriers that the ranks of one host share, for their collectives (collective_hub.c). Ranks
+// are threads of one process, or processes of one job that share a memory segment. Neither needs staging in host
+// memory; native order is the same as ordered. A failure of one rank aborts the whole hub.
 //
 //     threads      load directly from each other's buffers; small calls from copies
 //     processes    load from copies in the segment, chunk by chunk; large blocks directly from their owner's memory if the
@@ -15,7 +15,7 @@
 
 struct hub;
 struct rank_liveness;
-struct hub *hub_create(int size);  // for threads; NULL after logging
+struct hub *hub_create(int size);  // For threads. Returns NULL after logging.
 void hub_destroy(struct hub **h);
 // Ends the waits of every rank. Any thread.
 void hub_abort(struct hub *h, const char *why);
@@ -32,7 +32,7 @@ size_t hub_bytes(int size);
 // Makes this process the rank of the hub. lives outlives the hub, and keeps its end in this memory.
 struct hub *hub_join(void *memory, int rank, int size, struct rank_liveness *lives);
 
-// world: struct hub. shm: for processes.
+// The world of both is a struct hub. threads: for ranks that are threads; shm: for processes.
 extern const struct collective_kind collective_threads_kind, collective_shm_kind;
 
 #endif

@@ -77,11 +77,11 @@ struct hub_call {
 };
 
 struct hub_slot {
-    struct hub_barrier barrier;  // of the team whose first member is this rank
-    struct hub_call calls[2];    // of operations with even and odd numbers
+    struct hub_barrier barrier;  // the barrier of the team whose first member is this rank
+    struct hub_call calls[2];    // calls of operations with even and odd numbers
     _Atomic uint64_t arrived;    // 1 + the phase at which this rank arrived last
     _Atomic uint64_t left;       // how often this rank has followed the last points of an operation
-    _Atomic bool failed;         // never cleared
+    _Atomic bool failed;         // set once, and never cleared
     _Atomic bool reads;          // processes: this rank can read the memory of every other member of the team
     uint64_t entered;  // operations whose first barrier this rank has completed, in all its collectives here
 };
@@ -95,7 +95,7 @@ struct hub_message {
     enum dtype dt;
     bool enqueues, failed;  // failed: the receiver failed while reading
     size_t count;
-    _Atomic uint64_t sent, taken;  // chunks
+    _Atomic uint64_t sent, taken;  // number of chunks
     struct hub_futex futex;
     // Only for threads:
     const void *send;
@@ -149,24 +149,24 @@ struct hub_team {
     struct collective_team ranks;
     int rank;     // index among the members of the team
     bool probed;  // the members' memory has been tested
-    bool direct;  // its members can read each other's memory
+    bool direct;  // all members can read each other's memory
 };
 
 struct collective_hub {
     struct collective_impl impl;
     struct hub *hub;
-    struct hub_team teams[HUB_TEAMS];  // without groups only the first
+    struct hub_team teams[HUB_TEAMS];  // without groups only HUB_ALL is used
     // The current call; peers are members of its team:
     int team_kind;
     struct hub_team *team;
     int rank, size;
-    size_t count;  // of the whole call
+    size_t count;  // elements of the whole call
     uint64_t sequence;
     int parity;             // which calls and window the operation uses
     bool windows;           // the call uses windows
     const void **inputs;    // (size) of the current sum
-    struct stream *stream;  // of the current operation
-    struct device *dev;     // of the first operation's stream
+    struct stream *stream;  // the current operation's stream
+    struct device *dev;     // the device of the first operation's stream
     bool enqueues;          // dev's memory is not the host's
     // Only if enqueues:
     struct event *points[HUB_POINTS];
@@ -201,7 +201,7 @@ int hub_barrier_first(struct collective_hub *t, enum collective_primitive p);
 // A later barrier, which ends only when every rank has arrived. rc: this rank's result. Returns -1 if any rank has
 // failed, after keeping the error.
 int hub_barrier_again(struct collective_hub *t, enum collective_primitive p, int rc);
-// Waits until over(arg) holds; a change of its state rings the futex. peer: the rank that it waits for, among all
+// Waits until over(arg) holds. Whoever changes its state wakes the futex. peer: the rank that it waits for, among all
 // ranks; only this rank is named if it does not come. Returns 0, or -1 after keeping the error: an abort, or the
 // deadline.
 int hub_wait_for(struct collective_hub *t, struct hub_futex *futex, bool (*over)(const void *arg),

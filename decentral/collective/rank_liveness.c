@@ -12,35 +12,35 @@
 #include "shared/fabric/rendezvous.h"
 #include "shared/launch/stop.h"
 
-#define CHECKS           32  // checks within the time after which a rank counts as silent
+#define CHECKS           32  // the number of checks in the time after which a rank counts as silent
 #define CHECK_LEAST_S    0.05
 #define CHECK_MOST_S     0.5
-#define LEAST_S          0.5  // the least silence that counts: the machine may be loaded
-#define SILENT_DEADLINES 1.4  // deadlines after which a wait for silent ranks ends
+#define LEAST_S          0.5  // a shorter silence does not count, since the machine may be loaded
+#define SILENT_DEADLINES 1.4  // a wait for silent ranks ends after so many deadlines
 
 struct rank_state {
     double last_heartbeat_s,
-        worked_s;  // on the clock of reports: the last heartbeat; the last time it worked, and
-                   // at what:
+        worked_s;  // times on the clock of reports: of the last heartbeat; when the rank last worked, and
+                   // the kind of that work:
     enum dev_work work;
     uint16_t heartbeat;  // the last known heartbeat
-    bool logged;         // it was logged as slow
+    bool logged;         // the rank was already logged as slow
     // For a rank of this process:
     struct device *dev;  // NULL: none yet, or none any more:
-    bool had_device;     // it has had a device
+    bool had_device;     // the rank has had a device
 };
 
 struct rank_liveness {
     int rank, size;
     struct rendezvous *meet;       // NULL: no source of heartbeats
-    struct end_reason own, *end;   // own: if ranks share no memory
+    struct end_reason own, *end;   // end points to own if ranks share no memory
     _Atomic uint16_t *heartbeats;  // NULL: no shared memory
     pthread_mutex_t lock;          // guards all below
-    bool waiting;                  // the main thread waits for other ranks; its own work does not count
-    int64_t reports;               // how many there were
+    bool waiting;                  // the main thread waits for other ranks, which does not count as work
+    int64_t reports;               // the number of reports so far
     double clock_s, since_s;       // clock_s: the clock of reports; since_s: when the present checks began
     double reported_s;             // time of the last report, on the host's clock
-    // How many of the next reports may contain old heartbeats: their age is not known.
+    // The number of next reports that may contain heartbeats of unknown age.
     int stale_reports;
     struct rank_state ranks[];
 };
@@ -146,7 +146,9 @@ void rank_liveness_share(struct rank_liveness *l, struct end_reason *end, _Atomi
     pthread_mutex_lock(&l->lock);
     l->end = end ? end : &l->own;
     l->heartbeats = heartbeats;
-    if (heartbeats) heartbeats[l->rank] = meet_heartbeat(0, DEV_HOST_WORKS);  // it has joined
+    if (heartbeats)
+        heartbeats[l->rank] =
+            meet_heartbeat(0, DEV_HOST_WORKS);  // a heartbeat other than 0 shows that this rank has joined
     pthread_mutex_unlock(&l->lock);
 }
 

@@ -7,7 +7,7 @@
 // Threads are alive as long as their process, which checks them itself. If there is no source of heartbeats, the
 // deadline is final.
 //
-//     waits on    while every missing rank is alive, and some rank of the world is working: its device, or its main thread,
+//     continues while every missing rank is alive, and some rank of the world is working: its device, or its main thread,
 //                 which may wait for a file for long
 //     gives up    at the deadline, or half a deadline after that has ended; for silent ranks a little later, so that their
 //                 launcher, which reports how they ended, comes first
@@ -52,7 +52,8 @@ static inline void end_reason_write(struct end_reason *w, const char *text) {
     atomic_store(&w->state, 2);
 }
 
-static inline const char *end_reason_get(const struct end_reason *w) {  // NULL: none was written
+static inline const char *end_reason_get(
+    const struct end_reason *w) {  // Returns the reason; NULL: none was written.
     return atomic_load(&w->state) == 2 ? w->text : NULL;
 }
 
@@ -94,8 +95,10 @@ bool rank_liveness_wait_failed(struct rank_liveness *l, struct liveness_wait *w,
 // Returns whether the caller must send the reason to the other ranks.
 bool rank_liveness_end_all(struct rank_liveness *l, const char *why, bool lost);
 void rank_liveness_send_reason(struct rank_liveness *l,
-                               const char *why);                  // sends the reason through the rendezvous
-void rank_liveness_receive_reason(void *lives, const char *why);  // takes the reason of another rank
-const char *rank_liveness_end_reason(struct rank_liveness *l);    // why all end; NULL: they continue
+                               const char *why);  // Sends the reason through the rendezvous.
+void rank_liveness_receive_reason(void *lives,
+                                  const char *why);  // Takes a reason that another rank has sent.
+const char *rank_liveness_end_reason(
+    struct rank_liveness *l);  // Returns why all ranks end; NULL: they continue.
 
 #endif

@@ -144,11 +144,12 @@ static int check_lengths(struct collective_mpi *m, const char *what, const size_
 }
 
 // Open MPI has no call that sleeps until a message arrives.
-#define YIELD_S        200e-6  // after this time, sleep between tests:
-#define SLEEP_SHARE    16      // sleep for this part of the wait so far; the wait ends at most so much later
+#define YIELD_S        200e-6  // after this part of a wait, the thread sleeps between tests:
+#define SLEEP_SHARE    16      // 1/16 of the wait so far, so a wait takes at most 1/16 longer
 #define SLEEP_LEAST_S  10e-6
-#define SLEEP_SLACK_NS 1000    // the kernel would add 50 us
-#define SLEEP_MOST_S   200e-6  // tcp's buffers must not run empty meanwhile: 250 kB at 10 Gbit/s
+#define SLEEP_SLACK_NS 1000  // the default slack would make each sleep 50 us longer
+#define SLEEP_MOST_S \
+    200e-6  // the longest sleep: tcp's buffers must not run empty in it (250 kB at 10 Gbit/s)
 
 // Pauses between two tests that found nothing done. start: of the wait. If ranks share cores, a wait is long because
 // the peer computes, and every test takes some of its time.
@@ -227,7 +228,7 @@ static int post_messages(struct collective_mpi *m, enum collective_primitive p, 
     return MPI_SUCCESS;
 }
 
-// Starts m->peers.transfers. Returns 0, or -1 after failing.
+// Posts the messages of m->peers.transfers. Returns 0, or -1 after peers_fail.
 static int begin_exchange(struct collective_peers *peers, enum collective_primitive p) {
     struct collective_mpi *m = (struct collective_mpi *)peers;
     int rc = post_messages(m, p, 0);
@@ -237,7 +238,7 @@ static int begin_exchange(struct collective_peers *peers, enum collective_primit
     return -1;
 }
 
-// Waits for the transfers and counts their bytes. Returns 0, or -1 after failing.
+// Waits for the transfers and counts their bytes. Returns 0, or -1 after peers_fail.
 static int end_exchange(struct collective_peers *peers, enum collective_primitive p) {
     struct collective_mpi *m = (struct collective_mpi *)peers;
     size_t longest = 1, expected[REDUCE_MAX] = {0};

@@ -28,8 +28,8 @@
 //
 // Threads     The main thread, once per process.
 struct mpi_medium {
-    enum medium medium;  // the request; AUTO if none
-    int ranks_here;      // on this host, as the launcher says; 0: not known
+    enum medium medium;  // the requested medium; AUTO if none is requested
+    int ranks_here;      // ranks on this host, by the launcher's variables; 0: not known
     int ranks;
     int local_rank;  // index among those on this host
     char *hidden;    // the name that this rank's segment had, or NULL; owned by the struct

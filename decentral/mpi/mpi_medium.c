@@ -18,7 +18,7 @@
 #define START_S    30.0
 #define HOST_BYTES 128
 
-#define SEGMENTS      "/dev/shm"  // where Open MPI puts them
+#define SEGMENTS      "/dev/shm"  // the folder of Open MPI's segments
 #define SEGMENT_BYTES (4.25 * (1 << 20))
 
 // ---------------------------------------------------------------- before MPI_Init

@@ -7,7 +7,7 @@
 #include <limits.h>
 #include <stddef.h>
 
-#define NCCL_VERSION_CODE 21800  // of these declarations
+#define NCCL_VERSION_CODE 21800  // the version of NCCL that these declarations are from
 
 struct CUstream_st;
 typedef struct ncclComm *ncclComm_t;

@@ -27,7 +27,7 @@ struct nccl_world_options {
     struct device *device;  // a CUDA device that only this rank uses
     int rank, size;
     struct ring_bootstrap *bootstrap;
-    double deadline_s;  // of opening and creating; 0: none
+    double deadline_s;  // deadline of opening the world and creating collectives; 0: none
 };
 
 struct nccl_world;

@@ -27,7 +27,7 @@ struct nccl_world {
     struct nccl_world_options o;
     const struct cuda_so *so;
     struct nccl_api *api;
-    struct stream *setup;  // its thread has chosen the device, as NCCL requires
+    struct stream *setup;  // a stream whose thread has selected the device, as NCCL requires
     void *one;             // device memory for barriers: one byte
     // The order of all channels' operations. Only the rank's thread uses it.
     struct event *order;  // recorded after each step
@@ -40,7 +40,7 @@ struct nccl_world {
     } buffers[COLLECTIVE_CHANNELS];
     struct nccl_event_pair {
         struct event *start, *done;
-    } events[COLLECTIVE_CHANNELS][NCCL_ENTRIES];  // of the entries; created before any communicator
+    } events[COLLECTIVE_CHANNELS][NCCL_ENTRIES];  // events of the entries; created before any communicator
 };
 
 // Checks that each rank has a GPU of its own, or that this NCCL allows sharing. Returns 0, or -1 after logging.
@@ -49,17 +49,17 @@ int nccl_check_devices(const struct nccl_world *w, int nccl_version);
 // ---------------------------------------------------------------- a communicator
 struct nccl_step {
     struct nccl_entry *entry;
-    size_t index;  // of the plan's steps
+    size_t index;  // index of the plan's step
 };
 
 struct nccl_entry {
     struct collective_nccl *owner;
     struct collective_call call;
-    struct collective_plan plan;  // of call
-    bool library;                 // one call of NCCL does it: one step
+    struct collective_plan plan;  // the plan of `call`
+    bool library;                 // a single function of NCCL makes the whole call, in one step
     struct event *start, *done;
     struct nccl_step *steps;  // (step_room)
-    const void **inputs;      // (input_room): of chunk 0, of chunk 1, ..
+    const void **inputs;      // (input_room) the inputs of chunk 0, of chunk 1, ..
     size_t step_room, input_room;
     double waiting_since_s;  // when the watcher saw that `start` had passed; 0: not yet
 };

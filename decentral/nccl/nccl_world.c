@@ -67,7 +67,7 @@ struct gpu_address {
 static int check_sharing(const struct nccl_world *w, int a, int b, const struct gpu_address *p,
                          int nccl_version) {
     if (nccl_version >= MULTI_RANK_GPU && shares_gpus()) return 0;
-    if (w->o.rank != 0) return -1;  // rank 0 logs
+    if (w->o.rank != 0) return -1;  // only rank 0 logs
     return fail(
         "ranks %d and %d share one GPU (%s of %s), which NCCL %d.%d %s; give each rank its own, or use "
         "--collective local (ranks as threads) or mpi (as processes)",
@@ -133,7 +133,7 @@ void nccl_world_close(struct nccl_world **world) {
         event_destroy(&w->events[i / NCCL_ENTRIES][i % NCCL_ENTRIES].done);
     }
     if (w->one) w->so->backend->free(w->o.device, w->one, DEV_ALIGN);
-    free(w->api);  // the library stays: it keeps threads of its own
+    free(w->api);  // the library is not closed: threads of its own may still run
     free(w);
     *world = NULL;
 }

@@ -12,8 +12,8 @@
 #include "decentral/collective/collective_peers.h"
 #include "shared/core/error.h"
 
-#define SLICE_MS    10                 // slice of a wait
-#define OWN_STAGING ((size_t)4 << 10)  // per peer, if none is given
+#define SLICE_MS    10                 // a wait is cut into slices of this length
+#define OWN_STAGING ((size_t)4 << 10)  // staging per peer, if none is given
 
 struct tcp_world {
     int rank, size;

@@ -14,10 +14,10 @@ struct rank_liveness;
 struct tcp_world;
 struct tcp_world_options {
     int rank, size;
-    struct rank_liveness *lives;                                        // outlives the world
-    const char *listen;                                                 // see mesh_options
-    const struct job_key *key;                                          // see mesh_options
-    double deadline_s;                                                  // for all to join
+    struct rank_liveness *lives;  // outlives the world
+    const char *listen;           // see mesh_options
+    const struct job_key *key;    // see mesh_options
+    double deadline_s;            // the time in which all ranks must join
     int (*meet)(void *ctx, const void *mine, size_t bytes, void *all);  // see mesh_options
     void *ctx;
 };

@@ -294,7 +294,7 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
     struct stream *reduce = z->reduce_stream;
     bool onebit = zero_onebit_due(z);
     double *mine = z->host_shares + at;
-    // 1. Compute passes this rank's words and its sum of squares on to the reduce stream.
+    // 1. Compute hands this rank's values and its sum of squares to the reduce stream.
     mine[1] = in->stop;
     mine[2] = in->snapshot;
     zero_time_send(z, mine + ZERO_STEP_WORDS);
@@ -303,7 +303,7 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
     event_record(z->norm_done, z->opt.compute);
     struct zero_move m = {TRANSFER_CONTROL, -1, 0, {timeline_mark(z->base.timeline)}};
     stream_wait_event(reduce, z->norm_done);
-    // 2. The norm of all ranks' shards, then the words of all ranks.
+    // 2. Reduce the norm over all ranks' shards, then gather the values of all ranks.
     m.bytes = 2 * peers * EXACT_SUM_WORDS * sizeof(int64_t) / size;
     uint64_t id = zero_move_begin(z, reduce, &m);
     collective_all_reduce(z->control, reduce, onebit ? z->onebit.sum : z->sum, z->sum, EXACT_SUM_WORDS,
@@ -314,7 +314,7 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
     collective_all_gather(z->control, reduce, z->shares + at, z->shares, (size_t)words, DT_F64);
     zero_move_end(z, reduce, id);
     event_record(z->decided, reduce);
-    // 3. Compute decides on the clipping factor and on skipping, and copies decision and words to the host.
+    // 3. Compute decides on the clipping factor and on skipping, and copies decision and values to the host.
     timeline_wait(z->base.timeline, z->opt.compute, z->decided, id);
     if (onebit)
         zero_onebit_decide(z, in);
@@ -328,7 +328,8 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
 }
 
 static void launch_update(struct zero *z, const struct step_input *in) {
-    bool needed = z->policy->gather_weights || z->policy->weights == RESIDENT_SHARD;  // a gather waits for it
+    bool needed = z->policy->gather_weights ||
+                  z->policy->weights == RESIDENT_SHARD;  // whether a gather waits for the event
     z->offload.task_set = !z->offload.task_set;
     const struct update_step update = {.lr = in->lr, .t = in->updates + 1, .scalars = z->scalars};
     for (int u = 0; u < z->opt.layout->count; u++) {
@@ -368,8 +369,10 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
         launch_update(z, in);
     unit_schedule_invalidate(&z->schedule);
     if (zero_shards_frozen(z))
-        unit_schedule_invalidate(&z->frozen.schedule);  // so that all steps move equal bytes
-    // 3. The host waits for the decision and the words. Updates continue.
+        unit_schedule_invalidate(
+            &z->frozen
+                 .schedule);  // frozen weights are gathered in each step, so that all steps move the same bytes
+    // 3. The host waits for the decision and for the other ranks' values. Updates continue.
     if (event_sync(z->stats) != 0) return zero_fail_all(z, "the step failed");
     *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};
     int words = zero_step_words(z);

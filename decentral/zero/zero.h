@@ -16,7 +16,7 @@
 #include "decentral/zero/zero_policy.h"
 #include "shared/model/step_tasks.h"
 
-struct topology *zero_create(const struct zero_options *o);  // NULL after logging why
+struct topology *zero_create(const struct zero_options *o);  // Returns NULL after logging.
 // Predicts memory and traffic; allocates no buffer. The source needs no connected ranks. 0, or -1 after logging.
 int zero_predict(const struct zero_options *o, struct topology_memory *mem, struct wire_prediction *wire);
 // Adds the tasks of a step; t: micro-batches, and the steps of a round, are set. 0, or -1 after logging.

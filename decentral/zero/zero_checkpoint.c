@@ -5,7 +5,7 @@
 #include "shared/core/error.h"
 #include "shared/state/checkpoint_read.h"
 
-// The range that this rank itself has updated: its shard, also where weights are whole.
+// A rank saves only the range that it has updated itself: its shard, even if it holds whole weights.
 int zero_weights(struct topology *t, int u, struct state_range *out) {
     struct zero *z = (struct zero *)t;
     if (u >= z->opt.layout->count) return -1;

@@ -56,7 +56,7 @@ static void carve_unit(struct zero *z, int u, int64_t elements) {
     }
     if (z->c->dtype == DT_F32) {
         r->master = r->weight;
-        r->weight = NULL;  // the update of the master is also the weights'
+        r->weight = NULL;  // in fp32 the master is the weights, so one update is enough
     } else {
         r->master = arena_take(&z->arena, MEM_MASTER, (size_t)(r->end - r->begin) * sizeof(float));
     }
@@ -73,7 +73,8 @@ static void carve_control(struct zero *z) {
     struct collective_options *gather = &z->gather_memory, *reduce = &z->reduce_memory;
     size_t values = collective_host_staging(&z->source, EXACT_SUM_WORDS, DT_I64);
     size_t block = collective_host_staging(&z->source, largest, z->c->dtype);
-    int64_t parts = zero_hpz(&z->opt) ? z->source.size / zero_hpz(&z->opt) : 1;  // shards in a secondary one
+    int64_t parts = zero_hpz(&z->opt) ? z->source.size / zero_hpz(&z->opt)
+                                      : 1;  // the number of ranks that share a secondary copy
     size_t gathered = largest * (size_t)parts;
     for (int i = 0; i < zero_frozen_slots(z); i++) {
         int ranks = zero_hpz(&z->opt) ? zero_hpz(&z->opt) : z->source.size;
@@ -247,7 +248,8 @@ static int open_channel(struct zero *z, struct collective **out, int channel, bo
     bool gathers = channel == 0 || channel == 3;
     o.group = gathers && hpz ? hpz : (int)z->c->reduce_group;
     o.counted_group = zero_counted_group(&z->opt);
-    if (channel == 2) o.group = o.counted_group = 0;  // norm and losses are of all ranks
+    if (channel == 2)
+        o.group = o.counted_group = 0;  // norm and losses are reduced over all ranks, without groups
     o.wire = &z->base.wire;
     o.deadline_s = (double)z->c->deadline_ms * 1e-3;
     o.dev = z->opt.dev;
@@ -270,7 +272,7 @@ static int create_streams(struct zero *z) {
 static void zero_destroy(struct topology *t) {
     struct zero *z = (struct zero *)t;
     stream_sync(z->opt.compute);
-    stream_destroy(&z->gather_stream);  // first: it waits for events of offload's streams
+    stream_destroy(&z->gather_stream);  // destroyed first, since it waits for events of the offload's streams
     zero_offload_close(z);
     stream_destroy(&z->reduce_stream);
     collective_destroy(&z->gather);

@@ -207,7 +207,7 @@ static void weights_copied(struct zero *z) {
 static void weights_write(struct zero *z, int u, int at) {
     struct stream *write = z->disk.file.write;
     struct zero_offload *o = &z->offload;
-    if (of_masters(z, u)) return;  // the update writes the masters
+    if (of_masters(z, u)) return;  // the update writes the masters, and these are the file's weights
     stream_wait_event(write, o->updated[at]);
     disk_store_write(z->disk.file.store, write, o->weight[at], weights_range(z, u));
     event_record(o->copied_up[at], write);
@@ -302,7 +302,7 @@ void zero_offload_tasks_update(const struct zero *z, struct step_tasks *t, int u
     const int update = t->count - 1;
     step_task_unit(&t->list[update], u);
     t->list[update].elements = unit_shard(z->opt.layout, u);
-    need(t, update, t->last[ON_COMPUTE]);  // the decision
+    need(t, update, t->last[ON_COMPUTE]);  // the update waits for the decision
     need(t, update, down);
     need(t, update, read);
     need(t, update, staged_before(z, t, z->c->offload_param.device ? ON_WRITE : ON_UP, u));
@@ -466,7 +466,7 @@ void zero_offload_update(struct zero *z, int u, const struct update_step *step) 
     stream_wait_event(f->write, zu->updated);
     disk_store_write(f->store, f->write, f->buffer[at], range_of(z, u));
     event_record(f->free_again[at], f->write);
-    if (zero_disk_on(z)) event_record(zu->updated, f->write);  // gathers may read masters from it
+    if (zero_disk_on(z)) event_record(zu->updated, f->write);  // gathers may read masters from this file
     event_record(o->over, f->write);
     atomic_fetch_add(&z->base.wire.disk_written, region_bytes(z, u));
 }

@@ -65,7 +65,7 @@ static void keep_shard(struct zero *z, int u, void *sum) {
     if (!whole) zero_sum_micro(z, s, u, zu->grad_shard);
 }
 
-// id: of the last transfer that reads the slot.
+// Lets compute write the slot again. id: of the last transfer that reads the slot.
 static void free_slot(struct zero *z, struct zero_slot *slot, uint64_t id) {
     slot->move = id;
     event_record(slot->idle, z->reduce_stream);
@@ -83,14 +83,14 @@ void zero_pack_reduce(struct zero *z, int u, uint64_t done_at) {
     struct zero_slot *slot = whole ? NULL : &z->grad_slots[grad_slot(z->opt.layout, u)];
     void *buf = slot ? slot->buf : z->units[u].grad;
     stream_wait_event(s, z->units[u].grad_done);
-    // 1. Several units: to the bundle's buffer. With the last one the collective starts.
+    // 1. A bundle of several units: copy the shards to its buffer. The collective starts with the last unit.
     if (several) {
         zero_serialize_begin(z, s, 0);
         for (int r = 0; r < z->base.size; r++)
             dev_copy(s, packed(z, p, u, r), zero_at(z, buf, unit_shard(z->opt.layout, u) * r),
                      shard_bytes(z, u));
         zero_move_end(z, s, 0);
-        if (slot) free_slot(z, slot, z->time.reduced);  // the copy runs after it
+        if (slot) free_slot(z, slot, z->time.reduced);  // the copy from the slot runs after the transfer
         if (u != b->first) return;
         buf = p->buf;
     }
@@ -120,7 +120,7 @@ void zero_pack_gather(struct zero *z, int u) {
     const struct zero_unit *zu = &z->units[u];
     const bool several = b->count > 1;
     stream_wait_event(s, zu->updated);
-    // 1. Several units: to the bundle's buffer. With the last one the collective starts.
+    // 1. A bundle of several units: copy the shards to its buffer. The collective starts with the last unit.
     if (several) {
         zero_serialize_begin(z, s, 0);
         dev_copy(s, packed(z, p, u, z->base.rank), zu->weight_shard, shard_bytes(z, u));

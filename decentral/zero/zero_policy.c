@@ -66,7 +66,7 @@ struct textbook zero_textbook(const struct zero_policy *p, const struct zero_opt
     if (!c->offload_optimizer.device || (c->offload_optimizer.ratio > 0 && c->offload_optimizer.ratio < 1))
         *(p->optimizer == RESIDENT_FULL ? &t.whole : &t.shared) +=
             optimizer_bytes(c->optimizer.row, dtype != DT_F32);
-    if (c->optimizer.row->onebit && p->gather_grads) {  // the two errors
+    if (c->optimizer.row->onebit && p->gather_grads) {  // the errors of the two codes
         t.whole += sizeof(float);
         t.shared += sizeof(float);
     }

@@ -66,14 +66,15 @@ struct zero_clock {
 };
 
 struct zero_options {
-    const struct config *config;  // of the ring: without local steps' outer run (shared/launch/local_steps.h)
+    const struct config *
+        config;  // the ring's own configuration, without the outer optimizer of local steps (shared/launch/local_steps.h)
     const struct layout *layout;
     struct device *dev;
     bool device_memory;  // dev's memory is not the host's; set for zero_predict, zero_create asks dev
     struct stream *compute;
-    const struct collective_source *source;  // rank, size
-    const struct zero_clock *clock;          // NULL: this machine's; tests set others
-    int threads;                             // of the host's update of offloaded state; 0: one
+    const struct collective_source *source;  // creates the collectives; has rank and size
+    const struct zero_clock *clock;          // NULL: this machine's clock; tests set others
+    int threads;                             // threads of the host's update of offloaded state; 0: one
 };
 
 // ---------------------------------------------------------------- stages
@@ -86,11 +87,12 @@ enum residency { RESIDENT_FULL, RESIDENT_SHARD };
 struct zero_policy {
     const char *name;
     enum residency weights, grads, optimizer;
-    bool gather_grads;    // after the reduction every rank gets the whole reduced gradient
-    bool gather_weights;  // after the update every rank gets the whole updated weights
+    bool gather_grads;    // after the reduction all ranks gather the whole reduced gradient
+    bool gather_weights;  // after the update all ranks gather the whole updated weights
 };
-const struct zero_policy *zero_policy_of(int stage);                      // NULL: no such stage
-const struct zero_policy *zero_policy_for(const struct zero_options *o);  // by stage, no_sync and ranks
+const struct zero_policy *zero_policy_of(int stage);  // Returns NULL if there is no such stage.
+const struct zero_policy *zero_policy_for(
+    const struct zero_options *o);  // Returns the row for the stage, no_sync and the number of ranks.
 // Returns the textbook's bytes (Rajbhandari et al. 2020, section 5, with K = 12 for Adam): each of weights,
 // gradients and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and
 // 4-byte weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N. Fully offloaded state counts 0.

@@ -24,11 +24,11 @@
 
 // 1-bit Adam (zero_onebit.c), per unit: the fp32 errors, and the codes in blocks.
 struct zero_onebit_unit {
-    float *error;                      // (n_pad)
-    float *server_error;               // (S)
-    struct onebit_block *codes;        // (n_pad / ONEBIT_BLOCK) of this rank; later the results of all shards
-    struct onebit_block *shard_codes;  // (n_pad / ONEBIT_BLOCK) of this rank's shard, by all ranks
-    struct event *exchanged;           // reduce -> compute
+    float *error;                // (n_pad)
+    float *server_error;         // (S)
+    struct onebit_block *codes;  // (n_pad / ONEBIT_BLOCK) this rank's codes; later the results of all shards
+    struct onebit_block *shard_codes;  // (n_pad / ONEBIT_BLOCK) codes of this rank's shard from all ranks
+    struct event *exchanged;           // event reduce -> compute: the exchange is complete
     uint64_t encoded_at, exchange;     // ids of the timeline: a mark, a transfer
 };
 
@@ -39,16 +39,17 @@ struct zero_pack {
 };
 
 struct zero_unit {
-    void *weights;               // (n_pad), or NULL where weights are sharded
-    void *weight_shard;          // (S): this rank's shard inside weights, or a buffer of its own
-    void *secondary;             // (n_pad / hpz): this rank's shard of its group's copy, or NULL
-    void *grad;                  // (n_pad), or NULL where gradients are sharded
-    void *grad_shard;            // (S): inside grad, or a buffer of its own
-    struct update_range update;  // of the unit, or of this rank's shard; in fp32 the master is the weights
-    int shape;                   // the first unit with the same gaps between tensors
-    size_t region;               // offset of its master and states in offload.file
-    size_t weight_region;        // offset of its 16-bit weights in disk.file
-    bool offloaded;              // update.master and update.state are on the host or on disk
+    void *weights;       // (n_pad), or NULL where weights are sharded
+    void *weight_shard;  // (S): this rank's shard inside weights, or a buffer of its own
+    void *secondary;     // (n_pad / hpz): this rank's shard of its group's copy, or NULL
+    void *grad;          // (n_pad), or NULL where gradients are sharded
+    void *grad_shard;    // (S): inside grad, or a buffer of its own
+    struct update_range
+        update;  // the range that this rank updates: the unit, or its shard; in fp32 the master is the weights
+    int shape;   // the first unit with the same gaps between tensors
+    size_t region;         // offset of its master and states in offload.file
+    size_t weight_region;  // offset of its 16-bit weights in disk.file
+    bool offloaded;        // update.master and update.state are on the host or on disk
     struct event *updated, *gathered, *grad_done;
     struct zero_onebit_unit onebit;
     uint64_t updated_at, gather;  // ids of the timeline: the mark at updated, the transfer before gathered
@@ -57,9 +58,9 @@ struct zero_unit {
 // A buffer that units use one after the other.
 struct zero_slot {
     void *buf;
-    int64_t elements;  // of the largest unit that uses it
+    int64_t elements;  // elements of the largest unit that uses it
     int unit;   // the last unit that used it; -1: none. The schedule knows whether its weights are valid
-    bool held;  // from acquire to release, or to grad_ready
+    bool held;  // true from acquire to release, or to grad_ready
     int shape;  // gradient slot: the shape whose gaps are zero; -1: none
     struct event *ready, *idle;
     uint64_t idle_at, move;  // ids of the timeline: the mark at a weight slot's idle, the last transfer
@@ -68,7 +69,7 @@ struct zero_slot {
 // Frozen weights (LoRA), sharded in stage 3. In `units` they follow the trained ones, as in the layout, with weights alone.
 // With hpZ the group's copy, which nothing changes, is all that a rank keeps.
 struct zero_frozen {
-    struct unit_schedule schedule;  // of layout->rest
+    struct unit_schedule schedule;  // the schedule of layout->rest
     struct zero_slot *slots;        // (unit_schedule_count), or NULL: nothing is sharded
 };
 #define ZERO_SUM_CHUNK 16
@@ -85,7 +86,7 @@ struct zero_time {
     bool watching, aligned;
     int64_t ahead_ns;   // own clock = CLOCK_MONOTONIC + ahead_ns; 0 except in tests
     int64_t offset_ns;  // rank 0's clock = own clock + offset
-    int64_t error_ns;   // the known bound of the offset's error
+    int64_t error_ns;   // the largest possible error of the offset
 };
 
 // State on the host: zero_offload.c. The staging has buffers for two units.
@@ -93,12 +94,12 @@ struct zero_time {
 
 // A file of this rank, and the host's two buffers through which streams of its own read it.
 struct zero_file {
-    struct disk_store *store;               // NULL: the buffers belong to another one's file
-    size_t bytes;                           // of the file
-    char *buffer[ZERO_STAGED], *once;       // host, aligned; once: for loading, checkpoints and snapshots
-    struct stream *read, *write;            // NULL: not open
-    struct event *fetched[ZERO_STAGED];     // buffer[i] is read
-    struct event *free_again[ZERO_STAGED];  // its content is used
+    struct disk_store *store;            // NULL: the file is another struct's, and only the buffers are used
+    size_t bytes;                        // bytes of the file
+    char *buffer[ZERO_STAGED], *once;    // host, aligned; once: for loading, checkpoints and snapshots
+    struct stream *read, *write;         // NULL: not open
+    struct event *fetched[ZERO_STAGED];  // buffer[i] has been read from the file
+    struct event *free_again[ZERO_STAGED];  // the buffer's content has been used
 };
 
 struct zero_offload_task {
@@ -109,12 +110,12 @@ struct zero_offload_task {
 };
 
 struct zero_offload {
-    int64_t elements;                               // of the largest offloaded shard; 0: none
+    int64_t elements;  // elements of the largest offloaded shard; 0: none is offloaded
     void *grad[ZERO_STAGED], *weight[ZERO_STAGED];  // host: (elements) of the run's type
     struct stream *down, *update, *up;
     struct event *grad_on_host[ZERO_STAGED], *updated[ZERO_STAGED], *copied_up[ZERO_STAGED];
-    struct event *over;               // all enqueued work is done
-    struct zero_offload_task *tasks;  // (2, layout->count): of this step, and of the one before it
+    struct event *over;               // recorded after all enqueued work
+    struct zero_offload_task *tasks;  // (2, layout->count): the tasks of this step, and of the one before it
     int task_set;                     // 0 or 1: this step's tasks
     // Masters and states on disk. A unit's region of the file is | master | state | state |, each padded to DISK_ALIGN.
     struct zero_file file;
@@ -122,21 +123,21 @@ struct zero_offload {
 
 // Weights of stage 3 in a file.
 struct zero_disk {
-    struct zero_file file;  // without a store where it is empty: of masters the other file is read
-    int64_t elements;       // of the largest shard in either file
+    struct zero_file file;  // has no store if the weights are read as masters from the other file
+    int64_t elements;       // elements of the largest shard in either file
     int next, copying;      // the next buffer to use; the one being copied
 };
 
 struct zero {
     struct topology base;
-    struct config config;  // its own copy; c: this one, or that of a prediction
+    struct config config;  // a copy that it owns; c points to it, or to a prediction's configuration
     const struct config *c;
     struct zero_options opt;
     struct collective_source source;
     const struct zero_policy *policy;
     struct arena arena;
     struct zero_unit *units;        // (zero_units)
-    struct unit_schedule schedule;  // of weights
+    struct unit_schedule schedule;  // the schedule of weights
     struct zero_pack reduced_bundles, gathered_bundles;
     struct zero_slot *weight_slots;  // (unit_schedule_count), or NULL where weights are resident
     struct zero_slot grad_slots[GRAD_SLOTS];
@@ -148,22 +149,23 @@ struct zero {
     struct {
         struct event *begun, *over;
     } serialized;
-    bool event_failed;                                                       // an event could not be created
-    struct collective_options gather_memory, reduce_memory, control_memory;  // only their staging is set
-    struct exact_sum *sum;                                                   // device
+    bool event_failed;  // an event could not be created
+    struct collective_options gather_memory, reduce_memory,
+        control_memory;     // only their staging fields are set
+    struct exact_sum *sum;  // device
     // One block, so that one copy brings all that the host reads of a step: | scalars | shares .. |
     struct update_scalars *scalars;       // device
-    double *shares;                       // device: each rank's words of a step, or values of a sum
+    double *shares;                       // device: each rank's values of a step, or the terms of a sum
     struct update_scalars *host_scalars;  // MEM_HOST; on a CPU ordinary memory
     double *host_shares;                  // the same memory as host_scalars
     struct grad_sums sums;
     int micro_index, micro_count;
-    int64_t step;  // for errors
+    int64_t step;  // the step, for error messages
     struct {
-        struct exact_sum *sum;       // device: of this rank's own gradient
+        struct exact_sum *sum;       // device: the norm of this rank's own gradient
         struct update_scalars *own;  // device: how this gradient is scaled
-        int64_t updates;             // applied so far
-        bool known;                  // updates is set; else base.start.updates counts
+        int64_t updates;             // updates applied so far
+        bool known;                  // whether `updates` is set; else base.start.updates is used
     } onebit;
     struct zero_time time;
     struct zero_offload offload;
@@ -194,7 +196,7 @@ static inline uint64_t zero_moved(const struct zero *z, int u) {
     return (uint64_t)(z->base.size - 1) * (uint64_t)unit_shard(z->opt.layout, u) * dtype_size(z->c->dtype);
 }
 
-int zero_time_capacity(const struct zero *z);  // zero_time.c; may be called before zero_time_open
+int zero_time_capacity(const struct zero *z);  // In zero_time.c. May be called before zero_time_open.
 
 // Words that a rank sends for a step's decision: its sum of losses, stop, snapshot, ready times of earlier transfers.
 #define ZERO_STEP_WORDS 3
@@ -251,11 +253,12 @@ static inline void zero_sum_micro(struct zero *z, struct stream *s, int u, void 
 
 // ---- zero_tasks.c. z is measured or carved; t: micro-batches, and steps of a round, are set.
 void zero_tasks(const struct zero *z, struct step_tasks *t);
-struct wire_prediction zero_wire(const struct zero *z);  // sums of payload over a step
+struct wire_prediction zero_wire(const struct zero *z);  // Returns the payload of a step.
 
 // ---- zero_pack.c
 void zero_pack_carve(struct zero *z);
-int64_t zero_pack_largest(const struct zero *z);  // elements of the largest block of a collective
+int64_t zero_pack_largest(
+    const struct zero *z);  // Returns the elements of the largest block of a collective.
 // Reduces u's gradient, which is complete at the mark done_at; gathers its updated weights. Units that share a bundle move
 // together, with the last one.
 void zero_pack_reduce(struct zero *z, int u, uint64_t done_at);
@@ -271,8 +274,8 @@ void zero_offload_carve(struct zero *z);
 // Add tasks: what moves and runs for the update of u; and before a gather of u from the host.
 void zero_offload_tasks_update(const struct zero *z, struct step_tasks *t, int u);
 void zero_offload_tasks_fetch(const struct zero *z, struct step_tasks *t, int u);
-int zero_offload_open(struct zero *z);    // 0, or -1 after logging
-void zero_offload_close(struct zero *z);  // also after a failed open
+int zero_offload_open(struct zero *z);    // Returns 0, or -1 after logging.
+void zero_offload_close(struct zero *z);  // May be called after a failed open.
 // Enqueues the update of u after `reduced` and `stats`. The caller goes through the units in order. At
 // units[u].updated the weights of u are new.
 void zero_offload_update(struct zero *z, int u, const struct update_step *step);
@@ -285,9 +288,10 @@ void zero_offload_settle(struct zero *z);
 bool zero_offload_on_disk(const struct zero *z, int u);
 int zero_offload_put(struct zero *z, int u, int kind, const float *shard);
 const void *zero_offload_get(void *z, const struct state_range *r);
-int zero_offload_sync(struct zero *z);  // the host waits; 0, or -1
+int zero_offload_sync(struct zero *z);  // Blocks the host. Returns 0 or -1.
 
-// Weights in a file. Whether they are; and whether that file is their own: else they are the masters, which the update writes.
+// Weights in a file. zero_disk_on: whether weights are in a file at all. zero_disk_writes_weights: whether that
+// file is their own; else they are the masters, which the update writes.
 bool zero_disk_on(const struct zero *z);
 bool zero_disk_writes_weights(const struct zero *z);
 void zero_disk_carve_unit(struct zero *z, int u);
@@ -297,17 +301,19 @@ int zero_disk_put(struct zero *z, int u, const void *shard);
 const void *zero_disk_get(void *z, const struct state_range *r);
 
 // ---- zero_onebit.c
-bool zero_onebit_on(const struct zero *z);   // momenta are exchanged in some step; zero_carve may follow
-bool zero_onebit_due(const struct zero *z);  // momenta are exchanged in the current step
+bool zero_onebit_on(
+    const struct zero *z);  // Whether momenta are exchanged in some step. May be called before zero_carve.
+bool zero_onebit_due(const struct zero *z);  // Whether momenta are exchanged in the current step.
 void zero_onebit_carve(struct zero *z);
-void zero_onebit_loads(struct zero *z, const char *checkpoint);  // warns that a checkpoint holds no errors
+void zero_onebit_loads(struct zero *z,
+                       const char *checkpoint);  // Warns that the checkpoint has no errors of codes.
 void zero_onebit_wire(const struct zero_options *o, struct wire_prediction *wire);
-// The steps of zero_step when momenta are exchanged.
+// The parts of zero_step if momenta are exchanged.
 void zero_onebit_begin(struct zero *z);
 void zero_onebit_norm(struct zero *z);
 void zero_onebit_decide(struct zero *z, const struct step_input *in);
 void zero_onebit_update(struct zero *z, const struct step_input *in);
-void zero_onebit_end(struct zero *z, const struct step_input *in, bool skipped);  // called in every step
+void zero_onebit_end(struct zero *z, const struct step_input *in, bool skipped);  // Called in every step.
 
 // ---- zero_time.c
 // Gathers `count` words per rank in z->host_shares, where the caller has written its own. The host waits. Returns 0 or -1.
@@ -330,7 +336,7 @@ struct zero_move {
 uint64_t zero_move_begin(struct zero *z, struct stream *s, const struct zero_move *m);
 void zero_move_end(struct zero *z, struct stream *s, uint64_t id);
 void zero_serialize_begin(struct zero *z, struct stream *s,
-                          uint64_t id);  // without overlap s waits for compute
+                          uint64_t id);  // without overlap, s waits for compute too
 
 // Writes this rank's ready times of the ended interval to words (capacity). Then the ended interval becomes the sent
 // one, and the open interval the ended one.

@@ -16,7 +16,7 @@ struct zero_tasks {
     const struct zero *z;
     struct step_tasks *t;
     struct known_volume known[KNOWN];
-    int next;  // known entry to replace
+    int next;  // the entry of `known` that is replaced next
 };
 
 // ---------------------------------------------------------------- transfers
@@ -44,7 +44,7 @@ struct zero_range {
     int first, count;
 };
 
-// Adds leg `leg` of a call, and those behind it that are equal, `legs` in all, as one task.
+// Adds leg `leg` of a call, together with the equal legs after it, `legs` in all, as one task.
 static void add_legs(struct zero_tasks *x, const struct collective_call *c, int group, int leg, int legs,
                      enum task_stream stream, struct zero_range units) {
     const struct zero *z = x->z;
@@ -110,12 +110,12 @@ static void gather_within(struct zero_tasks *x, int u) {
     add_legs(x, &c, 0, 0, 1, ON_GATHER, (struct zero_range){u, 1});
 }
 
-// The last task of an offloaded unit's update; or that after which its new weights may be gathered.
-static enum task_kind over_by(const struct zero *z, bool disk) {
+// The kind of the last task of an offloaded unit's update, or of the task after which its new weights may be gathered.
+static enum task_kind last_task_kind(const struct zero *z, bool disk) {
     return disk ? TASK_WRITE : z->c->offload_param.device ? TASK_UPDATE : TASK_UP;
 }
 static enum task_kind updated_by(const struct zero *z, int u) {
-    return z->units[u].offloaded ? over_by(z, zero_disk_on(z)) : TASK_UPDATE;
+    return z->units[u].offloaded ? last_task_kind(z, zero_disk_on(z)) : TASK_UPDATE;
 }
 
 // Frozen units follow the trained ones.
@@ -132,7 +132,7 @@ static void start_gather(void *ctx, struct step_tasks *t, int u, int idle, bool 
         add_call(x, COLLECTIVE_ALL_GATHER, unit_shard(z->opt.layout, u), group, ON_GATHER, -1,
                  (struct zero_range){u, 1});
     }
-    for (bool begun = false; !begun; first++) {  // a disk's read, and the first of the stream
+    for (bool begun = false; !begun; first++) {  // the first task on the stream, a read from disk
         begun = t->list[first].stream == ON_GATHER;
         if (begun) step_tasks_need(t, &t->list[first], idle);
         if (!again && !frozen) step_task_after_previous(&t->list[first], updated_by(z, u), u);
@@ -151,7 +151,7 @@ static int grad_ready(void *ctx, struct step_tasks *t, int u, bool last) {
     const struct zero_bundle *b = zero_bundle_of(&z->reduced_bundles.table, u);
     const int before = t->last[ON_REDUCE], backward = t->last[ON_COMPUTE];
     if (z->policy->grads == RESIDENT_FULL && !last) return -1;
-    if (u > b->first) return before;  // a copy, which runs after it
+    if (u > b->first) return before;  // the last task is a copy, which runs after the collective
     struct zero_range units = {b->first, b->count};
     add_call(x, COLLECTIVE_REDUCE_SCATTER, b->shard, (int)z->c->reduce_group, ON_REDUCE, backward, units);
     int reduced = t->last[ON_REDUCE];
@@ -180,7 +180,8 @@ static void launch_decision(struct zero_tasks *x) {
     norm->elements = z->opt.layout->padded / z->source.size;
     if (z->offload.elements)
         step_task_after_previous(
-            norm, over_by(z, zero_folder(&z->c->offload_optimizer) || zero_disk_writes_weights(z)), -1);
+            norm, last_task_kind(z, zero_folder(&z->c->offload_optimizer) || zero_disk_writes_weights(z)),
+            -1);
     int at = x->t->count - 1;
     add_control(x, TASK_ALL_REDUCE, EXACT_SUM_WORDS * sizeof(int64_t), at);
     step_tasks_wait(x->t, add_control(x, TASK_ALL_GATHER, words * sizeof(double), at));

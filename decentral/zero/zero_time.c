@@ -47,7 +47,7 @@ int zero_exchange(struct zero *z, int count) {
 
 static int64_t own_clock(const struct zero *z) { return now_ns() + z->time.ahead_ns; }
 
-// Learns the offset to rank 0's clock. Each exchange sends the times from before and after the previous exchange.
+// Measures the offset to rank 0's clock. Each exchange sends the times before and after the previous exchange.
 static int measure_offset(struct zero *z, struct clock_offset *o) {
     struct clock_barrier own = {0}, last = {0};
     *o = clock_offset_unknown();
@@ -90,7 +90,7 @@ static int align(struct zero *z) {
 int zero_time_capacity(const struct zero *z) {
     const struct zero_policy *p = z->policy;
     int64_t units = z->opt.layout->count, micro = z->c->accumulation > 0 ? z->c->accumulation : 1;
-    int64_t capacity = 2;  // control
+    int64_t capacity = 2;  // transfers for control
     if (p->weights == RESIDENT_SHARD) capacity += (2 * units + 1) * micro;
     if (zero_shards_frozen(z)) capacity += (2 * z->opt.layout->rest->count + 1) * micro;
     if (p->gather_weights) capacity += units;

@@ -121,7 +121,7 @@ class Answers(unittest.TestCase):
     def test_the_key_is_right(self):
         status, said = self.look(self.filled())
         self.assertEqual((status, said.count("\n")), (0, 1), said)
-        self.assertIn(f"{len(self.key)} of {len(self.key)} right", said)
+        self.assertIn(f"{len(self.key)} of {len(self.key)} correct", said)
 
     def test_as_students_write(self):
         status, said = self.look(self.filled(**{"1_1": "43.5 MiB", "1_8": "4 P", "1_11": "zero:3 and zero:2", "2_1": "5.4; 5.44; 5.45",

@@ -202,7 +202,7 @@ const struct cli_command command_evaluate = {
 };
 
 static const struct cli_option keygen_options[] = {
-    {"workers", NULL, "N", NULL, 0},  // both are refused: keys of earlier versions were per role
+    {"workers", NULL, "N", NULL, 0},  // refused: the keys of earlier versions were per role
     {"servers", NULL, "S", NULL, 0},
 };
 

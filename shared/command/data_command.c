@@ -118,7 +118,7 @@ static int info_run(const struct topology_table *t, const struct cli_args *args)
 struct copying {
     FILE *in, *out;
     int64_t tokens;
-    crypto_hash_sha256_state hash;  // of the bytes read
+    crypto_hash_sha256_state hash;  // hash of the bytes read
 };
 
 static int too_many(const char *from) {
@@ -178,7 +178,7 @@ static int convert(struct copying *c, const char *from, const char *to, int widt
     int rc = 0;
     crypto_hash_sha256_init(&c->hash);
     char why[FILE_WHY_MAX];
-    char head[1 << 16] = {0};  // a shard has its type after the offsets of its samples
+    char head[1 << 16] = {0};  // large: the type of a shard follows the offsets of its samples
     int32_t magic = 0;
     c->in = file_open_stream(from, why);
     size_t got = c->in ? fread(head, 1, sizeof head, c->in) : 0;
@@ -249,7 +249,7 @@ static int wrap_run(const struct topology_table *t, const struct cli_args *args)
     const char *from = args->words[0], *to = args->words[1];
     struct copying c = {0};
     if (convert(&c, from, to, width, false)) return EXIT_RUN_FAILED;
-    char *earlier = sidecar_path(to);  // of an earlier token file of this name
+    char *earlier = sidecar_path(to);  // the sidecar of an earlier token file with this name
     unlink(earlier);
     free(earlier);
     char count[32], *word = shell_word(to);

@@ -20,7 +20,8 @@ static void put_ranks(cJSON *doc, const struct config *c, const struct forecast_
     cJSON *report = cJSON_CreateObject();
     rank_figures_put_predicted(report, &ranks->report);
     rank_figures_list(doc, c, report);
-    cJSON *newest = cJSON_GetObjectItem(doc, "memory")->child->prev;  // the first element's prev is the last
+    cJSON *newest = cJSON_GetObjectItem(doc, "memory")
+                        ->child->prev;  // cJSON: the first element's `prev` is the last element
     if (last > first) cJSON_AddNumberToObject(newest, "last", last);
     cJSON_Delete(report);
 }
@@ -34,7 +35,7 @@ static int put_textbook(cJSON *doc, const struct job *j, const struct topology_r
     struct topology_variant v;
     c.row = row;
     c.variant = variant;
-    c.offload_optimizer = c.offload_param = (struct offload_config){0};  // not supported by every stage
+    c.offload_optimizer = c.offload_param = (struct offload_config){0};  // not every stage supports offload
     row->variant(variant, &v);
     if (row->predict(&c, j->layout, role, 0, &p)) return -1;
     if (!strcmp(role, "worker")) p.memory.formula_bytes += frozen_formula(&c, j->layout);
@@ -51,7 +52,7 @@ static int put_textbook(cJSON *doc, const struct job *j, const struct topology_r
 
 // ---------------------------------------------------------------- the step
 struct step {
-    int rank;  // of a worker
+    int rank;  // a worker's rank
     struct step_tasks tasks;
 };
 
@@ -79,7 +80,7 @@ static void put_unit(cJSON *list, const struct job *j, int u, bool frozen) {
     cJSON_AddItemToArray(list, o);
 }
 
-// The worker that moves most.
+// Returns the worker that moves the most bytes.
 static int busiest_worker(const struct forecast *f) {
     const struct forecast_ranks *most = NULL;
     for (const struct forecast_ranks *r = f->ranks; r < f->ranks + f->count; r++) {
@@ -92,7 +93,7 @@ static int busiest_worker(const struct forecast *f) {
     return most ? most->report.rank : 0;
 }
 
-// The tasks of the busiest worker, or of none: there are too many to list.
+// Gets the tasks of the busiest worker; none if there are too many to list.
 static int step_of(const struct job *j, const struct forecast *f, struct step *out) {
     const struct config *c = j->config;
     out->rank = busiest_worker(f);
@@ -144,7 +145,7 @@ static int build(cJSON *doc, const struct job *j, struct step *step) {
     int rc = step ? step_of(j, &f, step) : 0;
     forecast_free(&f);
     if (rc) return -1;
-    // The textbook: every variant with a formula of its own, the last topology of the table first.
+    // "textbook": every variant that has its own formula; the last topology of the table comes first.
     cJSON_AddArrayToObject(doc, "textbook");
     const struct topology_table *t = c->topologies;
     int rows = 0;
@@ -211,9 +212,8 @@ static void print(FILE *f, const cJSON *doc, const struct config *c) {
     if (json_number(doc, "servers") > 0)
         fprintf(f, ", %.0f server%s", json_number(doc, "servers"),
                 json_number(doc, "servers") > 1 ? "s" : "");
-    fprintf(f, ", micro-batch %.0f x %s%.0f tokens; a dry run\n",
-            json_number(doc, "micro_batch_size"), c->documents == DOCUMENTS_WHOLE ? "up to " : "",
-            json_number(doc, "seq_len"));
+    fprintf(f, ", micro-batch %.0f x %s%.0f tokens; a dry run\n", json_number(doc, "micro_batch_size"),
+            c->documents == DOCUMENTS_WHOLE ? "up to " : "", json_number(doc, "seq_len"));
     print_ranks(f, doc);
     fputs("\nAll ranks on this machine:\n", f);
     memory_check_print(f, doc);
@@ -271,7 +271,7 @@ static int print_json(FILE *f, cJSON *doc, const struct job *j, const struct ste
         at = after + 1;
         free(mark);
     }
-    fprintf(f, "%.*s,\n\t\"step\": ", (int)strlen(at) - 2, at);  // without the last line
+    fprintf(f, "%.*s,\n\t\"step\": ", (int)strlen(at) - 2, at);  // without the document's last line
     int rc = print_step(f, j, step);
     fputs("\n}\n", f);
     free(text);

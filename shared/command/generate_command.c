@@ -69,7 +69,7 @@ static const struct cli_command command = {
 struct run {
     const struct topology_table *topologies;
     const struct cli_args *args;
-    const char *model;  // as given
+    const char *model;  // as the user gave it
     struct config *config;
     struct generate_source source;
     struct model_spec spec;
@@ -154,7 +154,7 @@ static int read_prompt(struct run *r) {
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int choose_window(struct run *r) {
-    // The most tokens that the model can take at once and was trained for.
+    // The context that the model supports, and was trained for.
     int64_t positions = model_longest_seq(&r->spec);
     long window,
         longest = (long)(positions ? least(positions, r->spec.max_positions) : r->spec.max_positions);

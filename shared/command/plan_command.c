@@ -61,7 +61,7 @@ static void print_json(const struct plan_question *q, const struct plan *p) {
     json_put(o, "workers", p->config->workers);
     json_put(o, "seq_len", (double)p->config->seq);
     json_put(o, "device_memory_bytes", q->device_bytes);
-    json_put(o, "host_memory_bytes", floor(q->host_bytes));  // null: not limited
+    json_put(o, "host_memory_bytes", floor(q->host_bytes));  // null if memory is not limited
     json_put(o, "disk_limit_bytes", q->disk_bytes);
     cJSON *rates = cJSON_AddObjectToObject(o, "rates");
     for (const struct plan_rate *r = plan_rates_list; r->option; r++)

@@ -36,7 +36,7 @@ struct found {
     bool has_metrics;       // metrics holds the totals of its lines
     struct metrics_totals metrics;
     cJSON *summary;            // summary.json, NULL: none, or an incomplete one
-    cJSON *reports, *missing;  // names of ranks: "worker 0"
+    cJSON *reports, *missing;  // reports, and names of ranks without a report: "worker 0"
 };
 
 static bool is_run(const char *dir) {
@@ -100,7 +100,8 @@ static void look(struct found *f) {
     // Where workers share a budget, the lines are worker 0's own batches.
     const cJSON *own = json_item(f->summary, "batches");
     double steps = own && own->child ? own->child->valuedouble : json_number(f->summary, "steps");
-    bool any = own || !(json_number(f->summary, "resumed_from") >= steps);  // any step was left to do
+    bool any =
+        own || !(json_number(f->summary, "resumed_from") >= steps);  // whether the run had any step to do
     if (f->has_metrics && any && (double)f->metrics.last_step < steps) {
         fail("%s/metrics.jsonl is cut: it ends with step %lld, and %s has made %.0f", f->dir,
              (long long)f->metrics.last_step, own ? "worker 0" : "the run", steps);

@@ -25,8 +25,8 @@
 #include "shared/state/checkpoint.h"
 #include "shared/train/job.h"
 
-#define CROWD           8  // ranks per core; above it the program prints what they cost
-#define SPEAKER_FIRST_S 3  // seconds that other ranks wait for the reporting rank to fail first
+#define CROWD            8  // more ranks per core than this are slow, which the program prints
+#define REPORTER_FIRST_S 3  // seconds that other ranks wait for the reporting rank to fail first
 
 static bool workers_given(const struct cli_args *args, const char *path) {
     for (size_t i = 0; i < args->override_count; i++)
@@ -56,8 +56,8 @@ static void print_defaults(const struct config *c, const char *path) {
 // for example because its machine has no such file or its options differ. The launcher ends all ranks after the first
 // failure. So a rank that survives the pause is the only one with this error; a signal during the pause means that
 // another rank reported it. Ranks of our own launcher share its command line.
-static void speak_alone(const struct run *r) {
-    struct timespec pause = {.tv_sec = SPEAKER_FIRST_S};
+static void report_own_error(const struct run *r) {
+    struct timespec pause = {.tv_sec = REPORTER_FIRST_S};
     if (r->life || nanosleep(&pause, NULL)) return;
     char *why = xstrdup(error_last());
     error_quiet(0);
@@ -80,7 +80,7 @@ static int load(struct run *r, const struct topology_table *topologies, struct c
                                          : QUIET_NOT);
     r->config = config_load(topologies, path, args->overrides, args->override_count);
     if (r->config) return 0;
-    if (rank && r->env.rank > 0) speak_alone(r);
+    if (rank && r->env.rank > 0) report_own_error(r);
     return -1;
 }
 
@@ -103,7 +103,8 @@ static int configure(struct run *r, const struct topology_table *topologies, str
     long life = 0;
     if (rank_env_read(&r->env) || cli_integer(args, "life", 1, INT_MAX, 0, &life)) return -1;
     r->life = (int)life;
-    // Once before the configuration is read as a rank's, and again with the configuration's own value.
+    // The environment is interpreted twice: with --launch before the configuration is read, and after that with the
+    // configuration's own launch.
     for (int kind = 0; launch && kind < LAUNCH_KINDS; kind++)
         if (!strcmp(launch, launch_rows[kind].name)) r->env = rank_env_told(&r->env, (enum launch_kind)kind);
     if (load(r, topologies, args)) return -1;
@@ -162,13 +163,13 @@ static int check_words(const struct run *r, const struct cli_args *args, bool dr
 static int check(const struct run *r, const struct cli_args *args, bool dry) {
     struct config *c = r->config;
     if (check_words(r, args, dry)) {
-        if (r->env.kind != RANK_ENV_NONE && r->env.rank > 0) speak_alone(r);
+        if (r->env.kind != RANK_ENV_NONE && r->env.rank > 0) report_own_error(r);
         return -1;
     }
     error_quiet(0);
-    // Machines differ: each rank reports errors of its own machine.
+    // Not only rank 0 reports such an error, since machines may differ.
     if ((!dry || !config_device(c)->gpu) && !device_backend(c))
-        return -1;  // a GPU's run is predicted without one
+        return -1;  // a GPU's run can be predicted on a machine without a GPU
     return 0;
 }
 
@@ -224,10 +225,10 @@ static int check_then_run(struct run *r, const struct cli_args *args, bool lacki
                           .steps_to_stderr = c->json,
                           .ranks_here = rank && r->env.local_size ? r->env.local_size : c->workers,
                           .bound = rank && r->env.kind != RANK_ENV_OWN && processors_bound()};
-    // The first rank of a machine reports for all ranks there: they see the same files and the same memory.
-    bool speaks = !rank || !r->env.local_size || r->env.local_rank == 0;
+    // The first rank of a machine prints errors for all its ranks, which have the same files and memory.
+    bool reports = !rank || !r->env.local_size || r->env.local_rank == 0;
     // The launcher of this process has already printed the warnings.
-    error_quiet(!speaks ? QUIET_ALL : r->life ? QUIET_WARNINGS : c->quiet ? QUIET_REMARKS : QUIET_NOT);
+    error_quiet(!reports ? QUIET_ALL : r->life ? QUIET_WARNINGS : c->quiet ? QUIET_REMARKS : QUIET_NOT);
     int opened = job_open(&r->job, c, dry) || lacking ? -1 : 0;
     bool first = !dry && !r->life && (!rank || r->env.rank == 0);
     // Ranks with a rendezvous (run_meets) access no directory before it: the directory may hang, and the other ranks
@@ -241,16 +242,16 @@ static int check_then_run(struct run *r, const struct cli_args *args, bool lacki
             "SLURM_NTASKS=%s, but a batch script is none of these tasks: this command is the whole run. srun starts ranks",
             getenv("SLURM_NTASKS"));
     error_quiet(QUIET_NOT);
-    if (opened && !speaks) speak_alone(r);
+    if (opened && !reports) report_own_error(r);
     if (opened) return EXIT_USAGE;
     struct memory_ranks part = part_here(r);
     if (dry) return dry_run(&r->job, &part, stdout, c->json) ? EXIT_RUN_FAILED : 0;
-    if (speaks && !r->life && memory_check_run(&r->job, &part)) return EXIT_USAGE;
-    error_quiet(!speaks);
+    if (reports && !r->life && memory_check_run(&r->job, &part)) return EXIT_USAGE;
+    error_quiet(!reports);
     // Ranks with a rendezvous find a checkpoint together, because its files may be on several hosts.
     opened = run_meets(r) ? 0 : job_resume(&r->job, true);
     error_quiet(0);
-    if (opened && !speaks) speak_alone(r);
+    if (opened && !reports) report_own_error(r);
     if (opened) return EXIT_USAGE;
     if (r->life) return c->row->run(r);
     return run_is_over(r)           ? run_show(r)

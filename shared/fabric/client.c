@@ -90,7 +90,7 @@ static void on_table(struct client *s, const void *table, size_t bytes) {
     s->members = meet_table_read(table, bytes, s->size);
     for (int i = 0; s->members && i < s->size; i++)
         if (s->members[i].machine < 0)
-            lost(s, i);  // lost from the start, as the registry counts it: no wait ends because of it
+            lost(s, i);  // the rank was lost before the rendezvous began, so no wait ends because of it
     if (s->members) return;
     char *why =
         xasprintf("%s sends the table of ranks in another version's format: install one version on all hosts",
@@ -103,7 +103,7 @@ static void on_message(struct client *s, const struct meet_message *m, struct me
     const char *data = v->data;
     int rank;
     if (m->kind == MEET_WAITING) snprintf(s->waiting, sizeof s->waiting, "%s", data);
-    // A rank that joins and leaves again and again is no progress.
+    // Only a new lowest number of absent ranks is progress: a rank may join and leave repeatedly.
     if (m->kind == MEET_WAITING && (!s->missing || m->count < s->missing)) {
         s->missing = m->count;
         s->progress_s = now_s;
@@ -138,7 +138,7 @@ void client_unreachable(struct client *s, double now_s) {
     if (!s->closed_s) s->closed_s = poll_clock_at(&s->turns, now_s);
 }
 
-// Ends a client whose registry is silent for too long.
+// Ends this client if the registry has been silent for too long.
 static void check_member_0(struct client *s, double turn_s) {
     bool gone = s->closed_s && turn_s - s->closed_s > MEET_CLOSED_S;
     if (!gone && (!s->heard || turn_s - s->heard_s <= s->silent_s)) return;

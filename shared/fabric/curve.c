@@ -25,7 +25,7 @@
 struct zap {
     void *socket;
     bool keyed;
-    uint8_t member[JOB_PAIR_BYTES];  // the public key of all that connect
+    uint8_t member[JOB_PAIR_BYTES];  // the public key of all connecting processes
     const char *token;
     pthread_t thread;
 };
@@ -37,7 +37,7 @@ struct request {
 };
 
 // Receives the next request. Returns false if the context ends.
-static bool hear(void *socket, struct request *r) {
+static bool receive_request(void *socket, struct request *r) {
     int more = 1;
     size_t size = sizeof more;
     char rest[FRAME_MAX + 1] = "";
@@ -49,7 +49,8 @@ static bool hear(void *socket, struct request *r) {
         if (n < 0) continue;
         if (kept) r->bytes[r->count] = n > FRAME_MAX ? -1 : n;
         r->count += kept;
-        if (zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &size) != 0) return false;  // the context ends
+        if (zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &size) != 0)
+            return false;  // the context is being terminated
     }
     return true;
 }
@@ -78,7 +79,7 @@ static void answer(void *socket, const struct request *r, bool let_in) {
 static void *zap_main(void *arg) {
     struct zap *z = arg;
     struct request r;
-    while (hear(z->socket, &r)) answer(z->socket, &r, admits(z, &r));
+    while (receive_request(z->socket, &r)) answer(z->socket, &r, admits(z, &r));
     zmq_close(z->socket);
     return NULL;
 }

@@ -25,7 +25,7 @@ struct zap;
 // outlive it. Both functions return 0, or -1 after logging.
 int curve_listen(void *context, void *socket, const struct job_key *key, const char *token, struct zap **zap);
 void curve_end(
-    struct zap **zap);  // after zmq_ctx_term, which ends the handler's thread; NULL: nothing is done
+    struct zap **zap);  // Called after zmq_ctx_term, which ends the handler's thread. Does nothing for NULL.
 int curve_connect(void *socket, const struct job_key *key, const char *token);
 
 // Watches a socket's connections and handshakes, from before it connects: events of zmq_socket_monitor(3). CURVE_END_EVENTS
@@ -35,7 +35,7 @@ int curve_connect(void *socket, const struct job_key *key, const char *token);
     (ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | \
      ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_DISCONNECTED)
 void *curve_watch(void *context, void *socket, int events);
-int curve_watch_next(void *watch, int *value);  // the next event and its value; 0: none
+int curve_watch_next(void *watch, int *value);  // Returns the next event, with its value in *value; 0: none.
 void curve_watch_end(void **watch, void *socket);
 
 #endif

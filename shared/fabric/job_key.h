@@ -25,9 +25,11 @@ struct job_key {
     uint8_t bytes[JOB_KEY_BYTES];
 };
 
-int job_key_make(struct job_key *out);  // from the kernel's random numbers; 0, or -1 after logging
+int job_key_make(
+    struct job_key *out);  // Makes a key from the kernel's random numbers. Returns 0, or -1 after logging.
 int job_key_given(
-    struct job_key *out);  // 1; 0: the environment has none; -1 after logging that the text is not a key
+    struct job_key
+        *out);  // Returns 1; 0 if the environment has no key; -1 after logging that the text is no key.
 // Reads the key that this process uses. Returns 1, or 0 if it is to run without one (insecure). Returns -1 after
 // logging that the key is missing or malformed, or that one is given although insecure.
 int job_key_open(bool insecure, struct job_key *out);
@@ -48,6 +50,6 @@ void job_pairs_forget(struct job_pairs *p);
 
 // A token: a secret that one listener requires of connections, where nothing is encrypted.
 #define JOB_TOKEN_MAX 41                        // hexadecimal digits and the closing zero
-int job_token_make(char token[JOB_TOKEN_MAX]);  // 0, or -1 after logging
+int job_token_make(char token[JOB_TOKEN_MAX]);  // Returns 0, or -1 after logging.
 
 #endif

@@ -27,7 +27,7 @@ struct pair {
     uint32_t in_tag;
     char *in;
     size_t in_bytes, came;
-    struct kept *kept, **last;  // pieces that arrived before their message was asked for
+    struct kept *kept, **last;  // pieces that arrived before their message was requested
     uint64_t kept_bytes, owed;  // owed: credit that has not been returned
 };
 
@@ -38,7 +38,7 @@ struct lanes {
     struct lane {
         uint64_t moved;       // bytes
         int sends, receives;  // pairs
-        bool owes;            // a credit could not be queued
+        bool owes;            // some credit could not be queued and must be sent later
         char failed[LANES_WHY];
     } * lane;  // (lanes)
 };

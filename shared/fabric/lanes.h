@@ -23,15 +23,16 @@
 #include <stdint.h>
 
 #define LANES_WHY    160
-#define LANES_WINDOW ((size_t)1 << 20)   // bytes
-#define LANES_KEPT   ((size_t)64 << 20)  // bytes, all peers of a lane: many peers have smaller windows
-#define LANES_COPIED ((size_t)4 << 10)   // bytes; a larger piece is sent without a copy
+#define LANES_WINDOW ((size_t)1 << 20)  // bytes
+#define LANES_KEPT \
+    ((size_t)64 << 20)  // bytes of a lane over all peers: the windows of many peers are smaller
+#define LANES_COPIED ((size_t)4 << 10)  // bytes; a larger piece is sent without a copy
 
 enum lane_kind { LANE_PIECE, LANE_CREDIT };
 
 struct lane_head {
     uint32_t kind, lane, tag, unused;
-    uint64_t total, at;  // of a credit: its bytes, 0
+    uint64_t total, at;  // for a credit: its bytes, and 0
 };
 
 // A received piece. release is called once, when its bytes are no longer needed; NULL: the caller owns them.

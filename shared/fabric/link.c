@@ -21,12 +21,13 @@ struct line {
     double owes_s;
     // Times and questions.
     struct rto rto;
-    double heard_s;           // when the peer's last message arrived
-    double asked_s;           // when the last question was sent
-    double quiet_s;           // no question is due before this time; 0: not known
-    uint64_t asked;           // the `said` of the unanswered question; 0: it has been answered
-    int unanswered, awaited;  // questions since the last message of the peer; since its last new message
-    bool awaits, busy;        // busy: ticks look at this line
+    double heard_s;  // when the peer's last message arrived
+    double asked_s;  // when the last question was sent
+    double quiet_s;  // no question is due before this time; 0: not known
+    uint64_t asked;  // the `said` of the unanswered question; 0: it has been answered
+    int unanswered,
+        awaited;  // requests for an acknowledgement since the peer's last message; since its last new one
+    bool awaits, busy;  // busy: link_tick checks this line
 };
 
 struct link {
@@ -134,7 +135,7 @@ static void take_ack(struct link *l, int peer, struct line *n, const struct link
 bool link_accept(struct link *l, int peer, const struct link_ack *w, bool live, double now) {
     struct line *n = line_of(l, peer);
     l->now = now;
-    if (!w->said) return true;  // from a process that has no link yet
+    if (!w->said) return true;  // the sender has no link yet
     n->heard_s = now;
     n->quiet_s = 0;
     n->unanswered = 0;
@@ -169,7 +170,7 @@ static void line_tick(struct link *l, int peer, struct line *n) {
         bool left = !leaves(k);
         l->totals.looked++;
         if (!left) k->sent_s = l->now;  // a message that has not left the queue is not lost
-        if (!left && !k->again) break;  // nor are the messages after it
+        if (!left && !k->again) break;  // the same is true of the messages after it
         if (left && (!oldest || k->sent_s < oldest->sent_s)) oldest = k;
     }
     if (!oldest && !n->awaits) return;

@@ -38,7 +38,7 @@
 
 // The link's header in a message; only the link reads it.
 struct link_ack {
-    uint64_t number;  // of the message, 1, 2, ..; 0: the message is not kept
+    uint64_t number;  // number of the message, 1, 2, ..; 0: the message is not kept
     uint64_t said;    // sendings to the receiver, this one included; 0: the sender has no link yet
     uint64_t heard;   // all messages of the receiver up to this number have arrived, except:
     uint64_t missing[LINK_MISSING_MAX];  // ascending
@@ -60,8 +60,8 @@ struct link_item {
 
 struct link_rules {
     int peers;             // 0, 1, ..: each link also has a line to -1
-    double repeat_most_s;  // limit of the pause between two questions
-    double ack_s;  // after which a message without an answer of the owner's gets an empty acknowledgement
+    double repeat_most_s;  // the longest pause between two requests for an acknowledgement
+    double ack_s;  // a message that the owner has not answered after this time gets an empty acknowledgement
     bool in_order;
     size_t own;  // bytes that the owner keeps with the link, initially zero
     // Sends the item with the acknowledgement w; item NULL: an empty acknowledgement.
@@ -71,9 +71,9 @@ struct link_rules {
 };
 
 struct link_totals {
-    uint64_t questions;  // empty acknowledgements that asked, and resends of small messages
+    uint64_t questions;  // empty acknowledgements that request an answer, and resends of small messages
     uint64_t resent;     // resends of bulk messages
-    uint64_t looked;     // items looked at: a few per arriving message, however many are open
+    uint64_t looked;     // items checked: a few per arriving message, however many are open
 };
 
 struct link;
@@ -93,8 +93,8 @@ void link_answer(struct link *l, int peer);
 // Sends the resends that are due, and empty acknowledgements that ask for an answer. `now` is the send time of all
 // messages until the next call.
 void link_tick(struct link *l, double now);
-// awaits: an answer of the peer is awaited. Then a peer that has acknowledged all is asked now and then whether it is
-// alive.
+// awaits: an answer of the peer is awaited. A peer that has acknowledged all messages is then asked periodically
+// whether it is alive.
 void link_await(struct link *l, int peer, bool awaits);
 // The peer is a new process: resets the line and drops its unacknowledged messages.
 void link_forget(struct link *l, int peer);

@@ -6,7 +6,7 @@
 #include "shared/core/error.h"
 #include "shared/fabric/link.h"
 
-#define ASK_MOST_S 8.0  // limit between two questions of the link
+#define ASK_MOST_S 8.0  // the longest pause between two requests of the link
 
 // A piece of a value in flight. In a queue: a value whose bytes before m.at have been sent.
 struct chunk {
@@ -20,8 +20,8 @@ struct peer_queues {
         struct link_item *first, **last;
     } queues[2];                  // the first queue has priority
     size_t in_flight;             // bytes in flight, with their headers
-    struct meet_value *arriving;  // the beginning of a value that is arriving
-    size_t room;                  // allocated bytes of it
+    struct meet_value *arriving;  // the part of a value that has arrived so far
+    size_t room;                  // its allocated bytes
 };
 
 struct mailbox {  // memory that the link owns
@@ -122,7 +122,8 @@ struct meet_value *mailbox_receive(struct mailbox *p, int peer, const struct mee
         .number = m->number, .said = m->said, .heard = m->heard, .seen = m->seen, .asks = m->asks};
     if (!link_accept(p->link, peer, &w, m->kind != MEET_ACK, now_s) || !m->number) return NULL;
     if (!m->at && m->bytes == m->total)
-        return meet_value_of(meet_copy(data, m->bytes), m->bytes);  // maybe between pieces of another one
+        return meet_value_of(meet_copy(data, m->bytes),
+                             m->bytes);  // a small value may arrive between pieces of a large one
     size_t arrived = v && m->at ? v->bytes : 0;
     if (m->at != arrived || m->total > MEET_DATA_MAX || m->bytes > m->total - arrived) return NULL;
     if (!arrived || arrived + m->bytes > n->room) {

@@ -14,8 +14,9 @@ struct meet_value {
     size_t bytes;
     char *data;  // with a closing zero that is not counted; NULL: its only user has taken it
 };
-struct meet_value *meet_value_of(void *data, size_t bytes);  // one user; takes ownership of data (malloc'd)
-void meet_value_free(struct meet_value *v);                  // one user less; NULL: nothing
+struct meet_value *meet_value_of(
+    void *data, size_t bytes);  // Returns a value with one user. Takes ownership of data (malloc'd).
+void meet_value_free(struct meet_value *v);  // Removes one user. Does nothing for NULL.
 
 struct mailbox;
 // send: sends a message with m->bytes bytes of data.
@@ -34,7 +35,7 @@ void mailbox_send_once(struct mailbox *p, int peer, struct meet_message m, const
 struct meet_value *mailbox_receive(struct mailbox *p, int peer, const struct meet_message *m,
                                    const void *data, double now_s);
 void mailbox_tick(struct mailbox *p, double now_s);
-void mailbox_reset(struct mailbox *p, int peer);  // the peer is a new process
+void mailbox_reset(struct mailbox *p, int peer);  // Called when the peer is a new process.
 bool mailbox_is_acknowledged(const struct mailbox *p, int peer);
 
 #endif

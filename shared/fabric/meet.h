@@ -25,11 +25,11 @@
 #define MEET_MAGIC      0x35565a52u  // the version of these messages
 #define MEET_NAME_MAX   160
 #define MEET_TEXT_MAX   640
-#define MEET_DATA_MAX   ((size_t)16 << 20)  // bytes of a value; of a gather all parts together
+#define MEET_DATA_MAX   ((size_t)16 << 20)  // the most bytes of a value, or of all parts of a gather together
 #define MEET_CHUNK      ((size_t)16 << 10)
 #define MEET_WINDOW     ((size_t)256 << 10)  // bytes, with their heads
 #define MEET_RESEND_S   1.0
-#define MEET_PAUSE_S    0.1   // between two polls of the poll clock
+#define MEET_PAUSE_S    0.1   // the time between two polls of the poll clock
 #define MEET_CLOSED_S   3.0   // a member whose connection stays broken for so long is gone
 #define MEET_TABLE      "#0"  // the name of the table of ranks; "#1", "#2", ..: gathers
 #define MEET_HEARTBEATS "?"   // the name of the last heartbeat of every rank
@@ -40,7 +40,7 @@ struct meet_role {
     const char *word;  // "worker"
     int count;         // members size.., in the order of the roles
 };
-int meet_members(int size, const struct meet_role roles[MEET_ROLES_MAX]);  // how many there are
+int meet_members(int size, const struct meet_role roles[MEET_ROLES_MAX]);  // Returns the number of members.
 // "rank 3", "worker 1"; "" for a number that no member has. Returns out.
 const char *meet_member_name(int member, int size, const struct meet_role roles[MEET_ROLES_MAX],
                              char out[MEET_WHO_MAX]);
@@ -58,8 +58,8 @@ enum meet_end {
 enum member_news_kind {
     MEMBER_JOINED,
     MEMBER_SENT,     // word, data: what the member sent with rendezvous_send
-    MEMBER_LEFT,     // it has said goodbye
-    MEMBER_LOST,     // word: "silent", "gone" or "replaced"; why: text that follows the member's name
+    MEMBER_LEFT,     // it has left in order
+    MEMBER_LOST,     // word: "silent", "gone" or "replaced"; why: the text after the member's name
     MEMBER_REFUSED,  // why; member: -1 if no such member exists
 };
 struct member_news {
@@ -84,7 +84,7 @@ static inline uint16_t meet_heartbeat(uint16_t last, int is_at) {
 // A member, as every rank knows it after rendezvous_open.
 struct rendezvous_member {
     char host[64];     // the host's name
-    char address[64];  // at which the other ranks reach it
+    char address[64];  // the address at which the other ranks reach it
     int machine;       // 0, 1, ..: in the order of the first rank on each; ranks of one machine share it
     int local_rank;    // index among the ranks of its machine, in rank order
     int pid;
@@ -94,9 +94,9 @@ enum meet_kind {
     MEET_ACK,  // an acknowledgement only
     MEET_JOIN,
     MEET_PUT,
-    MEET_PART,  // a rank's part of a gather: the result exists when all parts have arrived, in rank order
-    MEET_DROP,  // removes the name
-    MEET_SEND,  // to member 0's process only
+    MEET_PART,  // a rank's part of a gather; the result has all parts in rank order, and exists when all have arrived
+    MEET_DROP,         // removes a name
+    MEET_SEND,         // to member 0's process only
     MEET_END_PROCESS,  // member 0's: the job has ended for the member and incarnation in the name
     MEET_ABORT,
     MEET_BYE,
@@ -122,7 +122,7 @@ struct meet_message {
     uint64_t count;
     uint64_t number, said, heard, seen;  // the link's acknowledgement; said 0: none
     uint64_t asks;
-    uint64_t at, total;  // of a piece: its offset, and the bytes of the whole value
+    uint64_t at, total;  // for a piece: its offset, and the bytes of the whole value
     uint64_t bytes;
     char name[MEET_NAME_MAX];
 };

@@ -15,16 +15,17 @@
 #define MAGIC        0x6873656du  // the version of these messages
 #define QUEUE_PIECES 1000         // per connection and direction: far more than the windows allow
 #define DIAL_AGAIN_S 0.25         // pause after a failed connection
-#define DIAL_ANEW_S  4.0          // pause if nothing is known of it: longer than a handshake may last
-#define LOOKS        16           // connections that one check looks at, so that many peers cost no core
-#define COME_MS      20           // between two checks for peers that have joined
-#define GONE_S       0.3          // after the end of a connection, for its messages to arrive
-#define LAST_S       0.5          // for pieces of a dropped lane to leave
-#define LEAVE_S      5.0          // for the goodbye to be acknowledged; or the deadline, if longer
-#define PROBES_S     2.0          // after the end of a connection: how long it may still accept messages
-#define LINGER_MS    500
-#define RANK_NAME    24
-#define DESCRIPTORS  40  // in addition to connections
+#define DIAL_ANEW_S \
+    4.0  // pause if the attempt has neither failed nor succeeded: longer than a handshake may last
+#define LOOKS       16   // connections per check, so that checking many peers does not take a whole core
+#define COME_MS     20   // between two checks for peers that have joined
+#define GONE_S      0.3  // time in which messages may still arrive after the end of their connection
+#define LAST_S      0.5  // time in which pieces of a dropped lane may still be sent
+#define LEAVE_S     5.0  // time in which the goodbye must be acknowledged; the deadline, if that is longer
+#define PROBES_S    2.0  // time in which an ended connection may still accept messages
+#define LINGER_MS   500
+#define RANK_NAME   24
+#define DESCRIPTORS 40  // descriptors besides those of connections
 
 enum { WAKE_FD, ROUTER_FD, DEALER_FD /* of rank 0 */ };
 
@@ -45,7 +46,7 @@ struct peer {
     struct net_route route;
     bool here;         // its handshake of the mesh is complete
     bool left, heard;  // left: it has said goodbye; heard: it has acknowledged this rank's goodbye
-    bool failed;       // a connection to it failed before it was here
+    bool failed;       // a connection to it failed before its handshake was complete
     double dialled_s;
     double gone_s;  // when its connection was found to have ended; 0: it has not
     char why[LANES_WHY];
@@ -62,7 +63,7 @@ struct mesh {
     struct peer *peers;    // (size)
     struct pollfd *fds;    // of the eventfd, the router and the dealers
     int fd_count, wake;    // eventfd
-    pthread_mutex_t lock;  // of everything, sockets too
+    pthread_mutex_t lock;  // guards everything, sockets too
     pthread_cond_t changed;
     bool polls;             // a thread sleeps in poll()
     _Atomic bool releases;  // a waiting thread wants to know when held pieces are released
@@ -72,7 +73,7 @@ struct mesh {
 // ---------------------------------------------------------------- sending
 static void wake(struct mesh *m) {
     uint64_t one = 1;
-    if (write(m->wake, &one, sizeof one) < 0) return;  // it is already readable
+    if (write(m->wake, &one, sizeof one) < 0) return;  // the eventfd is already readable
 }
 
 struct hold {
@@ -133,7 +134,7 @@ static int sender(const struct mesh *m, const struct fabric_message *got) {
 }
 
 // With the lock held. Returns whether the payload has been taken over.
-static bool hear(struct mesh *m, int from, const struct fabric_message *got) {
+static bool take_message(struct mesh *m, int from, const struct fabric_message *got) {
     struct peer *p = &m->peers[from];
     struct head h;
     char why[LANES_WHY];
@@ -167,7 +168,7 @@ static bool hear_all(struct mesh *m, struct fabric_socket *s, int from) {
     bool any = false;
     while (fabric_receive(s, &got) == 1) {
         int rank = from >= 0 ? from : sender(m, &got);
-        bool taken = rank >= 0 && hear(m, rank, &got);
+        bool taken = rank >= 0 && take_message(m, rank, &got);
         if (!taken && got.payload) fabric_payload_release(got.payload);
         any = true;
     }
@@ -175,7 +176,7 @@ static bool hear_all(struct mesh *m, struct fabric_socket *s, int from) {
 }
 
 // The end of an incoming connection is found by sending to the peer.
-static void look_at_ends(struct mesh *m) {
+static void check_incoming_ends(struct mesh *m) {
     static const char why[] = "its connection has ended";
     double now = now_seconds();
     if (fabric_ended(m->router)) m->ended_s = now;
@@ -245,7 +246,7 @@ void mesh_turn(struct mesh *m) {
 
 void mesh_look(struct mesh *m) {
     pthread_mutex_lock(&m->lock);
-    if (m->fabric) look_at_ends(m);
+    if (m->fabric) check_incoming_ends(m);
     turn(m);
     pthread_mutex_unlock(&m->lock);
 }
@@ -265,7 +266,7 @@ int mesh_wait(struct mesh *m, int lane, int limit_ms, char why[LANES_WHY]) {
         else
             sleep_on_descriptors(m, limit_ms);
     }
-    if (done == 0 && m->fabric) look_at_ends(m);
+    if (done == 0 && m->fabric) check_incoming_ends(m);
     pthread_mutex_unlock(&m->lock);
     return done;
 }
@@ -352,7 +353,7 @@ static int dial(struct mesh *m, int to) {
 }
 
 // Connects again if the handshake did not complete.
-static void come(struct mesh *m, int to) {
+static void reconnect(struct mesh *m, int to) {
     struct peer *p = &m->peers[to];
     bool first = p->dialled_s == 0;
     if (fabric_ended(p->dealer)) p->failed = true;
@@ -376,7 +377,7 @@ static int wait_for_all(struct mesh *m) {
     pthread_mutex_lock(&m->lock);
     while (!all_here(m, &missing) && (m->o.deadline_s <= 0 || now_seconds() < until)) {
         for (int i = 0; i < m->o.rank; i++)
-            if (!m->peers[i].here) come(m, i);
+            if (!m->peers[i].here) reconnect(m, i);
         turn(m);
         if (!all_here(m, &missing)) sleep_on_descriptors(m, COME_MS);
     }
@@ -423,7 +424,7 @@ int mesh_open(struct mesh **out, const struct mesh_options *o) {
 }
 
 // With the lock held. A peer that has acknowledged the goodbye has received all messages before it.
-static bool all_heard(const struct mesh *m) {
+static bool all_have_acknowledged(const struct mesh *m) {
     for (int i = 0; i < m->o.size; i++)
         if (i != m->o.rank && !m->peers[i].heard && m->peers[i].gone_s == 0) return false;
     return true;
@@ -434,10 +435,10 @@ void mesh_leave(struct mesh *m) {
     pthread_mutex_lock(&m->lock);
     for (int i = 0; i < m->o.size; i++)
         if (i != m->o.rank) post(m, i, KIND_BYE, NULL, NULL, 0, NULL);
-    while (m->fabric && !all_heard(m) && now_seconds() < until) {
-        look_at_ends(m);
+    while (m->fabric && !all_have_acknowledged(m) && now_seconds() < until) {
+        check_incoming_ends(m);
         turn(m);
-        if (!all_heard(m)) sleep_on_descriptors(m, COME_MS);
+        if (!all_have_acknowledged(m)) sleep_on_descriptors(m, COME_MS);
     }
     pthread_mutex_unlock(&m->lock);
 }

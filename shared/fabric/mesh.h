@@ -27,7 +27,7 @@ struct mesh_options {
     int rank, size, lanes;
     const char *listen;         // "tcp://10.0.0.1:*", at which the other ranks reach this process
     const struct job_key *key;  // NULL: none; outlives the mesh
-    double deadline_s;          // for all peers to connect; 0: none
+    double deadline_s;          // the time in which all peers must connect; 0: no limit
     // An allgather that all ranks call once, from mesh_open: `bytes` bytes of each rank into all (size x bytes), in
     // rank order. Returns 0, or -1 after logging.
     int (*meet)(void *ctx, const void *mine, size_t bytes, void *all);
@@ -46,8 +46,8 @@ void mesh_close(struct mesh **m);
 // One message each way with a peer; bytes 0: none.
 void mesh_send(struct mesh *m, int lane, int to, uint32_t tag, const void *at, size_t bytes);
 void mesh_receive(struct mesh *m, int lane, int from, uint32_t tag, void *at, size_t bytes);
-void mesh_turn(struct mesh *m);  // moves what can be moved now
-void mesh_look(struct mesh *m);  // the same, and checks which peers have gone
+void mesh_turn(struct mesh *m);  // Moves all messages that can be moved now.
+void mesh_look(struct mesh *m);  // Does the same, and checks which peers have ended.
 // Returns 1 if all messages of the lane are done; 0: not yet; -1: the lane has failed, why receives the reason.
 int mesh_wait(struct mesh *m, int lane, int limit_ms, char why[LANES_WHY]);
 bool mesh_missing(struct mesh *m, int lane, bool *missing);  // lanes_missing

@@ -14,7 +14,7 @@
 #include "shared/time/poll_clock.h"
 
 #define NAMED_MAX 8    // ranks that a message lists by number
-#define LOOK_S    0.5  // between two checks for silent members
+#define LOOK_S    0.5  // time between two checks for silent members
 #define LOOKS     16   // at least so many checks in silent_s
 #define ENDED_MAX 64   // ended processes that are remembered per member
 #define ALL_LEFT  (-1)
@@ -34,9 +34,9 @@ struct ended_process {
 struct member_entry {
     enum presence is;
     struct ended_process *ended;
-    int ended_count;  // how many were ever added; the last ENDED_MAX are kept
+    int ended_count;  // number of all added ones, of which the last ENDED_MAX are kept
     uint64_t incarnation;
-    uint64_t gets;  // the number of its last GET
+    uint64_t gets;  // number of the member's last GET
     uint16_t heartbeat;
     double heard_s, closed_s;  // on the registry's poll clock. closed_s: 0 while the member is connected
     struct meet_join join;
@@ -63,7 +63,7 @@ struct registry {
     void *values;  // struct named_value, a tree of tsearch(3) in the order of their names
     size_t value_count;
     struct mailbox *mailbox;
-    uint64_t gathers;  // how many gathers are complete
+    uint64_t gathers;  // number of complete gathers
     struct poll_clock turns;
     double look_s, asks_s;  // asks_s: until then each check asks all members
     double begun_s;         // on the poll clock
@@ -72,7 +72,7 @@ struct registry {
     char waiting[MEET_TEXT_MAX];
     double waiting_s;   // when `waiting` was written; 0: it is out of date
     int *lost, losses;  // in the order of the losses
-    int sent_losses;    // how many losses all ranks have been sent
+    int sent_losses;    // number of losses that were sent to all ranks
     int ended_by;       // a rank, or ALL_LEFT: all ranks have said goodbye
     char ended[MEET_TEXT_MAX];
 };
@@ -84,7 +84,7 @@ struct registry *registry_create(const struct rendezvous_options *o, const char 
     struct registry *b = xcalloc(1, sizeof *b);
     *b = (struct registry){.o = *o, .where = where, .send_to = send, .news = news, .ctx = ctx};
     b->turns = (struct poll_clock){.lost_s = o->silent_s, .pause_s = MEET_PAUSE_S};
-    b->o.identity = b->identity = xstrdup(o->identity);  // ranks may send JOIN much later
+    b->o.identity = b->identity = xstrdup(o->identity);  // a copy, since ranks may send JOIN much later
     if (!o->member_0) b->o.member_0 = "rank 0";
     if (!(o->beat_s > 0)) b->o.beat_s = MEET_RESEND_S;
     b->members = meet_members(o->size, o->roles);
@@ -432,7 +432,8 @@ static void on_join(struct registry *b, const struct meet_message *m, const void
     c.member.host[sizeof c.member.host - 1] = c.member.address[sizeof c.member.address - 1] =
         c.reach[sizeof c.reach - 1] = 0;
     for (char *at = c.member.host; *at; at++)
-        if (iscntrl((unsigned char)*at)) *at = '?';  // it is printed: no line break
+        if (iscntrl((unsigned char)*at))
+            *at = '?';  // the text is printed, so it must not contain a line break
     struct member_entry *p = entry_for(b, m, &c);
     const struct ended_process *ended = p ? find_ended(p, m->incarnation) : NULL;
     if (ended) {
@@ -591,7 +592,7 @@ static void lose_member(struct registry *b, int member, bool gone, double turn_s
         snprintf(n.why, sizeof n.why, "was silent for %.1f s%s", n.silent_s,
                  poll_clock_text(&b->turns, p->heard_s, stood));
     if (!is_role(b, member) && !b->begun)
-        set_presence(b, member, ABSENT);  // it may join again, or reappear
+        set_presence(b, member, ABSENT);  // the member may join again, or its process may reappear
     else
         end_process(
             b, member, p->incarnation, true,

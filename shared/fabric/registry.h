@@ -28,17 +28,17 @@ struct rendezvous_options {
     bool replace;          // member 0's: a new process may replace a connected one with its role
     const char *identity;  // what all ranks must agree on: a difference from rank 0's ends the rendezvous
     identity_differs *differs;  // rank 0's: describes the difference
-    const char *interface;      // of this rank's address; NULL: that of the route to rank 0
+    const char *interface;      // interface of this rank's address; NULL: that of the route to rank 0
     // 0: all ranks must join. Otherwise so many suffice after silent_s; the absent ranks are lost from the start
     // (machine -1).
     int min_ranks;
-    double deadline_s;  // timeout for all to join, and for every later wait
+    double deadline_s;  // timeout until all have joined, and of every later wait
     double silent_s;    // a member that is silent for so long is lost; 0: deadline_s
-    double beat_s;      // between two heartbeats; 0: MEET_RESEND_S
+    double beat_s;      // the time between two heartbeats; 0: MEET_RESEND_S
     bool no_key;        // no key, even if the environment has one
     bool
         same_key;  // member 0 has the same key: a failed handshake means too many connections, and is retried
-                   // until the timeout
+                   // until the timeout ends
     bool no_wait;  // rendezvous_open does not wait; rendezvous_wait does
     // Nonzero: rendezvous_open returns early. NULL: never. Later waits continue, so that a stopped process can still
     // report.
@@ -52,14 +52,14 @@ struct registry *registry_create(const struct rendezvous_options *o, const char 
 // data: m->bytes bytes.
 void registry_receive(struct registry *b, const struct meet_message *m, const void *data, double now_s);
 void registry_unreachable(struct registry *b, int rank, uint64_t incarnation,
-                          double now_s);  // its connection is closed
+                          double now_s);  // Its connection is closed.
 // Some connection has closed, of an unknown member: all members are asked.
 void registry_recheck(struct registry *b, double now_s);
 void registry_tick(struct registry *b, double now_s);
-bool registry_is_over(const struct registry *b);       // all ranks have said goodbye or are lost
-int registry_roles_here(const struct registry *b);     // how many members with roles are connected
-int registry_first_lost(const struct registry *b);     // the first lost rank; -1: none
-size_t registry_name_count(const struct registry *b);  // how many names are kept
+bool registry_is_over(const struct registry *b);       // Whether all ranks have left or are lost.
+int registry_roles_here(const struct registry *b);     // Returns the number of connected members with roles.
+int registry_first_lost(const struct registry *b);     // Returns the first lost rank; -1: none.
+size_t registry_name_count(const struct registry *b);  // Returns the number of stored names.
 void registry_destroy(struct registry **b);
 
 #endif

@@ -33,11 +33,11 @@
 
 #define INSIDE        "inproc://rendezvous"
 #define TICK_MS       100
-#define REFUSALS      8    // failed handshakes in a row: the listener refuses this process
-#define BIND_FOR_S    3.0  // the process that holds the port may be ending
+#define REFUSALS      8  // after so many failed handshakes in a row, the listener counts as refusing this process
+#define BIND_FOR_S    3.0  // time in which the port may become free: the process that has it may be ending
 #define LINGER_MS     500
-#define PAUSE_S       0.1  // between two checks of a waiting thread
-#define ROLES_LEAVE_S 1.0  // for the roles to receive the end
+#define PAUSE_S       0.1  // time between two checks of a waiting thread
+#define ROLES_LEAVE_S 1.0  // time in which the roles must have received the end
 #define ID_MAX        40
 #define BEATS         32  // heartbeats per deadline
 #define OF_PROCESS    22  // descriptors of a process that has joined, its standard streams included
@@ -53,7 +53,7 @@ struct rendezvous {
     int members;
     bool keyed;
     struct job_key key;
-    struct zap *zap;  // rank 0's
+    struct zap *zap;  // only in rank 0's process
     void *context, *router, *dealer;
     void *events;     // of the dealer's handshakes; of rank 0's router: its connections
     int connections;  // to the router
@@ -64,7 +64,7 @@ struct rendezvous {
     bool crowded;                           // the warning about too many connections is logged
     // Connections that were accepted without a successful handshake: their process may have another key, or none.
     int shut_out;
-    pthread_mutex_t lock;  // of all below
+    pthread_mutex_t lock;  // guards all below
     pthread_cond_t changed;
     struct client client;
     struct registry *

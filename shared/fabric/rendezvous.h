@@ -27,13 +27,17 @@ struct rendezvous *rendezvous_open(const struct rendezvous_options *o);
 // After rendezvous_open with options.no_wait: waits for what rendezvous_open would have waited for. stop: as the
 // option. Returns 0, or -1 after logging.
 int rendezvous_wait(struct rendezvous *r, const _Atomic int *stop);
-int rendezvous_size(const struct rendezvous *r);  // number of ranks; the first role member has this number
+int rendezvous_size(
+    const struct rendezvous
+        *r);  // Returns the number of ranks, which is also the number of the first role member.
 int rendezvous_port(const struct rendezvous *r);
 // The descriptors that a thread with its own descriptor table needs for calls of the rendezvous
 // (shared/core/background.h).
 void rendezvous_descriptors(const struct rendezvous *r, int out[2]);
-const char *rendezvous_address(const struct rendezvous *r);   // at which other processes reach this one
-uint64_t rendezvous_incarnation(const struct rendezvous *r);  // of this process, random; never 0
+const char *rendezvous_address(
+    const struct rendezvous *r);  // Returns the address at which other processes reach this one.
+uint64_t rendezvous_incarnation(
+    const struct rendezvous *r);  // Returns this process's random number, never 0.
 // turns: the counter of a thread that must make progress (shared/time/poll_clock.h, poll_watch_idle_s). If it does not
 // change for more than deadline_s, this process sends no heartbeat. NULL: none; rendezvous_close removes it.
 void rendezvous_watch_progress(struct rendezvous *r, const _Atomic uint64_t *turns);
@@ -74,11 +78,11 @@ void rendezvous_end_process(struct rendezvous *r, int member, uint64_t incarnati
 
 // The first rank that has gone without a goodbye; -1: none. Never blocks.
 int rendezvous_lost(struct rendezvous *r);
-bool rendezvous_is_lost(struct rendezvous *r, int rank);  // whether this rank has done so
+bool rendezvous_is_lost(struct rendezvous *r, int rank);  // Whether this rank has gone without a goodbye.
 // Why the job cannot continue: rank 0 has gone, a rank has aborted, or rank 0 has lost this one. NULL: it can
 // continue. Never blocks. The rendezvous owns the text.
 const char *rendezvous_end_reason(struct rendezvous *r);
-enum meet_end rendezvous_end_kind(struct rendezvous *r);  // the same as an enum
+enum meet_end rendezvous_end_kind(struct rendezvous *r);  // Returns the same as an enum.
 // Seconds since the last message of member 0, on this process's poll clock.
 double rendezvous_silent_s(struct rendezvous *r);
 // Calls act once, on the rendezvous' thread, when the first member is lost or the job ends. why: a sentence about it.

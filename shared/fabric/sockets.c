@@ -42,10 +42,10 @@ struct fabric_socket {
     struct fabric *fabric;
     void *socket;
     bool router;
-    bool named;   // a dealer that reconnects only when fabric_ask_again is called
-    void *watch;  // of its handshakes; NULL: not watched
-    char *peer;   // of a dealer; NULL: not connected yet
-    bool once;    // it does not reconnect after the listener has been heard
+    bool named;   // the dealer reconnects only when fabric_ask_again is called
+    void *watch;  // watches its handshakes; NULL: not watched
+    char *peer;   // a dealer's peer; NULL: not connected yet
+    bool once;    // the dealer does not reconnect after the listener has sent something
     bool heard;
     double dialled_s;
     bool holds;  // last holds a head
@@ -309,7 +309,8 @@ bool fabric_send_payload(struct fabric_socket *s, const void *data, size_t bytes
     zmq_msg_t msg;
     if (!let_go) return zmq_send(s->socket, data, bytes, ZMQ_DONTWAIT) >= 0;
     if (zmq_msg_init_data(&msg, (void *)(uintptr_t)data, bytes, let_go, hint) != 0) {
-        zmq_send(s->socket, "", 0, ZMQ_DONTWAIT);  // ends the message; the receiver drops it
+        zmq_send(s->socket, "", 0,
+                 ZMQ_DONTWAIT);  // an empty payload ends the message, and the receiver drops it
         let_go((void *)(uintptr_t)data, hint);
         return false;
     }

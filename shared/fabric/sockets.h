@@ -46,8 +46,8 @@ struct net_route {
 // Starts a context's threads. If a thread cannot be started, it prints why and the process exits with EXIT_RUN_FAILED.
 // Returns 0, or -1 after logging.
 int fabric_threads(void *context);
-struct fabric *fabric_create(const struct fabric_options *o);  // NULL after logging
-// linger_ms: how long queued messages may still leave; 0 after a goodbye.
+struct fabric *fabric_create(const struct fabric_options *o);  // Returns NULL after logging.
+// linger_ms: the time in which queued messages are still sent; 0 after a goodbye.
 void fabric_destroy(struct fabric **f, int linger_ms);
 
 // Listens at address ("tcp://host:*": any free port). named: dealers have names, and a dealer that connects again
@@ -78,7 +78,7 @@ struct fabric_message {
     const void *head;       // valid until the next fabric_receive
     size_t head_bytes;
     struct fabric_payload *payload;  // owned by the receiver; NULL: none
-    const void *data;                // of the payload, may be unaligned
+    const void *data;                // the payload's bytes, which may be unaligned
     size_t bytes;
 };
 void fabric_payload_release(struct fabric_payload *p);
@@ -95,7 +95,7 @@ bool fabric_send_payload(struct fabric_socket *s, const void *data, size_t bytes
                          void (*let_go)(void *data, void *hint), void *hint);
 
 struct fabric_poll_item {
-    struct fabric_socket *socket;  // or NULL: fd
+    struct fabric_socket *socket;  // NULL: fd is polled instead
     int fd;
     bool ready;
 };

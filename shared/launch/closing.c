@@ -22,7 +22,7 @@
 struct cJSON *closing_merge(const struct config *c, const char *dir) {
     struct cJSON *missing = cJSON_CreateArray(), *reports = summary_reports(c, dir, missing);
     struct stall_reports *m = stall_reports_read(reports);
-    // A fault in one file does not keep the others from being merged.
+    // If one file has an error, the others are merged all the same.
     bool whole = trace_merge(c, dir, m) == 0;
     stall_reports_free(&m);
     cJSON_Delete(reports);
@@ -107,7 +107,7 @@ static char *missing_report(const struct closing_rank *r) {
     return NULL;
 }
 
-// Returns 1: this rank prints; 0: another rank was first; -1 after logging.
+// Decides which rank prints the table. Returns 1: this one; 0: another rank was first; -1 after logging.
 static int claim(const struct closing_rank *r) {
     char job[REPORT_JOB_MAX];
     char *path = xasprintf("%s/ranks/last-%s", r->dir, report_job_name(r->job, job));

@@ -31,9 +31,9 @@ struct evaluate_dir_options {
     const char *dir;
     const struct job
         *job;   // its configuration, model and data are used; NULL: those of dir/config.json are opened
-    bool keep;  // keeps the snapshots even if the configuration does not
+    bool keep;  // the snapshots are kept, whatever the configuration says
     const _Atomic int *stop;  // NULL: no signal ends it; closing_show installs one
-    FILE *say;                // or NULL
+    FILE *say;                // progress is printed here; NULL: nowhere
 };
 // Evaluates the waiting snapshots of dir. Opens model and data only if there are any. After an interruption it logs the
 // command that evaluates the rest.
@@ -49,10 +49,10 @@ struct closing_rank {
     const char *role;  // "worker", "server": its report has been written
     int rank;
     uint64_t job;             // not 0
-    const _Atomic int *stop;  // ends an evaluation; or NULL
+    const _Atomic int *stop;  // the flag that ends an evaluation; NULL: none
 };
 enum closing {
-    CLOSING_FAILED = -1,  // after logging
+    CLOSING_FAILED = -1,  // the error was logged
     CLOSING_LEFT,         // another rank is or will be the last; logged in one line, unless quiet
     CLOSING_LAST,         // merged and shown by this call
 };

@@ -26,13 +26,13 @@
 #include "shared/state/manifest.h"
 #include "shared/train/job.h"
 
-#define RUN_DIR   "run/dir"  // rank 0's
+#define RUN_DIR   "run/dir"  // the name of rank 0's value
 #define SLICE     ((size_t)1 << 20)
-#define TURN_NS   2000000  // between two checks of the rendezvous
+#define TURN_NS   2000000  // the time between two checks of the rendezvous
 #define SAY_S     10.0
 #define PATH_MOST 240
 
-struct slice {             // followed by its bytes
+struct slice {             // A slice of a file; its bytes follow.
     int64_t left;          // bytes of the file after this slice
     char path[PATH_MOST];  // below DIR; "": the rank has no more files
 };
@@ -366,7 +366,7 @@ static void remove_dir(struct run *r) {
     char *own = r->config->out, *ranks = xasprintf("%s/ranks", own), *why = NULL;
     if (disk_remove_dir(ranks, &why) || disk_remove_dir(own, &why)) warn("%s", why);
     *strrchr(own, '/') = 0;
-    rmdir(own);  // fails if anything else is left in it
+    rmdir(own);  // removes the folder only if it is empty
     free(why);
     free(ranks);
 }
@@ -382,7 +382,7 @@ static bool good_name(const char *path) {
 
 struct taking {
     struct new_file file;
-    char *path;  // of the file that is being received; NULL: none
+    char *path;  // path of the file that is being received; NULL: none
     bool failed;
 };
 

@@ -3,7 +3,7 @@
 //
 //     run_join     all join the rendezvous (rendezvous.h), and check that they see the run directory, which rank 0 begins
 //     ...          the rank trains, or starts the processes that do
-//     run_part     all say goodbye
+//     run_part all ranks leave the rendezvous
 //     run_leave    rank 0 ends the run
 //
 // All ranks write into rank 0's directory if they see it:

@@ -39,13 +39,14 @@ struct child {
     pid_t pid;                    // 0: ended
     bool orderly;
     bool ended_well;
-    bool restarted_alone;  // it was restarted while the others continued
+    bool restarted_alone;  // this child was restarted while the others continued
     double not_stopped_s;  // when a check last found it not stopped; 0: not checked
-    bool waited_for;       // the message that it has not ended yet is logged
+    bool waited_for;       // it was logged that the launcher still waits for this child
     pid_t awaits_verdict;  // the process that has died and waits for a verdict; 0: none
     char why[192], when[96];
-    bool asked_to_end;       // it was asked to end: its death is expected
-    bool killed_as_stopped;  // it, or a process that it represents, was stopped, and the launcher killed it
+    bool asked_to_end;  // the child was asked to end, so its end is expected
+    bool
+        killed_as_stopped;  // the child, or a process that it represents, was stopped by a signal, and the launcher has killed it
 };
 
 struct launcher {
@@ -55,13 +56,13 @@ struct launcher {
     double start_s;
     double kill_time_s;      // time of SIGKILL; 0: no child was asked to end
     double end_rest_time_s;  // when the remaining children are asked to end; 0: not known yet
-    int status;              // the job's, once a failure occurred
+    int status;              // the job's exit status, after the first failure
     int interrupted_by;      // SIGINT or SIGTERM; 0: none
     double interrupted_s;    // when the first signal arrived
-    bool restarting;         // all restart, and some required ranks are not there yet
+    bool restarting;         // all ranks restart, and some required ones have not joined yet
     bool no_more_verdicts;   // the deciding process has ended
     int verdicts_received;
-    bool done;                // the last report whether no child is left
+    bool done;                // whether it was last reported that no child is left
     struct poll_clock turns;  // the clock of the next two, and of children's not_stopped_s
     double checked_s;         // when it last checked for stopped children
     double ended_s;           // when the first child was seen to have ended well; 0: none has
@@ -90,8 +91,9 @@ static void child_exec(const struct launcher *l, const struct launch_child *c, p
     if (c->own_group) setpgid(0, 0);
     if (c->own_group) signal(SIGTTOU, SIG_IGN);  // it may print although it is in the background
     if (getppid() == parent) {
-        signal(SIGINT, SIG_IGN);  // the terminal sends it to all processes; the launcher decides which ones
-                                  // get it
+        signal(SIGINT,
+               SIG_IGN);  // the terminal sends SIGINT to all processes; the launcher decides which ones
+                          // have to end
         if (c->keep_fd) fcntl(c->keep_fd, F_SETFD, 0);
         if (c->input_fd) dup2(c->input_fd, STDIN_FILENO);
         if (c->output_fd) dup2(c->output_fd, STDOUT_FILENO);
@@ -182,7 +184,7 @@ static void end_rest(struct launcher *l) {
     signal_all(l, SIGTERM);
 }
 
-// Returns whether at least one step is done.
+// Returns whether at least one step of the job is done.
 static bool has_begun(const struct launcher *l) { return l->o.last_step && l->o.last_step(l->o.ctx) > 0; }
 
 static void time_text(const struct launcher *l, char *text, size_t size) {
@@ -314,7 +316,8 @@ static void apply_verdict(struct launcher *l, const struct verdict *v) {
             !strcmp(l->children[i].name, v->name))
             carry_out(l, &l->children[i], v);
     if (!mends) return;
-    for (int i = 0; i < l->count; i++) l->children[i].restarted_alone = false;  // no child can be missed now
+    for (int i = 0; i < l->count; i++)
+        l->children[i].restarted_alone = false;  // after this all children are needed
     // The job returns to an earlier step, at which children that have ended well were needed.
     for (int i = 0; i < l->count; i++)
         if (l->children[i].ended_well && !l->children[i].pid && !l->kill_time_s)
@@ -341,7 +344,7 @@ static void child_died(struct launcher *l, struct child *child, pid_t pid, int s
     else
         snprintf(child->why, sizeof child->why, "%s%s (pid %d) was killed by signal %d (%s)", of, child->name,
                  (int)pid, number, strsignal(number));
-    // The others would only wait for the dead child and then report that too: they are killed first.
+    // The others are killed before they wait for the dead child, and report it too.
     if (l->o.together) signal_all(l, SIGKILL);
     if (l->o.decided)
         report_death(l, child, pid);
@@ -512,7 +515,7 @@ static void on_interrupt(struct launcher *l, int number) {
             if (l->children[i].orderly && l->children[i].pid) kill(l->children[i].pid, SIGTERM);
     } else if (now - l->interrupted_s >= STOP_AGAIN_S) {
         l->kill_time_s = now + l->o.grace_s;
-        signal_all(l, SIGKILL);  // asked twice: end at once
+        signal_all(l, SIGKILL);  // the second request to end: kill the children at once
     }
 }
 
@@ -623,7 +626,7 @@ int launch_run(struct launch_options o, double deadline_s, const char *behind, s
     fflush(NULL);
     stop_answers(behind);
     *launcher = launcher_create(&o);
-    output_thread_begin();  // its thread takes no signals, as all threads from here on
+    output_thread_begin();  // all threads that start from here on block signals, this one too
     if (o.start(o.ctx)) launcher_end_all(*launcher);
     int status = launcher_wait(*launcher);
     if (status) o.poll(o.ctx, error_last());

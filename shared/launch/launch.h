@@ -31,12 +31,12 @@
 struct launcher;
 
 struct launch_options {
-    double grace_s;  // from SIGTERM to SIGKILL
+    double grace_s;  // time from SIGTERM to SIGKILL
     // A child that a signal has stopped for so long is killed: with `together` always, otherwise only after the first
     // child has ended well. 0: never.
     double stopped_s;
     int together;
-    int speaks_for_others;  // of children: an exit status above 128 means that another process was killed by
+    int speaks_for_others;  // children represent other processes: an exit status above 128 means that one was killed by
                             // a signal (mpirun)
     // Returns the last step known to be done, for messages; -1: none. May be NULL.
     int64_t (*last_step)(void *ctx);
@@ -61,7 +61,7 @@ struct launch_options {
 struct launch_child {
     const char *role;         // "server"; copied, as program and argv are, for a restart
     int rank;                 // -1: the only one of its role
-    const char *program;      // path
+    const char *program;      // path of the program
     char *const *argv;        // NULL-terminated, argv[0] included
     int keep_fd;              // a descriptor that this child inherits besides the standard three; 0: none
     int orderly;              // after SIGTERM it finishes its step and exits with 0, and the others with it
@@ -78,7 +78,7 @@ int launch_run(struct launch_options o, double deadline_s, const char *behind, s
                int *interrupted_by);
 
 struct launcher *launcher_create(const struct launch_options *o);
-int launcher_start(struct launcher *l, const struct launch_child *c);  // 0, or -1 after logging
+int launcher_start(struct launcher *l, const struct launch_child *c);  // Returns 0, or -1 after logging.
 
 // Reads one line (without its newline) from descriptor fd, which a child writes to. Returns 0, or -1 after logging if
 // the deadline passes, the writer closes fd, a child dies, or Ctrl-C arrives; the caller then calls launcher_wait. If
@@ -88,7 +88,7 @@ int launcher_read_line(struct launcher *l, int fd, double deadline_s, char *line
 // Returns the job's exit status: 0 if every child ended with 0; 2 if the first that failed ended with 2
 // (configuration); 128 + signal after Ctrl-C or SIGTERM; else 1.
 int launcher_wait(struct launcher *l);
-int launcher_interrupted(const struct launcher *l);  // SIGINT or SIGTERM; 0: none has arrived
+int launcher_interrupted(const struct launcher *l);  // Returns SIGINT or SIGTERM; 0: neither has arrived.
 // Ends all children as launcher_wait does after a failure.
 void launcher_end_all(struct launcher *l);
 void launcher_destroy(struct launcher **l);

@@ -28,14 +28,14 @@ struct ranks {
     const struct launch_row *row;
     int count;  // processes to start
     struct launcher *launcher;
-    struct segment memory;       // of ranks that share memory
+    struct segment memory;       // the memory of ranks that share it
     struct rendezvous *meet;     // between the launcher and its children
     char failed[MEET_TEXT_MAX];  // the reason of the first child that reported a failure
     char *program;
     int life;
     struct restarts restarts;
-    char why[192];  // the last death
-    int said;       // verdicts sent
+    char why[192];  // why the last child died
+    int said;       // number of verdicts sent
 };
 
 bool launch_ranks_needed(const struct run *r) {
@@ -56,7 +56,7 @@ static int start_one(struct ranks *s, int rank) {
     argv[n++] = "train";
     argv[n++] = "--life";
     argv[n++] = life;
-    argv[n++] = "--out";  // before the given words: they may end in "--", and may name --out again
+    argv[n++] = "--out";  // before the user's arguments, which may end in "--", and may have another --out
     argv[n++] = c->out;
     for (int i = 0; i < s->argc; i++) argv[n++] = s->argv[i];
     rank_env_give(rendezvous_port(s->meet), s->row->one_each ? rank : -1, s->count, s->memory.fd);
@@ -84,8 +84,8 @@ static void decide(struct ranks *s, const struct death *d) {
     verdict_send(s->meet, &s->said, &v);
 }
 
-// Handles the messages of this life's children, and sends them the reason if they are ended.
-static const char *look_outside(void *ctx, const char *ends) {
+// Handles the messages of this start's children, and sends them the reason if they are ended.
+static const char *on_poll(void *ctx, const char *ends) {
     struct ranks *s = ctx;
     struct death d;
     char failed[MEET_NAME_MAX];
@@ -102,8 +102,8 @@ static const char *look_outside(void *ctx, const char *ends) {
 
 static int64_t last_step(void *ctx) { return metrics_last_step(((const struct ranks *)ctx)->r->config->out); }
 
-// Records a restart. All processes of the previous life are gone.
-static void note_life(const struct ranks *s) {
+// Records a restart. All processes of the previous start have ended.
+static void record_restart(const struct ranks *s) {
     const struct config *c = s->r->config;
     const char *dir = c->out;
     int64_t done = metrics_last_step(dir);
@@ -127,7 +127,7 @@ static void note_life(const struct ranks *s) {
 static int start_all(void *ctx) {
     struct ranks *s = ctx;
     const struct config *c = s->r->config;
-    if (s->life++) note_life(s);
+    if (s->life++) record_restart(s);
     *s->failed = 0;
     segment_close(&s->memory);
     if (s->row->one_each && c->row->shared_memory_bytes &&
@@ -160,7 +160,7 @@ int launch_ranks(struct run *r, int argc, char *const *argv) {
                                .together = true,
                                .speaks_for_others = s.row->by_others,
                                .last_step = last_step,
-                               .poll = look_outside,
+                               .poll = on_poll,
                                .start = start_all,
                                .meet = s.meet,
                                .decided = c->recovery.restart > 0,
@@ -213,13 +213,15 @@ int launch_mpi(const struct config *c, int argc, char *const *argv) {
     words[n++] = program;
     words[n++] = "train";
     size_t given = n;
-    for (int i = 0; i < argc; i++) words[n++] = file_of_others(argv[i]);  // -c <(..): not inherited by ranks
+    for (int i = 0; i < argc; i++)
+        words[n++] = file_of_others(
+            argv[i]);  // -c <(..): a configuration of `-c <(..)` is a descriptor, which mpirun's ranks do not inherit
     if (geteuid() == 0) {  // containers run as root; mpirun requires both variables
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     }
     setenv("OMPI_MCA_odls_base_sigkill_timeout", STOP_SECONDS, 0);
-    setenv("PRTE_MCA_odls_base_sigkill_timeout", STOP_SECONDS, 0);  // Open MPI 5
+    setenv("PRTE_MCA_odls_base_sigkill_timeout", STOP_SECONDS, 0);  // the same for Open MPI 5
     // By default PMIx 5 keeps the ranks' data in files of the temporary folder, which a killed mpirun would not
     // remove.
     setenv("PMIX_MCA_gds", "hash", 0);

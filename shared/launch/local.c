@@ -13,7 +13,7 @@
 
 struct buffers {
     void *grad;
-    struct update_range update;  // of the whole unit; in fp32 the weights are their own master
+    struct update_range update;  // the update of the whole unit; in fp32 the weights are their own master
     char *old;  // (delay, n_pad): row t % delay has the weights after t steps, as long as they are read
 };
 
@@ -29,14 +29,14 @@ struct local {
     struct optimizer_config optimizer;
     struct buffers *units;
     struct exact_sum *sum;
-    struct outcome *outcome;  // device
+    struct outcome *outcome;  // on the device
     struct outcome *seen;     // its copy in page-locked memory; the same pointer if the host can read it
-    struct event *told;       // `seen` is complete
+    struct event *told;       // recorded when `seen` is complete
     struct grad_sums sums;
     int micro, micro_count;
     int delay;
-    int64_t steps;    // done
-    int64_t drained;  // no step computes on weights after fewer steps than this
+    int64_t steps;    // steps done
+    int64_t drained;  // each step computes on weights after at least so many steps
     int64_t updates;
 };
 
@@ -145,7 +145,7 @@ static int local_step(struct topology *base, const struct step_input *in, struct
         optimizer_launch(base->compute, &t->optimizer, r, &update);
     }
     stream_phase(base->compute, PHASE_OTHER);
-    // The updates continue meanwhile, and the next forward pass is queued after them.
+    // The host waits only for the outcome. Updates continue, and the next forward pass is queued after them.
     if (event_sync(t->told)) return fail("step %lld: %s", (long long)in->step + 1, dev_error(base->dev));
     *out = (struct step_stats){.loss = t->seen->loss_sum / in->loss_tokens,
                                .grad_norm = t->seen->scalars.norm,
@@ -234,7 +234,7 @@ static int local_load(struct topology *t, struct checkpoint *c) { return local_l
 
 static void local_destroy(struct topology *base) {
     struct local *t = (struct local *)base;
-    if (t->told) stream_sync(base->compute);  // the last updates
+    if (t->told) stream_sync(base->compute);  // waits for the last updates
     event_destroy(&t->told);
     arena_release(&t->arena);
     grad_sums_free(&t->sums);

@@ -6,12 +6,12 @@
 #include "shared/model/optimizer.h"
 
 struct local_options {
-    const struct layout *layout;  // world = 1
+    const struct layout *layout;  // for one rank
     enum dtype dtype;
     struct device *dev;
     struct stream *compute;
     struct optimizer_config optimizer;
-    bool sums_in_fp32;   // of micro-batches: config_sums_in_fp32
+    bool sums_in_fp32;   // micro-batches are summed in fp32 (config_sums_in_fp32)
     int delay;           // how many of the latest updates a step's weights do not contain
     bool device_memory;  // the device has memory of its own; set for local_predict, local_create asks dev
 };
@@ -20,7 +20,7 @@ struct local_options {
 struct local_options local_options_of(const struct config *c, const struct layout *l);
 struct textbook local_textbook(const struct optimizer *o, enum dtype dtype);
 int local_predict(const struct local_options *o, struct topology_memory *mem);
-struct topology *local_create(const struct local_options *o);  // NULL after logging
+struct topology *local_create(const struct local_options *o);  // Returns NULL after logging.
 // For topologies with a local topology per rank. local_own_state lists all of its state as the rank's own (STATE_OWN).
 // local_load_own loads it from a checkpoint of `ranks` ranks; local->start is set. It returns 0; 1 without logging if
 // the checkpoint does not have it; or -1 after logging.

@@ -54,10 +54,10 @@ struct local_steps {
     void **weight;      // (units) the local topology's weights; in fp32 the masters
     bool *anchored;     // (units) the unit has received this round's anchor
     int64_t at, round;  // steps done in this round; rounds done by this rank
-    int64_t samples;    // of the job, that the anchor contains
+    int64_t samples;    // samples of the job that the anchor contains
     int64_t seen;       // independent ranks: the schedule's position, in samples
     int64_t first;      // independent ranks: first sample of all ranks' round that has this rank's batch
-    bool begun, stop;   // a round is done; this rank was asked to stop in this round
+    bool begun, stop;   // begun: a round is done; stop: this rank was asked to stop in this round
 };
 
 static struct local_steps *steps_of(struct topology *t) { return (struct local_steps *)t; }
@@ -203,7 +203,7 @@ static int steps_release(struct topology *t, int u, enum pass p) {
 
 static int steps_grad_ready(struct topology *t, int u) { return topology_grad_ready(steps_of(t)->local, u); }
 
-// Ends a round: the inner topology's step.
+// Ends a round with a step of the inner topology.
 static int exchange(struct local_steps *d, const struct step_input *in, struct step_stats *out) {
     struct topology *inner = d->inner;
     struct step_input round = {.step = d->round,
@@ -247,7 +247,7 @@ static int steps_step(struct topology *t, const struct step_input *in, struct st
     out->stop = out->snapshot = false;
     t->own_number.value = in->updates + !out->skipped;
     if (!t->plan.not_resumable && exchange(d, in, out)) return -1;
-    int64_t version = t->plan.version;  // of the anchor
+    int64_t version = t->plan.version;  // the anchor's version
     step_plan_advance(t, false);        // the job's samples are done, even if this rank skipped the update
     t->plan.version = version;
     return 0;

@@ -20,15 +20,16 @@
 #define OWN_MEETING "STARRING_MEETING"
 
 #define MASTER_PORT 29500  // torchrun's default port
-#define AGENT_AWAY  1000   // distance from a port that torchrun holds
-#define PORT_FIRST  20000  // of ports made from a job's number; below the ephemeral ports
-#define PORTS       10000
+#define AGENT_AWAY  1000   // added to the port that torchrun itself uses
+#define PORT_FIRST \
+    20000  // the first port that is made from a job's number; all are below the ephemeral ports
+#define PORTS 10000
 
 struct rank_variables {
     enum rank_env_kind kind;
     const char *by, *rank, *size, *local_rank, *local_size;
     const char *nodes;       // the number of machines, where no variable has local_size
-    const char *job, *step;  // the job's number or name
+    const char *job, *step;  // variables with the job's number or name, and its step
     const char *needs;       // without this variable the others are only inherited, or belong to another row
 };
 
@@ -165,7 +166,8 @@ static int find_meeting(struct rank_env *e, const struct rank_variables *v) {
     e->port = (int)port;
     if (e->kind == RANK_ENV_TORCHRUN && agent && !strcmp(agent, "True"))
         e->port += e->port + AGENT_AWAY > 65535 ? -AGENT_AWAY : AGENT_AWAY;
-    bool brackets = address && *address == '[' && address[strlen(address) - 1] == ']';  // as in a URL
+    bool brackets = address && *address == '[' &&
+                    address[strlen(address) - 1] == ']';  // an IPv6 address in brackets, as in a URL
     if (address && *address)
         return snprintf(e->host, sizeof e->host, "%.*s", (int)strlen(address) - 2 * brackets,
                         address + brackets) < 0;

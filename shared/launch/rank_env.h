@@ -50,7 +50,7 @@ struct rank_env {
     int local_size;  // ranks on this machine; 0: unknown
     int local_rank;  // index among the ranks of this machine; 0 if unknown
     bool mpi_ready;  // MPI_Init of this process will find its peers
-    char host[256];  // where the ranks meet; "": not known
+    char host[256];  // address of the rendezvous; "": not known
     int port;
     bool batch;  // a batch script of several tasks; this process runs none of them
     int memory;  // descriptor of the ranks' shared memory, from this program's own launcher; else -1
@@ -69,12 +69,13 @@ struct rank_env rank_env_told(const struct rank_env *e, enum launch_kind told);
 int rank_env_group(const struct rank_env *e, int workers);
 // Called by a launcher before it starts children: rank_env_supervised is true in them.
 void rank_env_supervise(void);
-bool rank_env_supervised(void);  // whether a launcher watches this process
+bool rank_env_supervised(void);  // Returns whether a launcher watches this process.
 // Sets the variables of the children that are started until rank_env_take_back: the port of their launcher's
 // rendezvous on this machine (0: none), and that the child is this rank. rank -1: the child is the whole run, and gets
 // only the port. memory -1: none.
 void rank_env_give(int port, int rank, int size, int memory);
-int rank_env_meeting(void);  // the port, in a launcher's child; else 0
+int rank_env_meeting(
+    void);  // Returns the port of the launcher's rendezvous; 0 if this process is no launcher's child.
 void rank_env_take_back(void);
 
 #endif

@@ -84,7 +84,7 @@ static void say_interrupted(const struct run *r, int number, const cJSON *summar
                       : !whole ? "its steps, and no summary, as not all ranks could end in order"
                       : j->no_weights || j->no_bar ? "its figures"
                                                    : "its figures; --save-on-interrupt keeps the weights";
-    const char *died = whole ? "" : error_last();  // a death that disturbed the end
+    const char *died = whole ? "" : error_last();  // why the end was not orderly: a process has died
     if (step < 1)
         info("%s: ended before the first step was done%s%s", what, *died ? ": " : "", died);
     else
@@ -163,7 +163,7 @@ int run_join_launcher(struct run *r) {
     return r->meet || !port ? 0 : -1;
 }
 
-// A short run may end before its child was let in.
+// A short run may end before its launcher has admitted the child.
 void run_leave_launcher(void *run, const char *failed) {
     struct run *r = run;
     char word[MEET_NAME_MAX];

@@ -19,7 +19,7 @@ struct run {
     // The rendezvous of ranks that another program has started (joined.h), from run_join to run_leave; or of a
     // launcher and its child, from run_join_launcher to run_leave_launcher; else NULL.
     struct rendezvous *meet;
-    bool apart;  // this rank does not see rank 0's directory: config.out is its own folder (joined.h)
+    bool apart;  // this rank cannot access rank 0's directory: config.out is its own folder (joined.h)
     bool force;  // an earlier run in the directory may be deleted
     int life;    // in a launcher's child (launch_ranks.h) or its ranks: the number of this start, 1, 2, ..;
                  // else 0
@@ -45,7 +45,7 @@ int run_begin(struct run *r);
 // Logs how many steps a run that ended early has lost, and which option keeps them; nothing if none are lost. failed
 // false: it was interrupted.
 void run_say_lost(const struct job *j, bool failed);
-// status: the ranks'; number: the signal that asked them to end, or 0. Returns the program's exit status.
+// status: the ranks' exit status; number: the signal that asked them to end, or 0. Returns the program's exit status.
 int run_end(struct run *r, int status, int number);
 
 // Runs all, if the ranks are in this process. `ranks` trains and returns 0, or -1 after logging; it checks job.stop,

@@ -16,7 +16,7 @@ static _Atomic int stop_signal;
 static _Atomic int stop_launcher;
 static void (*_Atomic stop_says)(void *ctx, const char *why);
 static void *stop_sayer;
-static _Atomic double stop_first_int_s, stop_first_term_s;  // 0: not received
+static _Atomic double stop_first_int_s, stop_first_term_s;  // times of the first signals; 0: not received
 static char stop_words[2][128];                             // the answers to SIGINT and SIGTERM; "": none
 static _Atomic bool stop_answered;
 
@@ -34,7 +34,8 @@ void stop_answer(int number) {
     const char *text = stop_words[number == SIGTERM];
     if (!*text || atomic_exchange(&stop_answered, true)) return;
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
-    if (poll(&out, 1, 0) <= 0) return;  // no reader: stopping must not wait for one
+    if (poll(&out, 1, 0) <= 0)
+        return;  // nothing reads the terminal's output: the process must not block on it
     ssize_t said = write(STDERR_FILENO, text, strlen(text));
     (void)said;
 }
@@ -69,7 +70,7 @@ void stop_run_lost(const char *why) {
     said = true;
     if (why) fail("%s", why);
     if (why) stop_says(stop_sayer, why);
-    _exit(EXIT_RUN_LOST);  // the thread that is lost may never end
+    _exit(EXIT_RUN_LOST);  // without exit handlers: another thread may hang and never end
 }
 
 const _Atomic int *stop_install(const char *behind) {

@@ -1,8 +1,8 @@
 // Ctrl-C and SIGTERM as a flag that loops check.
 //
 // A launcher receives the signals and sends one SIGTERM to the processes that need it. Its children are in the
-// terminal's process group, as is every process that `timeout` or a job scheduler ends. They obey only their launcher:
-// otherwise a Ctrl-C would end servers under workers that still finish a step.
+// terminal's process group, as is every process that `timeout` or a job scheduler ends. They end only when their
+// launcher asks: otherwise a Ctrl-C would end servers while workers still finish a step.
 #ifndef STARRING_SHARED_LAUNCH_STOP_H
 #define STARRING_SHARED_LAUNCH_STOP_H
 

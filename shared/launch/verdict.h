@@ -35,7 +35,7 @@ struct death {
 
 enum verdict_kind {
     VERDICT_WITHOUT,  // the others continue
-    VERDICT_ANEW,     // all restart; a child that has ended well is needed again
+    VERDICT_ANEW,     // all restart, also children that have ended well
     VERDICT_ENDS,     // the job ends
     VERDICT_LOST,     // this child counts as lost: if it still runs, it is to be killed
     VERDICT_BEGINS,   // all processes that the job needs after a restart are there
@@ -47,15 +47,17 @@ struct verdict {
     enum verdict_kind kind;
     char name[VERDICT_NAME];
     int pid;           // 0: any process with the name
-    int again;         // it is restarted
-    int left, of;      // restarts left after this one, and how many there were in all
-    char reason[256];  // ENDS: a reason beyond the death; or ""
+    int again;         // whether the process is restarted
+    int left, of;      // restarts left after this one, and their total number
+    char reason[256];  // for ENDS: a reason besides the death; "": none
 };
 
 // ---------------------------------------------------------------- the deciding process
 struct rendezvous;
 struct member_news;
-bool verdict_death(const struct member_news *n, struct death *out);  // whether n is a death; *out receives it
-void verdict_send(struct rendezvous *meet, int *said, const struct verdict *v);  // said: how many so far
+bool verdict_death(const struct member_news *n,
+                   struct death *out);  // Returns whether n is a death, which *out receives.
+void verdict_send(struct rendezvous *meet, int *said,
+                  const struct verdict *v);  // said: the number of verdicts sent so far.
 
 #endif

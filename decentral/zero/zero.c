@@ -368,10 +368,9 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
     else
         launch_update(z, in);
     unit_schedule_invalidate(&z->schedule);
+    // Frozen weights are gathered in each step, so that all steps move the same bytes.
     if (zero_shards_frozen(z))
-        unit_schedule_invalidate(
-            &z->frozen
-                 .schedule);  // frozen weights are gathered in each step, so that all steps move the same bytes
+        unit_schedule_invalidate(&z->frozen.schedule);
     // 3. The host waits for the decision and for the other ranks' values. Updates continue.
     if (event_sync(z->stats) != 0) return zero_fail_all(z, "the step failed");
     *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};

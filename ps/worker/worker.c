@@ -420,9 +420,8 @@ static int worker_step(struct topology *t, const struct step_input *in, struct s
     out->snapshot = in->snapshot;  // worker 0 collects the snapshot itself
     step_plan_advance(t, out->skipped);
     unit_slots_invalidate(w->slots);
-    if (w->frozen)
-        unit_slots_invalidate(
-            w->frozen);  // frozen weights are pulled in each step, so that all steps move the same bytes
+    // Frozen weights are pulled in each step, so that all steps move the same bytes.
+    if (w->frozen) unit_slots_invalidate(w->frozen);
     w->step++;
     // Without overlap the next step computes nothing before all its weights have landed.
     for (int u = 0; w->c->no_overlap && computed && u < t->layout->count; u++) {

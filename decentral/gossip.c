@@ -43,9 +43,9 @@
 #include "shared/state/part_file.h"
 #include "shared/time/timeline.h"
 
-#define NEIGHBOURS_MAX \
-    31  // the most neighbours of a rank in a step: static_exponential has 31 with 2^31 ranks
-#define KINDS (1 + OPTIMIZER_STATES_MAX)
+// The most neighbours of a rank in a step: static_exponential has 31 with 2^31 ranks.
+#define NEIGHBOURS_MAX 31
+#define KINDS          (1 + OPTIMIZER_STATES_MAX)
 // The means per unit that may be enqueued together: of the last weights, of a snapshot, of a checkpoint's kinds.
 enum { MEAN_LAST, MEAN_SNAPSHOT, MEAN_CHECKPOINT, MEANS = MEAN_CHECKPOINT + KINDS };
 
@@ -151,8 +151,8 @@ struct gossip {
 struct mean_task {
     struct gossip *g;
     float *mean;
-    const float
-        *own;  // this rank's masters, whose squared distance from the mean is summed; NULL: no distance
+    // This rank's masters, whose squared distance from the mean is summed; NULL: no distance.
+    const float *own;
     int64_t n;
 };
 

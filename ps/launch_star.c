@@ -309,15 +309,14 @@ static int launch(struct run *r, int *interrupted_by) {
     const struct job *job = &r->job;
     const struct config *c = job->config;
     double deadline_s = (double)c->deadline_ms * 1e-3;
-    struct launch_options o = {
-        .stopped_s = deadline_s,
-        .last_step =
-            r->env.rank > 0 ? NULL : last_step,  // only rank 0, which has the scheduler, knows the last step
-        .poll = on_poll,
-        .start = start,
-        .others = r->meet != NULL,
-        .background_work = r->env.rank > 0 ? NULL : has_work,
-        .decided = c->recovery.restart || ps_elastic(c)};
+    struct launch_options o = {.stopped_s = deadline_s,
+                               // Only rank 0, which has the scheduler, knows the last step.
+                               .last_step = r->env.rank > 0 ? NULL : last_step,
+                               .poll = on_poll,
+                               .start = start,
+                               .others = r->meet != NULL,
+                               .background_work = r->env.rank > 0 ? NULL : has_work,
+                               .decided = c->recovery.restart || ps_elastic(c)};
     struct star *s = xcalloc(1, sizeof *s);
     *s = (struct star){.run = r,
                        .job = job,

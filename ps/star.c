@@ -231,8 +231,8 @@ static struct topology_allowance allowance(const struct config *c, const char *r
                                            const struct prediction *p) {
     const struct consistency_rule rule = consistency_of(c);
     const struct wire_prediction *w = &p->wire;
-    double round =
-        c->local_steps.steps ? (double)c->local_steps.steps : 1;  // all bytes move at the end of a round
+    // All bytes move at the end of a round.
+    double round = c->local_steps.steps ? (double)c->local_steps.steps : 1;
     double open = (1 + rule.lead) * round, credit = (double)credit_of(c, INT64_MAX);
     if (!is_server(role))
         return (struct topology_allowance){.frame_bytes = fmin(open * (double)w->sent_per_step, credit)};

@@ -135,8 +135,8 @@ int collective_sum(struct collective_impl *c, const struct reduce_args *a) {
 #define STAGED_BYTES ((size_t)1 << 20)  // bytes of a chunk's share of one block
 
 size_t collective_staging(const struct collective_source *s, size_t max_count, enum dtype dt) {
-    bool on_host =
-        s->device_memory && s->kind->on_host;  // in this case a chunk leaves free memory for its sum
+    // In this case a chunk leaves free memory for its sum.
+    bool on_host = s->device_memory && s->kind->on_host;
     return s->kind->staging_bytes && !on_host ? s->kind->staging_bytes(s->size, max_count, dt) : 0;
 }
 

@@ -117,8 +117,8 @@ struct collective_options {
     size_t staging_bytes;
     void *host_staging;  // in host memory (MEM_HOST); NULL: none
     size_t host_staging_bytes;
-    struct device
-        *dev;  // the rank's device, for heartbeats: peers wait longer while it is busy; NULL: unknown
+    // The rank's device, for heartbeats: peers wait longer while it is busy; NULL: unknown.
+    struct device *dev;
 };
 
 const char *collective_error(struct collective *c);  // Returns the text of the first failure; "": none.

@@ -74,8 +74,8 @@ struct collective_plan {
     const struct collective_row *row;
     int rank, size;
     size_t stride;  // elements between blocks
-    size_t send_blocks,
-        recv_blocks;  // blocks of `count` elements in this rank's buffers; 0: it has no such buffer
+    // Blocks of `count` elements in this rank's buffers; 0: it has no such buffer.
+    size_t send_blocks, recv_blocks;
     // Only with steps (collective_plan_steps):
     char *staging;
     size_t buffers;  // buffers in the staging: 1 or 2

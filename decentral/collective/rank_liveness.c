@@ -146,9 +146,8 @@ void rank_liveness_share(struct rank_liveness *l, struct end_reason *end, _Atomi
     pthread_mutex_lock(&l->lock);
     l->end = end ? end : &l->own;
     l->heartbeats = heartbeats;
-    if (heartbeats)
-        heartbeats[l->rank] =
-            meet_heartbeat(0, DEV_HOST_WORKS);  // a heartbeat other than 0 shows that this rank has joined
+    // A heartbeat other than 0 shows that this rank has joined.
+    if (heartbeats) heartbeats[l->rank] = meet_heartbeat(0, DEV_HOST_WORKS);
     pthread_mutex_unlock(&l->lock);
 }
 

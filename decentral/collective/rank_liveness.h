@@ -52,8 +52,8 @@ static inline void end_reason_write(struct end_reason *w, const char *text) {
     atomic_store(&w->state, 2);
 }
 
-static inline const char *end_reason_get(
-    const struct end_reason *w) {  // Returns the reason; NULL: none was written.
+// Returns the reason; NULL: none was written.
+static inline const char *end_reason_get(const struct end_reason *w) {
     return atomic_load(&w->state) == 2 ? w->text : NULL;
 }
 
@@ -96,9 +96,9 @@ bool rank_liveness_wait_failed(struct rank_liveness *l, struct liveness_wait *w,
 bool rank_liveness_end_all(struct rank_liveness *l, const char *why, bool lost);
 void rank_liveness_send_reason(struct rank_liveness *l,
                                const char *why);  // Sends the reason through the rendezvous.
-void rank_liveness_receive_reason(void *lives,
-                                  const char *why);  // Takes a reason that another rank has sent.
-const char *rank_liveness_end_reason(
-    struct rank_liveness *l);  // Returns why all ranks end; NULL: they continue.
+// Takes a reason that another rank has sent.
+void rank_liveness_receive_reason(void *lives, const char *why);
+// Returns why all ranks end; NULL: they continue.
+const char *rank_liveness_end_reason(struct rank_liveness *l);
 
 #endif

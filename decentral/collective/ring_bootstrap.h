@@ -12,8 +12,8 @@ struct ring_bootstrap {
 };
 // m: zeros. Returns 0, or -1 after logging.
 int ring_bootstrap_open(struct ring_bootstrap *m, const struct collective_source *under, double deadline_s);
-void ring_bootstrap_close(
-    struct ring_bootstrap *m);  // Called after the last use. Does nothing if m is zeros.
+// Called after the last use. Does nothing if m is zeros.
+void ring_bootstrap_close(struct ring_bootstrap *m);
 // Broadcasts root's bytes to all ranks, which call it in the same order. Blocks up to the deadline. Returns 0, or -1
 // after logging.
 int ring_bootstrap_broadcast(struct ring_bootstrap *m, int root, void *bytes, size_t size);

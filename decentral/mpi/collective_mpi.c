@@ -148,8 +148,8 @@ static int check_lengths(struct collective_mpi *m, const char *what, const size_
 #define SLEEP_SHARE    16      // 1/16 of the wait so far, so a wait takes at most 1/16 longer
 #define SLEEP_LEAST_S  10e-6
 #define SLEEP_SLACK_NS 1000  // the default slack would make each sleep 50 us longer
-#define SLEEP_MOST_S \
-    200e-6  // the longest sleep: tcp's buffers must not run empty in it (250 kB at 10 Gbit/s)
+// The longest sleep: tcp's buffers must not run empty in it (250 kB at 10 Gbit/s).
+#define SLEEP_MOST_S 200e-6
 
 // Pauses between two tests that found nothing done. start: of the wait. If ranks share cores, a wait is long because
 // the peer computes, and every test takes some of its time.

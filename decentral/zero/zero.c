@@ -328,8 +328,8 @@ static void launch_decision(struct zero *z, const struct step_input *in) {
 }
 
 static void launch_update(struct zero *z, const struct step_input *in) {
-    bool needed = z->policy->gather_weights ||
-                  z->policy->weights == RESIDENT_SHARD;  // whether a gather waits for the event
+    // Whether a gather waits for the event.
+    bool needed = z->policy->gather_weights || z->policy->weights == RESIDENT_SHARD;
     z->offload.task_set = !z->offload.task_set;
     const struct update_step update = {.lr = in->lr, .t = in->updates + 1, .scalars = z->scalars};
     for (int u = 0; u < z->opt.layout->count; u++) {
@@ -369,8 +369,7 @@ int zero_step(struct topology *t, const struct step_input *in, struct step_stats
         launch_update(z, in);
     unit_schedule_invalidate(&z->schedule);
     // Frozen weights are gathered in each step, so that all steps move the same bytes.
-    if (zero_shards_frozen(z))
-        unit_schedule_invalidate(&z->frozen.schedule);
+    if (zero_shards_frozen(z)) unit_schedule_invalidate(&z->frozen.schedule);
     // 3. The host waits for the decision and for the other ranks' values. Updates continue.
     if (event_sync(z->stats) != 0) return zero_fail_all(z, "the step failed");
     *out = (struct step_stats){.grad_norm = z->host_scalars->norm, .skipped = z->host_scalars->skip != 0};

@@ -73,8 +73,8 @@ static void carve_control(struct zero *z) {
     struct collective_options *gather = &z->gather_memory, *reduce = &z->reduce_memory;
     size_t values = collective_host_staging(&z->source, EXACT_SUM_WORDS, DT_I64);
     size_t block = collective_host_staging(&z->source, largest, z->c->dtype);
-    int64_t parts = zero_hpz(&z->opt) ? z->source.size / zero_hpz(&z->opt)
-                                      : 1;  // the number of ranks that share a secondary copy
+    // The number of ranks that share a secondary copy.
+    int64_t parts = zero_hpz(&z->opt) ? z->source.size / zero_hpz(&z->opt) : 1;
     size_t gathered = largest * (size_t)parts;
     for (int i = 0; i < zero_frozen_slots(z); i++) {
         int ranks = zero_hpz(&z->opt) ? zero_hpz(&z->opt) : z->source.size;
@@ -248,8 +248,8 @@ static int open_channel(struct zero *z, struct collective **out, int channel, bo
     bool gathers = channel == 0 || channel == 3;
     o.group = gathers && hpz ? hpz : (int)z->c->reduce_group;
     o.counted_group = zero_counted_group(&z->opt);
-    if (channel == 2)
-        o.group = o.counted_group = 0;  // norm and losses are reduced over all ranks, without groups
+    // Norm and losses are reduced over all ranks, without groups.
+    if (channel == 2) o.group = o.counted_group = 0;
     o.wire = &z->base.wire;
     o.deadline_s = (double)z->c->deadline_ms * 1e-3;
     o.dev = z->opt.dev;

@@ -66,8 +66,8 @@ struct zero_clock {
 };
 
 struct zero_options {
-    const struct config *
-        config;  // the ring's own configuration, without the outer optimizer of local steps (shared/launch/local_steps.h)
+    // The ring's own configuration, without the outer optimizer of local steps (shared/launch/local_steps.h).
+    const struct config *config;
     const struct layout *layout;
     struct device *dev;
     bool device_memory;  // dev's memory is not the host's; set for zero_predict, zero_create asks dev
@@ -91,8 +91,8 @@ struct zero_policy {
     bool gather_weights;  // after the update all ranks gather the whole updated weights
 };
 const struct zero_policy *zero_policy_of(int stage);  // Returns NULL if there is no such stage.
-const struct zero_policy *zero_policy_for(
-    const struct zero_options *o);  // Returns the row for the stage, no_sync and the number of ranks.
+// Returns the row for the stage, no_sync and the number of ranks.
+const struct zero_policy *zero_policy_for(const struct zero_options *o);
 // Returns the textbook's bytes (Rajbhandari et al. 2020, section 5, with K = 12 for Adam): each of weights,
 // gradients and optimizer states counts in full or as 1/N. In fp32 the weights are their own master: K = 8 and
 // 4-byte weights and gradients, so 16P, 8P + 8P/N, 4P + 12P/N, 16P/N. Fully offloaded state counts 0.

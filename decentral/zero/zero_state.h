@@ -44,9 +44,9 @@ struct zero_unit {
     void *secondary;     // (n_pad / hpz): this rank's shard of its group's copy, or NULL
     void *grad;          // (n_pad), or NULL where gradients are sharded
     void *grad_shard;    // (S): inside grad, or a buffer of its own
-    struct update_range
-        update;  // the range that this rank updates: the unit, or its shard; in fp32 the master is the weights
-    int shape;   // the first unit with the same gaps between tensors
+    // The range that this rank updates: the unit, or its shard; in fp32 the master is the weights.
+    struct update_range update;
+    int shape;             // the first unit with the same gaps between tensors
     size_t region;         // offset of its master and states in offload.file
     size_t weight_region;  // offset of its 16-bit weights in disk.file
     bool offloaded;        // update.master and update.state are on the host or on disk
@@ -150,8 +150,8 @@ struct zero {
         struct event *begun, *over;
     } serialized;
     bool event_failed;  // an event could not be created
-    struct collective_options gather_memory, reduce_memory,
-        control_memory;     // only their staging fields are set
+    // Only their staging fields are set.
+    struct collective_options gather_memory, reduce_memory, control_memory;
     struct exact_sum *sum;  // device
     // One block, so that one copy brings all that the host reads of a step: | scalars | shares .. |
     struct update_scalars *scalars;       // device
@@ -257,8 +257,8 @@ struct wire_prediction zero_wire(const struct zero *z);  // Returns the payload 
 
 // ---- zero_pack.c
 void zero_pack_carve(struct zero *z);
-int64_t zero_pack_largest(
-    const struct zero *z);  // Returns the elements of the largest block of a collective.
+// Returns the elements of the largest block of a collective.
+int64_t zero_pack_largest(const struct zero *z);
 // Reduces u's gradient, which is complete at the mark done_at; gathers its updated weights. Units that share a bundle move
 // together, with the last one.
 void zero_pack_reduce(struct zero *z, int u, uint64_t done_at);
@@ -301,12 +301,12 @@ int zero_disk_put(struct zero *z, int u, const void *shard);
 const void *zero_disk_get(void *z, const struct state_range *r);
 
 // ---- zero_onebit.c
-bool zero_onebit_on(
-    const struct zero *z);  // Whether momenta are exchanged in some step. May be called before zero_carve.
+// Whether momenta are exchanged in some step. May be called before zero_carve.
+bool zero_onebit_on(const struct zero *z);
 bool zero_onebit_due(const struct zero *z);  // Whether momenta are exchanged in the current step.
 void zero_onebit_carve(struct zero *z);
-void zero_onebit_loads(struct zero *z,
-                       const char *checkpoint);  // Warns that the checkpoint has no errors of codes.
+// Warns that the checkpoint has no errors of codes.
+void zero_onebit_loads(struct zero *z, const char *checkpoint);
 void zero_onebit_wire(const struct zero_options *o, struct wire_prediction *wire);
 // The parts of zero_step if momenta are exchanged.
 void zero_onebit_begin(struct zero *z);

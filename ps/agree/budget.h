@@ -31,8 +31,8 @@ void budget_destroy(struct budget **b);
 bool budget_take(struct budget *b, int worker, const struct wire_header *h, struct wire_header *out);
 bool budget_has_asked(const struct budget *b, int worker);  // Whether the worker has sent a TAKE.
 void budget_stop(struct budget *b);                         // From now on no batch is handed out.
-int64_t budget_taken(
-    const struct budget *b);  // Returns the batches handed out, including those that the checkpoint has.
+// Returns the batches handed out, including those that the checkpoint has.
+int64_t budget_taken(const struct budget *b);
 
 // The batches that a checkpoint records as done, in the fields version, count and values of a worker's first TAKE.
 // These are all batches below version, and from version on those whose bits are set. Done batches beyond the last bit

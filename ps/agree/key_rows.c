@@ -120,8 +120,8 @@ static int read_table(struct checkpoint *c, int server, struct key_table *t) {
         return fail("%s: %s has %lld keys of %lld workers", checkpoint_path(c), who, (long long)t->shape[0],
                     (long long)t->shape[1]);
     int rc = checkpoint_extra_alone(c, who, "star/budget", t->budget, 2);
-    if (rc)
-        memset(t->budget, 0, sizeof t->budget);  // a checkpoint of an earlier version of the program has none
+    // A checkpoint of an earlier version of the program has none.
+    if (rc) memset(t->budget, 0, sizeof t->budget);
     if (rc == 0 && (t->budget[0] < 1 || t->budget[0] > COUNT_MAX || t->budget[1] < 1 ||
                     t->budget[1] > 1 << 24 || t->shape[0] * t->budget[1] > INT32_MAX))
         return fail("%s: %s has batches of %lld samples in rows of %lld", checkpoint_path(c), who,
@@ -131,9 +131,8 @@ static int read_table(struct checkpoint *c, int server, struct key_table *t) {
     if (read_arrays(c, who, t)) return -1;
     int64_t check;
     bool valid = !checkpoint_extra_alone(c, who, "star/check", &check, 1) && check == check_of(t);
-    return valid ? 0
-                 : checkpoint_extra(c, who, "star/shape", NULL,
-                                    2);  // the checkpoint is of an earlier version, or damaged
+    // The checkpoint is of an earlier version, or damaged.
+    return valid ? 0 : checkpoint_extra(c, who, "star/shape", NULL, 2);
 }
 
 // Every worker has pushed every step; where pushes are applied on arrival updates are counted in samples.
@@ -144,8 +143,8 @@ static void rows_of_steps(struct key_rows *r, const struct train_state *now, con
     for (int k = 0; k < r->count; k++) {
         struct key_counts *x = &r->keys[k];
         int64_t clock = train_state_steps(now) / config_round(c);
-        x->updates =
-            c->outer_run ? clock : now->updates;  // with an outer optimizer, rounds are never skipped
+        // With an outer optimizer, rounds are never skipped.
+        x->updates = c->outer_run ? clock : now->updates;
         x->version = on_arrival ? now->samples / own : x->updates;
         x->clock = on_arrival ? 0 : clock;
         for (int w = 0; w < r->workers; w++)

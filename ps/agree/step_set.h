@@ -95,9 +95,8 @@ bool step_set_can_lose(const struct step_set *s, int worker);
 void step_set_lost(struct step_set *s, int worker);
 // The worker joins (again) with the next step. It must not be a member of the open one.
 void step_set_join(struct step_set *s, int worker);
-uint64_t step_set_joining(
-    const struct step_set
-        *s);  // Returns the workers that have asked to join and do not belong to a step yet.
+// Returns the workers that have asked to join and do not belong to a step yet.
+uint64_t step_set_joining(const struct step_set *s);
 
 // ---- the open step
 void step_set_reported(struct step_set *s, int worker);

@@ -16,8 +16,8 @@
 
 #define START_NS 2000000  // time from the command to the start, in which all processes read the command
 #define REST_NS  3000000
-#define LATENCY_BYTES \
-    ((size_t)8 << 20)  // the bytes of all payloads whose latency is measured in a round, about
+// The bytes of all payloads whose latency is measured in a round, about.
+#define LATENCY_BYTES ((size_t)8 << 20)
 #define LATENCY_STEPS 16
 #define LATENCY_MOST  128  // the most payloads of a round: their times fit in one answer line
 #define GRACE_S       2.0

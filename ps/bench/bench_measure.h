@@ -30,9 +30,9 @@ struct bench_star {
     struct bench_series moved[BENCH_DIRECTIONS], step;
     // One payload: push -> acknowledgement, push -> commit -> pull.
     struct bench_series acknowledged, landed;
-    double cpu_s
-        [BENCH_ROLES];  // CPU seconds of the rounds' steps without an update, over all processes of a role
-    int64_t steps;      // all steps, with those of the warm-up
+    // CPU seconds of the rounds' steps without an update, over all processes of a role.
+    double cpu_s[BENCH_ROLES];
+    int64_t steps;  // all steps, with those of the warm-up
     // Mean payload bytes of the processes of a role: sent, received. Workers: of all steps; servers: per step.
     double sent[BENCH_ROLES], received[BENCH_ROLES];
 };

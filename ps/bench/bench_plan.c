@@ -6,11 +6,10 @@
 
 #include "shared/core/error.h"
 
-#define STREAM_BYTES \
-    ((size_t)32      \
-     << 20)  // bytes of a step: more than caches hold. Small payloads make smaller steps, of KEYS_MOST payloads
-#define KEYS_MOST  256  // about the number of keys of gpt2-124m
-#define KEYS_LEAST 2
+// Bytes of a step: more than caches hold. Small payloads make smaller steps, of KEYS_MOST payloads.
+#define STREAM_BYTES ((size_t)32 << 20)
+#define KEYS_MOST    256  // about the number of keys of gpt2-124m
+#define KEYS_LEAST   2
 // Long, so that no process on a loaded machine counts as lost. The launcher notices a process that dies at once.
 #define DEADLINE_MS   "240000"
 #define PROCESS_BYTES (16.0 * 1024 * 1024)

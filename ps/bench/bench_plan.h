@@ -33,8 +33,8 @@ struct bench_plan {
     size_t partition;  // the most bytes of one message
 };
 int bench_keys(const struct bench_plan *p);  // Returns the payloads of a step.
-size_t bench_partition(
-    const struct bench_plan *p);  // Returns bytes; a payload's last partition may be smaller.
+// Returns bytes; a payload's last partition may be smaller.
+size_t bench_partition(const struct bench_plan *p);
 int64_t bench_elements(const struct bench_plan *p);
 
 // A plan as text, which the bench passes to the processes that it starts. Reading returns 0, or -1 after logging.

@@ -31,10 +31,8 @@ bool batches_has(const int64_t *row, int words, int64_t batch);
 // Whether the batch can be added: it is not in the row, or the row has room for the holes before it.
 bool batches_fits(const int64_t *row, int words, int64_t batch);
 void batches_add(int64_t *row, int words, int64_t batch);  // Adds the batch, which must fit.
-void batches_remove(
-    int64_t *row, int words,
-    int64_t
-        batch);  // Removes the batch, which must be in the row, and for which the row must have room for a hole.
+// Removes the batch, which must be in the row, and for which the row must have room for a hole.
+void batches_remove(int64_t *row, int words, int64_t batch);
 int batches_holes(const int64_t *row, int words);
 static inline int64_t batches_count(const int64_t *row, int words) {
     return row[0] - batches_holes(row, words);

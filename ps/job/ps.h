@@ -39,12 +39,12 @@ struct ps_role_options {
     const char *scheduler;            // the job's rendezvous; for the scheduler: its own address for rounds
     const char *dir;                  // run directory, for traces; NULL: none
     const char *advertise;            // host or tcp://host:port for other ranks, or NULL: as bound
-    struct rendezvous
-        *meet;  // the rendezvous of the job, in the scheduler's process (member 0); outlives the role
+    // The rendezvous of the job, in the scheduler's process (member 0); outlives the role.
+    struct rendezvous *meet;
     const struct job_key *key;  // a process needs it to join; outlives the role. NULL: --insecure
     int rank;                   // server or worker index
-    bool
-        launcher_logs;  // the launcher, which is at the same rendezvous, logs why the job has ended; this role does not
+    // The launcher, which is at the same rendezvous, logs why the job has ended; this role does not.
+    bool launcher_logs;
     bool log_waiting;  // print which ranks are waited for; for a role started by hand
     // Non-zero: scheduler and server leave as soon as possible, which ends the job. A worker no longer waits for
     // the others; once the job has started its loop leaves at the end of a step (step_input.stop).

@@ -53,8 +53,8 @@ static void cut_units(struct shard_map *m, const struct layout *l, const struct 
             p->unit = u;
             p->begin = piece_begin(cut, &l->units[u], pieces, i);
             p->end = piece_begin(cut, &l->units[u], pieces, i + 1);
-            p->shard = (int)(i / (pieces / cut->parts)) *
-                       m->threads;  // the first shard of the server that owns this part
+            // The first shard of the server that owns this part.
+            p->shard = (int)(i / (pieces / cut->parts)) * m->threads;
         }
     }
     m->first[l->count] = m->count;
@@ -92,8 +92,8 @@ static void sink(const struct shard_map *m, int *heap) {
 // the server, and the key goes to the least loaded thread of that server.
 static void assign(struct shard_map *m, int parts) {
     struct sized_key *order = xcalloc((unsigned long)m->count, sizeof *order);
-    int *heap =
-        xcalloc((unsigned long)m->shards, sizeof *heap);  // a heap of shards; the first one gets the next key
+    // A heap of shards; the first one gets the next key.
+    int *heap = xcalloc((unsigned long)m->shards, sizeof *heap);
     for (int g = 0; g < m->shards; g++) heap[g] = g;
     for (int k = 0; k < m->count; k++) order[k] = (struct sized_key){m->parts[k].end - m->parts[k].begin, k};
     qsort(order, (size_t)m->count, sizeof *order, larger_first);

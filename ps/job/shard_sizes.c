@@ -108,11 +108,8 @@ struct shard_sizes *shard_sizes_of(const struct config *c, const struct layout *
     struct shard_sizes *s = xcalloc(1, sizeof *s);
     s->cut = cut;
     s->servers = c->ps.servers;
-    s->threads =
-        cut.parts > 1
-            ? 1
-            : c->ps
-                  .threads;  // with equal parts per server, only the keys of a server are known, not those of its threads
+    // With equal parts per server, only the keys of a server are known, not those of its threads.
+    s->threads = cut.parts > 1 ? 1 : c->ps.threads;
     count_all(s, l);
     // Each size splits at most one group.
     s->group = xcalloc((unsigned long)s->classes + 1, sizeof *s->group);

@@ -69,8 +69,8 @@ static void start_frozen(void *ctx, struct step_tasks *t, int u, int idle, bool 
 
 static int grad_ready(void *ctx, struct step_tasks *t, int u, bool last) {
     struct unit_tasks *x = ctx;
-    bool later = x->c->no_overlap ||
-                 (x->alone && commit_round(x->c));  // whether gradients are pushed at the end of the step
+    // Whether gradients are pushed at the end of the step.
+    bool later = x->c->no_overlap || (x->alone && commit_round(x->c));
     if (later || !(last || ps_by_units(x->c))) return -1;
     add_move(x, t, TASK_PUSH, u, t->last[ON_COMPUTE]);
     return t->count - 1;

@@ -27,7 +27,7 @@ void fault_line_destroy(struct fault_line **l);  // Messages that still wait are
 void fault_take(struct fault_line *l, const struct net_message *m, double now);
 // Gives the next due message; false: none.
 bool fault_give(struct fault_line *l, struct net_message *m, double now);
-double fault_due(
-    const struct fault_line *l);  // Returns the time when the next message is due; INFINITY: none waits.
+// Returns the time when the next message is due; INFINITY: none waits.
+double fault_due(const struct fault_line *l);
 
 #endif

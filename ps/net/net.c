@@ -165,9 +165,8 @@ static bool send_payload(struct net_socket *s, const struct ps_message *m) {
     }
     struct copy *c = copy_of(s->net->o.wire, m);
     if (c) return fabric_send_payload(s->socket, c->data, m->bytes, release_copy, c);
-    fabric_send_payload(
-        s->socket, "", 0, NULL,
-        NULL);  // there is no memory: an empty payload ends the message, and the receiver drops it
+    // There is no memory: an empty payload ends the message, and the receiver drops it.
+    fabric_send_payload(s->socket, "", 0, NULL, NULL);
     return false;
 }
 

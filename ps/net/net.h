@@ -51,8 +51,8 @@ void net_destroy(struct net **n, int linger_ms);
 
 // Listens at address; "tcp://host:*": any free port. bound receives the real address. Returns NULL after logging.
 struct net_socket *net_router(struct net *n, const char *address, char bound[FABRIC_ADDRESS_MAX]);
-struct net_socket *net_dealer(struct net *n,
-                              const struct net_peer *to);  // Connects. Returns NULL after logging.
+// Connects. Returns NULL after logging.
+struct net_socket *net_dealer(struct net *n, const struct net_peer *to);
 
 // Returns 1 with a message; 0: none is waiting (malformed ones are dropped); -1 after logging.
 int net_recv(struct net_socket *s, struct net_message *m);
@@ -80,9 +80,8 @@ struct net_lines {
     struct net_socket *scheduler;  // to PEER_SCHEDULER
     struct net_socket **dealers;   // (peers); NULL: the router is used
     struct net_socket *router;
-    struct net_route *
-        routes;  // (peers); a route without bytes: the peer has not sent anything yet, and nothing is sent to it: the peer
-        // will ask
+    // (peers) Without bytes: the peer has not sent anything yet. Nothing is sent to it; it will ask.
+    struct net_route *routes;
 };
 // For star_link_options.network. lines: a struct net_lines, which outlives the link.
 void net_lines_send(void *lines, int peer, const struct ps_message *m);

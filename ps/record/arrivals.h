@@ -51,8 +51,8 @@ int64_t arrivals_bytes(int64_t pushes, bool replay);
 
 struct arrivals;
 struct arrivals *arrivals_create(const struct arrivals_options *o);
-struct arrivals *arrivals_read(const struct arrivals_options *o,
-                               const char *dir);                // Returns NULL after logging.
+// Returns NULL after logging.
+struct arrivals *arrivals_read(const struct arrivals_options *o, const char *dir);
 int arrivals_write(const struct arrivals *a, const char *dir);  // Returns 0, or -1 after logging.
 void arrivals_destroy(struct arrivals **a);
 

@@ -19,8 +19,8 @@
 struct tally {
     uint64_t count, max;
     double sum;  // sum of tau
-    double
-        updates;  // sum of the updates' numbers 1, 2, ..: divided by count, a point's position in the series
+    // Sum of the updates' numbers 1, 2, ..: divided by count, a point's position in the series.
+    double updates;
 };
 
 struct staleness_log {

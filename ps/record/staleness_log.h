@@ -26,8 +26,8 @@ struct staleness_log_options {
 };
 
 struct staleness_log;
-struct staleness_log *staleness_log_create(
-    const struct staleness_log_options *o);  // Returns NULL after logging.
+// Returns NULL after logging.
+struct staleness_log *staleness_log_create(const struct staleness_log_options *o);
 // The key has had pushes before this process of the job: later pushes are counted after them.
 void staleness_log_begin(struct staleness_log *s, int key, int64_t pushes);
 // Records a push of key h->key that is in an update: its gradient (n elements of dtype) or code, tau updates old.

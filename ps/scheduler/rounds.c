@@ -346,8 +346,8 @@ int rounds_arrived(struct rounds *c, int shard, const struct wire_header *h, dou
     }
     if (!c->set) return 0;
     if (round_for(c, membership_shard(c->members, shard), h, &r) != 0) return -1;
-    for (int i = 0; i < shard; i++)
-        index += c->o.map->shard_keys[i] > 0;  // counts only shards that have keys
+    // Counts only shards that have keys.
+    for (int i = 0; i < shard; i++) index += c->o.map->shard_keys[i] > 0;
     if (r) step_set_arrived(c->set, index, h->mask);
     return settle(c, now);
 }

@@ -45,8 +45,8 @@ struct scheduler {
     struct shard_map *map;
     struct manifest manifest;
     struct manifest order;  // of the recorded arrivals
-    struct arrivals *
-        replay;  // the recorded arrivals of one shard, which give the batch of each worker's step; NULL: no replay
+    // The recorded arrivals of one shard, which give the batch of each worker's step; NULL: no replay.
+    struct arrivals *replay;
     struct wire_count wire;
     char address[FABRIC_ADDRESS_MAX];  // of the ROUTER, as bound
     struct start_point first;          // where the job begins, as configured

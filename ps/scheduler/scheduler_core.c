@@ -544,8 +544,8 @@ static int begin(struct scheduler_core *c, double now) {
     m->started = true;
     for (int i = 0; i < m->workers; i++)
         if (!m->m[i].present)
-            m->m[i].process_no =
-                1;  // the number of the missing process; the next process of the rank gets the next number
+            // The number of the missing process; the next process of the rank gets the next number.
+            m->m[i].process_no = 1;
     for (enum ps_role role = PS_WORKER; role <= PS_SERVER; role++) {
         // Where workers join and leave, each checks whether the epoch begins with it.
         bool all = role == PS_SERVER || ps_elastic(c->o.config);

@@ -28,8 +28,8 @@ struct micro_key {
     int count, workers;  // M, micro-batches of a step; N
     int at;     // the micro-batch being summed; slot.next_worker is the worker whose gradient is next
     int *next;  // (N) the micro-batch that the worker pushes next
-    struct gradient *
-        early;  // (M - 1, N) gradients that no sum contains yet; the slot holds those of the last micro-batch
+    // (M - 1, N) gradients that no sum contains yet; the slot holds those of the last micro-batch.
+    struct gradient *early;
 };
 
 static int64_t units_bytes(const struct config *c) {

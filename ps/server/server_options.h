@@ -67,8 +67,8 @@ struct server_segment {
 
 struct server_totals {
     uint64_t pushes, duplicates, refused;
-    int64_t
-        dropped;  // pushes of these that were too old (parameter_server.max_staleness) or too late (push_set.c)
+    // Pushes of these that were too old (parameter_server.max_staleness) or too late (push_set.c).
+    int64_t dropped;
     size_t held_bytes, held_peak_bytes;  // frames that are not added yet
     double steps;  // over on every key of the shard; where pushes are applied on arrival also fractions
     struct staleness staleness;

@@ -32,8 +32,8 @@ struct server_pull {
     bool pending, final;
     int64_t want;   // the step whose weights it asks for
     int64_t least;  // the oldest step whose weights are accepted
-    int64_t
-        base;  // an older step is not accepted in any case: the worker has drained its steps before this one, or begun with it
+    // An older step is not accepted in any case: the worker has drained its steps before this one, or begun with it.
+    int64_t base;
     uint64_t seq;           // 0: none yet
     uint64_t reply_offset;  // offset in the worker's segment where the weights are wanted; 0: none
 };
@@ -187,8 +187,8 @@ int64_t clock_read(const struct server_core *c, const struct server_key *k, int 
 // The record of the step of the worker's pull; NULL: none, or nothing is computed on the weights.
 const struct arrival *recorded_read(const struct server_core *c, const struct server_key *k, int worker);
 void answer_pull(struct server_core *c, struct server_key *k, int worker);
-void answer_snapshot(struct server_core *c,
-                     struct server_key *k);  // Called when the key has reached the wanted version.
+// Called when the key has reached the wanted version.
+void answer_snapshot(struct server_core *c, struct server_key *k);
 bool renew_answer(struct server_core *c, struct server_key *k, int worker, struct ps_message *m);
 // Applies one update to masters and states, unless it is skipped. Returns 0, or -1 with an error.
 int apply(struct server_core *c, struct server_key *k, const void *grad, float lr,

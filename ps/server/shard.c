@@ -109,8 +109,8 @@ static int shard_loop(struct shard *s) {
         }
         link_await(s->link, PEER_SCHEDULER, !s->heard);
         link_tick(s->link, now_seconds());
-        if (!s->loaded &&
-            atomic_load(&sv->loaded)) {  // the checkpoint from which the job resumes has been read
+        // The checkpoint from which the job resumes has been read.
+        if (!s->loaded && atomic_load(&sv->loaded)) {
             s->loaded = true;
             if (server_core_resume(s->core, &sv->rows, sv->from.step) != 0) return -1;
         }

@@ -7,8 +7,8 @@
 struct staging {
     struct staging_options o;
     struct stream *push, *pull;
-    struct event
-        *grad_done;  // one event is enough, since the push stream's wait is enqueued right after each record
+    // One event is enough, since the push stream's wait is enqueued right after each record.
+    struct event *grad_done;
     struct event **copied;  // (units)
     uint64_t *put;          // (units) fills already enqueued; only the communication thread uses it
 };

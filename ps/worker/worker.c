@@ -242,12 +242,8 @@ static int worker_plan(struct topology *t, int64_t step) {
     if (t->plan.may_miss_steps && catch_up(w, step) != 0) return -1;
     t->plan.slice = elastic_index(w->opening.members, t->rank);
     t->plan.first = opening_first(&w->opening, t->rank, own);
-    t->plan.next =
-        t->plan.first +
-        own *
-            elastic_count(
-                w->opening
-                    .members);  // assumes that the same workers belong to the next step, which is usually true
+    // Assumes that the same workers belong to the next step, which is usually true.
+    t->plan.next = t->plan.first + own * elastic_count(w->opening.members);
     return 1;
 }
 

@@ -55,8 +55,8 @@ struct comm {
     struct outbox sent;               // messages that the core has sent
     const struct comm_wait *awaited;  // what the main thread waits for; NULL: it does not wait
     bool quit, failed;
-    bool end_trace,
-        traced;  // end_trace: the spans must end; traced: they are complete, and the main thread may write them
+    // end_trace: the spans must end; traced: they are complete, and the main thread may write them.
+    bool end_trace, traced;
     char lost[WIRE_TEXT_MAX];  // a timeout to report to the scheduler while restarts are left; "": none
     char error[WIRE_TEXT_MAX];
     bool error_logged;

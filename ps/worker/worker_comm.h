@@ -52,15 +52,15 @@ void comm_disconnect(struct comm *c);
 // The comm of a worker's topology (ps_worker_create), which keeps owning it: for `bench ps`, which times single
 // transfers.
 struct comm *ps_worker_comm(struct topology *t);
-void comm_destroy(
-    struct comm **c);  // Called after comm_stop. Waits until the transport no longer reads any buffer.
+// Called after comm_stop. Waits until the transport no longer reads any buffer.
+void comm_destroy(struct comm **c);
 
 // ---------------------------------------------------------------- the core (any thread)
 // Returns the core, which no other thread uses until one of the two functions below is called.
 struct worker_core *comm_lock(struct comm *c);
 void comm_unlock(struct comm *c);
-void comm_unlock_wake(
-    struct comm *c);  // For use after a request: wakes the communication thread, which sends it.
+// For use after a request: wakes the communication thread, which sends it.
+void comm_unlock_wake(struct comm *c);
 // Makes every wait fail with this text, which is reported to the job.
 void comm_give_up(struct comm *c, const char *why);
 

@@ -138,9 +138,8 @@ struct worker_core;
 struct worker_core *worker_core_create(const struct worker_core_options *o);
 // Called before the first push: this worker's next step is `step`. worker_core_pull_all then pulls the weights.
 void worker_core_begin(struct worker_core *c, int64_t step);
-void worker_core_gathers(
-    struct worker_core *c,
-    uint64_t done);  // Sets the number of gathers that the job has done without this worker.
+// Sets the number of gathers that the job has done without this worker.
+void worker_core_gathers(struct worker_core *c, uint64_t done);
 void worker_core_destroy(struct worker_core **c);
 
 // ---- requests. Each is answered by a change of the state below.
@@ -168,9 +167,8 @@ void worker_core_pull_all(struct worker_core *c, uint32_t more, double now);
 // Requests the batch of `step`, which begins once the batches before it are handed out. done: with the first request,
 // what a checkpoint records of the budget (ps/agree/budget.h); NULL: nothing.
 void worker_core_take(struct worker_core *c, int64_t step, const struct wire_header *done);
-void worker_core_stop(
-    struct worker_core *
-        c);  // Requests the end of the run: all heartbeats from now on carry the request, and one is sent at once.
+// Requests the end of the run: all heartbeats from now on carry the request, and one is sent at once.
+void worker_core_stop(struct worker_core *c);
 void worker_core_snapshot(struct worker_core *c, int64_t version, struct snapshot *s);
 // Ends the collecting of snapshots. Once worker_core_has_pulled is true after this call, no snapshot's buffer is
 // written any more.

@@ -61,9 +61,8 @@ static void *take_twin(struct arena *a, struct arena_room *room, size_t bytes, u
 void worker_carve(struct arena *a, const struct config *c, const struct layout *l, bool in_place,
                   struct arena_room *room, struct worker_buffers *out) {
     bool staged = ps_is_staged(c), codes = ps_codes(c);
-    struct arena_room *models =
-        staged ? NULL
-               : room;  // the room of the model's own buffers: the segment, unless it holds their twins
+    // The room of the model's own buffers: the segment, unless it holds their twins.
+    struct arena_room *models = staged ? NULL : room;
     const struct unit_prefetch residence = unit_residence(c);
     size_t size = dtype_size(c->dtype);
     uint64_t at = 0;

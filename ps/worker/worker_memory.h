@@ -38,8 +38,8 @@ static inline int worker_buffer(const struct worker_buffers *b, int u, int64_t s
 }
 // Returns 0, or -1 after logging what is impossible.
 int worker_buffers_init(struct worker_buffers *b, const struct config *c, const struct layout *l);
-void worker_buffers_free(
-    struct worker_buffers *b);  // Frees the arrays. The arena owns the memory to which they point.
+// Frees the arrays. The arena owns the memory to which they point.
+void worker_buffers_free(struct worker_buffers *b);
 
 // room: the worker's segment, which holds what servers read and write; NULL: nothing is shared. Weights that are read
 // in place are not allocated here: they are NULL in out until a window shows them (sharing.h). worker_lock counts the

@@ -20,8 +20,8 @@ static void put_ranks(cJSON *doc, const struct config *c, const struct forecast_
     cJSON *report = cJSON_CreateObject();
     rank_figures_put_predicted(report, &ranks->report);
     rank_figures_list(doc, c, report);
-    cJSON *newest = cJSON_GetObjectItem(doc, "memory")
-                        ->child->prev;  // cJSON: the first element's `prev` is the last element
+    // cJSON: the first element's `prev` is the last element.
+    cJSON *newest = cJSON_GetObjectItem(doc, "memory")->child->prev;
     if (last > first) cJSON_AddNumberToObject(newest, "last", last);
     cJSON_Delete(report);
 }

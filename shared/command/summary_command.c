@@ -100,8 +100,8 @@ static void look(struct found *f) {
     // Where workers share a budget, the lines are worker 0's own batches.
     const cJSON *own = json_item(f->summary, "batches");
     double steps = own && own->child ? own->child->valuedouble : json_number(f->summary, "steps");
-    bool any =
-        own || !(json_number(f->summary, "resumed_from") >= steps);  // whether the run had any step to do
+    // Whether the run had any step to do.
+    bool any = own || !(json_number(f->summary, "resumed_from") >= steps);
     if (f->has_metrics && any && (double)f->metrics.last_step < steps) {
         fail("%s/metrics.jsonl is cut: it ends with step %lld, and %s has made %.0f", f->dir,
              (long long)f->metrics.last_step, own ? "worker 0" : "the run", steps);

@@ -40,10 +40,9 @@ static int of_route(const char *to, char out[ADDRESS_MAX]) {
     socklen_t size = sizeof own;
     if (getaddrinfo(to, "9", &how, &found)) return EINVAL;
     int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    bool good =
-        fd >= 0 &&
-        connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&  // connecting a UDP socket sends nothing
-        getsockname(fd, (struct sockaddr *)&own, &size) == 0;
+    // Connecting a UDP socket sends nothing.
+    bool good = fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
+                getsockname(fd, (struct sockaddr *)&own, &size) == 0;
     int error = errno;
     if (fd >= 0) close(fd);
     freeaddrinfo(found);

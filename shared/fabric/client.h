@@ -51,14 +51,14 @@ struct client {
 void client_open(struct client *s, const struct meet_join *join, const char *identity);
 void client_receive(struct client *s, const struct meet_message *m, const void *data, double now_s);
 void client_unreachable(struct client *s, double now_s);
-void client_end(struct client *s, enum meet_end end,
-                const char *why);  // Has no effect if the job has already ended.
+// Has no effect if the job has already ended.
+void client_end(struct client *s, enum meet_end end, const char *why);
 // Sends what is due. The next call is due within a second, and at once after a put or want.
 void client_tick(struct client *s, double now_s);
 void client_put(struct client *s, enum meet_kind kind, const char *name, const void *data, size_t bytes);
 bool client_has_joined(const struct client *s);  // Whether all ranks are connected, or this role member is.
-bool client_is_acknowledged(
-    const struct client *s);  // Whether the registry has acknowledged all values that were put.
+// Whether the registry has acknowledged all values that were put.
+bool client_is_acknowledged(const struct client *s);
 // w: zeroed except for its name; it must stay valid until client_unwant.
 void client_want(struct client *s, struct client_want *w);
 void client_unwant(struct client_want *w);

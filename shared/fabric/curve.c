@@ -49,8 +49,8 @@ static bool receive_request(void *socket, struct request *r) {
         if (n < 0) continue;
         if (kept) r->bytes[r->count] = n > FRAME_MAX ? -1 : n;
         r->count += kept;
-        if (zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &size) != 0)
-            return false;  // the context is being terminated
+        // The context is being terminated.
+        if (zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &size) != 0) return false;
     }
     return true;
 }

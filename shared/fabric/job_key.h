@@ -25,11 +25,10 @@ struct job_key {
     uint8_t bytes[JOB_KEY_BYTES];
 };
 
-int job_key_make(
-    struct job_key *out);  // Makes a key from the kernel's random numbers. Returns 0, or -1 after logging.
-int job_key_given(
-    struct job_key
-        *out);  // Returns 1; 0 if the environment has no key; -1 after logging that the text is no key.
+// Makes a key from the kernel's random numbers. Returns 0, or -1 after logging.
+int job_key_make(struct job_key *out);
+// Returns 1; 0 if the environment has no key; -1 after logging that the text is no key.
+int job_key_given(struct job_key *out);
 // Reads the key that this process uses. Returns 1, or 0 if it is to run without one (insecure). Returns -1 after
 // logging that the key is missing or malformed, or that one is given although insecure.
 int job_key_open(bool insecure, struct job_key *out);

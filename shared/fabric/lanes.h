@@ -24,8 +24,8 @@
 
 #define LANES_WHY    160
 #define LANES_WINDOW ((size_t)1 << 20)  // bytes
-#define LANES_KEPT \
-    ((size_t)64 << 20)  // bytes of a lane over all peers: the windows of many peers are smaller
+// Bytes of a lane over all peers: the windows of many peers are smaller.
+#define LANES_KEPT   ((size_t)64 << 20)
 #define LANES_COPIED ((size_t)4 << 10)  // bytes; a larger piece is sent without a copy
 
 enum lane_kind { LANE_PIECE, LANE_CREDIT };

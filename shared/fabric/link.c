@@ -25,8 +25,8 @@ struct line {
     double asked_s;  // when the last question was sent
     double quiet_s;  // no question is due before this time; 0: not known
     uint64_t asked;  // the `said` of the unanswered question; 0: it has been answered
-    int unanswered,
-        awaited;  // requests for an acknowledgement since the peer's last message; since its last new one
+    // Requests for an acknowledgement since the peer's last message; since its last new one.
+    int unanswered, awaited;
     bool awaits, busy;  // busy: link_tick checks this line
 };
 

@@ -122,8 +122,8 @@ struct meet_value *mailbox_receive(struct mailbox *p, int peer, const struct mee
         .number = m->number, .said = m->said, .heard = m->heard, .seen = m->seen, .asks = m->asks};
     if (!link_accept(p->link, peer, &w, m->kind != MEET_ACK, now_s) || !m->number) return NULL;
     if (!m->at && m->bytes == m->total)
-        return meet_value_of(meet_copy(data, m->bytes),
-                             m->bytes);  // a small value may arrive between pieces of a large one
+        // A small value may arrive between pieces of a large one.
+        return meet_value_of(meet_copy(data, m->bytes), m->bytes);
     size_t arrived = v && m->at ? v->bytes : 0;
     if (m->at != arrived || m->total > MEET_DATA_MAX || m->bytes > m->total - arrived) return NULL;
     if (!arrived || arrived + m->bytes > n->room) {

@@ -14,8 +14,8 @@ struct meet_value {
     size_t bytes;
     char *data;  // with a closing zero that is not counted; NULL: its only user has taken it
 };
-struct meet_value *meet_value_of(
-    void *data, size_t bytes);  // Returns a value with one user. Takes ownership of data (malloc'd).
+// Returns a value with one user. Takes ownership of data (malloc'd).
+struct meet_value *meet_value_of(void *data, size_t bytes);
 void meet_value_free(struct meet_value *v);  // Removes one user. Does nothing for NULL.
 
 struct mailbox;

@@ -15,8 +15,8 @@
 #define MAGIC        0x6873656du  // the version of these messages
 #define QUEUE_PIECES 1000         // per connection and direction: far more than the windows allow
 #define DIAL_AGAIN_S 0.25         // pause after a failed connection
-#define DIAL_ANEW_S \
-    4.0  // pause if the attempt has neither failed nor succeeded: longer than a handshake may last
+// Pause if the attempt has neither failed nor succeeded: longer than a handshake may last.
+#define DIAL_ANEW_S 4.0
 #define LOOKS       16   // connections per check, so that checking many peers does not take a whole core
 #define COME_MS     20   // between two checks for peers that have joined
 #define GONE_S      0.3  // time in which messages may still arrive after the end of their connection

@@ -432,8 +432,8 @@ static void on_join(struct registry *b, const struct meet_message *m, const void
     c.member.host[sizeof c.member.host - 1] = c.member.address[sizeof c.member.address - 1] =
         c.reach[sizeof c.reach - 1] = 0;
     for (char *at = c.member.host; *at; at++)
-        if (iscntrl((unsigned char)*at))
-            *at = '?';  // the text is printed, so it must not contain a line break
+        // The text is printed, so it must not contain a line break.
+        if (iscntrl((unsigned char)*at)) *at = '?';
     struct member_entry *p = entry_for(b, m, &c);
     const struct ended_process *ended = p ? find_ended(p, m->incarnation) : NULL;
     if (ended) {

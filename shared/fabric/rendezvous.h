@@ -27,17 +27,16 @@ struct rendezvous *rendezvous_open(const struct rendezvous_options *o);
 // After rendezvous_open with options.no_wait: waits for what rendezvous_open would have waited for. stop: as the
 // option. Returns 0, or -1 after logging.
 int rendezvous_wait(struct rendezvous *r, const _Atomic int *stop);
-int rendezvous_size(
-    const struct rendezvous
-        *r);  // Returns the number of ranks, which is also the number of the first role member.
+// Returns the number of ranks, which is also the number of the first role member.
+int rendezvous_size(const struct rendezvous *r);
 int rendezvous_port(const struct rendezvous *r);
 // The descriptors that a thread with its own descriptor table needs for calls of the rendezvous
 // (shared/core/background.h).
 void rendezvous_descriptors(const struct rendezvous *r, int out[2]);
-const char *rendezvous_address(
-    const struct rendezvous *r);  // Returns the address at which other processes reach this one.
-uint64_t rendezvous_incarnation(
-    const struct rendezvous *r);  // Returns this process's random number, never 0.
+// Returns the address at which other processes reach this one.
+const char *rendezvous_address(const struct rendezvous *r);
+// Returns this process's random number, never 0.
+uint64_t rendezvous_incarnation(const struct rendezvous *r);
 // turns: the counter of a thread that must make progress (shared/time/poll_clock.h, poll_watch_idle_s). If it does not
 // change for more than deadline_s, this process sends no heartbeat. NULL: none; rendezvous_close removes it.
 void rendezvous_watch_progress(struct rendezvous *r, const _Atomic uint64_t *turns);

@@ -309,8 +309,8 @@ bool fabric_send_payload(struct fabric_socket *s, const void *data, size_t bytes
     zmq_msg_t msg;
     if (!let_go) return zmq_send(s->socket, data, bytes, ZMQ_DONTWAIT) >= 0;
     if (zmq_msg_init_data(&msg, (void *)(uintptr_t)data, bytes, let_go, hint) != 0) {
-        zmq_send(s->socket, "", 0,
-                 ZMQ_DONTWAIT);  // an empty payload ends the message, and the receiver drops it
+        // An empty payload ends the message, and the receiver drops it.
+        zmq_send(s->socket, "", 0, ZMQ_DONTWAIT);
         let_go((void *)(uintptr_t)data, hint);
         return false;
     }

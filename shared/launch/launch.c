@@ -45,8 +45,8 @@ struct child {
     pid_t awaits_verdict;  // the process that has died and waits for a verdict; 0: none
     char why[192], when[96];
     bool asked_to_end;  // the child was asked to end, so its end is expected
-    bool
-        killed_as_stopped;  // the child, or a process that it represents, was stopped by a signal, and the launcher has killed it
+    // The child, or a process that it represents, was stopped by a signal, and the launcher has killed it.
+    bool killed_as_stopped;
 };
 
 struct launcher {
@@ -91,9 +91,8 @@ static void child_exec(const struct launcher *l, const struct launch_child *c, p
     if (c->own_group) setpgid(0, 0);
     if (c->own_group) signal(SIGTTOU, SIG_IGN);  // it may print although it is in the background
     if (getppid() == parent) {
-        signal(SIGINT,
-               SIG_IGN);  // the terminal sends SIGINT to all processes; the launcher decides which ones
-                          // have to end
+        // The terminal sends SIGINT to all processes; the launcher decides which ones have to end.
+        signal(SIGINT, SIG_IGN);
         if (c->keep_fd) fcntl(c->keep_fd, F_SETFD, 0);
         if (c->input_fd) dup2(c->input_fd, STDIN_FILENO);
         if (c->output_fd) dup2(c->output_fd, STDOUT_FILENO);
@@ -316,8 +315,8 @@ static void apply_verdict(struct launcher *l, const struct verdict *v) {
             !strcmp(l->children[i].name, v->name))
             carry_out(l, &l->children[i], v);
     if (!mends) return;
-    for (int i = 0; i < l->count; i++)
-        l->children[i].restarted_alone = false;  // after this all children are needed
+    // After this all children are needed.
+    for (int i = 0; i < l->count; i++) l->children[i].restarted_alone = false;
     // The job returns to an earlier step, at which children that have ended well were needed.
     for (int i = 0; i < l->count; i++)
         if (l->children[i].ended_well && !l->children[i].pid && !l->kill_time_s)

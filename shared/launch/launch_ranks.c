@@ -213,9 +213,8 @@ int launch_mpi(const struct config *c, int argc, char *const *argv) {
     words[n++] = program;
     words[n++] = "train";
     size_t given = n;
-    for (int i = 0; i < argc; i++)
-        words[n++] = file_of_others(
-            argv[i]);  // -c <(..): a configuration of `-c <(..)` is a descriptor, which mpirun's ranks do not inherit
+    // A configuration of `-c <(..)` is a descriptor, which mpirun's ranks do not inherit.
+    for (int i = 0; i < argc; i++) words[n++] = file_of_others(argv[i]);
     if (geteuid() == 0) {  // containers run as root; mpirun requires both variables
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);

@@ -21,9 +21,9 @@
 
 #define MASTER_PORT 29500  // torchrun's default port
 #define AGENT_AWAY  1000   // added to the port that torchrun itself uses
-#define PORT_FIRST \
-    20000  // the first port that is made from a job's number; all are below the ephemeral ports
-#define PORTS 10000
+// The first port that is made from a job's number; all are below the ephemeral ports.
+#define PORT_FIRST 20000
+#define PORTS      10000
 
 struct rank_variables {
     enum rank_env_kind kind;
@@ -166,8 +166,8 @@ static int find_meeting(struct rank_env *e, const struct rank_variables *v) {
     e->port = (int)port;
     if (e->kind == RANK_ENV_TORCHRUN && agent && !strcmp(agent, "True"))
         e->port += e->port + AGENT_AWAY > 65535 ? -AGENT_AWAY : AGENT_AWAY;
-    bool brackets = address && *address == '[' &&
-                    address[strlen(address) - 1] == ']';  // an IPv6 address in brackets, as in a URL
+    // An IPv6 address in brackets, as in a URL.
+    bool brackets = address && *address == '[' && address[strlen(address) - 1] == ']';
     if (address && *address)
         return snprintf(e->host, sizeof e->host, "%.*s", (int)strlen(address) - 2 * brackets,
                         address + brackets) < 0;

@@ -74,8 +74,8 @@ bool rank_env_supervised(void);  // Returns whether a launcher watches this proc
 // rendezvous on this machine (0: none), and that the child is this rank. rank -1: the child is the whole run, and gets
 // only the port. memory -1: none.
 void rank_env_give(int port, int rank, int size, int memory);
-int rank_env_meeting(
-    void);  // Returns the port of the launcher's rendezvous; 0 if this process is no launcher's child.
+// Returns the port of the launcher's rendezvous; 0 if this process is no launcher's child.
+int rank_env_meeting(void);
 void rank_env_take_back(void);
 
 #endif

@@ -34,8 +34,8 @@ void stop_answer(int number) {
     const char *text = stop_words[number == SIGTERM];
     if (!*text || atomic_exchange(&stop_answered, true)) return;
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
-    if (poll(&out, 1, 0) <= 0)
-        return;  // nothing reads the terminal's output: the process must not block on it
+    // Nothing reads the terminal's output: the process must not block on it.
+    if (poll(&out, 1, 0) <= 0) return;
     ssize_t said = write(STDERR_FILENO, text, strlen(text));
     (void)said;
 }

@@ -55,9 +55,9 @@ struct verdict {
 // ---------------------------------------------------------------- the deciding process
 struct rendezvous;
 struct member_news;
-bool verdict_death(const struct member_news *n,
-                   struct death *out);  // Returns whether n is a death, which *out receives.
-void verdict_send(struct rendezvous *meet, int *said,
-                  const struct verdict *v);  // said: the number of verdicts sent so far.
+// Returns whether n is a death, which *out receives.
+bool verdict_death(const struct member_news *n, struct death *out);
+// said: the number of verdicts sent so far.
+void verdict_send(struct rendezvous *meet, int *said, const struct verdict *v);
 
 #endif

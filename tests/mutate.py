@@ -204,7 +204,7 @@ RULES = [Rule(*row) for row in (
     ("an adapter's gradient is scaled by alpha / r", "shared/model/layers.c", "    scale_by_alpha(m, m->d_h);\n", "", "test_shared_parity"),
     ("an adapter of a recomputed block is computed again", "shared/model/layers.c",
      "        adapters_forward(m, &b->w_down, v, NULL, b->act);\n", "", LORA),
-    ("each step of stage 3 gathers what is frozen", "decentral/zero/zero.c", "    if (zero_shards_frozen(z))\n        unit_schedule_invalidate(&z->frozen.schedule);", "", LORA),
+    ("each step of stage 3 gathers what is frozen", "decentral/zero/zero.c", "    if (zero_shards_frozen(z)) unit_schedule_invalidate(&z->frozen.schedule);", "", LORA),
     ("each step of a star's worker pulls what is frozen", "ps/worker/worker.c", "    if (w->frozen) unit_slots_invalidate(w->frozen);", "", LORA),
     ("an adapter's input is kept", "shared/model/activations.c", "    return adapted || !m->spec.lora.r;", "    return !m->spec.lora.r;", LORA),
     ("a checkpoint belongs to its frozen weights", "shared/state/identity.c", "if (s->layout && s->layout->model) identity_put", "if (false) identity_put", LORA),

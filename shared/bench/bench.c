@@ -92,8 +92,8 @@ static char *text_of(const char *text, const struct scope *s) {
 }
 
 // ---------------------------------------------------------------- the table
-#define NUMBER_WIDTH 8   // of a column of numbers, at least
-#define TEXT_WIDTH   14  // of a column that is aligned left
+#define NUMBER_WIDTH 8   // the least width of a column of numbers
+#define TEXT_WIDTH   14  // the least width of a column that is aligned left
 
 static void print_lines(const struct bench_line *l, const struct scope *s) {
     for (; l && l->text; l++) {
@@ -113,7 +113,7 @@ static void print_cell(const struct bench_column *c, int width, const char *text
     printf(" %*s", !is_left(c) ? width : c[1].title ? -width : 0, text);
 }
 
-// A line's cells: their widths are taken into account, or they are printed.
+// Prints a line's cells, or only updates the column widths for them.
 static void put_line(struct bench_run *r, const struct scope *s, bool print) {
     if (print) putchar(' ');
     for (int i = 0; r->bench->columns[i].title; i++) {
@@ -207,7 +207,7 @@ void bench_put(cJSON *o, const struct bench_cell *c) {
     }
 }
 
-// Removes what is for the table only.
+// Removes the figures that are only for the table.
 static void strip(cJSON *o) {
     for (cJSON *x = o->child, *next; x; x = next) {
         next = x->next;
@@ -229,7 +229,7 @@ static int measure(struct bench_run *r) {
         if (!status) status = b->rows(r);
         if (!b->rows_last || status) bench_print_rows(r);
     }
-    if (status != BENCH_END || !r->at) return status;  // an error, or set_up has done the work
+    if (status != BENCH_END || !r->at) return status;  // set_up has failed, or has done all the work
     status = b->finish ? b->finish(r) : 0;
     if (r->silent) return status;
     bench_print_rows(r);

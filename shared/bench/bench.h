@@ -57,9 +57,9 @@ struct bench_option {
     const char *name, *metavar, *help;  // as in struct cli_option
     const char *path;                   // a configuration key that it sets, or CLI_SET
     enum { BENCH_ASKED, BENCH_IS_INTEGER, BENCH_IS_SIZE, BENCH_IS_CHOICE, BENCH_IS_STRING } kind;
-    size_t at, bytes;              // of the member
+    size_t at, bytes;              // offset and bytes of the member
     int64_t low, high, otherwise;  // otherwise 0: no fixed default, or the help names it
-    const char *const *words;      // (high), of a choice; low is unused
+    const char *const *words;      // (high) the words of a choice; low is unused
     const char *text;              // default of a string
 };
 #define BENCH_AT(s, m) .at = offsetof(struct s, m), .bytes = sizeof((struct s *)0)->m
@@ -88,13 +88,13 @@ struct bench {
     struct cli_command command;          // named "bench NAME", without options
     const struct bench_option *options;  // the frame adds --rounds and --json
     size_t option_count;
-    size_t state_bytes;   // of bench_run's state
+    size_t state_bytes;   // bytes of bench_run's state
     int rounds, warm_up;  // default of --rounds, 0: one round without that option; rounds before them
     int (*set_up)(struct bench_run *r);
-    int (*begin)(struct bench_run *r);  // or NULL
+    int (*begin)(struct bench_run *r);  // NULL: one case
     int (*round)(struct bench_run *r);
     int (*rows)(struct bench_run *r);
-    int (*finish)(struct bench_run *r);  // or NULL. The figures are printed whatever it returns
+    int (*finish)(struct bench_run *r);  // NULL: nothing to do. The figures are printed whatever it returns
     void (*tear_down)(struct bench_run *r);
     // ---- the table
     const struct bench_line *head;       // above the table
@@ -111,12 +111,12 @@ struct bench_run {
     const struct topology_table *topologies;
     const struct cli_args *args;
     void *state;      // (state_bytes), zero at first
-    int at;           // number of the case
-    int rounds;       // counted ones
+    int at;           // number of the current case
+    int rounds;       // number of counted rounds
     int round;        // -warm_up .. rounds - 1; the warm-up's are negative
     bool json;        // --json is given
     bool silent;      // nothing is printed
-    cJSON *document;  // "bench" and "rounds" are there before set_up
+    cJSON *document;  // has "bench" and "rounds" before set_up
     // ---- the frame's own
     const cJSON **pending;  // rows that have not been printed
     int pending_count;
@@ -167,7 +167,7 @@ int bench_check_memory(const struct memory_limit *limit, double need_bytes, cons
 struct bench_series {
     double *values;  // (capacity)
     int count, capacity;
-    struct bench_series *next;  // in bench_run's list
+    struct bench_series *next;  // the next one in bench_run's list
 };
 void bench_series_add(struct bench_series *s, double value);
 void bench_series_free(struct bench_series *s);
@@ -175,7 +175,8 @@ void bench_series_free(struct bench_series *s);
 void bench_measured(struct bench_run *r, struct bench_series *s, double value);
 // Returns the smallest value that at least share * count values do not exceed (nearest rank); 0 for an empty series.
 double bench_series_quantile(const struct bench_series *s, double share);
-double bench_series_median(const struct bench_series *s);  // for an even count the mean of the middle two
+// Returns the median; for an even count, the mean of the middle two.
+double bench_series_median(const struct bench_series *s);
 // (largest - smallest) / median: the uncertainty of one value.
 double bench_series_spread(const struct bench_series *s);
 // The median over the rounds of a / b, both from the same round: a slow round affects both and cancels out.

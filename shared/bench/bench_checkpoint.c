@@ -21,7 +21,7 @@
 
 #define TARGET      0.8  // target: share of a plain write's rate
 #define INCARNATION 0x62656e6368ULL
-#define PLAIN_BYTES ((int64_t)8 << 20)  // of one plain write or read
+#define PLAIN_BYTES ((int64_t)8 << 20)  // bytes of one plain write or read
 #define NAME_BYTES  32
 
 static const struct bench_option options[] = {
@@ -271,7 +271,7 @@ int checkpoint_bench_read(struct checkpoint_bench *b) {
     return rc;
 }
 
-// Reads into a buffer of one unit, again and again.
+// Reads a whole file through a buffer of one unit.
 static int read_plain(const struct checkpoint_bench *b, const char *path, int64_t room) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fail("%s: cannot open: %s", path, strerror(errno));

@@ -32,17 +32,18 @@ struct checkpoint_bench {
     struct config *config;  // configuration of the command
     struct model_spec spec;
     struct layout *layout;
-    const char *optimizer, *dtype;  // for the manifest
+    const char *optimizer, *dtype;  // names for the manifest
     const char *where;              // as the user wrote it
     char *dir;                      // used as a run's directory; created and removed here
     int files;                      // participants
-    int states;                     // of the optimizer
+    int states;                     // states of the optimizer
     float *state;
-    int64_t elements;                          // in state
-    int64_t file_bytes[CHECKPOINT_FILES_MAX];  // of each participant's file, set by the first checkpoint
-    int64_t step;                              // of the last checkpoint written
-    float *back;                               // one unit's elements, as read
-    double seconds[CHECKPOINT_SERIES];         // of the last measurements
+    int64_t elements;  // elements in `state`
+    // Bytes of each participant's file, set by the first checkpoint.
+    int64_t file_bytes[CHECKPOINT_FILES_MAX];
+    int64_t step;                       // step of the last checkpoint written
+    float *back;                        // one unit's elements, as read
+    double seconds[CHECKPOINT_SERIES];  // seconds of the last measurements
     struct bench_series series[CHECKPOINT_SERIES];
 };
 

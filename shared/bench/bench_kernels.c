@@ -18,12 +18,12 @@
 struct kernels {
     struct bench_device d;
     struct bench_table t;
-    int64_t elements;            // of --elements; 0: as many as the device gets
-    struct bench_request model;  // of bench kernels
+    int64_t elements;            // the value of --elements; 0: the device's default
+    struct bench_request model;  // the model of bench kernels
     // The case: an operation. Seconds of one launch, one value per round.
     struct bench_series seconds;
     struct bench_series yard;  // the yardstick, just before
-    struct bench_series peak;  // for FLOP on a host: the peak, just before
+    struct bench_series peak;  // for FLOP on a host: the peak rate, just before
     int launches, yard_launches;
 };
 
@@ -254,7 +254,7 @@ static int end_operation(const struct bench_run *r) {
 static int rows_kernels(struct bench_run *r) {
     const struct kernels *k = r->state;
     const cJSON *row = put_operation(r, NULL);
-    if (r->at == k->t.count - 1) {  // a product
+    if (r->at == k->t.count - 1) {  // the last row is a product
         BENCH_PUT(r->document, NUMBER("#peak_rate", json_number(row, "peak_flops_per_second")),
                   NUMBER("#matmul_share_of_peak", json_number(row, "matmul_share_of_peak")));
     }

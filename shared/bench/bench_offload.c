@@ -34,12 +34,12 @@ struct offload {
     size_t unit_bytes;      // requested size of a unit
     size_t block_bytes;
     int depth, buffers, threads;
-    enum dtype dtype;  // of gradients and weights, which stay in memory
+    enum dtype dtype;  // type of gradients and weights, which stay in memory
     enum disk_engine engine;
     struct disk_store *store;
     char *path;
     int units;
-    int64_t elements;  // of a unit: parameters
+    int64_t elements;  // parameters of a unit
     struct device *dev;
     struct stream *reads, *updates, *writes;
     struct event *full[BUFFERS_MAX], *changed[BUFFERS_MAX], *empty[BUFFERS_MAX];
@@ -254,7 +254,7 @@ static double seconds_in(const char *text) {
     const char *at = strchr(text, '{');
     cJSON *j = at ? cJSON_Parse(at) : NULL;
     const cJSON *job;
-    double slowest = 0;  // ms
+    double slowest = 0;  // milliseconds
     cJSON_ArrayForEach(job, json_item(j, "jobs")) {
         double r = json_number(json_item(job, "read"), "runtime"),
                w = json_number(json_item(job, "write"), "runtime");

@@ -274,7 +274,7 @@ static void add_embedding(struct bench_table *t) {
     enum dtype dt = t->d->dt;
     bool learned = n->features & BENCH_POSITIONS, tied = n->features & BENCH_TIED;
     double chosen = (double)t->distinct * (double)n->channels * (double)dtype_size(dt);
-    bool dwpe = n->linears && learned;  // only with a model
+    bool dwpe = n->linears && learned;  // only if a model is given
     struct bench_work *w = bench_add(t, RC_SHAPE " V=%lld", LL(n->rows), LL(n->channels), LL(n->vocab));
     BENCH_SET(w, embed_fwd, embed_fwd_args, .out = t->out, .tokens = t->tokens, .wte = t->x,
               .wpe = learned ? t->y : NULL, .batch = n->batch, .seq = n->seq, .channels = n->channels,

@@ -33,14 +33,14 @@ struct bench_linear {
 // B batch, T seq, R rows = B*T, C channels, H heads, KV kv_heads, D head_size, F width, V vocab.
 struct bench_sizes {
     int64_t batch, seq, rows, channels, heads, kv_heads, head_size;
-    int64_t width;            // of SwiGLU
-    int64_t wide, wide_rows;  // of GELU, its products and biases: (wide_rows, wide)
+    int64_t width;            // width of SwiGLU
+    int64_t wide, wide_rows;  // sizes of GELU, its products and biases: (wide_rows, wide)
     int64_t vocab, logit_rows;
     int64_t classes;    // columns of the head's products: V, or V padded with zeros
     int64_t unit;       // elements the optimizer updates
     int64_t copy;       // fp32 numbers that the yardstick copies
     int64_t product;    // side of the large matrix product
-    unsigned features;  // of enum bench_feature
+    unsigned features;  // flags of enum bench_feature
     struct bench_linear linear[BENCH_LINEARS];
     int linears;  // 0: only those of an MLP of (wide_rows, wide)
 };
@@ -52,16 +52,17 @@ struct bench_sizes bench_sizes_of(bool gpu, int64_t elements, int64_t product);
 struct bench_request {
     const char *model;
     int64_t batch, seq;  // 0: 1 sequence, on a GPU 32; 1024 tokens, or the model's maximum
-    int64_t elements;    // as above; 0: a block's parameters, and a copy larger than the caches
-    int64_t product;     // as above
+    int64_t elements;  // the optimizer's elements; 0: a block's parameters, and a copy larger than the caches
+    int64_t product;   // as in bench_sizes_of
     bool gpu;
     enum dtype dtype;
 };
-int bench_sizes_of_model(const struct bench_request *q, struct bench_sizes *out);  // 0, or -1 after logging
+// Returns 0, or -1 after logging.
+int bench_sizes_of_model(const struct bench_request *q, struct bench_sizes *out);
 
 // ---------------------------------------------------------------- the table
 #define BENCH_WORKS_MAX 128
-#define BENCH_WAYS      4  // buffers a reduction sums
+#define BENCH_WAYS      4  // number of buffers that a reduction sums
 
 struct bench_table {
     struct bench_device *d;

@@ -14,7 +14,7 @@
 #include "shared/launch/launch.h"
 
 #define GRACE_S   2.0
-#define PATIENT_S 600.0  // then a message says that the peer is being waited for
+#define PATIENT_S 600.0  // after so many seconds a message says that the bench still waits for the peer
 #define LINE_MOST 65536
 
 // The program's text (Makefile).

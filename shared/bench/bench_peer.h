@@ -22,7 +22,7 @@ struct bench_peer_job {
     const struct config *config;
     const struct model_spec *spec;
     const struct layout *layout;
-    int64_t side;  // of the square product that it times after each step
+    int64_t side;  // side of the square product that the peer times after each step
     int launches;
 };
 // Starts the process and has it build the model. Returns NULL after logging, with the exit status in *status:

@@ -60,7 +60,7 @@ struct step {
     _Atomic int stop;  // non-zero: training stops after the current step
     // ---- the yardsticks
     struct bench_device d;  // the rank's device
-    int64_t side;           // of the product
+    int64_t side;           // side of the product
     struct yardstick yardsticks[YARDSTICKS];
     // ---- PyTorch
     char *python;             // NULL: no peer
@@ -71,8 +71,8 @@ struct step {
     struct bench_series idle_s, step_s,
         waits;                            // step_s: until its updates end; waits: the host's, for the device
     struct bench_series phase_s[PHASES];  // busy time of the compute stream in each phase
-    struct stream_times busy;             // of the compute stream so far
-    struct op_work work[PHASES];          // of the last step
+    struct stream_times busy;             // busy times of the compute stream so far
+    struct op_work work[PHASES];          // work of the last step
     uint64_t waits_before;
 };
 

@@ -42,7 +42,7 @@ int evals_read(const char *dir, struct evals *out) {
 }
 
 void evals_add(struct evals *e, const struct eval_record *r) {
-    int at = e->count;  // files are sorted, or nearly so
+    int at = e->count;  // searched from the end, since files are sorted or nearly so
     while (at > 0 && e->all[at - 1].step >= r->step) at--;
     bool there = at < e->count && e->all[at].step == r->step;
     if (!there) {

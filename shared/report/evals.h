@@ -11,13 +11,13 @@
 #include "shared/report/figure.h"
 
 struct eval_record {
-    int64_t step, samples, updates;    // of the snapshot (shared/train/saver.h)
-    double seconds;                    // of training until the snapshot
+    int64_t step, samples, updates;    // the snapshot's (shared/train/saver.h)
+    double seconds;                    // seconds of training until the snapshot
     double val_loss, unigram_entropy;  // nats per token; NAN where unknown
-    int64_t tokens;                    // tokens that were predicted
+    int64_t tokens;                    // number of predicted tokens
 };
 
-struct figure_rows eval_figures(void);  // the figures of a line, from struct eval_record
+struct figure_rows eval_figures(void);  // Returns the figures of a line, which are in struct eval_record.
 
 // A point on the line between two evaluations.
 struct eval_point {
@@ -38,7 +38,7 @@ void evals_add(struct evals *e, const struct eval_record *r);
 // Evaluations without a finite loss are skipped. Returns false if the loss never was that low. Same definition as
 // experiments/comparison/learning.py.
 bool evals_reach(const struct evals *e, double target, struct eval_point *out);
-int evals_write(const char *dir, const struct evals *e);  // returns 0, or -1 after logging
+int evals_write(const char *dir, const struct evals *e);  // Returns 0, or -1 after logging.
 void evals_free(struct evals *e);
 
 #endif

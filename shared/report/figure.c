@@ -154,7 +154,8 @@ void figures_join(cJSON *document, struct figure_rows rows, const cJSON *ranks) 
         cJSON *each = cJSON_CreateArray();
         cJSON_ArrayForEach(r, ranks) {
             double x = figure_number(r, f->key);
-            if (f->join == JOIN_FIRST && r->prev->next) break;  // the first element's prev is the last
+            // CJSON: the first element's `prev` is the last element.
+            if (f->join == JOIN_FIRST && r->prev->next) break;
             if (isnan(x) || (workers && strcmp(json_text(r, "role", ""), "worker") != 0)) continue;
             sum += x;
             most = fmax(most, x);

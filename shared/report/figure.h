@@ -34,12 +34,12 @@ enum figure_kind {
 
 enum figure_join {
     JOIN_NONE,
-    JOIN_SUM,   // over all ranks
+    JOIN_SUM,   // the sum over all ranks
     JOIN_MOST,  // the largest of all ranks
     JOIN_BOTH,  // the sum under "totals", the largest under "busiest"; `to` is "totals.NAME"
     JOIN_MEAN_OF_WORKERS,
     JOIN_MOST_OF_WORKERS,
-    JOIN_FIRST,  // worker 0's
+    JOIN_FIRST,  // worker 0's value
     JOIN_EACH,   // a list: an element for each rank that has the figure
 };
 
@@ -61,8 +61,8 @@ struct figure {
     enum figure_join join;
     const char *to;  // its path in the summary, if joined (NULL: its key) or written there by other code
     const char *compared_as;  // its row title in comparisons; NULL: none
-    const char *title;        // in tables of this program; NULL: it is in none
-    const char *note;         // in the dry run's table, after the value; NULL: none
+    const char *title;        // title of the row in tables of this program; NULL: it is in no table
+    const char *note;         // printed after the value in the dry run's table; NULL: nothing
     bool predicted;           // known before the run
     const char *measured;  // of a predicted row: the key of the measured figure of the same thing; NULL: none
 };
@@ -92,7 +92,8 @@ struct figure_rows {
 
 // Adds the values in `from` to o, row by row. Numbers that are not finite, and empty texts, become null.
 void figures_put(cJSON *o, struct figure_rows rows, const void *from);
-void figures_put_predicted(cJSON *o, struct figure_rows rows, const void *from);  // only the predicted rows
+// Adds only the predicted rows.
+void figures_put_predicted(cJSON *o, struct figure_rows rows, const void *from);
 // Combines the ranks' figures and puts the results into o, for rows whose parent object exists in o. A rank without the
 // figure does not count. If no rank has it, the result is 0 (a mean: null); a list, or a figure that ranks have under a
 // condition of its own, is then left out.

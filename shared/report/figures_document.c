@@ -7,7 +7,7 @@
 #include "shared/report/figures.h"
 #include "shared/report/metrics.h"
 
-#define DRY_RUN "train --dry-run --json"  // its name among the documents
+#define DRY_RUN "train --dry-run --json"  // the name of this document
 
 // ---------------------------------------------------------------- the dry run, apart from the figures above
 static const struct figure of_dry_runs[] = {

@@ -22,16 +22,16 @@ enum history_kind { HISTORY_START, HISTORY_ABSENT, HISTORY_RETURNED };
 struct history_row {
     enum history_kind kind;
     int64_t step;     // 1, 2, ..: first step for which the row is true; 0: unknown
-    const char *why;  // of the death before a life, or of an absence; NULL: none
-    // life:
+    const char *why;  // reason of the death before a start, or of an absence; NULL: none
+    // Only in rows of kind life:
     int start;               // 1, 2, ..: of the command; epochs and restarts count from its beginning
-    uint32_t epoch;          // of the start, 1, 2, ..
+    uint32_t epoch;          // epoch of the start, 1, 2, ..
     uint64_t job;            // a random number: for a star this epoch's, else of all lives; 0: none
-    int restarts;            // used so far, including this one
+    int restarts;            // restarts so far, including this one
     const char *checkpoint;  // path it resumes from; as read: its name. NULL or "": the beginning
     bool counted;            // `lost` is known: how many steps were done and must be done again
     int64_t lost;
-    // away and back:
+    // Only in rows of kind away and back:
     int worker;
     const char *cause;  // NULL in a back row
 };

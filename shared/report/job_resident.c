@@ -9,7 +9,7 @@
 #include "shared/core/system.h"
 
 struct count {
-    char program[PATH_MAX];  // of this process
+    char program[PATH_MAX];  // path of this process's program
     pid_t root;
     struct job_resident sum;
     bool unknown;
@@ -61,7 +61,7 @@ static bool visit(void *ctx, pid_t pid) {
         c->sum.pss_bytes += bytes;
         c->sum.processes++;
     } else {
-        c->unknown = root_of(c, pid) == c->root;  // otherwise the process has ended meanwhile
+        c->unknown = root_of(c, pid) == c->root;  // unless the process has ended since
     }
     return !c->unknown;
 }

@@ -20,12 +20,12 @@ struct step_record {
     double loss;       // mean over the global batch
     double grad_norm;  // NAN: none computed
     double lr, loss_scale;
-    int64_t tokens;  // of the global batch, or of the workers whose gradients counted;
-    // where ranks share a budget, of all ranks since the previous line
+    int64_t tokens;  // tokens of the global batch, or of the workers whose gradients counted;
+    // if ranks share a budget, of all ranks since the previous line
     int64_t place;    // with a shared budget: steps of the run that the samples make; else 0: step (no key)
-    int workers;      // whose gradients counted, where workers come and go; else 0 (no key)
-    int64_t samples;  // of the whole job, in all updates so far, including this step's
-    double seconds;   // of this step, host clock
+    int workers;      // workers whose gradients counted, if workers may join and leave; else 0 (no key)
+    int64_t samples;  // samples of the whole job in all updates so far, including this step's
+    double seconds;   // seconds of this step, by the host's clock
     double elapsed;   // from the start of the first step to the end of this one, training only
     bool skipped;
     size_t memory_bytes;  // device memory in use on this rank
@@ -33,13 +33,13 @@ struct step_record {
 
 struct figure_rows step_figures(void);  // the figures of a line, from struct step_record
 
-struct metrics;  // used by one thread
+struct metrics;  // For use by one thread.
 
 // Opens DIR/metrics.jsonl and keeps the lines of the first `steps` steps; cuts later ones. *elapsed receives the value
 // of the last kept line, 0 if there is none. Returns NULL after logging.
 struct metrics *metrics_create(const char *dir, int64_t steps, double *elapsed);
 void metrics_step(struct metrics *m, const struct step_record *r);
-int metrics_destroy(struct metrics **m);  // returns -1 after logging if a write failed
+int metrics_destroy(struct metrics **m);  // Returns -1 after logging if a write failed.
 
 #define METRICS_SECONDS_MAX (1 << 18)
 // Totals over the lines that metrics.jsonl and evals.jsonl (shared/report/evals.h) have so far.
@@ -51,7 +51,7 @@ struct metrics_totals {
     double later_seconds;              // sum over all steps except the first
     double *step_seconds;              // (kept), owned: of every kept_every-th step, from the first on
     int64_t kept, kept_every;          // kept <= METRICS_SECONDS_MAX; kept_every: 1 for up to as many steps
-    double val_loss, unigram_entropy;  // of the last evaluation; NAN: none
+    double val_loss, unigram_entropy;  // figures of the last evaluation; NAN: none
     const char *torn;  // file whose incomplete last line was skipped (a full disk, a copy), or NULL
     double written_s;  // modification time of metrics.jsonl, seconds since 1970
 };

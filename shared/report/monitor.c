@@ -178,7 +178,7 @@ static const char *const tags[CURVES] = {"Train/Samples/train_loss", "Train/Samp
 
 struct monitor {
     struct curve_file *events;       // NULL: none, or closed after a failed write
-    struct curve_file *csv[CURVES];  // the same
+    struct curve_file *csv[CURVES];  // the curves' files; NULL as above
     bool lost;                       // a write failed
     bool scale;                      // the run has a loss scale
     int64_t batch, skipped;          // sequences per step; steps whose samples are in no weights

@@ -28,6 +28,6 @@ int monitor_check(const struct config *c);
 // start: the state before the first step. *out receives NULL if no monitor is enabled. Returns 0, or -1 after fail().
 int monitor_create(const struct config *c, const struct train_state *start, struct monitor **out);
 void monitor_step(struct monitor *m, const struct step_record *r);
-int monitor_destroy(struct monitor **m);  // returns -1 after logging if a write failed
+int monitor_destroy(struct monitor **m);  // Returns -1 after logging if a write failed.
 
 #endif

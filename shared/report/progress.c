@@ -20,8 +20,8 @@ struct progress {
     int64_t steps, per_print;
     double start_s, drawn_s;
     bool bar_shown;
-    bool any;              // line was printed
-    int64_t tokens_since;  // since the last printed line
+    bool any;              // a line was printed
+    int64_t tokens_since;  // tokens since the last printed line
     double seconds_since;
 };
 
@@ -49,7 +49,7 @@ static void draw(struct progress *p, int64_t step) {
     if (!p->o.bar || p->steps <= 0 || (now_s - p->drawn_s < BAR_EVERY_S && step < p->steps)) return;
     p->drawn_s = now_s;
     char left[32], numbers[96], bar[BAR_WIDTH + 4] = "";
-    struct winsize size;  // of the terminal now; 80 columns if unknown
+    struct winsize size;  // the terminal's present size; 80 columns if unknown
     int room = (!ioctl(fileno(p->o.file), TIOCGWINSZ, &size) && size.ws_col > 0 ? size.ws_col : 80) - 1;
     room -= snprintf(numbers, sizeof numbers, "%lld/%lld  %3.0f%%  %s", (long long)step, (long long)p->steps,
                      100.0 * (double)step / (double)p->steps, time_left(left, p, step, now_s));

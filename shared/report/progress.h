@@ -9,7 +9,7 @@
 #include "shared/model/spec.h"
 #include "shared/report/metrics.h"
 
-struct progress;  // used by one thread
+struct progress;  // For use by one thread.
 
 struct progress_options {
     FILE *file;     // not owned
@@ -21,6 +21,6 @@ struct progress *progress_create(const struct progress_options *o);
 void progress_start(struct progress *p, const struct config *c, const struct model_spec *s,
                     const struct layout *l);
 void progress_step(struct progress *p, const struct step_record *r);
-void progress_destroy(struct progress **p);  // erases the bar
+void progress_destroy(struct progress **p);  // Erases the bar.
 
 #endif

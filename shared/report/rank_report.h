@@ -19,13 +19,13 @@ struct rank_span {
     int64_t begin_ns,
         end_ns;  // CLOCK_MONOTONIC, shared by all processes of a machine; 0: no training
     int64_t cpu_begin_ns, cpu_end_ns;  // CLOCK_PROCESS_CPUTIME_ID at the same times
-    double not_training_s;             // of this time, seconds that are not training
+    double not_training_s;             // seconds of this time that are not training
 };
 
 // A role without its own report: a star's scheduler. It sends its figures to the servers when the job ends.
 struct scheduler_figures {
     bool known;
-    double cpu_s;  // from the start of the job
+    double cpu_s;  // CPU seconds since the start of the job
     double rss_bytes, control_sent, control_received;
 };
 
@@ -39,7 +39,7 @@ struct server_time {
 // The cost of a rank's checkpoints (shared/train/saver.h).
 struct checkpoint_report {
     int64_t written, failed;  // files of this rank; worker 0: checkpoints of the run
-    double bytes;             // of all its files
+    double bytes;             // bytes of all its files
     double seconds_writing;   // from the first byte of a file until it is on disk, summed over all files
     // How often, and how long, the loop or the device waited for a checkpoint.
     int64_t slowed;
@@ -136,12 +136,12 @@ struct rank_report {
     uint64_t job;                   // struct topology's
     struct topology_memory memory;  // predicted; a worker's includes the model's activations
     size_t peak_bytes[MEM_CLASSES];
-    struct job_resident resident;  // worker 0: of the whole job, after the last step
+    struct job_resident resident;  // worker 0: the memory of the whole job, after the last step
     struct wire_prediction wire;
     struct wire_later wire_later;
     int64_t steps;                      // divisor of all per-step figures
-    uint64_t faults[WIRE_FAULTS];       // struct wire_count's
-    struct time_split time;             // of all steps on this rank
+    uint64_t faults[WIRE_FAULTS];       // faults from struct wire_count
+    struct time_split time;             // the time of all steps on this rank
     struct stall_report *stall_report;  // shared/time/stall_report.h; owned by the report's owner; NULL: none
     double time_check;                  // sum of time's parts / duration of the steps by the loop's own clock
     int64_t clock_error_ns;             // largest error of peers' times on this rank's clock
@@ -153,7 +153,7 @@ struct rank_report {
     struct scheduler_figures scheduler;
     struct checkpoint_report checkpoints;
     struct staleness staleness;
-    bool on_gpu;  // if so, read after the last step, before any rank freed memory:
+    bool on_gpu;  // if true, the following is read after the last step, before any rank freed memory:
     struct device_facts device;
     struct device_memory device_memory;
 #define RANK_MEMBER(type, name, ...) type name;
@@ -168,10 +168,10 @@ struct run_flops {
 
 // Facts that only worker 0 has, in addition to its report.
 struct run_facts {
-    int64_t params;         // P, without padding
-    int64_t frozen_params;  // F, of LoRA
+    int64_t params;         // P, the parameters without padding
+    int64_t frozen_params;  // F, LoRA's frozen parameters
     struct run_flops flops;
-    double tokens_per_sequence, padding;  // without padding; share of padding in what was computed
+    double tokens_per_sequence, padding;  // tokens without padding; the share of padding in the computed ones
     double wall_seconds;                  // from the start of the rank to its end
     uint64_t weights_hash;
     bool has_hash, interrupted;

@@ -22,7 +22,7 @@
 #include "shared/report/run_state.h"
 #include "shared/state/checkpoint.h"
 
-#define DYING_S 3.0  // the last process of a killed run (for example Open MPI's ranks) ends within this time
+#define DYING_S 3.0  // the last process of a killed run (such as Open MPI's ranks) has ended after this time
 
 static const char *const run_files[] = {"config.json",  "metrics.jsonl", "evals.jsonl",
                                         "summary.json", "trace.json",    "state.json"};
@@ -115,7 +115,7 @@ static bool is_unfinished(const char *name) {
     return run_dir_is_rank_file(whole) || run_dir_is_record(whole) || is_weights_file(whole);
 }
 
-// Removes the files of one life of the run: its ranks' files, and unfinished files in this and other folders.
+// Removes the files of one start of the run: its ranks' files, and unfinished files in this and other folders.
 static void remove_life(const char *dir) {
     remove_files(dir, "", run_dir_is_record);
     remove_files(dir, "/ranks", run_dir_is_rank_file);

@@ -17,7 +17,7 @@ enum run_phase {
     RUN_UNKNOWN,      // no readable state.json
     RUN_RUNNING,      // its process is running, or on another machine: elsewhere
     RUN_DEAD,         // its process has ended without recording how
-    RUN_COMPLETE,     // all steps done
+    RUN_COMPLETE,     // all steps are done
     RUN_INTERRUPTED,  // Ctrl-C or SIGTERM
     RUN_FAILED,
 };
@@ -29,7 +29,7 @@ struct run_state {
     int64_t pid;
     char host[256];
     char started[32], ended[32];  // UTC, ISO 8601; "" if unknown
-    char why[512];                // of a failure or an interruption, or ""
+    char why[512];                // reason of a failure or an interruption; "": none
 };
 
 // "running", "dead", "complete", "interrupted", "failed", "unknown".

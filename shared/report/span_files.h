@@ -38,13 +38,13 @@ struct span_role {
     const char *dir;  // run directory
     const char *role;
     int rank;
-    int64_t shift_ns;  // from this host's clock to the job's
-    int64_t error_ns;  // of shift_ns
+    int64_t shift_ns;  // added to this host's clock to get the job's
+    int64_t error_ns;  // the largest error of shift_ns
     const struct span_thread *threads;
     int count;
     int steps;                            // number of last steps to write; 0: all spans
-    int first_tid;                        // of the first thread
-    int workers, servers, keys;           // of the job
+    int first_tid;                        // tid of the first thread
+    int workers, servers, keys;           // numbers of the job
     char (*arrow)(const struct span *s);  // 's', 't', 'f', or 0: no arrow at this span; NULL: no arrows
 };
 int trace_write_threads(const struct span_role *r);

@@ -449,7 +449,7 @@ double summary_rate(const struct metrics_totals *m, double tokens_per_step) {
     return total_s > 0 ? tokens_per_step * (double)(m->steps - warm) / total_s : NAN;
 }
 
-#define SPREAD_LEAST 5  // steps: fewer do not show a spread
+#define SPREAD_LEAST 5  // fewer steps do not show a spread
 
 // (p95 - p5) / median of the steps after the first, which warms up: above a quarter, times are uncertain. Sorts them.
 static double spread_of(const struct metrics_totals *m) {

@@ -22,7 +22,8 @@ struct cJSON *summary_reports(const struct config *c, const char *dir, struct cJ
 // Reads the ranks' files and returns the document (the caller deletes it with cJSON_Delete), or NULL after logging.
 // Ranks whose files are missing, or belong to another job than the first, are listed under "missing_reports".
 struct cJSON *summary_build(const struct topology_table *t, const char *dir);
-void summary_warn_missing(const struct cJSON *summary, const char *dir);  // warns of missing reports, if any
+// Warns of missing reports, if there are any.
+void summary_warn_missing(const struct cJSON *summary, const char *dir);
 // As summary_build, then writes the document to DIR/summary.json.
 struct cJSON *summary_merge(const struct topology_table *t, const char *dir);
 // Returns whether the document is of a run that ended before its last step.

@@ -224,7 +224,7 @@ static void print_servers(FILE *f, const cJSON *s) {
 struct pair_table {
     const char *title;
     const cJSON *list;
-    unsigned in;                  // of struct figure
+    unsigned in;                  // the flags `in` of struct figure
     const struct figure *object;  // NULL: the element itself
     // Prints the last columns of an element; NULL: their titles.
     void (*print_rest)(FILE *f, const cJSON *element);
@@ -411,7 +411,8 @@ void summary_print(FILE *f, const char *dir, const struct cJSON *s) {
 }
 
 // ---------------------------------------------------------------- the few lines at the end of a run
-#define SPREAD_BOUND 0.25  // of step times: above it times are marked ~ (as in experiments/comparison)
+// With a larger spread of step times, times are marked ~ (as in experiments/comparison).
+#define SPREAD_BOUND 0.25
 
 // A predicted and a measured figure: printed as "5.44 MiB =" if they agree to the byte, else both.
 struct pair {
@@ -495,7 +496,7 @@ static void brief_speed(FILE *f, const cJSON *s) {
     if (!sure)
         fprintf(f, ", spread over %.0f%% of it: experiments/compare.py compares such runs in turns",
                 100 * spread);
-    if (most > 0)  // a synchronous star has no staleness
+    if (most > 0)  // not printed for a synchronous star, which has no staleness
         fprintf(f, "; staleness mean %.2f, max %.0f update%s", json_number(staleness, "mean"), most,
                 s_of(most));
     fputc('\n', f);

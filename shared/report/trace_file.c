@@ -20,7 +20,7 @@
 #include "shared/time/stall_report.h"
 #include "shared/time/thread_time.h"
 
-// Above the tids of the device's streams.
+// Thread ids above those of the device's streams.
 enum { GAPS_TID = 900, STALLS_TID, STEPS_TID, PHASES_TID };
 
 // ---------------------------------------------------------------- events
@@ -28,7 +28,7 @@ struct trace {
     struct new_file file;
     FILE *f;  // NULL: the file could not be created
     int pid;
-    int64_t shift;  // to the job's clock
+    int64_t shift;  // added to times to get the job's clock
     int64_t from;   // start of its first step: stalls that ended earlier are left out; 0: none are left out
     bool any;
 };
@@ -303,7 +303,7 @@ int trace_write_threads(const struct span_role *r) {
 struct gap_line {
     struct trace *t;
     const struct stall_reports *m;
-    int index;  // of the worker among the reports
+    int index;  // index of the worker's report
     const char *transfer;
 };
 

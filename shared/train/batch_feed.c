@@ -7,7 +7,7 @@
 
 struct half {
     int32_t *tokens, *targets;  // (own sequences, T): with a smaller T the end of a region is unused
-    int64_t *seq;               // (micro-batches) T
+    int64_t *seq;               // (micro-batches) the T of each
     struct event *sent;         // event: compute has copied the batch that was read last
 };
 
@@ -65,7 +65,7 @@ void batch_feed_destroy(struct batch_feed **at) {
     *at = NULL;
 }
 
-// The samples from `sample` on, at most n, all of one draw.
+// Returns the samples from `sample` on, at most n, that are in the same global batch's draw.
 static struct data_slice slice_at(const struct batch_feed *f, int64_t sample, int64_t n, int64_t seq) {
     const struct config *c = f->o.config;
     int64_t index = sample % c->train_batch, left = c->train_batch - index;

@@ -46,7 +46,7 @@ struct batch_feed;
 
 // Adds the memory that a feed allocates. device_memory: the device has its own memory. Otherwise nothing is added.
 void batch_feed_predict(const struct config *c, bool device_memory, size_t bytes[MEM_CLASSES]);
-struct batch_feed *batch_feed_create(const struct batch_feed_options *o);  // NULL after logging
+struct batch_feed *batch_feed_create(const struct batch_feed_options *o);  // Returns NULL after logging.
 // Call it when no enqueued work reads the halves any more. It may wait for the whole device, as freeing memory does.
 void batch_feed_destroy(struct batch_feed **f);
 

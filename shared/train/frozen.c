@@ -12,7 +12,7 @@ struct frozen {
     struct device *dev;
     enum dtype dtype;
     struct arena arena;
-    void **unit;  // (units of the model)
+    void **unit;  // (units of the model) the frozen elements of each
 };
 
 static void carve(struct arena *a, const struct layout *l, enum dtype dt, void **unit) {

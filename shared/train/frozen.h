@@ -12,9 +12,9 @@
 struct frozen;
 // Adds the bytes that frozen_create takes.
 void frozen_predict(const struct layout *l, enum dtype dt, size_t bytes[MEM_CLASSES]);
-// Whether ranks hold shards of them.
+// Returns whether ranks hold shards of the frozen weights.
 bool shards_frozen(const struct config *c);
-// The textbook's bytes of a worker, of the run's type: F, or its share of the copies.
+// Returns the textbook's bytes of a worker, in the run's type: F, or the worker's share of the copies.
 size_t frozen_formula(const struct config *c, const struct layout *l);
 // Takes the memory. Returns NULL if nothing is frozen, or after fail() with *failed set.
 struct frozen *frozen_create(struct device *dev, const struct layout *l, enum dtype dt, bool *failed);

@@ -38,7 +38,7 @@ int resume_find(const struct config *c, bool verbose, char **path) {
     return rc;
 }
 
-// RUN/checkpoints/step-N, which may be deleted by now.
+// Tests the path RUN/checkpoints/step-N; the checkpoint itself may have been deleted.
 bool resume_is_inside(const char *path, const char *dir) {
     if (!path || !dir) return false;
     char *run = xstrdup(path);

@@ -25,7 +25,7 @@ struct job {
     bool owns_dir;  // worker 0 takes the directory (run_dir_take), no launcher has: a star started by hand
     bool force;     // an earlier run in the directory may be deleted
     char *resume;   // checkpoint to resume from, found once for all ranks of this process; NULL: none
-    bool resume_found;           // job_resume has looked for the checkpoint
+    bool resume_found;           // job_resume has searched for the checkpoint
     int64_t resume_step;         // the step after which the checkpoint was written
     int64_t resume_step_of_run;  // steps of the run that are done at that checkpoint
     const char *weights_in;      // Hugging Face directory to start from, or NULL
@@ -51,7 +51,8 @@ bool job_opens(const struct config *c, const struct job *predicted);
 // runs of one process, for their ranks over MPI, and for the launcher of a star (the ranks of a star get the
 // path from the scheduler). Returns 0, or -1 after logging.
 int job_resume(struct job *j, bool verbose);
-void job_resume_clear(struct job *j);  // each rank then looks for itself, after its topology exists
+// After this, each rank finds the checkpoint itself, when its topology exists.
+void job_resume_clear(struct job *j);
 void job_close(struct job *j);
 struct identity_source job_identity(const struct job *j);
 // Threads that one operation of a rank may use: config->threads, or its share of the processors

@@ -25,7 +25,7 @@ int pace_report(const struct pace *p, const struct pace_end *at, struct rank_rep
     no_work[t->rank] = job_clock_us(at, at->no_work_ns);
     int rc = topology_sum(t, ends, t->size) || topology_sum(t, no_work, t->size) ? -1 : 0;
     for (int w = 0; w < t->size && !rc; w++) {
-        if (!(ends[w] > 0)) continue;  // it has left
+        if (!(ends[w] > 0)) continue;  // the worker has left
         first = fmin(first, no_work[w]);
         last = fmax(last, ends[w]);
     }

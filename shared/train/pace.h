@@ -12,7 +12,7 @@
 #define PACE_STEPS 16
 
 struct pace {
-    int64_t samples;               // of the job at the end of the last step
+    int64_t samples;               // samples of the job at the end of the last step
     int64_t skipped;               // steps of this rank that applied no update
     int64_t ended_ns[PACE_STEPS];  // end times of this rank's last steps
 };

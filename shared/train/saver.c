@@ -12,8 +12,8 @@
 #include "shared/state/part_file.h"
 
 #define STAGING_BYTES (4 << 20)
-#define STALL_LEAST_S 10.0  // without progress by any participant, before a checkpoint is given up
-#define NOTICEABLE_S  1e-3  // of waiting
+#define STALL_LEAST_S 10.0  // a checkpoint is given up after so long without progress by any participant
+#define NOTICEABLE_S  1e-3  // shorter waits are not counted
 
 static const char *const kind_names[CHECKPOINT_KINDS] = {"checkpoint", "snapshot"};
 
@@ -25,7 +25,7 @@ struct snapshot {
     double seconds;
     int64_t version;  // version that all keys must have; -1: any
     bool reached;     // requested ahead: the rank has reached the version; `state` and `seconds` are set
-    bool collected;   // for a request made ahead: its weights are in the buffer
+    bool collected;   // for a request made ahead: the weights are already in the buffer
 };
 
 struct saver {
@@ -35,17 +35,17 @@ struct saver {
     const struct layout *layout;
     struct device *dev;
     enum dtype dtype;
-    struct saver_buffers own_buffers;  // used where the options give none
+    struct saver_buffers own_buffers;  // used if the options have no buffers
     const struct saver_buffers *buffers;
     char participant[32];
-    size_t bytes;  // of this rank's state
+    size_t bytes;  // bytes of this rank's state
     struct {
         bool part;    // this rank writes a file of this kind
         bool in_use;  // a file is being written: saver_delay_updates must let the next updates wait
-        const char **participants;  // worker 0: of the run
+        const char **participants;  // worker 0: the participants of the run
         int count;
     } of[CHECKPOINT_KINDS];
-    cJSON *identity;  // worker 0: for the manifest
+    cJSON *identity;  // worker 0: the manifest's description of the run
     double delay_begin_s;
     _Atomic int quit;
 
@@ -55,16 +55,17 @@ struct saver {
     struct part_file *final;  // file of the last weights, NULL: none
     int final_units;
     struct train_state final_state;
-    // Where the topology collects them:
+    // Set if the topology collects the snapshot's weights itself:
     bool collected, on_arrival;
     struct arena arena;
     char *buffer;
     _Atomic bool writing;             // the buffer's weights are being written to a file
     pthread_mutex_t mutex;            // guards the fields below
     struct checkpoint_report report;  // written by the loop and by the threads of compute and of both streams
-    double start_s;       // start of the first step, less the time of earlier starts; INFINITY: not started
-    bool finished;        // the topology may be destroyed: it gets no more requests
-    double last_seconds;  // of training until the newest snapshot, or the last one: no snapshot is later
+    double start_s;  // start of the first step, less the time of earlier starts; INFINITY: not started
+    bool finished;   // the topology may be destroyed: it gets no more requests
+    // Seconds of training at the newest snapshot, or at the last weights, after which no snapshot follows.
+    double last_seconds;
     bool final_begun;
     struct snapshot *requests;
     struct snapshot *awaited;  // requested ahead; this rank has not reached its version yet
@@ -450,7 +451,7 @@ void saver_request_first(struct saver *s, double before_s) {
 void saver_start(struct saver *s, double before_s) {
     if (!writes(s, CHECKPOINT_WEIGHTS)) return;
     s->last_s = now_seconds();
-    pthread_mutex_lock(&s->mutex);  // an earlier request may already be collected
+    pthread_mutex_lock(&s->mutex);  // an earlier request's weights may already be in the buffer
     s->start_s = s->last_s - before_s;
     pthread_mutex_unlock(&s->mutex);
 }
@@ -506,7 +507,8 @@ void saver_final_begin(struct saver *s, const struct train_state *now, double se
 
 void saver_final_unit(struct saver *s, int u, const void *weights) {
     if (!s || !s->final) return;
-    part_file_write(s->final, u, 0, s->layout->units[u].n_pad, weights);  // finish_file reports an error
+    // An error is reported by finish_file.
+    part_file_write(s->final, u, 0, s->layout->units[u].n_pad, weights);
     s->final_units = u + 1;
 }
 

@@ -43,14 +43,14 @@ struct saver_buffers {
         struct stream *stream;       // NULL: none of this kind are kept
         struct event *ready, *free;  // ready: the values exist. free: their memory may be overwritten
     } of[CHECKPOINT_KINDS];
-    float *copy;     // of the whole state, or NULL
-    float *staging;  // between a device's memory and a file, or NULL
+    float *copy;     // a copy of the whole state; NULL: none
+    float *staging;  // staging between a device's memory and a file; NULL: none
 };
 // state_bytes: of struct prediction. Creates nothing where the configuration keeps nothing. Returns 0, or -1:
 // dev_error says why.
 int saver_buffers_create(struct saver_buffers *b, const struct config *c, size_t state_bytes,
                          struct device *dev);
-void saver_buffers_destroy(struct saver_buffers *b);  // also of one that is empty or partly created
+void saver_buffers_destroy(struct saver_buffers *b);  // Accepts one that is empty or partly created.
 // Returns the memory that worker `rank` needs: for its checkpoints of state_bytes, and for snapshots (worker 0
 // of a star).
 struct saver_bytes {
@@ -63,7 +63,7 @@ struct saver_options {
     const struct config *config;
     const char *dir;  // run directory
     struct topology *topology;
-    uint64_t start_number;                // of this start of the job, the same on all its ranks
+    uint64_t start_number;                // number of this start of the job, the same on all its ranks
     const struct identity *identity;      // the manifest's description of the run; worker 0
     const struct saver_buffers *buffers;  // outlive the saver; NULL: the saver creates its own
     bool evaluates;                       // validation text exists, so snapshots are evaluated
@@ -79,15 +79,15 @@ void saver_destroy(struct saver **s);
 // Call it before any rank begins a step. before_s: seconds of training in earlier starts of the run. Asks for
 // the first snapshot, where the request must come before its version exists.
 void saver_request_first(struct saver *s, double before_s);
-void saver_start(struct saver *s, double before_s);  // the first step begins now
+void saver_start(struct saver *s, double before_s);  // Called when the first step begins.
 // Returns whether the state after attempt `step` is kept: every checkpoint_every steps, after the last step,
 // and where the run ends early. Where ranks share a budget, the last step is unknown in advance: the loop's
 // finish keeps the final state.
 bool saver_is_checkpoint_due(const struct saver *s, int64_t step, bool stopping);
-void saver_wait_previous(struct saver *s);  // call it before a step that is due
+void saver_wait_previous(struct saver *s);  // Called before a step whose state is kept.
 // Returns whether this rank wants a snapshot after the step that ends now: step_input.snapshot.
 bool saver_wants_snapshot(const struct saver *s);
-void saver_delay_updates(struct saver *s);  // call it before updates are enqueued on compute
+void saver_delay_updates(struct saver *s);  // Called before updates are enqueued on compute.
 // Keeps the state after a step. Call it before anything after that step is enqueued on compute.
 void saver_write_checkpoint(struct saver *s, const struct train_state *now);
 // Takes a snapshot after a step if one is due. Call it at the same time as saver_write_checkpoint. requested:
@@ -96,13 +96,13 @@ void saver_take_snapshot(struct saver *s, const struct train_state *now, double 
 // Writes the last weights, on rank 0, unit by unit from 0 on: (n_pad) of the run's type in host memory.
 void saver_final_begin(struct saver *s, const struct train_state *now, double seconds);
 void saver_final_unit(struct saver *s, int u, const void *weights);
-// The run has failed: stop waiting for files that other participants may never write.
+// Called when the run has failed: ends the wait for files that other participants may never write.
 void saver_abandon(struct saver *s);
 // Blocks until everything is on disk or given up. Afterwards nothing reads this rank's values.
 void saver_finish(struct saver *s);
-size_t saver_state_bytes(const struct saver *s);         // of this rank
-bool saver_takes_snapshots(const struct saver *s);       // it takes snapshots
-struct checkpoint_report saver_report(struct saver *s);  // after saver_finish
+size_t saver_state_bytes(const struct saver *s);         // Returns the bytes of this rank's state.
+bool saver_takes_snapshots(const struct saver *s);       // Returns whether this rank takes snapshots.
+struct checkpoint_report saver_report(struct saver *s);  // Called after saver_finish.
 
 // ---- for a topology that collects the weights itself, one snapshot after the other. These functions touch no file.
 struct snapshot;

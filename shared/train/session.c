@@ -22,7 +22,7 @@
 #include "shared/time/stall_report.h"
 #include "shared/train/saver.h"
 
-#define NOTICEABLE_S 1.0  // of a warm-up
+#define NOTICEABLE_S 1.0  // a shorter warm-up is not printed
 
 struct session {
     const struct session_options *o;
@@ -33,16 +33,16 @@ struct session {
     struct stall_watch *watch;  // NULL: no other rank waits for this one
     struct topology *topology;
     struct identity *identity;
-    uint64_t start_number;          // of this start of the job
-    struct checkpoint *checkpoint;  // to resume from; NULL: none
+    uint64_t start_number;          // number of this start of the job
+    struct checkpoint *checkpoint;  // the checkpoint to resume from; NULL: none
     struct saver *saver;
-    bool has_buffers;  // true on GPUs
+    bool has_buffers;  // buffers were created before the topology, as on GPUs
     struct saver_buffers buffers;
-    double elapsed_before;      // seconds in the run directory's records
+    double elapsed_before;      // seconds of earlier starts, from the records in the run directory
     struct metrics *metrics;    // worker 0
-    struct monitor *monitor;    // worker 0; NULL: none was asked for
+    struct monitor *monitor;    // worker 0; NULL: no monitor is configured
     struct progress *progress;  // worker 0, unless quiet
-    int notes_printed;          // how many of the device's notes are printed; worker 0 prints them
+    int notes_printed;          // worker 0: the number of the device's notes that it has printed
     double start_s;
 };
 

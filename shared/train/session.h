@@ -12,7 +12,7 @@
 struct session_options {
     const struct job *job;
     int rank;        // -1: the topology assigns it
-    int local_rank;  // among the ranks of this machine: selects its GPU, modulo their number; -1: unknown,
+    int local_rank;  // index among the ranks of this machine; selects the GPU, modulo their number; -1: unknown,
                      // the first GPU
     // Creates the rank's topology on dev and compute, which outlive it. Returns NULL after logging.
     struct topology *(*create)(void *ctx, struct device *dev, struct stream *compute);
@@ -24,7 +24,7 @@ struct session_options {
 struct session_end {
     bool interrupted;  // the stop flag ended the run
     int rank;
-    uint64_t job;  // struct topology's job
+    uint64_t job;  // the job of struct topology
 };
 // Returns 0, or -1 after logging. end may be NULL.
 int session_run(const struct session_options *o, struct session_end *end);

@@ -12,8 +12,8 @@ struct slowdown {
     struct device *dev;
     struct stream *compute;
     int64_t *clock;          // (2) device memory
-    struct trouble trouble;  // this rank's
-    double factor;           // of the current micro-batch
+    struct trouble trouble;  // this rank's configured slowdown
+    double factor;           // factor of the current micro-batch
     int64_t delay_ns;        // not yet applied in this step
 };
 

@@ -27,8 +27,8 @@ void slowdown_destroy(struct slowdown **h);
 
 // In the functions below h is NULL where no rank is slowed.
 void slowdown_micro(struct slowdown *h, int rank, int64_t step,
-                    int64_t micro);        // a micro-batch begins: draws its factor and delay
-void slowdown_before(struct slowdown *h);  // before a unit's pass is enqueued
-void slowdown_after(struct slowdown *h);   // after it has been enqueued
+                    int64_t micro);        // Called when a micro-batch begins: draws its factor and delay.
+void slowdown_before(struct slowdown *h);  // Called before a unit's pass is enqueued.
+void slowdown_after(struct slowdown *h);   // Called after it has been enqueued.
 
 #endif

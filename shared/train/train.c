@@ -24,7 +24,7 @@
 
 // After so many consecutive steps without a finite gradient, a run whose loss scale does not change has diverged.
 #define DIVERGED_STEPS 8
-#define WHERE_BYTES    320  // of a text that names the overflowed tensor
+#define WHERE_BYTES    320  // bytes of a text that names the overflowed tensor
 
 // A step from its begin until its outcome counts: plan.lag steps later, or where all outcomes must be known.
 struct step_slot {
@@ -42,7 +42,7 @@ struct train {
     const struct job *job;
     const struct config *c;
     struct topology *t;
-    const struct layout *l;  // of what is trained
+    const struct layout *l;  // the layout of the trained units
     struct frozen
         *frozen;  // on this rank; NULL: all weights are trained, or the topology shards the frozen ones
     bool shards_frozen;
@@ -52,15 +52,16 @@ struct train {
     struct step_slot *slots;   // (1 + plan.lag): step t has slots[t % (1 + plan.lag)]
     int64_t outcomes_known;    // steps whose outcomes are known
     int64_t outcomes_applied;  // steps whose outcomes count: loss scale, learning rate and skips follow them
-    int64_t updates;           // applied so far
-    struct pace pace;          // where ranks do not wait for each other
+    int64_t updates;           // updates applied so far
+    struct pace pace;          // only if ranks do not wait for each other
     int skipped_in_a_row;
-    double applied;  // after the last step: updates of this start; of all ranks where each has its own steps
-    double last_loss;  // of the last step that counts
+    // Set after the last step: updates of this start; summed over all ranks if each has its own steps.
+    double applied;
+    double last_loss;  // loss of the last step that counts
     bool stopping;     // some rank was asked to stop
     struct gate_rank gate;
-    double steps_s;        // all steps
-    double job_s;          // as steps_s, plus earlier starts, and until the last worker has ended its steps
+    double steps_s;        // seconds of all steps
+    double job_s;          // the same, with earlier starts, until the last worker has ended its steps
     uint64_t allocations;  // after the first step
 };
 
@@ -69,7 +70,7 @@ static struct step_slot *slot_of(const struct train *x, int64_t step) {
 }
 
 static struct train_state state_now(const struct train *x) {
-    int64_t steps = step_plan_steps_of_run(x->t);  // of the run, where ranks share a budget of batches
+    int64_t steps = step_plan_steps_of_run(x->t);  // steps of the run, if ranks share a budget of batches
     return (struct train_state){.step = x->r->steps,
                                 .updates = x->updates,
                                 .samples = x->t->plan.samples,
@@ -202,7 +203,8 @@ static int forward(struct train *x) {
 }
 
 static int backward(struct train *x, int micro, bool watched) {
-    int last = layout_of_model(x->l)->count - 1, lowest = x->l->model ? 1 : 0;  // below it nothing is trained
+    // The lowest unit with trained weights: backward ends there.
+    int last = layout_of_model(x->l)->count - 1, lowest = x->l->model ? 1 : 0;
     for (int u = last; u >= lowest; u--) {
         struct unit_view view, tied;
         int trained = layout_trained(x->l, u);
@@ -333,7 +335,7 @@ static int fail_at_lowest_scale(struct train *x) {
 static void count_tokens(struct train *x, const struct batch_count *mean) {
     struct batch_count *all = &x->r->counted;
     const struct step_plan *p = &x->t->plan;
-    double share = p->partial ? (double)p->counted / (double)mean->tokens : 1;  // of the mean
+    double share = p->partial ? (double)p->counted / (double)mean->tokens : 1;  // share of the mean's tokens
     all->tokens += p->partial ? p->counted : mean->tokens;
     all->padded_tokens += (int64_t)(share * (double)mean->padded_tokens);
     all->squares += share * mean->squares;
@@ -415,7 +417,7 @@ static bool stops_after(struct train *x, int64_t step, bool stop) {
     bool kept = before || every == 0 || !x->t->state_servers || (step + 1) % every == 0;
     x->stopping |= stop;
     if (x->t->plan.not_resumable) return false;
-    if (x->t->plan.independent) return x->stopping;  // the state is kept by finish, after the last step
+    if (x->t->plan.independent) return x->stopping;  // `finish` keeps the state after the last step
     return x->stopping && kept && step + 1 < x->c->steps;
 }
 
@@ -537,7 +539,7 @@ static int run_steps(struct train *x) {
         in_group = p->not_resumable;
         gate_step(&x->gate, p->partial ? p->counted / x->t->size : p->tokens, begin);
     }
-    bool stop = false;  // ignored: no step is left to stop
+    bool stop = false;  // not used: no step is left
     if (more < 0 || apply_outcomes(x, x->r->steps, &stop)) return -1;
     if (stream_sync(x->t->compute)) return step_failed(x, x->r->steps - 1);  // updates belong to the step
     // 4. The end of this rank's steps. Time in which other ranks use the rest of the budget is not this rank's.
@@ -592,7 +594,8 @@ static int finish(struct train *x) {
     if (file_failed < 0) return -1;
     x->r->file_failed = file_failed > 0;
     x->r->steps_of_run = step_plan_steps_of_run(x->t);
-    x->r->interrupted &= x->r->steps_of_run < x->c->steps;  // asked in the last batch: the run is complete
+    // A request to stop during the last batch does not matter: the run is complete.
+    x->r->interrupted &= x->r->steps_of_run < x->c->steps;
     struct train_state state = state_now(x);
     if (x->t->plan.keep) saver_write_checkpoint(x->o->saver, &state);
     return 0;

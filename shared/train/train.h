@@ -19,10 +19,10 @@ struct step_record;  // shared/report/metrics.h
 // Things that a rank trains with, besides its topology. The caller owns them: freeing them may wait for a device on which peers
 // still wait for this rank. On GPUs it creates the first three before the topology; train_run creates what is NULL.
 struct train_parts {
-    struct model *model;  // of train_model_options
+    struct model *model;  // created with train_model_options
     struct batch_feed *feed;
     struct slowdown *slowdown;  // NULL: the run has none
-    struct timeline *timeline;  // of the steps; shared/time/timeline.h
+    struct timeline *timeline;  // the timeline of the steps (shared/time/timeline.h)
 };
 // Call it after the last collective operation, when the topology is destroyed, and before the device is closed.
 void train_parts_destroy(struct train_parts *p);
@@ -51,9 +51,9 @@ struct train_observer {
 struct train_options {
     const struct job *job;
     struct topology *topology;
-    const struct train_observer *observer;  // or NULL
+    const struct train_observer *observer;  // receives the steps; NULL: none
     struct saver *saver;                    // NULL: this rank keeps nothing
-    struct stall_watch *watch;              // of this process, or NULL
+    struct stall_watch *watch;              // the process's watch; NULL: none
     // The checkpoint to resume from, or to take the weights from (recovery.resume_weights_only); NULL: start
     // from the beginning. The topology's `start` is set.
     struct checkpoint *checkpoint;

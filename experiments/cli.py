@@ -1,8 +1,10 @@
 """Ends a script as its user expects after `| head`, Ctrl-C, a full disk or a closed terminal."""
+import argparse
 import ctypes
 import errno
 import importlib.util
 import json
+import math
 import os
 import signal
 import subprocess
@@ -45,6 +47,24 @@ def in_debians(package, argv):
     if importlib.util.find_spec(package) is None and os.path.realpath(sys.executable) != os.path.realpath(DEBIANS) and os.access(DEBIANS, os.X_OK):
         if subprocess.run([DEBIANS, "-c", asks], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0:
             os.execv(DEBIANS, [DEBIANS, *argv])
+
+
+def count(words):
+    """A type of argparse: a whole number above 0."""
+    if not words.isdigit() or int(words) < 1:
+        raise argparse.ArgumentTypeError(f"{words!r}: expected a whole number above 0")
+    return int(words)
+
+
+def above_zero(words):
+    """A type of argparse: a number above 0."""
+    try:
+        found = float(words)
+    except ValueError:
+        found = 0
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"{words!r}: expected a number above 0")
+    return found
 
 
 def answer(find, show, as_json, *failures):

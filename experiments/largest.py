@@ -13,13 +13,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 
 import cli
+import program
 import tables
-from program import built
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 MOST_BLOCKS = 4096
@@ -75,7 +74,7 @@ class Group:
 
 
 def size(text):
-    m = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text)
+    m = re.fullmatch(r"([1-9]\d*)([KMG]?)(?:i?B)?", text)
     if not m:
         raise argparse.ArgumentTypeError(f"{text!r} is no size such as 512M or 1G")
     return int(m[1]) * UNITS[m[2]]
@@ -87,7 +86,7 @@ def parse(argv):
     p.add_argument("--limit", type=size, metavar="SIZE", help="memory of all ranks together, such as 512M")
     p.add_argument("--nvme", default="/var/tmp", metavar="DIR", help="where offloaded state is written (%(default)s)")
     p.add_argument("--dry-run", action="store_true", help="find the models, run none")
-    p.add_argument("--program", default=built(), help="(%(default)s)")
+    p.add_argument("--program", default=program.built(), help="(%(default)s)")
     p.add_argument("--json", action="store_true", help="print one JSON document")
     return p.parse_args(argv)
 
@@ -107,8 +106,10 @@ class Search:
     def start(self, *words, status=0):
         """Runs `train` in the group. Returns (exit status, stdout, stderr). Raises Failed for another status than `status`; None allows any."""
         before = cli.dies_with_us()
-        p = subprocess.run([self.args.program, "train", "-c", self.args.config, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                           check=False, preexec_fn=lambda: (before(), self.group and self.group.enter()))
+        p = program.run([self.args.program, "train", "-c", self.args.config, *words], Failed,
+                        preexec_fn=lambda: (before(), self.group and self.group.enter()))
+        if status is not None and p.returncode == -9:
+            raise Failed(f"the program was killed when it was asked what fits: the limit leaves no memory for itself{': a larger --limit' * bool(self.group)}")
         if status is not None and p.returncode != status:
             raise Failed(f"{' '.join(p.args)}: exit status {p.returncode}\n{p.stderr.strip()}")
         return p.returncode, p.stdout, p.stderr
@@ -133,7 +134,7 @@ class Search:
             middle = (low + high) // 2
             low, high = (middle, high) if self.fits(middle, flags) else (low, middle)
         if not low:
-            raise Failed("a model of one block does not fit")
+            raise Failed(f"a model of one block does not fit the memory limit with {' '.join(flags)}")
         return low, self.predicted(low, flags)
 
     def run(self, blocks, flags):
@@ -159,19 +160,21 @@ def outcome(run):
 
 
 def measure(search, directory, dry):
-    rows = []
-    for workers, how, flags in ways(directory):
+    """All models are found before the first one runs: what a run reads stays in the group's memory for a while."""
+    rows, tried = [], list(ways(directory))
+    for workers, how, flags in tried:
         blocks, said = search.largest(flags)
         mine = said["here"]["limits"][0]
         rows.append({"workers": workers, "offload": how, "topology": said["topology"], "blocks": blocks, "params": said["params"],
                      "predicted_bytes": mine["predicted_bytes"], "allowed_bytes": mine["allowed_bytes"], "available_bytes": mine["available_bytes"],
                      "limit": mine["limit"], "times": said["params"] / rows[-1]["params"] if how != "none" else 1})
-        if not dry:
-            rows[-1]["run"] = search.run(blocks, flags)
+    for row, (_, how, flags) in zip(rows, [] if dry else tried):
+        row["run"] = search.run(row["blocks"], flags)
         if how == "none":
             without = flags
-        elif not dry:
-            rows[-1]["without"] = {"refused": search.run(blocks, without), "unchecked": search.run(blocks, [*without, "--set", "memory.check=off"])}
+        else:
+            row["without"] = {"refused": search.run(row["blocks"], without),
+                              "unchecked": search.run(row["blocks"], [*without, "--set", "memory.check=off"])}
     return rows
 
 

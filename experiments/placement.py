@@ -30,33 +30,31 @@ CLASSES = ("parameter", "gradient", "master", "optimizer")
 def parse(argv):
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", required=True, help="a config.json of GPT-2's architecture")
-    p.add_argument("--tensor", type=int, default=1, metavar="T", help="ranks that share each matrix (%(default)s)")
-    p.add_argument("--pipe", type=int, default=1, metavar="P", help="stages that share the blocks (%(default)s)")
-    p.add_argument("--data", type=int, default=1, metavar="D", help="copies of the model (%(default)s)")
-    p.add_argument("--per-node", type=int, default=8, metavar="G", help="devices of a node (%(default)s)")
+    p.add_argument("--tensor", type=cli.count, default=1, metavar="T", help="ranks that share each matrix (%(default)s)")
+    p.add_argument("--pipe", type=cli.count, default=1, metavar="P", help="stages that share the blocks (%(default)s)")
+    p.add_argument("--data", type=cli.count, default=1, metavar="D", help="copies of the model (%(default)s)")
+    p.add_argument("--per-node", type=cli.count, default=8, metavar="G", help="devices of a node (%(default)s)")
     p.add_argument("--order", default=",".join(AXES), help="axes from the innermost to the outermost (%(default)s)")
     p.add_argument("--stages", choices=["blocks", "units"], default="blocks",
                    help="blocks: each stage has as many blocks; units: the embedding and the head count as a block each (%(default)s)")
-    p.add_argument("--seq", type=int, default=2048, metavar="T", help="tokens per sequence (%(default)s)")
-    p.add_argument("--micro", type=int, default=1, metavar="B", help="sequences of a micro-batch (%(default)s)")
-    p.add_argument("--batch", type=int, required=True, help="sequences of a step, of all ranks")
+    p.add_argument("--seq", type=cli.count, default=2048, metavar="T", help="tokens per sequence (%(default)s)")
+    p.add_argument("--micro", type=cli.count, default=1, metavar="B", help="sequences of a micro-batch (%(default)s)")
+    p.add_argument("--batch", type=cli.count, required=True, help="sequences of a step, of all ranks")
     p.add_argument("--zero", type=int, choices=[0, 1], default=1, help="stage of the data-parallel ranks (%(default)s)")
     p.add_argument("--gradients", choices=["16-bit", "fp32-too"], default="16-bit",
                    help="fp32-too: 4 more bytes per element, for the sum of the micro-batches (%(default)s)")
     p.add_argument("--recompute", choices=RECOMPUTE, default="full", help="(%(default)s)")
     p.add_argument("--sequence-parallel", action="store_true", help="tensor ranks share the activations between the matrices too")
-    p.add_argument("--inside", type=float, default=300, metavar="GB/s", help="rate of a device within its node, each way (%(default)s: A100's NVLink)")
-    p.add_argument("--across", type=float, default=200, metavar="GB/s", help="rate of a node to the others, each way (%(default)s: eight HDR links)")
-    p.add_argument("--tflops", type=float, metavar="X", help="Tflop/s that a device reaches: prints the step's seconds")
-    p.add_argument("--seconds", type=float, metavar="X", help="a step's seconds: prints the Tflop/s that a device reaches")
+    p.add_argument("--inside", type=cli.above_zero, default=300, metavar="GB/s", help="rate of a device within its node, each way (%(default)s: A100's NVLink)")
+    p.add_argument("--across", type=cli.above_zero, default=200, metavar="GB/s", help="rate of a node to the others, each way (%(default)s: eight HDR links)")
+    p.add_argument("--tflops", type=cli.above_zero, metavar="X", help="Tflop/s that a device reaches: prints the step's seconds")
+    p.add_argument("--seconds", type=cli.above_zero, metavar="X", help="a step's seconds: prints the Tflop/s that a device reaches")
     p.add_argument("--program", default=built(), help="(%(default)s)")
     p.add_argument("--json", action="store_true", help="print one JSON document")
     options = p.parse_args(argv)
     options.order = tuple(options.order.split(","))
     if sorted(options.order) != sorted(AXES):
         p.error(f"--order has each of {', '.join(AXES)} once")
-    if min(options.tensor, options.pipe, options.data, options.per_node, options.seq, options.micro, options.batch) < 1:
-        p.error("sizes are at least 1")
     if options.batch % (options.data * options.micro):
         p.error(f"--batch {options.batch} is no multiple of --data x --micro = {options.data * options.micro}")
     return options
@@ -236,8 +234,13 @@ def compute(options):
 
 
 # ---------------------------------------------------------------- the report
+def digits(x, places):
+    """With so many decimal places, or with two digits where that leaves none."""
+    return f"{x:.{places}f}" if x == 0 or x >= 10 ** -places else f"{x:.2g}"
+
+
 def show(options, said):
-    gb = lambda n: f"{n * 1e-9:.1f}"
+    gb = lambda n: digits(n * 1e-9, 1)
     print(f"{options.model}: {said['params']:,} parameters; {said['ranks']} ranks = {options.tensor} tensor x {options.data} data x {options.pipe} pipe, "
           f"{said['nodes']} nodes of {options.per_node}")
     along = strides(options)
@@ -249,15 +252,15 @@ def show(options, said):
     print(f"\nsent by a rank per step ({said['micro_batches']} micro-batches; the pipeline's bubble adds {said['bubble']:.1%} of the time), the busiest stage:\n")
     print(tables.text([["", "GB"]] + [[axis, gb(said["sent"][axis])] for axis in AXES]))
     print(f"\nseconds on the links, {options.inside:g} GB/s within a node and {options.across:g} GB/s between nodes, by order from the innermost axis:\n")
-    print(tables.text([["", *AXES, "sum"]] + [[" ".join(o["order"]) + " *" * (o["order"] == options.order), *(f"{o['seconds'][axis]:.2f}" for axis in AXES),
-                                                f"{sum(o['seconds'].values()):.2f}"] for o in said["orders"]]))
+    print(tables.text([["", *AXES, "sum"]] + [[" ".join(o["order"]) + " *" * (o["order"] == options.order), *(digits(o["seconds"][axis], 2) for axis in AXES),
+                                                digits(sum(o["seconds"].values()), 2)] for o in said["orders"]]))
     weights, all_of_it = said["checkpoint_bytes"].values()
-    print(f"\nof all ranks, without sharding: state {said['state_bytes'] * 1e-12:.1f} TB, inputs of all blocks of the whole batch "
-          f"{said['boundaries_bytes'] * 1e-12:.1f} TB (of one sequence {said['boundaries_bytes'] / options.batch * 1e-9:.1f} GB)")
-    print(f"16-bit weights {weights / 2 ** 30:.0f} GiB; with masters and moments {all_of_it / 2 ** 40:.2f} TiB")
+    print(f"\nof all ranks, without sharding: state {digits(said['state_bytes'] * 1e-12, 1)} TB, inputs of all blocks of the whole batch "
+          f"{digits(said['boundaries_bytes'] * 1e-12, 1)} TB (of one sequence {gb(said['boundaries_bytes'] / options.batch)} GB)")
+    print(f"16-bit weights {digits(weights / 2 ** 30, 0)} GiB; with masters and moments {digits(all_of_it / 2 ** 40, 2)} TiB")
     for what, words in (("seconds", f"at {options.tflops} Tflop/s"), ("tflops", f"Tflop/s of a device, if a step takes {options.seconds} s")):
         if said[what]:
-            print(f"{said['flops']:.3g} flops a step: {said[what]:.1f} {'s a step ' if what == 'seconds' else ''}{words}")
+            print(f"{said['flops']:.3g} flops a step: {digits(said[what], 1)} {'s a step ' if what == 'seconds' else ''}{words}")
 
 
 def main(argv=None):

@@ -14,13 +14,13 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
+import sys
 import time
 
 import cli
+import program
 import tables
 from prediction import CannotPredict
-from program import built
 
 MOST_BATCH = 1 << 16
 
@@ -40,10 +40,10 @@ def parse(argv):
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-c", "--config", required=True, help="a configuration with memory.device_bytes and threads")
     p.add_argument("--workers", type=numbers, default="1,2,4,8", metavar="N,..", help="(%(default)s)")
-    p.add_argument("--rounds", type=int, default=3, help="runs of each number of workers, alternating; the median is shown (%(default)s)")
+    p.add_argument("--rounds", type=cli.count, default=3, help="runs of each number of workers, alternating; the median is shown (%(default)s)")
     p.add_argument("--machine", metavar="NAME|FILE", help="predict the step's time on this machine too")
     p.add_argument("--dry-run", action="store_true", help="find the batches, train nothing")
-    p.add_argument("--program", default=built(), help="(%(default)s)")
+    p.add_argument("--program", default=program.built(), help="(%(default)s)")
     p.add_argument("--json", action="store_true", help="print one JSON document")
     return p.parse_args(argv)
 
@@ -51,8 +51,7 @@ def parse(argv):
 def start(args, *words):
     """Runs `starring train`. Returns (stdout, seconds of CPU time of all its processes)."""
     before = os.times()
-    p = subprocess.run([args.program, "train", "-c", args.config, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                       preexec_fn=cli.dies_with_us())
+    p = program.run([args.program, "train", "-c", args.config, *words], Failed, preexec_fn=cli.dies_with_us())
     after = os.times()
     if p.returncode:
         raise Failed(f"{' '.join(p.args)}: exit status {p.returncode}\n{p.stderr.strip()}")
@@ -81,7 +80,7 @@ def largest_batch(args, workers, limit):
 def planned(args, workers, batch, limit):
     """Tokens per second of one rank, as `starring plan` estimates them with its default rates."""
     argv = [args.program, "plan", "-c", args.config, *topology(workers), "--batch", str(batch), "--device-memory", str(limit), "--json"]
-    p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    p = program.run(argv, Failed)
     if p.returncode:
         raise Failed(f"{' '.join(argv)}: exit status {p.returncode}\n{p.stderr.strip()}")
     plain = [plan for plan in json.loads(p.stdout)["plans"] if {plan["recompute"], plan["offload_optimizer"], plan["offload_param"]} == {"none"}]
@@ -115,13 +114,15 @@ def measure(args, folder):
     limit, steps, threads = config["memory"]["device_bytes"], config["steps"], config["threads"]
     if not isinstance(limit, int):
         raise Failed(f"{args.config} sets no memory.device_bytes: without a limit every batch fits")
+    if steps < 3 and not args.dry_run:
+        raise Failed(f"{args.config}: steps is {steps}: CPU time is measured as the difference to a run of 2 steps, so write at least 3")
     rows = []
     for workers in args.workers:
         batch, said = largest_batch(args, workers, limit)
         rows.append({"workers": workers, "batch": batch, "tokens": batch * said["seq_len"], "predicted_bytes": said["memory"][0]["predicted_bytes"],
                      "state_bytes": said["memory"][0]["formula_bytes"], "planned_per_second": planned(args, workers, batch, limit),
                      "on_machine": on_machine(args, workers, batch), "runs": [],
-                     "own_cores": workers * threads <= len(os.sched_getaffinity(0))})
+                     "own_cores": workers * max(threads, 1) <= len(os.sched_getaffinity(0))})
     for _ in range(0 if args.dry_run else args.rounds):
         for row in rows:
             row["runs"].append(one_run(args, row["workers"], row["batch"], steps, folder))
@@ -142,6 +143,8 @@ def show(said):
 
 def main(argv=None):
     args = parse(argv)
+    if args.machine:
+        cli.in_debians("simgrid", sys.argv)
     return cli.answer(lambda folder: measure(args, folder), show, args.json, Failed, CannotPredict)
 
 

@@ -9,11 +9,10 @@ configuration clips nothing and sets beta1 = 0, so AdamW's first state is the gr
 import argparse
 import json
 import os
-import subprocess
 
 import cli
+import program
 import tables
-from program import built
 
 SCALES = (1.0, 1024.0, 65536.0)
 EXAMPLES = (1e-5, 1e-6, 1e-7, 1e-8)   # gradients; the first is the textbook's
@@ -22,10 +21,14 @@ EXAMPLES = (1e-5, 1e-6, 1e-7, 1e-8)   # gradients; the first is the textbook's
 def parse(argv):
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-c", "--config", required=True, help="a configuration such as experiments/recipes/underflow.json")
-    p.add_argument("--scale", type=float, action="append", metavar="S", help="a loss scale; repeatable (1, 1024, 65536)")
-    p.add_argument("--program", default=built(), help="(%(default)s)")
+    p.add_argument("--scale", type=cli.above_zero, action="append", metavar="S", help="a loss scale; repeatable (1, 1024, 65536)")
+    p.add_argument("--program", default=program.built(), help="(%(default)s)")
     p.add_argument("--json", action="store_true", help="print one JSON document")
-    return p.parse_known_args(argv)
+    args, words = p.parse_known_args(argv)
+    for own in ("--dtype", "--out"):
+        if any(word.split("=")[0] == own for word in words):
+            p.error(f"{own}: the script chooses it for each run")
+    return args, words
 
 
 def step(args, words, dtype, scale, out):
@@ -34,15 +37,18 @@ def step(args, words, dtype, scale, out):
     argv = [args.program, "train", "-c", args.config, *words, "--dtype", dtype, "--quiet", "--no-weights", "--out", out]
     if scale:
         argv += ["--set", f"fp16.loss_scale={scale}"]
-    p = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, preexec_fn=cli.dies_with_us())
+    p = program.run(argv, RuntimeError, preexec_fn=cli.dies_with_us())
     if p.returncode:
         raise RuntimeError(f"exit status {p.returncode}: {' '.join(argv)}\n{p.stderr.strip()}")
     with open(os.path.join(out, "config.json"), encoding="utf-8") as f:
         resolved = json.load(f)
     betas = resolved["optimizer"]["params"].get("betas", [None])
-    if betas[0] != 0 or resolved["gradient_clipping"] != 0 or resolved["recovery"]["checkpoint_every"] != 1:
-        raise RuntimeError(f"{args.config}: no state is the gradient itself: set optimizer.params.betas to [0, 0.999], gradient_clipping to 0 and "
-                           "recovery.checkpoint_every to 1")
+    if betas[0] != 0 or resolved["gradient_clipping"] != 0 or resolved["recovery"]["checkpoint_every"] != 1 or resolved["steps"] != 1:
+        raise RuntimeError(f"{args.config}: no state is the gradient itself: set optimizer.params.betas to [0, 0.999], gradient_clipping to 0, "
+                           "recovery.checkpoint_every to 1 and steps to 1")
+    with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
+        if json.loads(f.readline())["skipped"]:
+            raise RuntimeError(f"--scale {scale:g}: a gradient exceeds 65504, fp16's largest number, and the step is skipped: choose a smaller scale")
     return halves.gradients(out)
 
 

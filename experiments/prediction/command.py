@@ -6,7 +6,6 @@ CannotPredict, and errors of the command line as argparse does.
 import argparse
 import itertools
 import json
-import math
 import re
 import sys
 
@@ -30,28 +29,10 @@ LISTS = (("--models", "gpt2-124m,gpt2-1558m", "as --model"), ("--machines", "dgx
 OF_WORKERS = re.compile("N(?:/([1-9][0-9]*))?")   # --servers N: as many as workers; N/4: one per four workers
 
 
-def count(words):
-    """A type of argparse: a whole number above 0."""
-    if not words.isdigit() or int(words) < 1:
-        raise argparse.ArgumentTypeError(f"{words!r}: expected a whole number above 0")
-    return int(words)
-
-
 def counts(words, also=None):
     """A type of argparse: a number, or a list with commas, which gives a row per number. Values that `also` matches are kept as text."""
-    found = [word if also and also.fullmatch(word) else count(word) for word in words.split(",")]
+    found = [word if also and also.fullmatch(word) else cli.count(word) for word in words.split(",")]
     return found[0] if len(found) == 1 else found
-
-
-def effort(words):
-    """A type of argparse: a number above 0."""
-    try:
-        found = float(words)
-    except ValueError:
-        found = 0
-    if not 0 < found < math.inf:
-        raise argparse.ArgumentTypeError(f"{words!r}: expected a number above 0")
-    return found
 
 
 def servers(words):
@@ -82,10 +63,10 @@ def parser(about):
                     help="of a node's network, each way, in place of the machine's: 10Gbit, 1.6Tbit, 50GB/s; several: rows for each")
     ap.add_argument("--latency", metavar="TIME", help="one way below one switch: 5us")
     ap.add_argument("--network", metavar="KIND", help="switch, fat_tree[:DOWN:UP], dragonfly, torus; fat_tree:4:1 has a quarter of the links up")
-    ap.add_argument("--per-node", metavar="N", type=count, help="devices of a node that are used")
-    ap.add_argument("--steps", metavar="N", type=count, default=200, help="steps that are simulated where they differ (default %(default)s)")
+    ap.add_argument("--per-node", metavar="N", type=cli.count, help="devices of a node that are used")
+    ap.add_argument("--steps", metavar="N", type=cli.count, default=200, help="steps that are simulated where they differ (default %(default)s)")
     ap.add_argument("--seed", metavar="N", type=int, default=1, help="of what is drawn (default %(default)s)")
-    ap.add_argument("--effort", metavar="X", type=effort, default=1.0, help="how many flows and messages are simulated one by one, in proportion to the usual; "
+    ap.add_argument("--effort", metavar="X", type=cli.above_zero, default=1.0, help="how many flows and messages are simulated one by one, in proportion to the usual; "
                     "of more, equal ones together: 0.05 is quick and coarse")
     ap.add_argument("--json", action="store_true", help="print the documents of all rows as one JSON array")
     ap.add_argument("--program", metavar="FILE", default=built())

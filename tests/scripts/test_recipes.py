@@ -150,7 +150,7 @@ class Recipes(unittest.TestCase):
 
 class Refusals(Runs):
     def test_what_scripts_of_pages_refuse(self):
-        bloom = f"{RECIPES}/models/bloom-176b.json"
+        bloom, tiny = f"{RECIPES}/models/bloom-176b.json", ["underflow.py", "--model", "tiny", "--threads", "1", "--batch", "1", "-c"]
         for argv, status, said in (
                 (["placement.py", "--model", bloom, "--batch", "8", "--pipe", "12"], 2, "70 blocks do not divide into --pipe 12 equal stages: --stages units"),
                 (["placement.py", "--model", bloom, "--batch", "8", "--tensor", "5"], 2, "n_embd 14336 of .* does not divide by --tensor 5"),
@@ -162,7 +162,14 @@ class Refusals(Runs):
                 (["largest.py", "-c", f"{RECIPES}/offload.json", "--limit", "5x"], 2, "'5x' is no size such as 512M"),
                 (["superlinear.py", "-c", f"{RECIPES}/dtypes.json"], 1, "sets no memory.device_bytes"),
                 (["superlinear.py", "-c", f"{RECIPES}/superlinear.json", "--workers", "2,0"], 2, "'2,0' is no list of whole numbers"),
-                (["underflow.py", "-c", f"{RECIPES}/dtypes.json", "--model", "tiny", "--threads", "1", "--batch", "1"], 1, r"set optimizer.params.betas to \[0, 0.999\]")):
+                (["superlinear.py", "-c", f"{RECIPES}/superlinear.json", "--program", "nowhere"], 1, "cannot start nowhere: .*build it with make"),
+                (["placement.py", "--model", bloom, "--batch", "8", "--across", "0"], 2, "--across: '0': expected a number above 0"),
+                (["largest.py", "-c", f"{RECIPES}/offload.json", "--limit", "0"], 2, "'0' is no size"),
+                ([*tiny, f"{RECIPES}/dtypes.json"], 1, r"set optimizer.params.betas to \[0, 0.999\]"),
+                ([*tiny, f"{RECIPES}/underflow.json", "--steps", "3"], 1, "and steps to 1"),
+                ([*tiny, f"{RECIPES}/underflow.json", "--scale", "0"], 2, "--scale: '0': expected a number above 0"),
+                ([*tiny, f"{RECIPES}/underflow.json", "--scale", "1e12"], 1, r"--scale 1e\+12: a gradient exceeds 65504"),
+                ([*tiny, f"{RECIPES}/underflow.json", "--dtype=bf16"], 2, "--dtype: the script chooses it")):
             with self.subTest(command=argv):
                 p = self.run_script(*argv, status=status, cwd=TOP)
                 self.assertRegex(p.stderr, said)

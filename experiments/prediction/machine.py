@@ -276,7 +276,7 @@ def changed(machine, bandwidth=None, latency=None, network=None, per_node=None):
             raise CannotPredict(f"--network {network}: possible are {', '.join(KINDS)}; fat_tree:4:1 is a fat tree with four times as many links "
                                 "down as up")
         if ratio and (kind != "fat_tree" or len(ratio) > 2 or not all(re.fullmatch(r"\d+", part) and int(part) > 0 for part in ratio)):
-            raise CannotPredict(f"--network {network}: only fat_tree has a ratio, as fat_tree:4:1")
+            raise CannotPredict(f"--network {network}: only fat_tree has a ratio, of whole numbers above 0, as fat_tree:4:1")
         told["network"]["kind"] = kind
         parts = [int(part) for part in ratio] or [1]
         told["network"]["oversubscription"] = max(parts) / (min(parts) if len(parts) > 1 else 1)

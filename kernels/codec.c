@@ -1,6 +1,11 @@
 #include "kernels/codec.h"
 
+#include <assert.h>
 #include <string.h>
+
+#define BLOCK_FITS(id, name, bits, statistic) \
+    static_assert((bits) <= 8 && 32 % (bits) == 0, #name ": a number may not cross a 32-bit word");
+BLOCK_CODES(BLOCK_FITS)
 
 static const char *fault_of_blocks(const struct code_format *f, const void *code, size_t bytes, int64_t n) {
     (void)code;

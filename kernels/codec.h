@@ -18,7 +18,7 @@
 //     topk    kept x uint32, then kept x fp32: 8 each      the `kept` largest |x| unchanged, by rising index;
 //                                                          of equal ones the first; 0 elsewhere
 //
-// To add one   In blocks of a scale and a few bits per element: its row in BLOCK_CODES and its three formulas here.
+// To add one   In blocks of a scale and 1, 2, 4 or 8 bits per element: its row in BLOCK_CODES, three formulas here.
 //              Every backend's loops, the bytes and the names follow. Another kind of code, as topk: its row in
 //              CODE_LIST, its check in codec.c, and its functions in codec.c of ref and cpu/ops, and in codec.cu.
 #ifndef STARRING_KERNELS_CODEC_H

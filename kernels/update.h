@@ -2,7 +2,7 @@
 // their bytes (op_work.c), their rows of `bench kernels` and their comparisons in the tests follow from the rows.
 //
 // To add one   Its row in UPDATES and its formula here, and the optimizer's row in shared/model/optimizer.c.
-//              For a setting that no other update has, also a member of update_args.
+//              For a setting that no other update has, also a member of update_args; for a third state, also the loops.
 #ifndef STARRING_KERNELS_UPDATE_H
 #define STARRING_KERNELS_UPDATE_H
 

@@ -66,7 +66,7 @@ const char *wire_kind_name(enum wire_kind k);  // "push", ...
 // WIRE_FINAL: it follows no push, and counts as control: a pull of the last weights, or those of a checkpoint, an
 // evaluation or a jump. With STOP: no worker pushes any more. In MEMBER: that worker no longer pushes. In TAKEN: no
 // batch is left. In REFUSED: the job is complete.
-// WIRE_HELD: arrived, and not in the sum yet (PUSH_ACK); in ATTACHED: refused.
+// WIRE_HELD: arrived, and not in the sum yet (PUSH_ACK). WIRE_NOT_SHARED: the memory is refused (ATTACHED, the same bit).
 // WIRE_SKIP: the step is skipped. WIRE_PULLS: the push asks for the weights of the next step too.
 // WIRE_KEEP: the state after this step goes into a checkpoint. All workers set it for the same steps. Worker 0's counts,
 // and any worker's where late pushes are dropped.
@@ -75,6 +75,7 @@ const char *wire_kind_name(enum wire_kind k);  // "push", ...
 // WIRE_DRAINS: the push asks for the weights after its own step, whatever delay is allowed.
 enum {
     WIRE_HELD = 1,
+    WIRE_NOT_SHARED = 1,
     WIRE_SKIP = 2,
     WIRE_FINAL = 4,
     WIRE_STOP = 8,

@@ -93,7 +93,7 @@ void server_sharing_answer(struct server_sharing *s, int thread, const struct wi
     *out = (struct server_segment){0};
     if (!h->text[0]) return;
     if (!s->shares || reach(s, thread, h, out, why) != 0) {
-        answer->flags = WIRE_HELD;
+        answer->flags = WIRE_NOT_SHARED;
         snprintf(answer->text, sizeof answer->text, "%s", why);
     } else if (s->own.base) {
         segment_name(&s->own, answer->text);

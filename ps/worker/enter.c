@@ -45,7 +45,7 @@ static int cannot_share(const struct entry *e, int shard, const char *why) {
 static int on_attached(const struct entry *e, enum question *question, int shard,
                        const struct wire_header *h) {
     char why[SEGMENT_WHY_MAX];
-    bool refused = (h->flags & WIRE_HELD) != 0;
+    bool refused = (h->flags & WIRE_NOT_SHARED) != 0;
     if (h->kind != WIRE_ATTACHED || h->seq != (uint64_t)question[shard]) return 0;
     if (question[shard] == ASK_SHARE && (refused || sharing_attach(e->o.sharing, shard, h->text, why) != 0)) {
         if (cannot_share(e, shard, refused ? h->text : why) != 0) return -1;

@@ -110,7 +110,7 @@ static int open_tcp(struct ring_source *r, const struct ring_connection *p) {
     r->source = (struct collective_source){.rank = p->rank, .size = p->size};
     char listen[ADDRESS_MAX + 32];
     const char *at = joined ? rendezvous_member(p->world, p->rank)->address : "127.0.0.1";
-    snprintf(listen, sizeof listen, strchr(at, ':') ? "tcp://[%s]:*" : "tcp://%s:*", at);
+    endpoint_text(at, 0, listen, sizeof listen);
     // On one host no other user can read the traffic, and a token rejects strangers.
     int keyed = joined ? job_key_given(&r->key) : 0;
     if (keyed < 0) return -1;

@@ -120,15 +120,17 @@ static int place_servers(struct star *s) {
 }
 
 // The machine's address replaces the host in parameter_server.bind; the port remains.
-static void bind_own_address(struct star *s, struct config *c) {
+static int bind_own_address(struct star *s, struct config *c) {
     bool alone = rendezvous_machines(s->meet) == 1;
     const char *address = alone ? "127.0.0.1" : rendezvous_member(s->meet, s->rank)->address;
-    const char *port = strrchr(c->ps.bind, ':');
-    bool bare6 = strchr(address, ':') && *address != '[';
-    char *bind = xasprintf("tcp://%s%s%s%s", bare6 ? "[" : "", address, bare6 ? "]" : "", port ? port : ":*");
+    struct endpoint given;
+    char bind[FABRIC_ADDRESS_MAX];
+    if (endpoint_read("parameter_server.bind", c->ps.bind, &given)) return -1;
+    endpoint_text(address, given.port, bind, sizeof bind);
     free(c->ps.bind);
-    c->ps.bind = bind;
-    snprintf(s->bind, sizeof s->bind, "%.*s:*", (int)(strrchr(bind, ':') - bind), bind);
+    c->ps.bind = xstrdup(bind);
+    endpoint_text(address, 0, s->bind, sizeof s->bind);
+    return 0;
 }
 
 // Rank 0 was given the key, or makes it, and passes it to the others' children. If the rendezvous has a key, all have
@@ -151,19 +153,19 @@ static int share_key(const struct star *s) {
 // Otherwise also opens the rendezvous for the roles that this launcher starts. Returns 0, or the exit status after
 // logging.
 static int open_rendezvous(struct star *s, struct config *c) {
-    const struct member_address here = {"127.0.0.1", 0};
+    const struct endpoint here = {"127.0.0.1", 0};
     const struct rank_env *env = &s->run->env;
     const char *key = getenv(JOB_KEY_VARIABLE);
     s->loss_logged = xcalloc((size_t)s->size, sizeof *s->loss_logged);
     s->no_key = s->joined && !(key && *key) && !c->security.insecure;
     snprintf(s->bind, sizeof s->bind, "tcp://127.0.0.1:*");
-    if (s->joined) bind_own_address(s, c);
-    if (s->joined) address_endpoint(env->host, env->port, s->address, sizeof s->address);
+    if (s->joined && bind_own_address(s, c)) return EXIT_USAGE;
+    if (s->joined) endpoint_text(env->host, env->port, s->address, sizeof s->address);
     if (place_servers(s) != 0) return EXIT_USAGE;
     if (share_key(s) != 0) return EXIT_RUN_FAILED;
     if (s->joined) return 0;
     if (!(s->meet = member_open(c, &here, c->security.insecure))) return EXIT_RUN_FAILED;
-    address_endpoint(here.host, rendezvous_port(s->meet), s->address, sizeof s->address);
+    endpoint_text(here.host, rendezvous_port(s->meet), s->address, sizeof s->address);
     return 0;
 }
 

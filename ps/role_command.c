@@ -43,6 +43,7 @@ struct role {
     struct ps_role_options ps;
     struct job_key key;
     struct session_end end;                   // job: known once the scheduler has answered
+    struct endpoint meeting;                  // --bind's or --scheduler's
     char rounds_address[FABRIC_ADDRESS_MAX];  // the scheduler's address for rounds
     long rank, ranks, local_rank;             // ranks: size of the rendezvous
     bool by_hand;
@@ -52,6 +53,16 @@ struct role {
 static bool is(const struct role *r, const struct cli_command *command) { return r->command == command; }
 
 // ---------------------------------------------------------------- before the run
+// --advertise is a whole address, or a host: then the port is the bound one.
+static int read_advertised(struct role *r) {
+    const char *given = is(r, &command_server) ? cli_get(r->args, "advertise") : NULL;
+    if (!given) return 0;
+    char *whole = strncmp(given, "tcp://", 6) ? xasprintf("tcp://%s:*", given) : xstrdup(given);
+    int rc = endpoint_read("--advertise", whole, &r->ps.advertise);
+    free(whole);
+    return rc;
+}
+
 // Reads the role's rank, and the scheduler's address.
 static int read_identity(struct role *r, struct config *c) {
     const char *name = r->command->name;
@@ -80,15 +91,16 @@ static int read_identity(struct role *r, struct config *c) {
         return -1;
     if (scheduler)
         r->ps.scheduler = cli_get(r->args, "bind") ? cli_get(r->args, "bind") : "tcp://127.0.0.1:*";
-    if (is(r, &command_server)) r->ps.advertise = cli_get(r->args, "advertise");
-    // Checked before any rank waits for this address.
-    if (address_check_port(r->ps.scheduler)) return -1;
+    if (read_advertised(r)) return -1;
+    if (endpoint_read(scheduler ? "--bind" : "--scheduler", r->ps.scheduler, &r->meeting)) return -1;
     // The header and the report state who may join, which follows from the configuration, so the option's address is
     // copied there.
-    const char *at = r->ps.scheduler, *port = strncmp(at, "tcp://", 6) ? NULL : strrchr(at + 6, ':');
-    if (port && !is(r, &command_server) && !ps_is_local(at) && ps_security_of(c) == PS_LOOPBACK) {
+    bool local = is(r, &command_server) || address_is_loopback(r->meeting.host);
+    if (!local && ps_security_of(c) == PS_LOOPBACK) {
+        char bind[FABRIC_ADDRESS_MAX];
+        endpoint_text(r->meeting.host, 0, bind, sizeof bind);
         free(c->ps.bind);
-        c->ps.bind = xasprintf("%.*s:*", (int)(port - at), at);
+        c->ps.bind = xstrdup(bind);
     }
     int has_key = job_key_open(c->security.insecure, &r->key);
     if (has_key > 0) r->ps.key = &r->key;
@@ -156,17 +168,16 @@ static int prepare(struct role *r, struct config *c) {
 // The rendezvous is at --bind's name, interface or number; for rounds the scheduler listens at any port of the same
 // address.
 static int open_rendezvous(struct role *r) {
-    struct member_address at;
-    char own[ADDRESS_MAX];
-    if (member_address(r->ps.scheduler, &at)) return -1;
+    struct endpoint at = r->meeting;
+    char own[ADDRESS_MAX], text[FABRIC_ADDRESS_MAX];
     int rc = if_nametoindex(at.host) ? address_own(at.host, "127.0.0.1", own) : address_resolve(at.host, own);
     if (rc) return rc < 0 ? -1 : fail("%s: no name service answers", r->ps.scheduler);
     snprintf(at.host, sizeof at.host, "%s", own);
     if (!(r->ps.meet = member_open(r->ps.config, &at, !r->ps.key))) return -1;
-    const char *port = strrchr(r->ps.scheduler, ':');
-    info("listening on %.*s:%d", (int)(port - r->ps.scheduler), r->ps.scheduler, rendezvous_port(r->ps.meet));
+    endpoint_text(r->meeting.host, rendezvous_port(r->ps.meet), text, sizeof text);
+    info("listening on %s", text);
     if (!r->ps.key) warn("security %s", ps_security_words(r->job.config));
-    address_endpoint(own, 0, r->rounds_address, sizeof r->rounds_address);
+    endpoint_text(own, 0, r->rounds_address, sizeof r->rounds_address);
     r->ps.scheduler = r->rounds_address;
     return 0;
 }

@@ -76,7 +76,7 @@ static struct ps_role_options role_of(const struct bench_role_options *s, const 
 int bench_scheduler(const struct bench_role_options *s) {
     struct layout *l = bench_layout(&s->plan);
     struct config *c = bench_config(s->topologies, &s->plan);
-    const struct member_address here = {"127.0.0.1", 0};
+    const struct endpoint here = {"127.0.0.1", 0};
     struct job_key key;
     int rc = -1;
     if (c && job_key_open(false, &key) > 0) {

@@ -13,6 +13,7 @@
 
 #include "shared/config/config.h"
 #include "shared/core/topology.h"
+#include "shared/fabric/address.h"
 #include "shared/report/rank_report.h"
 
 struct job_key;
@@ -38,7 +39,7 @@ struct ps_role_options {
     const struct token_source *data;  // a worker's, for the manifest; NULL: this role computes nothing
     const char *scheduler;            // the job's rendezvous; for the scheduler: its own address for rounds
     const char *dir;                  // run directory, for traces; NULL: none
-    const char *advertise;            // host or tcp://host:port for other ranks, or NULL: as bound
+    struct endpoint advertise;        // for other ranks; host "": as bound; port 0: the bound one
     // The rendezvous of the job, in the scheduler's process (member 0); outlives the role.
     struct rendezvous *meet;
     const struct job_key *key;  // a process needs it to join; outlives the role. NULL: --insecure

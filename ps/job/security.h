@@ -20,7 +20,4 @@ const char *ps_security_name(const struct config *c);  // "loopback", ..
 // The same with a sentence about what it means, for the run's header and for the user who starts a scheduler.
 const char *ps_security_words(const struct config *c);
 
-// Whether only this host reaches an address: "tcp://127.0.0.1:9000", "localhost", "[::1]", "ipc://..".
-bool ps_is_local(const char *address);
-
 #endif

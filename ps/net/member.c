@@ -40,22 +40,6 @@ int ps_fail(const char *why) {
     return fail("%s", why);
 }
 
-// ---------------------------------------------------------------- the address
-int member_address(const char *address, struct member_address *out) {
-    const char *host = address + 6, *port = strncmp(address, "tcp://", 6) ? NULL : strrchr(host, ':');
-    char *end = "";
-    long number = port && strcmp(port + 1, "*") != 0 ? strtol(port + 1, &end, 10) : 0;
-    size_t n = port ? (size_t)(port - host) : 0;
-    if (address_check_port(address)) return -1;
-    if (!n || n >= sizeof out->host || *end || !port[1] || number < 0)
-        return fail("%s: the address of a meeting reads tcp://HOST:PORT", address);
-    if (host[0] == '[' && host[n - 1] == ']') host++, n -= 2;
-    snprintf(out->host, sizeof out->host, "%.*s", (int)n, host);
-    if (!strcmp(out->host, "*")) snprintf(out->host, sizeof out->host, "0.0.0.0");
-    out->port = (int)number;
-    return 0;
-}
-
 void member_rendezvous_options(const struct config *c, struct rendezvous_options *o) {
     o->roles[0] = (struct meet_role){ps_role_name(PS_WORKER), c->workers};
     o->roles[1] = (struct meet_role){ps_role_name(PS_SERVER), c->ps.servers};
@@ -77,8 +61,7 @@ void member_log_waiting(const struct ps_role_options *o, struct waiting *w, cons
     if (o->log_waiting && waiting_due(w, text, now_seconds())) info("%s", text);
 }
 
-static struct rendezvous_options meeting_at(const struct config *c, const struct member_address *at,
-                                            bool open) {
+static struct rendezvous_options meeting_at(const struct config *c, const struct endpoint *at, bool open) {
     struct rendezvous_options o = {.host = at->host,
                                    .port = at->port,
                                    .size = 1,
@@ -89,14 +72,14 @@ static struct rendezvous_options meeting_at(const struct config *c, const struct
     return o;
 }
 
-struct rendezvous *member_open(const struct config *c, const struct member_address *at, bool open) {
+struct rendezvous *member_open(const struct config *c, const struct endpoint *at, bool open) {
     const struct rendezvous_options o = meeting_at(c, at, open);
     return rendezvous_open(&o);
 }
 
 struct rendezvous *member_enter(const struct ps_role_options *o, enum ps_role role, int ranks, bool open) {
-    struct member_address at;
-    if (member_address(o->scheduler, &at)) return NULL;
+    struct endpoint at;
+    if (endpoint_read("--scheduler", o->scheduler, &at)) return NULL;
     if (!at.port) {
         fail("--scheduler %s: give one port, not a wildcard: the one that the scheduler prints",
              o->scheduler);
@@ -111,7 +94,7 @@ struct rendezvous *member_enter(const struct ps_role_options *o, enum ps_role ro
 }
 
 int member_find(const struct ps_role_options *o, struct ps_identity *id, char scheduler[FABRIC_ADDRESS_MAX]) {
-    struct member_address at;
+    struct endpoint at;
     struct notice_now now;
     struct waiting waiting = {.said_s = 0};
     char *text;
@@ -127,13 +110,13 @@ int member_find(const struct ps_role_options *o, struct ps_identity *id, char sc
     bool good = notice_now_read(text, bytes, &now);
     free(text);
     if (!good) return fail("what listens at %s is no scheduler of this version", o->scheduler);
-    if (member_address(now.address, &at)) return -1;
+    if (endpoint_read("the scheduler's", now.address, &at)) return -1;
     snprintf(scheduler, FABRIC_ADDRESS_MAX, "%s", now.address);
     // If the scheduler listens on every address, this role uses the host that it was given.
     int port = at.port;
     bool everywhere = !strcmp(at.host, "0.0.0.0") || !strcmp(at.host, "::");
-    if (everywhere && member_address(o->scheduler, &at)) return -1;
-    if (everywhere) address_endpoint(at.host, port, scheduler, FABRIC_ADDRESS_MAX);
+    if (everywhere && endpoint_read("--scheduler", o->scheduler, &at)) return -1;
+    if (everywhere) endpoint_text(at.host, port, scheduler, FABRIC_ADDRESS_MAX);
     id->job = now.job;
     id->epoch = now.epoch;
     id->clock = ps_clock_of(ps_clock_id(), now.clock);

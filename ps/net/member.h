@@ -24,19 +24,12 @@
 // The reason of a role that a signal ends; the other roles report it as "server 0: interrupted".
 #define PS_INTERRUPTED "interrupted"
 
-// The address of a rendezvous, "tcp://HOST:PORT", without the brackets of IPv6; "*" is any port, and any host. Returns
-// 0, or -1 after logging.
-struct member_address {
-    char host[256];
-    int port;
-};
-int member_address(const char *address, struct member_address *out);
 // Sets the rendezvous options of a star that all its processes have in common (topology_row.meet).
 void member_rendezvous_options(const struct config *c, struct rendezvous_options *o);
 
 // Opens the rendezvous, in the process of the scheduler, its only rank. open: without a key. Returns NULL after
 // logging.
-struct rendezvous *member_open(const struct config *c, const struct member_address *at, bool open);
+struct rendezvous *member_open(const struct config *c, const struct endpoint *at, bool open);
 // Enters the rendezvous at o->scheduler with so many ranks (rendezvous_options.size), as role and o->rank. open: it has
 // no key although the job has one. Returns NULL after logging.
 struct rendezvous *member_enter(const struct ps_role_options *o, enum ps_role role, int ranks, bool open);

@@ -67,7 +67,6 @@ struct net_socket *net_router(struct net *n, const char *address, char bound[FAB
 }
 
 struct net_socket *net_dealer(struct net *n, const struct net_peer *to) {
-    if (address_check_port(to->address)) return NULL;
     struct net_socket *s = keep(n, fabric_dealer(n->fabric, NULL), false);
     return s && fabric_connect(s->socket, to->address, to->token, false) ? NULL : s;
 }
@@ -220,30 +219,6 @@ int net_poll(struct net_poll_item *items, int count, int timeout_ms) {
     }
     free(polled);
     return rc;
-}
-
-// ---------------------------------------------------------------- addresses
-void address_bind(const char *base, int thread, char out[FABRIC_ADDRESS_MAX]) {
-    const char *colon = strrchr(base, ':');
-    long port = colon ? strtol(colon + 1, NULL, 10) : 0;
-    if (port > 0 && port <= 65535)  // a larger number stays; address_check_port refuses it
-        snprintf(out, FABRIC_ADDRESS_MAX, "%.*s:%ld", (int)(colon - base), base, port + thread);
-    else
-        snprintf(out, FABRIC_ADDRESS_MAX, "%s", base);
-}
-
-int address_advertised(const char *advertise, const char *bound, int thread, char out[FABRIC_ADDRESS_MAX]) {
-    if (!advertise) {
-        if (strstr(bound, "//0.0.0.0:") || strstr(bound, "//[::]:"))
-            return fail("listening on %s: give --advertise HOST, the name other machines know this one by",
-                        bound);
-        snprintf(out, FABRIC_ADDRESS_MAX, "%s", bound);
-    } else if (strncmp(advertise, "tcp://", 6) == 0) {
-        address_bind(advertise, thread, out);
-    } else {
-        snprintf(out, FABRIC_ADDRESS_MAX, "tcp://%s%s", advertise, strrchr(bound, ':'));
-    }
-    return 0;
 }
 
 // ---------------------------------------------------------------- descriptors

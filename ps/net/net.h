@@ -94,13 +94,6 @@ struct net_poll_item {
 // Waits for any item. Returns 0, or -1 after logging.
 int net_poll(struct net_poll_item *items, int count, int timeout_ms);
 
-// ---------------------------------------------------------------- addresses
-// The address that a server's shard `thread` binds: "tcp://host:*" unchanged; for "tcp://host:port" port + thread.
-void address_bind(const char *base, int thread, char out[FABRIC_ADDRESS_MAX]);
-// The address that other roles use: the bound one, or at the advertised host, or the advertised tcp://host:port +
-// thread. Returns 0, or -1 after logging.
-int address_advertised(const char *advertise, const char *bound, int thread, char out[FABRIC_ADDRESS_MAX]);
-
 // ---------------------------------------------------------------- descriptors
 // The descriptors that a role holds, generously, with all members connected. threads, shards: shard threads per server.
 int descriptors_of_scheduler(const struct config *c, int threads);

@@ -173,7 +173,7 @@ static void log_waiting(struct scheduler *s, double now) {
     const struct rendezvous *meet = s->o->meet;
     if (!s->o->log_waiting || !scheduler_core_waits(s->core, &workers, &servers)) return;
     char at[FABRIC_ADDRESS_MAX];
-    address_endpoint(rendezvous_address(meet), rendezvous_port(meet), at, sizeof at);
+    endpoint_text(rendezvous_address(meet), rendezvous_port(meet), at, sizeof at);
     snprintf(text, sizeof text, "waiting for %d of %d workers and %d of %d servers at %s", workers,
              c->workers, servers, c->ps.servers, at);
     if (waiting_due(&s->waiting, text, now)) info("%s", text);

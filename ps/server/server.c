@@ -27,20 +27,27 @@
 static int server_listen(struct server *s, const char *address) {
     size_t at = 0, size = (size_t)s->map->threads * (FABRIC_ADDRESS_MAX + JOB_TOKEN_MAX + 1) + 1;
     const struct net_peer scheduler = {.address = address};
+    const struct endpoint *advertise = &s->o->advertise;
+    struct endpoint bind, own;
+    if (endpoint_read("parameter_server.bind", s->c->ps.bind, &bind)) return -1;
     s->endpoints = xcalloc(size, 1);
     for (int t = 0; t < s->map->threads; t++) {
         char wanted[FABRIC_ADDRESS_MAX], bound[FABRIC_ADDRESS_MAX], given[FABRIC_ADDRESS_MAX];
         struct shard *shard = &s->shards[t];
-        address_bind(s->c->ps.bind, t, wanted);
+        endpoint_text(bind.host, bind.port ? bind.port + t : 0, wanted, sizeof wanted);
         shard->server = s;
         shard->thread = t;
         struct net_lines *lines = &shard->lines;
         lines->id = &shard->id;
         lines->routes = xcalloc((unsigned long)s->c->workers, sizeof *lines->routes);
         if (!(lines->router = net_router(s->net, wanted, bound)) ||
-            !(lines->scheduler = net_dealer(s->net, &scheduler)) ||
-            address_advertised(s->o->advertise, bound, t, given) != 0)
+            !(lines->scheduler = net_dealer(s->net, &scheduler)) || endpoint_read("bound to", bound, &own))
             return -1;
+        if (!*advertise->host && (!strcmp(own.host, "0.0.0.0") || !strcmp(own.host, "::")))
+            return fail("listening on %s: give --advertise HOST, the name other machines know this one by",
+                        bound);
+        endpoint_text(*advertise->host ? advertise->host : own.host,
+                      advertise->port ? advertise->port + t : own.port, given, sizeof given);
         roster_append_shard(s->endpoints, size, &at, given, s->token);
     }
     s->lines = (struct net_lines){.id = &s->id, .scheduler = net_dealer(s->net, &scheduler)};
@@ -457,7 +464,8 @@ static size_t largest_heard(const struct config *c, const struct shard_map *m) {
 }
 
 static int server_run(struct server *s) {
-    bool near = ps_security_of(s->c) == PS_LOOPBACK && (!s->o->advertise || ps_is_local(s->o->advertise));
+    bool near = ps_security_of(s->c) == PS_LOOPBACK &&
+                (!*s->o->advertise.host || address_is_loopback(s->o->advertise.host));
     if (near && job_token_make(s->token) != 0) return -1;
     size_t heard = largest_heard(s->c, s->map);
     struct net_options no = {.wire = &s->wire,

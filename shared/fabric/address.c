@@ -6,6 +6,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -96,10 +97,36 @@ bool address_is_number(const char *host) {
     return inet_pton(AF_INET, host, &any) == 1 || inet_pton(AF_INET6, host, &any) == 1;
 }
 
-void address_endpoint(const char *address, int port, char *out, unsigned long size) {
-    snprintf(out, size, strchr(address, ':') ? "tcp://[%s]:%d" : "tcp://%s:%d", address, port);
+bool address_is_loopback(const char *host) {
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (!strcmp(host, "localhost")) return true;
+    if (inet_pton(AF_INET, host, &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+    return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-bool address_is_loopback(const char *address) {
-    return !strncmp(address, "127.", 4) || !strcmp(address, "::1");
+int endpoint_read(const char *name, const char *text, struct endpoint *out) {
+    const char *host = text + 6, *port = strncmp(text, "tcp://", 6) ? NULL : strrchr(host, ':');
+    size_t n = port ? (size_t)(port - host) : 0;
+    char *end = "";
+    long number = 0;
+    // ZeroMQ accepts any number as a port, and listens on its lower 16 bits.
+    if (port && strcmp(++port, "*") != 0) number = *port >= '0' && *port <= '9' ? strtol(port, &end, 10) : -1;
+    if (!n || n >= sizeof out->host || *end || number < 0 || number > 65535)
+        return name
+                   ? fail(
+                         "%s %s: an address reads tcp://HOST:PORT; a port is a number from 1 to 65535, or * for any that is free",
+                         name, text)
+                   : -1;
+    if (*host == '[' && host[n - 1] == ']') host++, n -= 2;
+    snprintf(out->host, sizeof out->host, "%.*s", (int)n, host);
+    if (!strcmp(out->host, "*")) snprintf(out->host, sizeof out->host, "0.0.0.0");
+    out->port = (int)number;
+    return 0;
+}
+
+void endpoint_text(const char *host, int port, char *out, unsigned long size) {
+    char number[16] = "*";
+    if (port) snprintf(number, sizeof number, "%d", port);
+    snprintf(out, size, strchr(host, ':') ? "tcp://[%s]:%s" : "tcp://%s:%s", host, number);
 }

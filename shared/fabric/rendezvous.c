@@ -267,8 +267,7 @@ static int listen_at(struct rendezvous *r, const char *address) {
     char endpoint[ADDRESS_MAX + 32];
     const struct job_key *key = r->keyed ? &r->key : NULL;
     bool only = address_is_number(r->o.host) || !strcmp(r->o.host, "localhost");
-    address_endpoint(only ? address : "*", r->o.port, endpoint, sizeof endpoint);
-    if (!r->o.port) snprintf(strrchr(endpoint, ':'), 3, ":*");
+    endpoint_text(only ? address : "*", r->o.port, endpoint, sizeof endpoint);
     r->router = zmq_socket(r->context, ZMQ_ROUTER);
     bool good = set_common(r->router) && set(r->router, ZMQ_ROUTER_MANDATORY, 1) &&
                 set(r->router, ZMQ_ROUTER_HANDOVER, 1);
@@ -293,7 +292,7 @@ static int connect_to(struct rendezvous *r, const char *address) {
     char endpoint[ADDRESS_MAX + 32], id[ID_MAX];
     const struct job_key *key = r->keyed && !r->router ? &r->key : NULL;
     id_of(r->o.rank, r->client.incarnation, id);
-    address_endpoint(address, r->o.port, endpoint, sizeof endpoint);
+    endpoint_text(address, r->o.port, endpoint, sizeof endpoint);
     r->dealer = zmq_socket(r->context, ZMQ_DEALER);
     bool good = set_common(r->dealer) && zmq_setsockopt(r->dealer, ZMQ_ROUTING_ID, id, strlen(id)) == 0;
     if (good && curve_connect(r->dealer, key, NULL)) return -1;

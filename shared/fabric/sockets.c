@@ -10,6 +10,7 @@
 #include <zmq.h>
 
 #include "shared/core/error.h"
+#include "shared/fabric/address.h"
 
 // How long queued messages may still leave if the connection ends before the socket is closed. A connection takes the
 // value from its socket when it is made: a value that is set on closing is too late for a connection that is already
@@ -151,7 +152,8 @@ static void set_family(struct fabric_socket *s, const char *address) {
 
 struct fabric_socket *fabric_listen(struct fabric *f, const char *address, bool named,
                                     char bound[FABRIC_ADDRESS_MAX]) {
-    if (address_check_port(address) != 0) return NULL;
+    struct endpoint at;
+    if (endpoint_read("cannot listen on", address, &at)) return NULL;
     struct fabric_socket *s = socket_open(f, ZMQ_ROUTER);
     size_t size = FABRIC_ADDRESS_MAX;
     int rc;
@@ -198,7 +200,7 @@ int fabric_connect(struct fabric_socket *s, const char *address, const char *tok
     set_family(s, address);
     s->once = token && *token;
     if (dial(s) == 0) return 0;
-    return fail("cannot connect to %s: %s; an address reads tcp://HOST:PORT", address, zmq_strerror(errno));
+    return fail("cannot connect to %s: %s", address, zmq_strerror(errno));
 }
 
 // libzmq gives up a peer that breaks the protocol: another program may have taken a dead process's port. It also gives
@@ -329,14 +331,6 @@ int fabric_poll(struct fabric_poll_item *items, int count, int timeout_ms) {
     for (int i = 0; i < count; i++) items[i].ready = rc > 0 && polled[i].revents & ZMQ_POLLIN;
     free(polled);
     return rc < 0 && error != EINTR ? fail("polling: %s", zmq_strerror(error)) : 0;
-}
-
-int address_check_port(const char *address) {
-    const char *port = strrchr(address, ':');
-    char *end;
-    if (strncmp(address, "tcp://", 6) != 0 || !port || port[1] < '0' || port[1] > '9') return 0;
-    long number = strtol(port + 1, &end, 10);
-    return number > 65535 || *end ? fail("%s: a port is a number from 1 to 65535", address) : 0;
 }
 
 // ---------------------------------------------------------------- descriptors

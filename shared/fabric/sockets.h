@@ -102,10 +102,6 @@ struct fabric_poll_item {
 // Waits for any item. 0, or -1 after logging.
 int fabric_poll(struct fabric_poll_item *items, int count, int timeout_ms);
 
-// ZeroMQ accepts any number as a port, and listens on its lower 16 bits. Returns 0, or -1 after logging that the port
-// is too large.
-int address_check_port(const char *address);
-
 // ---------------------------------------------------------------- descriptors
 // The limit of open descriptors (RLIMIT_NOFILE), raised before the first socket. libzmq aborts the process if no
 // descriptor is left. Connections of strangers take descriptors too, for as long as a handshake may last.

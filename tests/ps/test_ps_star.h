@@ -44,8 +44,8 @@ static inline struct ps_role_options role_of(struct seat *s) {
 
 // Where a job of this process, or of its children, meets.
 static inline struct rendezvous *meeting_of_test(const struct config *c, char address[256]) {
-    struct member_address at;
-    assert_int_equal(member_address("tcp://127.0.0.1:*", &at), 0);
+    struct endpoint at;
+    assert_int_equal(endpoint_read("bind", "tcp://127.0.0.1:*", &at), 0);
     struct rendezvous *meet = member_open(c, &at, true);
     assert_non_null(meet);
     snprintf(address, 256, "tcp://127.0.0.1:%d", rendezvous_port(meet));

@@ -9,12 +9,14 @@ once as it is, which the program refuses, and once with memory.check=off, where 
 needs root. Without it the limit is that of the group in which the script was started:
 `systemd-run --user --scope -p MemoryMax=512M -p MemorySwapMax=0 experiments/largest.py ..`"""
 import argparse
+import errno
 import json
 import os
 import re
 import shutil
 import sys
 import tempfile
+import time
 
 import cli
 import program
@@ -70,7 +72,15 @@ class Group:
         self.put(os.getpid(), "cgroup.procs")
 
     def close(self):
-        os.rmdir(self.folder)
+        """Removes the group. After Ctrl-C its processes are still ending."""
+        until = time.monotonic() + 10
+        while True:
+            try:
+                return os.rmdir(self.folder)
+            except OSError as e:
+                if e.errno != errno.EBUSY or time.monotonic() > until:
+                    raise
+            time.sleep(0.05)
 
 
 def size(text):
@@ -160,21 +170,19 @@ def outcome(run):
 
 
 def measure(search, directory, dry):
-    """All models are found before the first one runs: what a run reads stays in the group's memory for a while."""
-    rows, tried = [], list(ways(directory))
-    for workers, how, flags in tried:
+    rows = []
+    for workers, how, flags in ways(directory):
         blocks, said = search.largest(flags)
         mine = said["here"]["limits"][0]
         rows.append({"workers": workers, "offload": how, "topology": said["topology"], "blocks": blocks, "params": said["params"],
                      "predicted_bytes": mine["predicted_bytes"], "allowed_bytes": mine["allowed_bytes"], "available_bytes": mine["available_bytes"],
                      "limit": mine["limit"], "times": said["params"] / rows[-1]["params"] if how != "none" else 1})
-    for row, (_, how, flags) in zip(rows, [] if dry else tried):
-        row["run"] = search.run(row["blocks"], flags)
+        if not dry:
+            rows[-1]["run"] = search.run(blocks, flags)
         if how == "none":
             without = flags
-        else:
-            row["without"] = {"refused": search.run(row["blocks"], without),
-                              "unchecked": search.run(row["blocks"], [*without, "--set", "memory.check=off"])}
+        elif not dry:
+            rows[-1]["without"] = {"refused": search.run(blocks, without), "unchecked": search.run(blocks, [*without, "--set", "memory.check=off"])}
     return rows
 
 

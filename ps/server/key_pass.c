@@ -149,11 +149,11 @@ int key_pass_run(const struct key_pass *p) {
         void *grad = p->step ? p->chunk : (char *)sum.acc + (size_t)at * size;
         struct sumsq_args squares = {.out = p->squares, .x = grad, .n = m, .dt = p->sum.dtype};
         const char *why = "";
-        thread_time_weave(p->spans, SERVER_SUM);
+        thread_time_interleave(p->spans, SERVER_SUM);
         sum_finish(&sum, at, m, grad);
         if (cpu_ops[OP_SUMSQ](1, &squares, &why) != 0) return fail("the sum of squares: %s", why);
         if (!p->step) continue;
-        thread_time_weave(p->spans, SERVER_UPDATE);
+        thread_time_interleave(p->spans, SERVER_UPDATE);
         struct update_range range = part_of(p, at, m, grad);
         if (optimizer_apply(p->optimizer, &range, p->step, 1) != 0) return -1;
     }

@@ -179,7 +179,7 @@ static int commit(struct checkpoint_bench *b, struct part *parts) {
         .step = b->step, .updates = b->step, .samples = b->step, .handed_out = b->step};
     for (int i = 0; i < b->files; i++) names[i] = parts[i].name;
     struct checkpoint_commit c = {.run_dir = b->dir,
-                                  .life = INCARNATION,
+                                  .start_number = INCARNATION,
                                   .participants = names,
                                   .count = b->files,
                                   .train = &train,

@@ -36,7 +36,7 @@ static int take_option(struct cli_args *a, const struct cli_option *o, const cha
     snprintf(flag, sizeof flag, "--%s", o->name);
     if (strcmp(o->path, CLI_SET) != 0) {
         const struct config_key *k = config_key_find(o->path);
-        // A list's flag that is given again appends to the earlier value.
+        // The flag of a list may be given again: it appends to the earlier value.
         for (size_t i = a->override_count; k && k->type == KEY_LIST && i-- > 0;) {
             struct config_override *before = &a->overrides[i];
             if (!before->flag || strcmp(before->flag, flag) != 0 || strcmp(before->path, o->path) != 0)
@@ -59,8 +59,8 @@ static int take_option(struct cli_args *a, const struct cli_option *o, const cha
     return 0;
 }
 
-// Returns the command's options, malloc'd. The first *configured ones set the configuration, the others are its
-// own. An own option replaces a key's flag of the same name.
+// Returns the command's options, malloc'd. The first *configured options set the configuration, the others are the
+// command's own. An own option replaces a key's flag of the same name.
 static struct cli_option *options_of(const struct cli_command *cmd, size_t *configured, size_t *count) {
     struct cli_option *list = xcalloc(config_key_count() + 2 + cmd->option_count, sizeof *list);
     size_t n = 0;
@@ -91,8 +91,8 @@ static const char other_hosts[] =
     "experiments/over_ssh.py --hosts H:N,.. starring train .. starts ranks on other hosts over ssh, and so do srun, mpirun and "
     "torchrun";
 
-// Options of DeepSpeed, its launcher and related programs, and of earlier versions: what to use here, or why
-// nothing is needed.
+// Options of DeepSpeed, its launcher, related programs and earlier versions of this one, each with advice: what to use
+// here, or why nothing is needed.
 static const struct {
     const char *name, *here, *why;
 } of_others[] = {

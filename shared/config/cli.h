@@ -16,7 +16,7 @@ struct cli_option {
     // The configuration key that it sets; CLI_SET: KEY=VALUE; NULL: the program's own option.
     const char *path;
     const char *metavar;  // "N": takes a value; NULL: a switch (sets path to true)
-    const char *help;     // one sentence for --help; NULL: used between programs, not shown
+    const char *help;     // one sentence for --help; NULL: hidden, for programs that start this one
     char letter;          // 'c' for -c, or 0
 };
 #define CLI_SET "*"
@@ -30,12 +30,11 @@ struct cli_command {
     size_t option_count;
     bool configured;  // takes --config, --set and the configuration's flags, listed first
     bool trains;      // also takes the flags of train
-    // Heading over these flags in --help, after the command's own options; NULL: none.
+    // In --help, the heading of the configuration's flags, after the command's own options; NULL: none.
     const char *configured_words;
-    // --help is short and grouped, and lists these of the command's own options (NULL at the end). NULL: it lists
-    // all.
+    // The own options that the short --help lists (NULL at the end). NULL: --help is not short, and lists all options.
     const char *const *often;
-    int max_words;  // words besides options that it takes, at most
+    int max_words;  // the most words that it takes besides options
 };
 
 // Initialiser of a command's table: CLI_OPTIONS(options).
@@ -73,30 +72,29 @@ int cli_run(const struct cli_command *cmd, const struct topology_table *t, int a
 const char *cli_get(const struct cli_args *a, const char *name);
 // Adds an override as if --flag value had been given last.
 void cli_override(struct cli_args *a, const char *flag, const char *path, const char *value);
-// Checks that --set and the flags set only these keys (NULL at the end). Returns 0, or -1 after logging the first
-// other key and `words`.
+// Checks that --set and the flags set only the keys in `known` (NULL at the end). Otherwise returns -1 after logging the
+// first other key, and `words`, which say what to do.
 int cli_only_sets(const struct cli_args *a, const char *const *known, const char *words);
 // Makes the configuration of a command without a file: the defaults, then the given options. Returns NULL after
 // logging.
 struct config *cli_config(const struct topology_table *t, const struct config_override *defaults,
                           size_t count, const struct cli_args *a);
-// Reads a whole number in [low, high]. An option that was not given is fallback. Returns 0, or -1 after logging the
-// option, with *out unchanged.
+// Reads an option's whole number in [low, high]; *out receives fallback if the option was not given. Returns 0, or -1
+// after logging the option, with *out unchanged.
 int cli_integer(const struct cli_args *a, const char *name, long low, long high, long fallback, long *out);
-// Reads bytes from 1 to 1024G: "4096", "64K", "1.5GiB" or "1GB". Otherwise the same, but *out is fallback after an
-// error.
+// Reads bytes from 1 to 1024G in the same way: "4096", "64K", "1.5GiB" or "1GB". After an error *out is fallback.
 int cli_bytes(const struct cli_args *a, const char *name, size_t fallback, size_t *out);
 // Reads a finite number in the same way as cli_integer.
 int cli_number(const struct cli_args *a, const char *name, double low, double high, double fallback,
                double *out);
 
-// cli_words returns the text (malloc'd), with this program's name as it was called in place of each "starring ".
-// cli_print prints it.
+// cli_words returns the text (malloc'd) with each "starring " replaced by the name that this program was called by, so
+// that examples can be copied. cli_print prints it.
 char *cli_words(const char *text);
 void cli_print(FILE *f, const char *text);
 // topic: "all", or the name of a group (help_groups); NULL: the short help.
 void cli_help(FILE *f, const struct cli_command *cmd, const struct topology_table *t, const char *topic);
-// Whether the word is help, --help or -h.
+// Returns whether the word is help, --help or -h.
 bool cli_asks_help(const char *word);
 
 #endif

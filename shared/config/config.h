@@ -2,9 +2,9 @@
 // command line. Plain data; the struct owns its strings. Every key is one row (struct config_key); docs/config.md
 // explains every key.
 //
-// "auto" becomes what the defaults of the Hugging Face Trainer make of it. One line counts the "auto" keys and the
-// keys that DeepSpeed knows but this program does not read; --print-config prints what became of each. A key that
-// would change the results is an error. An unknown key is a warning in a file and an error on the command line;
+// "auto" takes the value that the Hugging Face Trainer gives it by default. One line counts the "auto" keys and the
+// keys that DeepSpeed knows but this program does not read; --print-config prints a line for each. Such a key is an error
+// if it would change the results. An unknown key is a warning in a file and an error on the command line;
 // both name the nearest known key.
 #ifndef STARRING_SHARED_CONFIG_CONFIG_H
 #define STARRING_SHARED_CONFIG_CONFIG_H
@@ -26,10 +26,9 @@ struct topology_row;  // shared/core/topology_row.h
 struct topology_table;
 struct config_key;
 
-// The ways of starting ranks, a row each: its name; the printed name of one of its processes; whether this program
-// starts each rank as a process of this machine (one_each), or another program starts them over MPI (by_others: its
-// texts are in shared/launch/launch_ranks.c; its exit status may be a rank's, and above 128 means killed by a
-// signal).
+// The ways of starting ranks, one row each: its name; the printed name of one of its processes; one_each: this program
+// starts each rank as a process of this machine; by_others: another program starts them over MPI (its texts are in
+// shared/launch/launch_ranks.c; its exit status may be a rank's, and above 128 means that a signal killed it).
 #define LAUNCH_LIST(X)                             \
     X(DEFAULT, "auto", "the run", false, false)    \
     X(THREADS, "threads", "the run", false, false) \
@@ -43,9 +42,9 @@ struct launch_row {
 };
 extern const struct launch_row launch_rows[LAUNCH_KINDS];
 
-// How processes of one host exchange payloads. A named medium is a requirement: payloads use no other, and the run
-// is refused where it is not available. MEDIUM_AUTO: shared memory on one host and tcp between hosts; ranks over
-// MPI leave the choice to Open MPI.
+// How processes of one host exchange payloads. A medium that is named is required: payloads use no other, and the run
+// is refused if it is not available. MEDIUM_AUTO: shared memory on one host and tcp between hosts; for ranks over MPI,
+// Open MPI chooses.
 enum medium { MEDIUM_AUTO, MEDIUM_SHM, MEDIUM_TCP };
 extern const char *const medium_names[];
 enum memory_check_kind { MEMORY_CHECK_AUTO, MEMORY_CHECK_OFF };
@@ -113,26 +112,28 @@ extern const char *const gossip_graphs[];
 enum outer_kind { OUTER_LIST(OUTER_KIND) OUTER_KINDS };
 struct outer_row {
     const char *name, *optimizer;
-    float lr;        // default; 0: none, one must be given
-    float momentum;  // default, for Adam beta1; 0: it has no momentum
+    float lr;        // the default; 0: there is none, the user must give one
+    float momentum;  // the default, for Adam that of beta1; 0: it has no momentum
     bool nesterov;
     bool
-        elastic;  // ranks keep their weights and move towards the anchor; the default lr is divided by N, not the sum
-    bool by_age;  // weights each rank's change by its age; only where a change is an update of its own
+        elastic;  // ranks keep their own weights and move them towards the shared ones; the default lr is divided by N
+    bool
+        by_age;  // multiplies each rank's change by a factor of its age; only if each change is a separate update
 };
 extern const struct outer_row outer_rows[OUTER_KINDS];
 
-// Local steps (shared/launch/local_steps.c): each rank's own steps between two exchanges (a round), and the outer
-// optimizer, which is applied to what they exchange.
+// Local steps (shared/launch/local_steps.c): in a round each rank computes steps of its own; then the ranks exchange the
+// changes of their weights, and the outer optimizer applies them.
 struct local_steps_config {
-    int64_t steps;  // of a round; 0: no local steps
+    int64_t steps;  // per round; 0: no local steps
     enum outer_kind outer;
-    float lr, momentum;                 // of the outer optimizer
-    float age_decay, age_cutoff;        // cgad: alpha, per update; the age from which nothing counts, 0: none
-    struct optimizer_config optimizer;  // made of the outer row and these
+    float lr, momentum;  // of the outer optimizer
+    float age_decay,
+        age_cutoff;  // cgad: alpha, per update; a change of this age or more is dropped, 0: none is
+    struct optimizer_config optimizer;  // the outer optimizer, resolved from the members above
 };
 
-// LoRA (docs/lora.md): which linear layers have adapters, which alone are trained.
+// LoRA (docs/lora.md): which linear layers have adapters. Only the adapters are trained.
 struct lora_config {
     int r;  // rank of an adapter; 0: all weights are trained
     float alpha;
@@ -145,24 +146,25 @@ struct ps_config {
     char *servers_on;
     bool servers_on_workers;  // servers_on is "workers"
     int resident;             // enum ps_resident
-    int64_t partition_bytes;  // of 16-bit (or fp32) payload
+    int64_t partition_bytes;  // the largest payload of a message, in bytes of the run's type
     int64_t deadline_ms, heartbeat_ms;
-    int64_t grace_ms;         // how long a quorum waits for more workers
-    int64_t credit_bytes;     // bytes in flight per worker; 0: auto (ps/job/unit_moves.h)
-    char *bind;               // address on which servers and scheduler listen
-    bool record_arrivals;     // asynchronous runs: write the order of pushes to out
-    char *replay_arrivals;    // repeat the order in this directory; NULL: the order of arrival
-    bool log_updates;         // write a line for each push to out
+    int64_t grace_ms;      // how long a quorum waits for more workers
+    int64_t credit_bytes;  // bytes in flight per worker; 0: auto (ps/job/unit_moves.h)
+    char *bind;            // address on which servers and scheduler listen
+    bool record_arrivals;  // asynchronous runs: record the order of pushes in the run directory
+    char *
+        replay_arrivals;  // the run directory whose recorded order is repeated; NULL: pushes count as they arrive
+    bool log_updates;         // write a line for each push to the run directory
     bool read_oldest;         // bounded delay: use the oldest version that a step may be computed on
     struct code_format code;  // of pushed gradients
-    // Where pushes are applied on arrival:
+    // For asynchronous runs, in which pushes are applied on arrival:
     int64_t max_lead;          // steps that a worker may be ahead of the slowest; 0: no limit
     int pushes_per_update;     // K: the mean of K pushes is one update
     int64_t max_staleness;     // updates; an older gradient is dropped; -1: no limit
     bool age_damping;          // divide the learning rate by a gradient's age
     float delay_compensation;  // lambda; 0: none
     float delay_decay;         // decay of the squares that lambda is divided by; 0: lambda is constant
-    bool whole_units;          // no key: only partition_bytes cuts units, not balance (`bench ps`)
+    bool whole_units;  // set by `bench ps`, not by a key: units are not cut further to balance the servers
 };
 
 #define CONFIG_DELAY_MAX   16  // versions: the largest delay of weights
@@ -175,10 +177,11 @@ struct recovery_config {
     int64_t checkpoint_keep;        // how many of the last ones are kept; 0: all
     int64_t checkpoint_keep_every;  // every M-th one is kept, too; 0: none
     char *resume;                   // "latest", a checkpoint, or a run directory; NULL: from the beginning
-    bool resume_weights_only;       // loads only its masters: step 0, a fresh optimizer
-    int restart;                    // restarts of the job, at most
-    char *elastic;                  // "MIN:MAX" workers; NULL: always all of them
-    int elastic_min, elastic_max;   // the numbers in `elastic`; 0: it is NULL
+    bool
+        resume_weights_only;  // loads only the checkpoint's masters: the run begins at step 0 with a new optimizer
+    int restart;              // restarts of the job, at most
+    char *elastic;            // "MIN:MAX" workers; NULL: always all of them
+    int elastic_min, elastic_max;  // the numbers in `elastic`; 0: it is NULL
 };
 
 // Where a run's curves are written (shared/report/monitor.h): OUTPUT_PATH/JOB_NAME.
@@ -194,13 +197,13 @@ extern const char *const offload_names[];
 struct offload_config {
     enum offload_device device;
     bool pin_memory;  // page-locked; no effect if the device's memory is the host's
-    char *nvme_path;  // nvme: a writable directory; otherwise what was given, or NULL
+    char *nvme_path;  // nvme: a writable directory; other devices: the given text, which is not used, or NULL
     double ratio;     // offload_optimizer: the share of the elements that is offloaded, in whole units
 };
 
-// How bytes are moved to and from the disk of an offload (shared/offload/disk_store.h).
+// How offloaded state is read from and written to disk (shared/offload/disk_store.h).
 struct aio_config {
-    // block_bytes: of one request, a multiple of 4096. depth: requests in flight for a read or a write.
+    // block_bytes: per request, a multiple of 4096. depth: requests in flight for a read or a write.
     int64_t block_bytes, depth;
 };
 
@@ -214,13 +217,13 @@ struct config {
     char *topology;                           // as written: "ps:ssp:2"
     const struct topology_row *row;           // the row of that name
     int variant;      // which of its variants: the ring's stage, the star's consistency
-    int local_delay;  // delay of its weights, in updates
-    int bound;        // the number in the name of a variant that has one, else 0
+    int local_delay;  // topology local: updates by which the weights of a step are old
+    int bound;        // the number in the variant's name ("ps:ssp:2"); 0: the name has none
     int workers;      // N
     enum launch_kind launch;
     enum medium medium;
-    // For ranks that others start: the network interface whose address is sent to the other ranks. NULL: by the
-    // route to rank 0.
+    // For ranks that another program starts: the network interface whose address is sent to the other ranks. NULL: the
+    // interface of the route to rank 0.
     char *interface;
     enum device_kind device;
     enum ring_collective collective;
@@ -230,11 +233,11 @@ struct config {
 
     char *model;      // preset, file or directory
     char *data;       // file, directory, or "demo"
-    char *val_data;   // NULL: the tail of data
+    char *val_data;   // held-out data; NULL: the last part of data
     char *tokenizer;  // "auto", "byte" or "bin"
     double val_fraction;
     enum documents_kind documents;
-    int64_t seq;  // T; with whole documents, the longest
+    int64_t seq;  // T; with whole documents, the largest T
     int64_t steps;
     uint64_t seed;
     enum dtype dtype;
@@ -260,24 +263,28 @@ struct config {
     struct scaler_config scaler;
     float clip;
     bool clip_given, optimizer_given;    // set by a file (as a run's config.json) or the command line
-    char *remarks;                       // what became of keys without effect, and of "auto": complete lines
+    char *remarks;                       // complete lines about keys without effect, and about "auto" keys
     int grad_accum;                      // data_types.grad_accum_dtype: 0: auto, fp32; else 1 + enum dtype
     struct recompute_options recompute;  // except gelu_apart, which follows from cuda.gelu
     int64_t steps_per_print;
     struct monitor_config tensorboard, csv_monitor;
     bool reduce_native;
-    int64_t reduce_group;  // workers of a group, whose gradients are summed first; or one of:
+    int64_t
+        reduce_group;  // workers per group; a group's gradients are summed before those of all groups. Or one of:
 #define GROUP_NONE 0
-#define GROUP_HOST -1           // the workers of a machine: a number after the topology has resolved it
-    int64_t prefetch_elements;  // stage 3: elements gathered ahead of use, 0: none; or one unit:
+#define GROUP_HOST -1  // the workers of a machine: a number after the topology has resolved it
+    int64_t
+        prefetch_elements;  // stage 3: elements gathered ahead of their use, 0: none; or, for one unit ahead:
 #define PREFETCH_AUTO -1
-    int64_t live_elements;  // stage 3: elements in slots of weights, at most; at least one slot; 0: no limit
-    int64_t reduce_elements, gather_elements;  // of units bundled in one message of the ring; 0: no bundles
-    bool no_overlap;                           // zero_optimization.overlap_comm is false
-    bool no_sync;                              // ring.no_sync: stages 2 and 3 reduce gradients once per step
+    int64_t
+        live_elements;  // stage 3: the most elements in all slots of weights; one slot always exists; 0: no limit
+    int64_t reduce_elements,
+        gather_elements;  // the ring joins units of so many elements in one message; 0: joins none
+    bool no_overlap;      // zero_optimization.overlap_comm is false
+    bool no_sync;         // ring.no_sync: stages 2 and 3 reduce gradients once per step
     enum gossip_graph gossip_graph;
     int64_t hpz;  // stage 3: ranks that share a secondary copy of the weights; 1: no such copy
-    // For a stage that supports it; otherwise device is none.
+    // device is OFFLOAD_NONE unless the stage supports it.
     struct offload_config offload_optimizer, offload_param;
     struct aio_config aio;
     int64_t deadline_ms;  // of collectives; equals ps.deadline_ms
@@ -286,11 +293,12 @@ struct config {
     struct security_config security;
     struct local_steps_config local_steps;
     struct lora_config lora;
-    // A topology inside of local steps: the run's configuration, whose rounds are this one's steps. NULL: none.
+    // In the configuration of the topology that local steps wrap: the run's own configuration. One of its rounds is one
+    // step here. NULL: there are no local steps.
     const struct config *outer_run;
 };
 
-// The optimizer of the masters that all ranks share.
+// Returns the optimizer of the masters that all ranks share.
 static inline const struct optimizer_config *config_kept_optimizer(const struct config *c) {
     return c->local_steps.steps ? &c->local_steps.optimizer : &c->optimizer;
 }
@@ -299,62 +307,62 @@ static inline int64_t config_round(const struct config *c) {
     return c->outer_run ? c->outer_run->local_steps.steps : 1;
 }
 
-// Returns the ranks, or workers, of a group whose gradients are summed first. 0: there are no groups; one group of
-// all and groups of one are no groups. Also 0 while the number of workers per machine is unknown.
+// Returns the ranks, or workers, per group (reduce_group). 0: there are no groups; one group of all ranks and groups of
+// one rank are no groups. Also 0 while the number of workers per machine is unknown.
 static inline int config_group(const struct config *c) {
     return c->reduce_group > 1 && c->reduce_group < c->workers ? (int)c->reduce_group : 0;
 }
 
-// Whether a step's micro-batches are added in fp32 buffers, separate from the 16-bit gradients
+// Returns whether a step's micro-batches are added in fp32 buffers, separate from the 16-bit gradients
 // (shared/model/grad_buffers.h). They are, unless data_types.grad_accum_dtype names the run's own type.
 static inline bool config_sums_in_fp32(const struct config *c) {
     return c->accumulation > 1 && c->dtype != DT_F32 && c->grad_accum != 1 + (int)c->dtype;
 }
-// Sequences that one worker computes in a step.
+// Returns the sequences that one worker computes in a step.
 static inline int64_t config_own_sequences(const struct config *c) {
     return c->micro_batch * c->accumulation;
 }
-// Micro-batches whose gradients the model adds in the gradients' own buffers; 1: each overwrites them.
+// Returns how many micro-batches the model adds in the gradients' own buffers; 1: each micro-batch overwrites them.
 static inline int64_t config_added_in_place(const struct config *c) {
     return config_sums_in_fp32(c) ? 1 : c->accumulation;
 }
 
-// The run's device. For "auto", before device_resolve, it is the cpu's row.
+// Returns the row of the run's device; the cpu's row for "auto", until device_resolve has chosen.
 static inline const struct device_row *config_device(const struct config *c) {
     return &device_rows[c->device ? c->device : DEVICE_CPU];
 }
 
-// One "--set a.b=value", or a flag with its path. value is JSON, or a bare string. The paths "model" and "data"
-// mean model.name and data.path. A text is taken literally: --out 123 is a directory.
+// One "--set a.b=value", or a flag with its path. value is JSON, or a text without quotes. The paths "model" and "data"
+// mean model.name and data.path. The value of a text key is taken literally: --out 123 is a directory.
 struct config_override {
     const char *path, *value;
     const char *flag;  // as the user wrote it, for messages: "--workers"; NULL: "--set"
 };
 
-// Reads path (NULL: all defaults), applies overrides in order, resolves "auto" and the batch triangle, checks.
-// Prints warnings to stderr, and one line that sums up the further remarks in `remarks`. Returns NULL after fail()
+// Reads the file at path (NULL: all defaults), applies the overrides in order, resolves "auto" and the batch sizes, and
+// checks everything. Prints warnings to stderr, and one line that summarizes `remarks`. Returns NULL after fail()
 // named file or flag, key, what was expected and what was found. The caller owns the result; the table of
-// topologies outlives it.
+// topologies must outlive it.
 struct config *config_load(const struct topology_table *t, const char *path, const struct config_override *o,
                            size_t count);
 // Returns the resolved configuration as JSON text (malloc'd). config_load reads it back to an equal configuration.
 char *config_to_json(const struct config *c);
-// Writes the same text to a file in memory, for programs that this process starts or becomes: no file system is
-// needed. path receives the name that config_load takes in those programs. Returns the file's descriptor, which
-// stays open in them, or -1 after logging.
+// Writes the same text to a file in memory, for programs that this process starts (fork and exec) or becomes (exec): no
+// file system is needed. path receives the name under which config_load finds it in those programs. Returns the file's
+// descriptor, which stays open in them, or -1 after logging.
 #define CONFIG_HANDED_DOWN "/proc/self/fd/"
 int config_hand_down(const struct config *c, char path[32]);
 void config_destroy(struct config **c);
-// Whether this machine has the directories of device "nvme". For a run that begins here, not for one that is only
-// read about. Returns 0, or -1 after logging what to do.
+// Checks that this machine has the directories of device "nvme". Call it for a run that begins here, not if a run's
+// configuration is only printed or predicted. Returns 0, or -1 after logging what to do.
 int config_check_folders(const struct config *c);
 // Returns a key's value as text for identities: JSON of a number or a switch, a text without its quotes (malloc'd).
 // Returns NULL if the configuration has no such value: a parameter of another optimizer, or an unset text.
 char *config_value(const struct config *c, const struct config_key *key);
 // Returns a file's name without its directory, for remarks; for a pipe (/dev/fd/63) the path.
 const char *config_file_name(const char *path);
-// Returns this program's name of a type, given its name in torch or DeepSpeed in any case ("fp32" for
-// "torch.float32"). Another text is returned unchanged.
+// Translates the name of a type in torch or DeepSpeed, in any case, to this program's ("torch.float32" to "fp32"). Another
+// text is returned unchanged.
 const char *config_dtype_name(const char *text);
 // Sets the keys of a section ("cuda") to their defaults. Returns those that had another value as text to print
 // ("cuda.attention own, cuda.gelu fused", malloc'd), or NULL.
@@ -369,8 +377,8 @@ char *config_topologies(const struct topology_table *t, bool meanings);
 int config_parse_topology(struct config *c, const char *text);
 // Returns the number of ranks of a role; 0: the topology has no such role.
 int config_ranks(const struct config *c, const char *role);
-// Checks that the topology may be started as --launch says, and the row's own check of choices that exclude each other.
-// Returns 0, or -1 after logging what to use instead.
+// Checks that the topology may be started as --launch says, and calls the row's own check for choices that exclude each
+// other. Returns 0, or -1 after logging what to use instead.
 int config_check_launch(const struct config *c);
 
 // ---------------------------------------------------------------- keys
@@ -389,7 +397,7 @@ enum key_type {
     KEY_F64,
     KEY_PAIR,   // two adjacent floats: [beta1, beta2]
     KEY_TEXT,   // char *, owned
-    KEY_LIST,   // the same: texts joined by commas; NULL: none. Its flag may be given several times
+    KEY_LIST,   // char *, owned: texts joined by commas; NULL: none. Its flag may be given several times
     KEY_ENUM,   // int, index into names
     KEY_SIZE,   // int64_t: bytes, or -i for the i-th of names
     KEY_SWITCH  // bool, index into two names
@@ -401,21 +409,21 @@ enum identity_use {
     IDENTITY_TRAJECTORY = 1,
     // All ranks of a run must have the same value.
     IDENTITY_RUN = 2,
-    // A resumed run may have another value; its result then has other bits than an undisturbed run. A key that is
-    // neither here nor in IDENTITY_TRAJECTORY changes no bit.
+    // A resumed run may have another value; its result then has other bits than an undisturbed run. A key with neither
+    // this use nor IDENTITY_TRAJECTORY changes no bit.
     IDENTITY_BITS = 4,
-    // Known only to the ranks that compute (workers): servers and a scheduler open no data and have no such device.
-    // It is compared where both sides know it.
+    // Only the ranks that compute (workers) know it: servers and a scheduler open no data and have no such device.
+    // It is compared if both sides know it.
     IDENTITY_LOCAL = 8,
-    // Decides the order of pushes. A recorded order of arrivals is replayed only with the same values of these keys
-    // and of IDENTITY_TRAJECTORY's (ps/record/arrivals.h).
+    // It affects the order of pushes. A recorded order of arrivals is replayed only with the same values of these keys
+    // and of those with IDENTITY_TRAJECTORY (ps/record/arrivals.h).
     IDENTITY_ORDER = 16
 };
 
-// In the help of a key: replaced by the names of all topologies.
+// In a key's help text, this is replaced by the names of all topologies.
 #define HELP_TOPOLOGIES "{topologies}"
 
-// The group in which --help lists a flag: its name, as --help takes it, and its heading.
+// The groups in which --help lists flags: the word after --help that shows the group, and the group's heading.
 #define HELP_LIST(X)                                      \
     X(HELP_WHAT, "model", "Model and data")               \
     X(HELP_TRAINING, "training", "Training")              \
@@ -434,24 +442,24 @@ struct config_key {
     enum key_type type;
     size_t offset;     // in struct draft
     double low, high;  // limits of numbers, inclusive
-    double zero;       // the value that a 0 stands for; 0: itself
+    double zero;       // the value that is stored for a 0; 0: a 0 is stored
     bool no_bool;      // DeepSpeed converts truth values to numbers, but not for this key
     bool true_is_1;    // DeepSpeed compares it with Python's True: accepted with a warning
-    // DeepSpeed also takes a list, with a number for each parameter group. Equal numbers count as one.
+    // DeepSpeed also takes a list, with one number per parameter group. A list of equal numbers is accepted as that number.
     bool of_groups;
     bool is_dtype;              // names of types, which have several spellings
     const char *const *names;   // of KEY_ENUM, KEY_SIZE and KEY_SWITCH, NULL at the end
     const char *default_value;  // the default, as a flag writes it; NULL: 0 or no text
     const char *auto_value;     // JSON that "auto" stands for; "": resolved later; NULL: no "auto" here
-    const char *auto_why;       // source of auto_value
-    bool empty;                 // of a text: "" is accepted as no text; otherwise it is refused
+    const char *auto_why;       // where auto_value comes from, for messages
+    bool empty;                 // KEY_TEXT: "" is accepted and means no text; otherwise it is refused
     const char *alias;          // DeepSpeed's other name for it, or NULL
     bool stage_3;               // has an effect only in stage 3
-    const char
-        *servers;  // of a star's servers: a topology that has it, for the refusal elsewhere; NULL: it is not
-    bool ring;     // of ZeRO's stages: shown only if the run has one
-    bool only_read;      // another key holds the result, and is shown instead
-    unsigned schedules;  // of a parameter of schedules: the bits 1 << type of those that take it
+    const char *
+        servers;  // for a key that only runs with servers have: a topology for its error message ("ps:sync"); or NULL
+    bool ring;           // a key of ZeRO's stages: printed only if the run has a stage
+    bool only_read;      // never printed: another key has the result
+    unsigned schedules;  // a schedule's parameter: bit 1 << type for each schedule that takes it
 
     // "workers", "N" (NULL: a switch), one sentence. flag NULL: only --set sets the key.
     const char *flag, *metavar, *help;
@@ -466,7 +474,7 @@ size_t config_key_count(void);
 const struct config_key *config_key_at(size_t i);
 // Finds a key by its path or its alias. Returns NULL if there is none.
 const struct config_key *config_key_find(const char *path);
-// Whether an earlier version had the key and this one does not.
+// Returns whether an earlier version had the key and this one does not.
 bool config_key_gone(const char *path);
 
 #endif

@@ -19,7 +19,7 @@
 #include "shared/config/config.h"
 
 #define EXACT_MAX \
-    9007199254740991.0  // 2^53 - 1: JSON numbers are doubles, which from 2^53 on cannot hold every integer
+    9007199254740991.0       // 2^53 - 1: JSON numbers are doubles, which cannot hold every integer above it
 #define BELOW_1   0.9999999  // the largest share that is less than the whole
 #define FLOAT_MAX 3.4028234663852886e38
 
@@ -40,19 +40,19 @@ struct draft {
 enum key_state { KEY_ABSENT, KEY_GIVEN, KEY_AUTO };
 
 #define KEYS_MAX 192
-// Parses a flag's value to an item: JSON if it parses, else a string. A text field takes the value literally. f may
+// Parses a flag's value to an item: JSON if it parses, else a string. The value of a text key is taken literally. f may
 // be NULL.
 cJSON *key_parse(const struct config_key *f, const char *value);
-// Whether the path is, or is in, a section that DeepSpeed reads into a pydantic model. Such a model drops "auto"
-// and converts texts and truth values where a number or a switch is expected. Other sections keep them as they are.
+// Returns whether the path is, or is in, a section that DeepSpeed reads into a pydantic model. Such a model drops "auto",
+// and converts texts and truth values to the expected number or switch. Other sections keep them as they are.
 bool key_converts(const char *path);
 // Stores v in its member of d. Returns 0, or -1 after fail("origin: path: expected .., got ..").
 int key_store(const struct config_key *f, struct draft *d, const cJSON *v, const char *origin);
 // Returns the value as a new JSON item, or NULL for an unset text.
 cJSON *key_load(const struct config_key *f, const struct draft *d);
-// Whether the value is the same as in a configuration without the key.
+// Returns whether the value is the same as in a configuration without the key.
 bool key_is_standard(const struct config_key *f, const struct draft *d);
-// Whether the field is used. A parameter of another schedule or optimizer is not.
+// Returns whether the run uses the field. It does not use a parameter of another schedule or optimizer.
 bool key_applies(const struct config_key *f, const struct config *c);
 void key_reset(const struct config_key *f, struct draft *d);  // sets its default
 void key_clear(const struct config_key *f, struct draft *d);  // sets zero; not for a text

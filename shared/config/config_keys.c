@@ -85,13 +85,13 @@ static_assert(offsetof(struct optimizer_config, beta2) ==
 // The uses of a key (enum identity_use): which ranks and runs must agree on it. docs/numerics.md promises: with
 // N workers and one micro-batch per step, ps:sync = zero:0..3, with any number of servers.
 //
-//     NOBODY          no bit changes: where something is stored, how patient, talkative or fast a process is
-//     R               topology and stage, servers and their threads, partitions, medium; how many steps, what is
-//                     evaluated and kept. Ranks that differ in it cannot work together, but no bit changes
-//     B               bits change. workers, micro-batches, accumulation: the same global batches in other slices, so
+//     NOBODY          changes no bit, and ranks may differ: paths, timeouts, verbosity, speed
+//     R               changes no bit, but all ranks must agree: topology and stage, servers and their threads,
+//                     partitions, medium; how many steps, what is evaluated and kept
+//     B               changes bits. workers, micro-batches, accumulation: the same global batches in other slices, so
 //                     sums round differently. kernels, device, reduce, chunks of the logits: the same sums in another
-//                     order. Each gives a correct run, which differs from an undisturbed one in its last bits
-//     T               another run
+//                     order. The run is correct, but differs from an undisturbed one in its last bits
+//     T               another value is another run
 #define NOBODY 0
 #define T      IDENTITY_TRAJECTORY
 #define R      IDENTITY_RUN
@@ -156,7 +156,7 @@ static const struct config_key keys[] = {
     ENUM("medium", R | ORDER, c.medium, medium_names,
          FLAG("medium", "M",
               "transport between processes of one host: shm (shared memory), tcp or auto (auto)"),
-         IN(RANKS)),  // for ranks that require shared memory
+         IN(RANKS)),  // compared only if a rank requires shared memory
     TEXT("interface", NOBODY, c.interface,
          TRAIN_FLAG(
              "interface", "NAME",
@@ -217,7 +217,7 @@ static const struct config_key keys[] = {
         FLAG(
             "fault", "LIST",
             "lose, duplicate, reorder or delay a star's messages: drop=P,dup=P,reorder=P (shares),delay=MS,seed=S"),
-        IN(TROUBLE)),  // of the process that has the flag; no bit changes
+        IN(TROUBLE)),  // each process injects faults into its own messages only; no bit changes
     BOOL("json", NOBODY, c.json,
          TRAIN_FLAG("json", NULL, "print only summary.json on stdout; steps go to stderr"), IN(FILES)),
     BOOL("quiet", NOBODY, c.quiet,
@@ -226,7 +226,7 @@ static const struct config_key keys[] = {
     BOOL("full", NOBODY, c.full,
          FLAG("full", NULL, "print every figure at the end, as starring summary does"), IN(FILES)),
     ENUM("unknown_keys", NOBODY, unknown_keys, unknown_names, .only_read = true),
-    ENUM("memory.check", NOBODY, c.memory_check, memory_check_names),  // of each machine
+    ENUM("memory.check", NOBODY, c.memory_check, memory_check_names),  // may differ between machines
     SIZE("memory.logits_bytes", R | B, c.logits_bytes, auto_names),
     SIZE("memory.device_bytes", NOBODY, c.device_bytes, device_bytes_names,
          TRAIN_FLAG("device-memory", "SIZE",
@@ -410,7 +410,7 @@ static const struct config_key keys[] = {
     ENUM("parameter_server.compression", R | B, c.ps.code.kind, code_names, DEFAULT("none"),
          SERVERS("ps:sync")),
     NUMBER("parameter_server.compression_share", R | B, KEY_F64, c.ps.code.share, 1e-9, 1, DEFAULT("0.01")),
-    // How ps:async combines pushes to updates (ps/server/push_on_arrival.c).
+    // How ps:async makes updates of pushes (ps/server/push_on_arrival.c).
     SIZE("parameter_server.max_lead", R | B | ORDER, c.ps.max_lead, lead_names, DEFAULT("none"),
          SERVERS("ps:async")),
     NUMBER("parameter_server.pushes_per_update", R | B | ORDER, KEY_INT, c.ps.pushes_per_update, 1, 4096,

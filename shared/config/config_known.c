@@ -38,8 +38,8 @@ static const char ordered_sum[] = "gradients are summed in fp32 in worker order 
     { path, KNOWN_REFUSED, harmless, why, NOTE_OFF, master, any }
 #define ELSEWHERE(path, why) \
     { path, KNOWN_ELSEWHERE, NULL, why, NOTE_OFF, NULL, NULL }
-// A removed key names its replacement. A file that an earlier version wrote is still accepted if the key is off in
-// it.
+// A key that this program no longer has: the error names its replacement. A file of an earlier version is accepted if the
+// key is off there.
 #define GONE(path, harmless, why) \
     { path, KNOWN_GONE, harmless, why, NOTE_OFF, NULL, NULL }
 #define SWITCH     "enabled"
@@ -213,7 +213,7 @@ static const struct known known[] = {
     GONE(
         "security.keys", NULL,
         "all processes of a job have one key, in the environment: export STARRING_JOB_KEY=$(starring keygen)"),
-    // As a mere unknown key of a file each would be ignored, and all weights trained.
+    // As an unknown key of a file, each of these would only cause a warning, and all weights would be trained.
     ELSEWHERE("lora.rank", "write lora.r"),
     ELSEWHERE("lora.lora_r", "write lora.r"),
     ELSEWHERE("lora.lora_alpha", "write lora.alpha"),
@@ -273,7 +273,7 @@ static bool is_listed(const char *list, const cJSON *v, bool converts) {
     return found;
 }
 
-// Whether one of the listed members (dotted names) of the section is present and on.
+// Returns whether one of the listed members (dotted names) of the section is present and on.
 static bool any_is_on(const struct known *k, const cJSON *section, const char *list, bool converts) {
     char copy[512], *rest = NULL;
     snprintf(copy, sizeof copy, "%s", list);

@@ -155,9 +155,10 @@ static bool is_section(const char *path) {
     return false;
 }
 
-#define NAME_MEANT_MAX   96  // a longer name is compared with none of ours
-#define UNKNOWN_SAID_MAX 20  // unknown keys of a file that are reported one by one
-#define MISSPELT_MAX     2   // letters
+#define NAME_MEANT_MAX 96  // characters; a longer unknown name is not compared with the known ones
+#define UNKNOWN_SAID_MAX \
+    20                  // of a file's unknown keys, so many are reported one by one; the others are counted
+#define MISSPELT_MAX 2  // letters that may differ in a misspelt name
 
 struct nearest {
     char name[128];
@@ -205,7 +206,7 @@ static bool is_constructor(const char *level) {
     return !strcmp(level, "optimizer.params") || !strcmp(level, "scheduler.params");
 }
 
-// Whether this key, or a key of this section, changes a run.
+// Returns whether this key, or a key of this section, changes the result of a run.
 static bool acts(const char *path) {
     for (size_t i = 0; i < path_count(); i++)
         if ((!strcmp(path_at(i), path) || is_below(path_at(i), path)) &&
@@ -214,9 +215,9 @@ static bool acts(const char *path) {
     return false;
 }
 
-// "zero" and "zero_optimizer" resemble zero_optimization, "lr_scheduler" resembles scheduler: the two names have a
-// common beginning, or the section's whole name ends the given one. This must be two thirds of the shorter name,
-// and at least four letters. Returns the number of these letters, or 0.
+// Returns how many letters two names share, or 0 if they are not similar: they begin with the same letters, or the given
+// name ends with the section's whole name. "zero" and "zero_optimizer" resemble zero_optimization, "lr_scheduler"
+// resembles scheduler. The shared letters must be two thirds of the shorter name, and at least four.
 static size_t resembles(const char *name, const char *section) {
     size_t a = strlen(name), b = strlen(section), shorter = a < b ? a : b, begin = 0, end = 0;
     while (begin < shorter && name[begin] == section[begin]) begin++;
@@ -225,8 +226,8 @@ static size_t resembles(const char *name, const char *section) {
     return most >= 4 && 3 * most >= 2 * shorter ? most : 0;
 }
 
-// Finds the section of the top level that an unknown one may mean. Returns whether there is one; otherwise out is
-// unchanged.
+// Finds the known section of the top level that is similar to an unknown one. Returns whether there is one; otherwise out
+// is unchanged.
 static bool section_meant(const char *name, char out[128]) {
     size_t most = 0;
     for (size_t i = 0; i < path_count(); i++) {
@@ -284,7 +285,7 @@ static int unknown_key(struct reading *r, const char *level, const cJSON *v, con
     char from[128], near[128] = "", help[192] = "", meant[256];
     const char *name = v->string;
     const char *origin = config_origin(r, path, from);
-    // A section that exists only because a flag named a key in it counts as the flag's.
+    // A section that is in the tree only because a flag sets a key in it counts as set by the flag.
     for (size_t i = 0; i < r->override_count && origin == r->file; i++)
         if (is_below(r->overrides[i].path, path)) origin = config_origin(r, r->overrides[i].path, from);
     bool said = origin == r->file && r->unknown++ >= UNKNOWN_SAID_MAX;

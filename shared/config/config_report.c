@@ -21,7 +21,7 @@ const char *config_origin(const struct reading *r, const char *path, char text[1
         const struct config_key *f = config_key_find(o->path);  // the override may have the key's other name
         const char *set = f ? f->path : o->path;
         size_t n = strlen(set);
-        // It set this key, or a section that contains it.
+        // The override set this key, or a section that contains it.
         if (strncmp(set, path, n) != 0 || (path[n] != 0 && path[n] != '.')) continue;
         snprintf(text, 128, "%s", o->flag ? o->flag : "--set");
         return text;
@@ -70,7 +70,7 @@ const char *config_shown(const cJSON *v, char text[CONFIG_SHOWN]) {
         if (quoted && all[i] == '\\') i++;
         if (!quoted && i < most && strchr(",{[", all[i])) cut = i + 1;
     }
-    if (!cut)  // one long text: cut between two characters
+    if (!cut)  // it is one long text: cut it between two characters of UTF-8
         for (cut = most; n >= CONFIG_SHOWN && (all[cut] & 0xc0) == 0x80; cut--) {
         }
     if (n >= CONFIG_SHOWN)
@@ -141,7 +141,7 @@ static char *join_keys(const struct reading *r, size_t first) {
         for (size_t j = first; j < i; j++)
             told |= same_line(&all[first], &all[j]) && same_section(all[i].path, all[j].path);
         size_t n = section_length(all[i].path);
-        if (told && n) continue;  // it is already in its section's brackets
+        if (told && n) continue;  // it is already listed in its section's brackets
         if (!n) {
             append(&list, list[0] ? ", " : "", &all[i], 0);
             continue;
@@ -158,8 +158,8 @@ static char *join_keys(const struct reading *r, size_t first) {
     return list;
 }
 
-// A topic's texts: `before` and `behind` surround the note's reason. ask: the key requests something that is not
-// done, so the report warns at once. off: only --print-config prints the topic.
+// A topic's texts: `before` the note's reason, and `behind` it. ask: the key requests something that this program does not
+// do, so the report warns at once. off: only --print-config prints the topic.
 static const struct {
     const char *before, *behind;
     bool ask, off;
@@ -179,8 +179,8 @@ static const struct {
     [NOTE_AUTO] = {"\"auto\" became ", "", false, false},
 };
 
-// Returns the keys of r's notes from `origin` that are of one kind, at most `most`, joined. *count receives the
-// number of all of them. The caller frees the text.
+// Returns the keys of r's notes of one kind from `origin`, joined, at most `most` of them. *count receives the
+// number of all. The caller frees the text.
 enum kind { KIND_ASKS, KIND_IDLE, KIND_AUTO };
 static char *keys_of(const struct reading *r, const char *origin, enum kind kind, int most, int *count) {
     char *list = xstrdup("");
@@ -232,7 +232,8 @@ void config_report(struct reading *r) {
     bool stage_3 = c->row && c->row->takes_stage && c->variant == 3;
     for (size_t i = 0; i < r->note_count; i++) {
         enum note_topic topic = r->notes[i].topic;
-        if (stage_3 && (topic == NOTE_STAGE_3 || topic == NOTE_STAGE_3_TUNING))  // it has an effect
+        if (stage_3 &&
+            (topic == NOTE_STAGE_3 || topic == NOTE_STAGE_3_TUNING))  // at stage 3 the key has an effect
             free_note(&r->notes[i]);
         else
             r->notes[kept++] = r->notes[i];

@@ -23,8 +23,8 @@ static double param(const cJSON *section, const char *name, double fallback) {
     return cJSON_IsNumber(v) ? v->valuedouble : fallback;
 }
 
-// Evaluates a term. "NAME=USUAL" is the number NAME of the scheduler's params, or USUAL if it is absent. Otherwise
-// it is a number, or lr. *behind receives the text after it.
+// Evaluates a term: "NAME=USUAL" is the number NAME of the scheduler's params, or USUAL if it is absent; any other term is
+// a number, or lr. *behind receives the text after the term.
 static double term(const char *at, const cJSON *scheduler, double lr, char **behind) {
     char name[32];
     size_t n = strspn(at, "abcdefghijklmnopqrstuvwxyzT_0");
@@ -65,8 +65,9 @@ static char *fill(const char *template, const cJSON *scheduler, double lr) {
 static int check_torch_schedule(const struct reading *r, cJSON *root) {
 #define DECAY "\"warmup_num_steps\": 2, \"warmup_max_lr\": {lr}, \"total_num_steps\": "
     static const struct {
-        const char *torch, *ours, *with;  // NULL: none of ours is similar
-        const char *flat;                 // terms that are 1 if the rate is constant; NULL: it never is
+        const char *torch, *ours,
+            *with;         // torch's name; our nearest one and its parameters, NULL: none is similar
+        const char *flat;  // terms that are all 1 if the rate is constant; NULL: it never is constant
     } rows[] = {
         {"CosineAnnealingLR", "WarmupCosineLR",
          "\"warmup_num_steps\": 2, \"total_num_steps\": {T_max=100}, \"cos_min_ratio\": {eta_min=0/lr}",
@@ -193,8 +194,9 @@ static int resolve_dtype(struct reading *r) {
     return check_scaler(r);
 }
 
-// A 16-bit gradient is the same number in fp32. The sum over all workers is taken in fp32 and rounded once, as
-// DeepSpeed does with fp32 on the wire. This is not so if something else is rounded on the way.
+// fp32 on the wire may be requested where it changes no bit: a 16-bit gradient is the same number in fp32, and this
+// program adds in fp32 and rounds once, as DeepSpeed does with fp32 on the wire. Groups, native sums and codes round more
+// often, so there it is refused.
 static int check_wire(struct reading *r) {
     static const char key[] = "communication_data_type";
     const struct config *c = &r->d->c;
@@ -407,8 +409,7 @@ static int resolve_schedule(struct reading *r) {
     return resolve_max_and_total(r);
 }
 
-// ---------------------------------------------------------------- checkpoints, resuming, restarts: what excludes
-// what
+// ---------------------------------------------------------------- checkpoints, resuming, restarts: what excludes what
 static int check_elastic(struct reading *r) {
     const struct config *c = &r->d->c;
     struct recovery_config *v = &r->d->c.recovery;
@@ -667,7 +668,7 @@ static int check_rest(struct reading *r) {
     return 0;
 }
 
-// Resolves rounds of local steps, and refuses what fits neither a step nor a round.
+// Resolves rounds of local steps, and refuses keys that cannot be combined with them.
 static int resolve_local_steps(struct reading *r) {
     static const char rounds_key[] = "local_steps.steps", lr_key[] = "local_steps.outer.lr",
                       momentum_key[] = "local_steps.outer.momentum";
@@ -756,8 +757,8 @@ static int resolve_recompute(struct reading *r) {
         kind_key, recompute_name(o->kind), o->kind == RECOMPUTE_CHEAP ? "more" : "everything", asks);
 }
 
-// Notes keys of the command line that have no effect. A file is shared between topologies and types, but a flag is
-// meant for this run.
+// Reports keys of the command line that have no effect. Not those of a file, which many topologies and types may share: a
+// flag is meant for this run.
 static void say_idle(struct reading *r) {
     const struct config *c = &r->d->c;
     char from[128];

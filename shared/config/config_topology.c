@@ -41,10 +41,10 @@ static void squeeze(char out[TOPOLOGY_WORD], const char *text) {
 }
 
 struct nearest {
-    // The typed text, and the same without the number at its end.
+    // The text that the user typed, and the same without the number at its end.
     char word[TOPOLOGY_WORD], stem[TOPOLOGY_WORD];
     const char *number;            // that number; "": none, or several ("ps:ssp:2:3")
-    char name[2 * TOPOLOGY_WORD];  // "": nothing is near
+    char name[2 * TOPOLOGY_WORD];  // the nearest name; "": no name is similar
     const char *means;
     size_t distance;
 };
@@ -117,8 +117,8 @@ int config_ranks(const struct config *c, const char *role) {
     return 0;
 }
 
-// Chooses the topology by its name. Without a name it is the stage's, if a stage or more than one worker is given,
-// else the first row's.
+// Chooses the topology by its name. Without a name: if zero_optimization.stage or more than one worker is given, the
+// topology of that stage; otherwise the first row.
 static int choose(struct reading *r, const char *origin) {
     struct config *c = &r->d->c;
     int stage = r->d->stage;
@@ -138,7 +138,7 @@ static int choose(struct reading *r, const char *origin) {
     return 0;
 }
 
-// Bundles exist only in the ring; bundles of weights only in the stages that gather weights after the update.
+// Only the ring joins units in one message (bundles); it joins weights only in stages that gather them after the update.
 static void resolve_bucket(struct reading *r, const char *path, int64_t *elements, bool used) {
     if (!used && config_state(r, path) == KEY_GIVEN && *elements)
         config_note(r, &(struct note){.topic = NOTE_TUNING, .path = path});

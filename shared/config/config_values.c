@@ -48,8 +48,7 @@ bool key_converts(const char *path) {
     return false;
 }
 
-// Returns the end of an error message about a text that may be meant as something else; "" if there is no such
-// hint.
+// Returns a hint for the end of an error message, if the given text probably means another value; otherwise "".
 static const char *meant(const struct config_key *f, const char *origin, const cJSON *v, char text[256]) {
     const char *t = cJSON_GetStringValue(v), *comma = t ? strchr(t, ',') : NULL;
     char means[RELAXED_JSON_MEANT];
@@ -110,7 +109,7 @@ static int number(const struct config_key *f, const cJSON *v, const char *origin
         return refuse(f, origin, what, v);
     if ((whole && x != floor(x)) || !isfinite(x)) return refuse(f, origin, what, v);
     if (f->type == KEY_SIZE && converts && x > f->high) x = f->high;  // no limit, like sys.maxsize
-    // A schedule computes its rates in double, but an update uses fp32.
+    // The limits of fp32 apply also to a schedule's rates: it computes in double, but an update uses fp32.
     if ((f->type == KEY_F32 || f->type == KEY_PAIR || f->of_groups) && x != 0 && (float)x == 0)
         return refuse(f, origin, "a number that fp32 does not round to 0, from 1e-45 on", v);
     if (x < f->low || x > f->high) {
@@ -172,7 +171,7 @@ static int name_index(const struct config_key *f, const cJSON *v, const char *or
     return refuse(f, origin, list, v);
 }
 
-// Joins texts by commas to one text. They are an array, or joined already.
+// Stores texts joined by commas. v is an array of texts, or a text that is joined already.
 static int store_list(const struct config_key *f, char **place, const cJSON *v, const char *origin) {
     const cJSON *first = cJSON_IsArray(v) ? v->child : v;
     size_t bytes = 1;
@@ -319,8 +318,8 @@ void draft_init(struct draft *d) {
         store_default(config_key_at(i), d, config_key_at(i)->default_value);
 }
 
-// Returns the default of the optimizer's row for the field's key below "optimizer.params". "": the field is no
-// parameter of an optimizer; NULL: it is a parameter of other optimizers.
+// Returns the optimizer's default for the field's key below "optimizer.params". "": the field is not a parameter of any
+// optimizer; NULL: it is a parameter of other optimizers only.
 static const char *optimizer_says(const struct config_key *f, const struct optimizer *row) {
     static const char params[] = "optimizer.params.";
     bool param = !strncmp(f->path, params, sizeof params - 1);

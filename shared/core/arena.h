@@ -1,6 +1,6 @@
-// Device memory that is planned before it is allocated. The same carving code runs twice: with an arena that
-// measures (no device: it counts bytes and returns NULL) and with one that allocates. The first run gives the
-// ledger's prediction; dev_usage, which the device counts, is the measurement.
+// Device memory that is planned before it is allocated. The same code runs twice: with an arena that
+// measures (it has no device, counts bytes and returns NULL) and with one that allocates. The first run predicts
+// the ledger; the measured value is dev_usage, which the device counts.
 //
 // The arena owns the blocks that it allocated; arena_release frees them.
 // One thread owns an arena: it is not thread-safe.
@@ -10,7 +10,7 @@
 #include "kernels/backend.h"
 
 struct arena_block {
-    void *p;  // NULL: only counted; another owner holds the memory
+    void *p;  // NULL: the block is only counted, and another owner has its memory
     size_t bytes;
     enum mem_class class;
     bool registered;  // p belongs to another owner and is page-locked
@@ -43,10 +43,10 @@ struct arena_room {
 };
 // Returns the next bytes of the room, rounded up to align, and zeroes them. Returns NULL while measuring.
 void *arena_room_take(struct arena_room *room, size_t bytes, size_t align);
-// arena_room_take, and counts the bytes under class c.
+// As arena_room_take, and also counts the bytes under class c.
 void *arena_place(struct arena *a, enum mem_class c, struct arena_room *room, size_t bytes, size_t align);
 size_t arena_total(const struct arena *a);
-// Sum over the classes that are device memory, without MEM_HOST and MEM_OFFLOAD.
+// Returns the sum over the classes that are device memory: all but MEM_HOST and MEM_OFFLOAD.
 size_t mem_device_bytes(const size_t bytes[MEM_CLASSES]);
 void arena_release(struct arena *a);
 

@@ -35,13 +35,13 @@ struct background {
     char *why;
 };
 
-// The thread's new table keeps none of the process's sockets: a connection is closed only when its last descriptor is
-// closed.
+// Closes the copies of the process's sockets in the thread's new table: a connection is closed only when its last descriptor
+// is closed.
 void background_own_descriptors(const int *keep, int count) {
     struct rlimit l;
     if (unshare(CLONE_FILES)) return;
     for (unsigned first = STDERR_FILENO + 1; first;) {
-        unsigned next = 0;  // the smallest descriptor that is kept
+        unsigned next = 0;  // the smallest descriptor that is to be kept
         for (int i = 0; i < count; i++)
             if ((unsigned)keep[i] >= first && (!next || (unsigned)keep[i] < next)) next = (unsigned)keep[i];
         unsigned last = next ? next - 1 : ~0u;

@@ -1,14 +1,13 @@
 // Work that may block, on a thread of its own, and the program's output, which may block too.
 //
-// A file system or a terminal may block for any time; the thread that asks must
-// answer others meanwhile, or train. Jobs run one after the other, and the asking thread polls whether they are
-// done. Users: the scheduler's files, checkpoints that a server writes and reads, logs of single updates, and
-// messages on standard error.
+// A file system or a terminal may block for any time, while the calling thread must answer messages or train. So jobs run
+// on another thread, one after the other, and the calling thread polls whether they are done. Users: the scheduler's
+// files, checkpoints that a server writes and reads, logs of single updates, and messages on standard error.
 //
-// Threads     Any thread may call all functions, except create and destroy, which the owner calls. A job never
-//             holds a lock for long that a thread which must answer others also takes.
-// Descriptors The jobs' thread has its own descriptor table with only the standard streams, because connections of
-//             strangers may use up the table of the process. Where the kernel or a container forbids this, it shares
+// Threads     Any thread may call all functions, except create and destroy, which the owner calls. If a job takes a lock
+//             that a thread which answers messages also takes, it holds the lock only briefly.
+// Descriptors The jobs' thread has its own descriptor table with only the standard streams, because connections from
+//             unknown programs may use up the table of the process. If the kernel or a container forbids this, it shares
 //             the table of the process.
 // Blocking    background_wait; background_destroy, until all jobs are done. No other function blocks.
 #ifndef STARRING_SHARED_CORE_BACKGROUND_H
@@ -28,7 +27,7 @@ void background_destroy(struct background **b);  // *b may be NULL
 uint64_t background_submit(struct background *b, int (*run)(void *arg), void *arg,
                            void (*release)(void *arg));
 uint64_t background_submitted(struct background *b);  // number of the last job; 0: none
-// Returns whether that job and all earlier ones are done. Their files may then be read.
+// Returns whether the job of this number and all earlier jobs are done. Their files may then be read.
 bool background_done(struct background *b, uint64_t number);
 // The same; waits at most `seconds`.
 bool background_wait(struct background *b, uint64_t number, double seconds);
@@ -36,8 +35,7 @@ bool background_wait(struct background *b, uint64_t number, double seconds);
 // number.
 double background_age(struct background *b, double now, uint64_t *number);
 
-// background_quit sets a flag. A job that can end early polls it through background_flag, and decides what it does
-// then.
+// background_quit sets a flag. A job that can end early polls it through background_flag.
 void background_quit(struct background *b);
 const _Atomic int *background_flag(const struct background *b);
 // Gives the calling thread, and threads that it starts later, a descriptor table of their own. The table keeps the
@@ -47,16 +45,16 @@ void background_own_descriptors(const int *keep, int count);
 const char *background_why(struct background *b);
 
 // ---------------------------------------------------------------- output
-// Standard output and standard error, which may fail or block. Output may be closed, left by its reader, or on a
-// full disk; standard error may block. None of these ends a run, because the results are in files.
+// Standard output and standard error may fail or block: the shell has closed them, their reader has exited, or the disk is
+// full. None of this ends a run, because the results are in files.
 
-// The first call of main. Opens descriptors 0, 1 and 2 on /dev/null where the shell closed them (>&-). Otherwise
-// the next file opened would get such a number, and printed text would land in it.
+// Main calls it first. Opens descriptors 0, 1 and 2 on /dev/null where the shell closed them (>&-). Otherwise
+// the next file opened would get such a number, and printed text would be written to it.
 void output_open_streams(void);
 
-// The last call of main. Returns the exit status, given the command's status. Output lost on a full disk is an
-// error and must not look like success. A reader that left on purpose (`| head -1`) causes only a warning, if a run
-// had more to print.
+// Main calls it last, with the command's exit status, and returns its result. Output that was lost on a full disk is an
+// error and must not look like success. If a run had more to print for a reader that has exited on purpose (`| head -1`),
+// it only prints a warning.
 int output_end(int status, bool run);
 
 // From output_thread_begin to output_thread_end one thread writes all messages of this process.
@@ -65,7 +63,7 @@ int output_end(int status, bool run);
 // thread can be started, nothing changes.
 void output_thread_begin(void);
 void output_thread_end(void);  // after everything is written
-// Waits until everything is written, at most `seconds`. For use before a call that never returns.
+// Waits until everything is written, at most `seconds`. Call it before a call that never returns (exec).
 void output_thread_wait(double seconds);
 
 #endif

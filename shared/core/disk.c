@@ -44,7 +44,7 @@ int disk_write(int fd, const char *path, const void *data, size_t bytes, char **
     for (size_t done = 0; done < bytes;) {
         ssize_t n = disk()->write(fd, (const char *)data + done, bytes - done);
         if (n < 0 && errno == EINTR) continue;
-        if (n == 0) errno = ENOSPC;  // the disk took no bytes
+        if (n == 0) errno = ENOSPC;  // the disk accepted no bytes
         if (n <= 0) return disk_error(error, "%s: cannot write: %s", path, strerror(errno));
         done += (size_t)n;
     }
@@ -52,7 +52,7 @@ int disk_write(int fd, const char *path, const void *data, size_t bytes, char **
 }
 
 // ---------------------------------------------------------------- a new file
-// The stream writes through the table too. Its cookie is the descriptor.
+// The functions of a stream that writes through the table too. The stream's cookie is the descriptor.
 static ssize_t stream_write(void *fd, const char *data, size_t bytes) {
     return disk_write((int)(intptr_t)fd, "", data, bytes, NULL) ? 0 : (ssize_t)bytes;
 }
@@ -65,8 +65,8 @@ bool new_file_begin(struct new_file *n, const char *path, bool many) {
     char own[16] = "";
     if (many) snprintf(own, sizeof own, "%d", (int)getpid());
     *n = (struct new_file){.path = xstrdup(path), .part = xasprintf("%s.part%s", path, own)};
-    // Removes an older file first: a thread that still has it open writes to the old inode, and a pipe cannot block
-    // the open.
+    // Remove an older file first: a thread that still has it open then writes to the old inode, and if it is a pipe, the
+    // open cannot block.
     disk()->unlink(n->part);
     n->fd = disk()->open(n->part, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (n->fd >= 0)
@@ -165,7 +165,8 @@ int log_file_open(struct log_file *f, const char *path, bool (*keep)(void *ctx, 
 
 int log_file_add(struct log_file *f, const char *record, size_t bytes) {
     for (size_t done = 0;
-         !f->error && done < bytes;) {  // after a short write the next one fails, with the reason
+         !f->error &&
+         done < bytes;) {  // after a short write the next write fails, and its errno is the reason
         ssize_t n = pwrite(f->fd, record + done, bytes - done, f->end + (off_t)done);
         if (n <= 0) f->error = n ? errno : ENOSPC;
         done += n > 0 ? (size_t)n : 0;

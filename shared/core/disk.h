@@ -20,7 +20,7 @@
 struct disk_ops {
     int (*open)(const char *path, int flags, mode_t mode);
     ssize_t (*write)(int fd, const void *data, size_t bytes);
-    int (*reserve)(int fd, off_t bytes);  // reserves disk space; the file's size stays
+    int (*reserve)(int fd, off_t bytes);  // reserves disk space without changing the file's size
     int (*fsync)(int fd);
     int (*rename)(const char *from, const char *to);
     // Swaps two names; both exist at any time. ENOSYS, EINVAL: not supported here.
@@ -39,12 +39,12 @@ int disk_error(char **error, const char *fmt, ...) __attribute__((format(printf,
 int disk_write(int fd, const char *path, const void *data, size_t bytes, char **error);
 
 // A new file that gets its name only when it is complete. Until new_file_end its bytes are in PATH.part, and an
-// earlier file of that name stays. Every new file is written this way: begin, write, end.
+// earlier file of the name PATH is unchanged. Every new file is written this way: begin, write, end.
 struct new_file {
     int fd;      // for disk_write
     FILE *file;  // the same file as a stream; NULL: it could not be created
     char *path, *part;
-    int error;  // errno of the failure to create it
+    int error;  // errno if it could not be created
 };
 // many: several processes may write the file at once, each to its own PATH.partPID. Returns whether the file can be
 // written to. The caller calls new_file_end in both cases.
@@ -54,8 +54,8 @@ enum new_file_end {
     NEW_FILE_WHOLE,    // renames it to PATH
     NEW_FILE_ON_DISK,  // syncs it to disk, then renames it (the name is durable only after disk_sync_dir)
 };
-// Returns 0 if the file has its name. Else returns -1 with the errno of the first failure, and no PATH.part is
-// left.
+// Returns 0 if the file now has the name PATH. Otherwise returns -1 with the errno of the first failure, and PATH.part is
+// removed.
 int new_file_end(struct new_file *n, enum new_file_end how);
 // Writes the text to the file `path`. With NEW_FILE_WHOLE several processes may write it at once.
 int new_file_write(const char *path, const char *text, enum new_file_end how, char **error);
@@ -108,7 +108,7 @@ void run_file_try(const char *dir, const char *name, const char *text);
 // Returns the whole of dir/name (malloc'd, NUL-terminated), or NULL after logging, unless quiet. Reads at most 256
 // MiB.
 char *run_file_read(const char *dir, const char *name, bool quiet);
-// The same with another limit in bytes. Never logs.
+// The same with a limit in bytes as an argument. Never logs.
 char *run_file_read_up_to(const char *dir, const char *name, size_t limit, char why[FILE_WHY_MAX]);
 // Appends a line, which includes its newline (log_file_add). A failure is only a warning.
 void run_file_add(const char *dir, const char *name, const char *line);

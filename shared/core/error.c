@@ -31,8 +31,8 @@ int error_quiet(int what) {
     return before;
 }
 
-// Names from files may come from a stranger. Control characters become '?', so that they cannot command the
-// terminal (ESC, and C2 80 to C2 9F in UTF-8).
+// Names in messages may come from a file of unknown origin. Control characters (ESC, and C2 80 to C2 9F in UTF-8) become
+// '?', so that they cannot control the terminal.
 static void disarm(char *line) {
     for (unsigned char *c = (unsigned char *)line; *c; c++) {
         bool c1 = *c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0;

@@ -14,7 +14,7 @@
 #define EXIT_RUN_FAILED 1
 #define EXIT_USAGE      2
 
-// Advice for errors where the kernel refuses a new process or thread.
+// Advice for the error that the kernel refuses a new process or thread.
 #define ERROR_RAISE_THREADS \
     "raise the limit of this user's processes and threads (ulimit -u; of a container or a service: pids.max), or end some of them"
 
@@ -40,22 +40,23 @@ enum error_quiet {
 };
 int error_quiet(int what);  // returns the earlier value
 
-// Messages are written with one call each, so that lines of several threads and processes do not interleave.
-// error_taken_by sets a function that takes messages instead (shared/core/background.h; NULL: none). Where this
-// function returns false the message is written as usual.
+// Each message is written with one call, so that lines of several threads and processes do not interleave.
+// error_taken_by sets a function that receives the messages instead (shared/core/background.h; NULL: none). If this
+// function returns false, the message is written as usual.
 void error_taken_by(bool (*take)(const char *line, size_t bytes));
 
 void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void info(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-// malloc and its relatives. They end the program with a message when the host is out of memory. They serve host
-// bookkeeping only: shared/core/arena.h allocates device memory and reports failures.
+// malloc and its relatives. They end the program with a message when the host is out of memory. They are for small data
+// on the host only: shared/core/arena.h allocates device memory and reports failures.
 void *xcalloc(unsigned long count, unsigned long bytes);
 void *xrealloc(void *p, unsigned long bytes);
 char *xstrdup(const char *s);
 char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-// Seconds of a monotonic clock; a condition variable that uses this clock; the time `seconds` from now.
+// Return the seconds of a monotonic clock; initialize a condition variable that uses this clock; return the time `seconds`
+// from now.
 double now_seconds(void);
 void cond_init(pthread_cond_t *c);
 struct timespec time_after(double seconds);

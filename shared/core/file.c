@@ -118,8 +118,8 @@ static int refuse(int fd, char why[FILE_WHY_MAX], const char *text, int error) {
 
 int file_open(const char *path, int64_t *bytes, char why[FILE_WHY_MAX]) {
     struct stat st;
-    // Checks the kind before the open, because opening some devices has an effect. The open file's own kind
-    // decides.
+    // Check the kind before the open, because opening some devices has an effect, and again after it: the path may name
+    // another file by then.
     if (stat(path, &st)) {
         int error = errno;
         bool link = error == ENOENT && !lstat(path, &st);
@@ -242,7 +242,7 @@ static void on_sigbus(int signal, siginfo_t *info, void *context) {
     uintptr_t address = (uintptr_t)info->si_addr;
     const struct mapping *m = info->si_code > 0 ? atomic_load(&mappings) : NULL;
     while (m && address - atomic_load(&m->base) >= atomic_load(&m->bytes)) m = m->next;
-    if (!m) {  // not one of our mappings: as without a handler
+    if (!m) {  // not one of our mappings: let the signal end the process as it does without a handler
         sigaction(SIGBUS, &before, NULL);
         if (info->si_code <= 0) raise(signal);
         return;
@@ -307,7 +307,7 @@ int mapped_file_open(struct mapped_file *m, const char *what, const char *path, 
 
 void mapped_file_close(struct mapped_file *m) {
     if (m->base) {
-        // Clears the entry first: another mapping may get the same address.
+        // Clear the entry before munmap: another mapping may then get the same address.
         pthread_mutex_lock(&lock);
         atomic_store(&m->entry->base, 0);
         atomic_store(&m->entry->bytes, 0);

@@ -37,8 +37,8 @@ void json_put_text(cJSON *o, const char *key, const char *text) {
     cJSON_AddItemToObject(o, key, text && *text ? cJSON_CreateString(text) : cJSON_CreateNull());
 }
 
-// Each value except the first follows a comma or an opening bracket. Those inside texts are counted too: for our
-// own documents the bound is at most twice the true number.
+// Each value except the first follows a comma or an opening bracket, so these are counted. Those inside texts count too:
+// for our own documents the bound is at most twice the true number.
 int64_t json_values_at_most(const char *text, size_t bytes) {
     int64_t values = 1;
     for (size_t i = 0; i < bytes; i++) values += text[i] == ',' || text[i] == '[' || text[i] == '{';
@@ -58,7 +58,7 @@ void json_print(FILE *f, const cJSON *root) {
 int json_file_write(const char *path, const cJSON *root) {
     struct new_file n;
     if (new_file_begin(&n, path, false)) json_print(n.file, root);
-    return new_file_end(&n, true) ? fail("%s: cannot write: %s", path, strerror(errno)) : 0;
+    return new_file_end(&n, NEW_FILE_WHOLE) ? fail("%s: cannot write: %s", path, strerror(errno)) : 0;
 }
 
 // ---------------------------------------------------------------- relaxed json
@@ -74,7 +74,8 @@ struct scanner {
     int depth;
     int values;  // parsed so far
     bool quiet;
-    const char *bare;  // the last text without quotes that contains a bracket; NULL: none
+    // The last text without quotes that contains a bracket, for the message about a missing bracket; NULL: none.
+    const char *bare;
     int bare_line, bare_column;
 };
 
@@ -82,14 +83,14 @@ static cJSON *read_value(struct scanner *s);
 
 static int column(const struct scanner *s) { return (int)(s->p - s->line_start) + 1; }
 
-// Returns the character at p if it is beyond ASCII, else 0.
+// Returns the character at p if it is not ASCII, else 0.
 static uint32_t wide_character(const char *p) {
     uint32_t code = text_utf8_code(p, &(int){0});
     return code < 0x80 ? 0 : code;
 }
 
-// Characters that word processors and web pages write for a quote or a blank. Hjson treats them as letters, so the
-// name is not the one that the reader sees. Returns the advice, or NULL if p is at none of them.
+// Returns advice if the character at p is one that word processors and web pages write instead of a quote or a blank; else
+// NULL. Hjson treats it as a letter, so the parsed name is not the name that a reader sees.
 static const char *look_alike(const char *p) {
     static const struct {
         uint32_t first, last;
@@ -245,7 +246,7 @@ static char *read_lines(struct scanner *s) {
     char *text = xcalloc((size_t)(end - s->p), 1), *out = text;
     s->p += 3;
     skip_indent(s, PTRDIFF_MAX);
-    bool first = *s->p == '\n';  // an empty rest of the opening line is not in the text
+    bool first = *s->p == '\n';  // nothing follows the opening quotes: their line is not part of the text
     while (s->p < end) {
         if (*s->p == '\n') {
             if (!first) *out++ = '\n';
@@ -317,7 +318,7 @@ const char *relaxed_json_meant(const char *text, char out[RELAXED_JSON_MEANT]) {
 // Parses true, false, null or a number if a value may end after it. Otherwise the rest of the line is a text.
 static cJSON *read_bare(struct scanner *s) {
     const char *end =
-        s->p;  // not the line's end: if one line holds the whole document, the time would be quadratic
+        s->p;  // do not look for the line's end: if the whole document is one line, the time would be quadratic
     while (!strchr("\r\n,}]#", *end) && !(*end == '/' && (end[1] == '/' || end[1] == '*'))) end++;
     end = trim(s->p, end);
     static const char *const words[] = {"false", "true", "null"};
@@ -366,9 +367,8 @@ static char *read_name(struct scanner *s) {
     return name;
 }
 
-// Skips what follows a value, with its comma if there is one. Returns 1 if another value follows. Returns 0 after
-// the last one, whose closing bracket is consumed (an object without brackets ends with the text). Returns -1 after
-// reporting a mistake.
+// Skips blanks after a value, and a comma. Returns 1 if another value follows. Returns 0 if the value was the last, after
+// skipping the closing bracket (an object without brackets ends with the text). Returns -1 after reporting a mistake.
 static int read_separator(struct scanner *s, char closing) {
     if (!skip(s)) return -1;
     if (*s->p == ',') {

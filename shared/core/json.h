@@ -10,11 +10,12 @@
 
 // Returns a member of o, or NULL. o may be NULL, here and below.
 const cJSON *json_item(const cJSON *o, const char *key);
-double json_number(const cJSON *o, const char *key);                            // NAN: not a number
-const char *json_text(const cJSON *o, const char *key, const char *otherwise);  // otherwise: not a text
+double json_number(const cJSON *o, const char *key);  // NAN: it does not exist, or is no number
+// Returns the member's text; `otherwise` if it does not exist, or is no text.
+const char *json_text(const cJSON *o, const char *key, const char *otherwise);
 
-void json_put(cJSON *o, const char *key, double x);               // null if x is not finite
-void json_put_text(cJSON *o, const char *key, const char *text);  // null if text is NULL or ""
+void json_put(cJSON *o, const char *key, double x);               // puts null if x is not finite
+void json_put_text(cJSON *o, const char *key, const char *text);  // puts null if text is NULL or ""
 
 // Parses a text. Returns NULL if it is not JSON, or if it has more than JSON_VALUES_MAX values. Each value takes at
 // least 80 bytes, however short it is in the text. The time is linear; the memory is at most 170 MB plus the texts.
@@ -63,11 +64,11 @@ const char *relaxed_json_meant(const char *text, char out[RELAXED_JSON_MEANT]);
 cJSON *relaxed_json_try(const char *text);
 
 // ---------------------------------------------------------------- names of an object's members
-// From names to numbers: readers of objects with many members need no quadratic time. A tree of tsearch(3), which stays
-// balanced whatever the names are.
+// Maps names to numbers, so that readers of objects with many members need no quadratic time. It is a tree of tsearch(3),
+// which stays balanced for any names.
 
 struct name_map {
-    void *tree;  // of names that belong to the caller, and stay at least as long as the map
+    void *tree;  // the names belong to the caller, and must exist as long as the map
     size_t count;
 };
 

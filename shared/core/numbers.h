@@ -24,7 +24,7 @@ static inline int64_t size_plus(int64_t a, int64_t b) {
     return __builtin_add_overflow(a, b, &out) || out > SIZE_TOP ? SIZE_TOP : out;
 }
 
-// Bytes of (rows, columns) elements of `element` bytes each.
+// Returns the bytes of (rows, columns) elements of `element` bytes each.
 static inline size_t size_bytes(int64_t rows, int64_t columns, size_t element) {
     return (size_t)size_times(size_times(rows, columns), (int64_t)element);
 }
@@ -39,7 +39,7 @@ static inline int statistics_compare(const void *a, const void *b) {
 
 static inline void sort_ascending(double *v, size_t n) { qsort(v, n, sizeof *v, statistics_compare); }
 
-// Sorts v; n >= 1. For an even n it is the mean of the two middle values.
+// Sorts v and returns its median; n >= 1. For an even n that is the mean of the two middle values.
 static inline double median(double *v, int n) {
     sort_ascending(v, (size_t)n);
     return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);

@@ -54,8 +54,8 @@ static int create_failed(struct segment *s, const char *what) {
 int segment_create(struct segment *s, size_t bytes) {
     long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     *s = (struct segment){.bytes = segment_pages(bytes), .fd = -1};
-    // Every page will be written. Without this check, a request for more than the machine has would get the process
-    // killed.
+    // Every page will be written. Without this check, the kernel would kill the process if the request exceeds the machine's
+    // memory.
     errno = ENOMEM;
     if (pages > 0 && page_bytes > 0 && s->bytes / (size_t)page_bytes >= (size_t)pages)
         return create_failed(s, "more than this machine's memory");
@@ -98,8 +98,7 @@ static int refuse(struct segment *s, char why[SEGMENT_WHY_MAX], const char *text
     return -1;
 }
 
-// Opens the descriptor only if it is a memfd of this program: opening a stranger's pipe or device may have an
-// effect.
+// Opens the descriptor only if it is a memfd of this program: opening another program's pipe or device may have an effect.
 static int open_descriptor(const struct segment_address *p, enum segment_use use) {
     char path[64], target[64];
     snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)p->pid, p->fd);

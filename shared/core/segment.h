@@ -5,14 +5,14 @@
 //     0                            SEGMENT_HEAD                                       bytes
 //
 // The owner sends its peer the segment's name, a line of text: pid, file descriptor, bytes, cookie, boot id. The
-// peer opens /proc/PID/fd/FD. This needs the same host, the same user and the owner's pid namespace. A name from
-// another host may match a stranger's descriptor; the boot id, the seals that fix the size, and a random cookie in
+// peer opens /proc/PID/fd/FD. This needs the same host, the same user and the owner's pid namespace. On another host
+// the same pid and descriptor may be an unrelated file; the boot id, the seals that fix the size, and a random cookie in
 // the head detect this.
 //
 // Ownership   The owner keeps its descriptor open while peers may still open the segment. A mapping stays valid
 //             after the other side has closed the segment or ended.
 // Threads     None of its own. The users agree by messages which of them writes which byte at which time.
-// Errors      segment_create logs. segment_open stores the reason in why: its caller may have another way.
+// Errors      segment_create logs. segment_open stores the reason in why and logs nothing: its caller may use tcp instead.
 #ifndef STARRING_SHARED_CORE_SEGMENT_H
 #define STARRING_SHARED_CORE_SEGMENT_H
 
@@ -43,7 +43,7 @@ int segment_open(struct segment *s, const char *name, enum segment_use use, char
 // Maps [offset, offset + bytes) of an open segment once more, read-only, at the address `at`, and replaces the
 // mapping there. offset and at are multiples of a page. Returns 0, or -1 after logging.
 int segment_map_at(const struct segment *s, void *at, size_t offset, size_t bytes);
-// Whether [offset, offset + bytes) lies in the segment, after its head.
+// Returns whether [offset, offset + bytes) lies in the segment, after its head.
 bool segment_holds(const struct segment *s, uint64_t offset, uint64_t bytes);
 // Maps a segment for writing, whose descriptor this process inherited from the owner. Returns 0, or -1 after
 // logging.

@@ -64,8 +64,8 @@ int processors_share(int ranks, bool bound) {
     return processors_share_of(mask, processors_quota(""), ranks > 0 ? ranks : 1, bound);
 }
 
-// Slurm reports whether it binds. Without binding the tasks of a node share the job's processors, and their parent
-// has more.
+// Slurm says whether it binds tasks. If it does not, the tasks of a node share the job's processors; their parent has more
+// processors, so a comparison with the parent's mask would be wrong.
 bool processors_bound(void) {
     const char *slurm = getenv("SLURM_CPU_BIND_TYPE");
     bool binds = !getenv("SLURM_STEP_ID") || (slurm && *slurm && strncmp(slurm, "none", 4) != 0);
@@ -157,7 +157,7 @@ static void walk(const char *root, const char *controller, const struct mount *m
     size_t n = strlen(m->root);
     bool below = !strncmp(group, m->root, n) && (!group[n] || group[n] == '/');
     char *at =
-        xstrdup(below ? group + n : "");  // not below that root: the group's files are not visible here
+        xstrdup(below ? group + n : "");  // a group outside that root has no visible files: start at the root
     for (;;) {
         char *folder = xasprintf("%s%s", m->folder, at), *name = xasprintf("%s%s", m->root, at);
         visit(ctx, m->second, folder, *name ? name : "/");
@@ -184,7 +184,7 @@ void control_groups_each(const char *root, const char *controller, control_group
     if (f) fclose(f);
 }
 
-// ---------------------------------------------------------------- proc look
+// ---------------------------------------------------------------- other processes
 int proc_look(pid_t pid, struct proc_look *out) {
     char path[64], line[512];
     int parent;

@@ -8,17 +8,17 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-// Returns at least 1: the processors of the mask, or the whole processors that the tightest quota allows, if these
-// are fewer (cpu.max, or cpu.cfs_quota_us).
+// Returns the number of processors that this process may use, at least 1: those of its mask, or as many whole processors
+// as the tightest quota of its control groups allows (cpu.max, or cpu.cfs_quota_us), if these are fewer.
 int processors_given(void);
 // Returns the tightest quota of the groups below root ("": the machine), in processors; 0: none.
 double processors_quota(const char *root);
 
-// Whether the launcher (mpirun, srun) has bound this rank to processors of its own: its mask is narrower than its
+// Returns whether the launcher (mpirun, srun) has bound this rank to processors of its own: its mask is narrower than its
 // parent's.
 bool processors_bound(void);
-// Returns the processors of one of `ranks` ranks of this machine, at least 1: its share of the mask, or the whole
-// mask if it is bound. A quota is always shared.
+// Returns how many processors each of `ranks` ranks on this machine gets, at least 1: an equal share of the mask, or the
+// whole mask if the rank is bound. A quota is always divided by the ranks.
 int processors_share(int ranks, bool bound);
 int processors_share_of(int mask, double quota, int ranks, bool bound);  // the arithmetic of processors_share
 
@@ -51,7 +51,7 @@ struct proc_look {
 // Returns 0, or -1 if there is no such process.
 int proc_look(pid_t pid, struct proc_look *out);
 
-// Whether a signal or a debugger has stopped the process. A process that is blocked but not stopped may be waiting
+// Returns whether a signal or a debugger has stopped the process. A process that is blocked but not stopped may wait
 // for a file, for any time.
 bool proc_is_stopped(pid_t pid);
 

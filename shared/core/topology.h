@@ -7,8 +7,8 @@
 // Order       The loop enqueues compute on `compute`. acquire makes that stream wait until the unit is available
 //             (or blocks the host until then), so work enqueued after it may read the view. release and grad_ready
 //             refer to all work enqueued on `compute` so far.
-// Errors      -1 after the topology has logged what failed (rank, unit, step). After an error only abort and
-//             destroy may be called.
+// Errors      Hooks return -1 after the topology has logged what failed (rank, unit, step). After an error only abort
+//             and destroy may be called.
 //
 // One step:   for each micro-batch:
 //                 forward:  units 0..n-1: acquire(u, PASS_FORWARD) .. release(u, PASS_FORWARD)
@@ -34,7 +34,7 @@
 #include "shared/core/unit.h"
 
 // ---------------------------------------------------------------- bytes sent and received
-// Bytes sent and received by one rank, counted where they leave and arrive. Payload is what the textbook formulas
+// Bytes sent and received by one rank. Payload is what the textbook formulas
 // count: the weights and gradients that TRAINING STEPS move. Everything else is control and is counted separately:
 // headers, messages, scalars, and the weights moved by load_unit, by evaluation passes (PASS_EVAL) and by finish.
 // After finish, payload / steps is therefore exact.
@@ -45,13 +45,13 @@ enum wire_fault { FAULT_MESSAGES, FAULT_LOST, FAULT_TWICE, FAULT_OVERTAKEN, WIRE
 struct wire_count {
     _Atomic uint64_t payload_sent, payload_received;  // bytes
     _Atomic uint64_t across_sent, across_received;    // payload to and from ranks of other groups
-    // Bytes that would be payload, to and from a rank's own server.
+    // Weights and gradients moved to and from a rank's own server on the same host: no payload.
     _Atomic uint64_t local_sent, local_received;
     _Atomic uint64_t control_sent, control_received;  // bytes
     // Messages that were resent because no answer came, and their bytes, which are control.
     _Atomic uint64_t repeats, repeated_bytes;
     _Atomic uint64_t faults[WIRE_FAULTS];  // messages
-    // Weights copied to be sent, until the transport has released them: bytes now, and at most.
+    // Bytes of copied weights that the transport has not released yet: now, and the most so far.
     _Atomic uint64_t copied, copied_peak;
     // Bytes of offloaded state, in training steps: between device and host, and between host and disk.
     _Atomic uint64_t host_down, host_up, disk_read, disk_written;
@@ -70,7 +70,7 @@ enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_EVAL };
 
 struct unit_view {
     const void *weights;  // (n_pad) of the run's dtype
-    // The loop and the model: the frozen elements of the model's unit (unit.h); NULL: they follow the trained ones.
+    // LoRA: the frozen elements of the model's unit (unit.h); NULL: they follow the trained ones in `weights`.
     const void *frozen;
     void *grad;       // (n_pad) of the run's dtype in PASS_BACKWARD, else NULL
     bool accumulate;  // backward: add to grad instead of overwriting it (later micro-batches)
@@ -79,20 +79,20 @@ struct unit_view {
 // A rank's current step, and the state of the job. It belongs to the topology: `plan` fills it before a step and
 // `step` advances it after the step, so that the loop does not depend on the consistency model.
 //
-//     together   all ranks do the run's steps at the same time. Worker r takes slice r of each global batch; loss and
-//                gradient are means over the whole batch. Most topologies: step_plan_together, step_plan_advance
-//     independent ranks share one budget of batches, and each takes steps until the budget is used up. A rank's
-//                gradient is an update of its own, and a mean over its own batch
-//     partial    the ranks of a step are decided step by step (--elastic, ps:backup:B, ps:quorum:Q); otherwise as
-//                together. For a late rank the steps that were closed without it are skipped
+//     together     all ranks compute the run's steps at the same time. Worker r takes slice r of each global batch; loss
+//                  and gradient are means over the whole batch. Most topologies: step_plan_together, step_plan_advance
+//     independent  ranks share one budget of batches, and each computes steps until the budget is used up. Each rank's
+//                  gradient is a separate update, and a mean over the rank's own batch
+//     partial      as together, but for each step it is decided which ranks count (--elastic, ps:backup:B, ps:quorum:Q).
+//                  A late rank skips the steps that were closed without it
 struct step_plan {
-    bool independent, partial;  // neither: together. Constant
+    bool independent, partial;  // both false: together. Constant
     int64_t mean;               // samples over which loss and gradient are means
     int64_t first;              // first sample of this rank's batch (shared/train/batch_feed.h)
-    int slice;                  // of the global batch, unless `mean` is over this rank's own batch
-    int64_t next;               // `first` of the next step: a guess that may be wrong; -1: none
-    // Samples of the job whose gradients are in the weights that the step computes on, and the updates in these
-    // weights. Independent: valid after the step's backward pass has begun. After `step`: of the weights after the step.
+    int slice;     // this rank's slice of the global batch; unused if `mean` is over the rank's own batch
+    int64_t next;  // expected `first` of the next step, which may turn out to be another; -1: unknown
+    // Samples of the job whose gradients the step's weights contain, and updates that these weights contain. Independent:
+    // valid after the step's backward pass has begun. After the hook `step` both describe the weights after the step.
     int64_t samples, version;
     // Samples that the schedule counts besides `samples`: of late workers (train_state.h), and of local steps that
     // no other rank has received yet.
@@ -100,7 +100,7 @@ struct step_plan {
     int64_t
         handed_out;  // samples handed out to all ranks by the end of the last step, as far as this rank knows
     int64_t steps;   // steps of the run that are done, unless ranks are independent (step_plan_steps_of_run)
-    int workers;     // partial: the workers whose mean is the last update
+    int workers;     // partial: how many workers' gradients are in the last update
     int64_t counted;  // partial: the tokens of these workers
     // Partial: the step was closed without this rank. The rank computes nothing, and `step` returns the step's
     // outcome.
@@ -109,22 +109,22 @@ struct step_plan {
     // So far: steps that this rank computed too late to count, and steps that were closed without it.
     int64_t late, missed;
     // The loop sets these before the step's first begin_micro (keep: before finish, too).
-    bool keep;  // the state after the step is to be kept
+    bool keep;  // a checkpoint or snapshot of the state after the step follows
     // The next step must compute on the weights after this step, whatever delay is allowed: a run that resumes from
     // this step's checkpoint has no older weights. The same on all ranks.
     bool drain;
-    // The topology sets it: the state after the step cannot be kept, and the run must not end there.
+    // The topology sets it: no checkpoint can be made of the state after the step, and the run must not end there.
     bool not_resumable;
     // Steps whose outcome is unknown when a step begins: 0, unless the loop accepts the topology's lag.
     int lag;
     float loss_scale;             // 0: none
-    int64_t tokens, mean_tokens;  // of this rank's batch, and of `mean`
+    int64_t tokens, mean_tokens;  // tokens of this rank's batch; tokens over which the gradient is a mean
 };
 
-// The loop's input to `step`, given after the backward pass has been enqueued. lr is the rate of this update;
-// loss_scale is 1 without fp16.
+// The loop's input to the hook `step`, which it calls after it has enqueued the backward pass. lr is the rate of this
+// update; loss_scale is 1 without fp16.
 struct step_input {
-    int64_t step;     // 0-based attempt; skipped ones count
+    int64_t step;     // number of this step, from 0; skipped steps count
     int64_t updates;  // updates applied so far (attempts that were not skipped)
     float lr;
     float loss_scale;
@@ -145,7 +145,8 @@ struct step_stats {
     bool snapshot;  // rank 0's request, for all ranks that take part in the snapshot
 };
 
-// The textbook's bytes per parameter that a rank holds: `whole` in full, and `shared` divided by the ranks.
+// The textbook's bytes per parameter of a rank: `whole`, of which each rank holds a full copy, and `shared`, which is
+// divided by the number of ranks.
 struct textbook {
     size_t whole, shared;
 };
@@ -173,24 +174,24 @@ struct wire_prediction {
     uint64_t flat_across_sent_per_step;                       // the same without groups
     uint64_t messages_per_step, messages_across_per_step;     // sent messages; 0: not counted
     struct offload_traffic offload;                           // not in the payload above
-    // The same for steps after so many updates, if these move other bytes (1-bit Adam). updates 0: they do not.
+    // The same for steps after `updates` updates, if they move other bytes (1-bit Adam). updates 0: they do not.
     struct {
         int64_t updates;
         uint64_t sent_per_step, received_per_step;
     } later;
 };
-// How many of a run's steps were later ones (see above), and the payload counters before the first of them.
+// How many of a run's steps came after these `updates`, and the payload counters before the first of them.
 struct wire_later {
     int64_t steps;
     uint64_t sent, received;
 };
-// Mean bytes of `steps` steps, of which the last `later` move later_bytes.
+// Returns the mean bytes of `steps` steps, of which the last `later` move later_bytes each.
 static inline double wire_mean(uint64_t bytes, uint64_t later_bytes, int64_t steps, int64_t later) {
     return later ? ((double)bytes * (double)(steps - later) + (double)later_bytes * (double)later) /
                        (double)steps
                  : (double)bytes;
 }
-// Returns how many of a run's first `steps` updates are later ones.
+// Returns how many of a run's first `steps` steps come after `updates` updates.
 static inline int64_t wire_later_steps(const struct wire_prediction *w, int64_t steps) {
     return w->later.updates && steps > w->later.updates ? steps - w->later.updates : 0;
 }
@@ -214,18 +215,18 @@ struct timeline;     // shared/time/timeline.h
 // hook returns, unless stated otherwise.
 struct topology_ops {
     const char *name;
-    // A hint: unit u is needed soon. Never blocks. NULL, here, in release, sum and abort: there is nothing to do.
+    // A hint: unit u is needed soon. Never blocks. prefetch, release, sum and abort may be NULL: there is nothing to do.
     void (*prefetch)(struct topology *t, int u, enum pass pass);
     // Fills view. The view's memory belongs to the topology and is valid until the matching release or grad_ready.
-    // Blocks until the unit is available, where compute cannot be made to wait for it.
+    // Makes the compute stream wait until the unit is available; if that is impossible, the host blocks.
     int (*acquire)(struct topology *t, int u, enum pass pass, struct unit_view *view);
-    // The pass (PASS_FORWARD or PASS_EVAL) no longer uses unit u's weights. Never blocks.
+    // Called when the pass (PASS_FORWARD or PASS_EVAL) no longer uses unit u's weights. Never blocks.
     int (*release)(struct topology *t, int u, enum pass pass);
     // Called before each micro-batch, number `index` of `count` in this step. The first one overwrites gradients,
     // later ones add. grad_ready of the last one may start communication (stages 2 and 3: grad_ready of each).
     // Never blocks.
     int (*begin_micro)(struct topology *t, int index, int count);
-    // The gradient of u for this micro-batch is complete, and belongs to the topology again. Never blocks, unless
+    // Called when the gradient of u for this micro-batch is complete; it belongs to the topology again. Never blocks, unless
     // communication must not overlap with compute (overlap_comm false).
     int (*grad_ready)(struct topology *t, int u);
     // Called before each step, from start.step on: fills t->plan. Returns 1; 0 if the budget is used up and this
@@ -237,14 +238,14 @@ struct topology_ops {
     // after them. A star's worker also waits for the scheduler's answer.
     // With plan.lag > 0 `out` is not filled: the step counts as not skipped until `outcome` returns.
     int (*step)(struct topology *t, const struct step_input *in, struct step_stats *out);
-    // The outcome of one of the last 1 + plan.lag steps, if `step` has not returned it. Blocks until it is known.
+    // Fills the outcome of one of the last 1 + plan.lag steps, if `step` has not returned it. Blocks until it is known.
     // NULL: `step` always returns it.
     int (*outcome)(struct topology *t, int64_t step, struct step_stats *out);
-    // Collective, blocks. values[i] = sum over ranks, in rank order, of each rank's values[i].
+    // Collective, blocks. Replaces values[i] by the sum over all ranks' values[i], in rank order.
     int (*sum)(struct topology *t, double *values, int count);
     // Collective, blocks; called after the last step. Afterwards all updates of all ranks are applied, and acquire
-    // returns the same final weights everywhere. Returns 0; 1 if so, but a file of this rank could not be written
-    // (logged); -1.
+    // returns the same final weights on every rank. Returns 0; 1 if all of this is done but a file of this rank could not be
+    // written (logged); -1.
     int (*finish)(struct topology *t);
     // A snapshot of the weights (shared/train/saver.h), by one of two hooks. `weights`, if each rank holds a share:
     // returns this rank's index-th range (0, 1, ..) and its address, in the run's type; -1: no more. Called after a
@@ -276,7 +277,7 @@ struct topology_ops {
     int (*load_frozen)(struct topology *t, int u, const float *values);
     // Makes every wait of every rank fail soon. Any thread may call it; never blocks.
     void (*abort)(struct topology *t, const char *why);
-    // Why the device's work has failed, if the topology knows more than dev_error; else "". NULL: it never does.
+    // Returns why the device's work has failed, if the topology knows more than dev_error; else "". NULL: it never does.
     const char *(*why)(struct topology *t);
     // Blocks until no enqueued work uses the topology's memory.
     void (*destroy)(struct topology *t);
@@ -314,25 +315,25 @@ struct topology {
     struct wire_prediction wire_predicted;
     struct wire_later wire_later;
     struct staleness staleness;  // of topologies that report it
-    // A rank with weights of its own: |own - mean|^2, the sum of squares, after the last step.
+    // For ranks with different weights: |own - mean|^2, the sum of squares, after the last step.
     double consensus_distance;
     const char *medium;  // what carries payloads, as printed and in summary.json: "shm", "tcp", "threads", ..
     const char *launch;  // what the ranks are: "threads", "processes" or "mpi"
 };
 
-// Plans a step of ranks that go together: fills slice, first and next.
+// Plans a step of kind "together": fills slice, first and next.
 int step_plan_together(struct topology *t);
-// Advances the plan after a step. Partial: except samples, handed_out and workers, which the topology sets.
+// Advances the plan after a step. In a partial plan the topology itself sets samples, handed_out and workers.
 void step_plan_advance(struct topology *t, bool skipped);
-void step_plan_undo(struct topology *t);  // takes back one past step, which turned out to be skipped
-// Completed steps of the run. With a shared budget: as many as the samples make that are handed out.
+void step_plan_undo(struct topology *t);  // corrects the plan after an earlier step turned out to be skipped
+// Returns the completed steps of the run. With a shared budget: the samples that are handed out, in global batches.
 int64_t step_plan_steps_of_run(const struct topology *t);
-// Samples handed out. Those of a skipped batch count, although they are not in the weights.
+// Returns the samples handed out. Those of a skipped batch count, although their gradients are not in the weights.
 static inline int64_t step_plan_handed_out(const struct step_plan *p) {
     return p->handed_out < p->samples ? p->samples : p->handed_out;
 }
 
-// Samples that the schedule counts.
+// Returns the samples that the learning rate schedule counts.
 static inline int64_t step_plan_seen(const struct step_plan *p) { return p->samples + p->unapplied; }
 
 static inline void topology_prefetch(struct topology *t, int u, enum pass p) {
@@ -371,7 +372,7 @@ static inline int topology_load_unit(struct topology *t, int u, const float *v) 
 static inline void topology_abort(struct topology *t, const char *why) {
     if (t->ops->abort) t->ops->abort(t, why);
 }
-// The text to print when dev_error reports a failure.
+// Returns the text to print when dev_error reports a failure.
 static inline const char *topology_why(struct topology *t) {
     const char *why = t->ops->why ? t->ops->why(t) : "";
     return *why ? why : dev_error(t->dev);

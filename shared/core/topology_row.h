@@ -21,7 +21,7 @@ struct step_tasks;
 
 struct topology_variant {
     char name[24];      // "zero:2", "ps:ssp:S": the letter stands for a number
-    const char *means;  // the number, for the help: "all but B workers"; NULL: the name says all
+    const char *means;  // the number's meaning, for the help: "all but B workers"; NULL: the name is clear
 };
 
 // The name of a variant in other programs.
@@ -44,7 +44,7 @@ struct prediction {
     size_t state_bytes;
     // Host memory outside the ledger that grows with units, ranks or steps.
     int64_t record_bytes;
-    // This many ranks of the role, from this one on, need the same; 0: unknown.
+    // The prediction is valid for so many ranks of the role, beginning with this one; 0: unknown.
     int same_ranks;
 };
 
@@ -55,7 +55,7 @@ static inline int prediction_same_ranks(const struct prediction *p, int most) {
 
 #define TOPOLOGY_CONSISTENCY 24
 
-// The textbook's bytes per rank and per step, as text: P parameters, N workers, S servers.
+// The textbook's formulas as text: memory per rank, bytes per step. P parameters, N workers, S servers.
 struct topology_formula {
     char memory[TEXTBOOK_TEXT], wire[96];
 };
@@ -64,7 +64,7 @@ struct topology_formula {
 struct topology_allowance {
     double loading_units;  // while weights are loaded: multiples of a unit in the run's dtype
     double frame_bytes;    // messages in flight
-    // Payloads that wait, contained in frame_bytes: the upper limit of transport_peak_bytes in a rank's report.
+    // Payloads that wait to be summed, contained in frame_bytes: an upper limit of a rank report's transport_peak_bytes.
     double held_bytes;
 };
 
@@ -72,9 +72,10 @@ struct topology_allowance {
 struct topology_texts {
     const char *picture;  // "star", "ring", "gossip"; NULL: one process
     const char *how;      // sentences: who adds gradients and who updates weights
-    const char *rule;     // sentences: when this variant does so; NULL: `how` contains it
-    // Half a sentence: why losses and weights differ from those of a sum of all ranks' gradients in rank order.
-    // NULL: they are the same bits.
+    const char
+        *rule;  // sentences: this variant's rule for when an update is applied; NULL: `how` contains it
+    // Part of a sentence: why losses and weights differ from those of a sum of all ranks' gradients in rank order.
+    // NULL: they have the same bits.
     const char *differs;
     const char *loss_of;  // the samples, or workers, whose loss is in a line of metrics.jsonl
 };
@@ -82,7 +83,7 @@ struct topology_texts {
 #define LOSS_OF_RANK_0   "worker 0's own samples"
 #define LOSS_OF_THE_LAST "the workers that came in time"
 
-// Functions may be NULL where stated.
+// A function may be NULL only if its comment says so.
 struct topology_row {
     // 1. Names. A variant is a number from 0: config.variant.
     // Returns the variant that the text names, or -1. *bound receives the number in the name.
@@ -92,15 +93,15 @@ struct topology_row {
     const struct topology_alias *words;  // names in other programs, for messages; NULL: none
     // Checks that the number in the name fits the workers. origin is the flag or key, for the message. May be NULL.
     int (*check_name)(const struct config *c, const char *origin);
-    // The consistency of runs that may have equal bits: "sync" if the variant's bits are those of a sum in rank order.
-    // NULL: "sync".
+    // Writes the consistency that identities compare: runs with the same one may have equal bits. "sync": the bits are those
+    // of a sum in rank order. NULL: "sync".
     void (*consistency)(const struct config *c, char out[TOPOLOGY_CONSISTENCY]);
     // Adds the variant to summary.json. May be NULL.
     void (*describe)(const struct config *c, struct cJSON *summary);
-    // *out is empty before the call, except loss_of: LOSS_OF_ALL.
+    // Fills *out, which is empty before the call, except that loss_of is LOSS_OF_ALL.
     void (*explain)(const struct config *c, struct topology_texts *out);
-    // zero_optimization.stage is the variant. A run without a topology's name uses this row if that key or more
-    // than one worker is given.
+    // The key zero_optimization.stage chooses the variant. A run without a topology's name uses this row if that key or
+    // more than one worker is given.
     bool takes_stage;
 
     // 2. Ranks and processes.
@@ -108,7 +109,7 @@ struct topology_row {
     int default_workers, max_workers;   // max_workers 0: any number
     unsigned launches;                  // bit 1 << enum launch_kind: the allowed ones
     const char *launch_advice;          // printed if another launch is requested
-    // Rank 0's launcher contains a scheduler, which decides what happens after a rank has died.
+    // Rank 0's launcher runs a scheduler, which decides what happens after a rank has died.
     bool scheduled;
     bool reports_staleness;
     bool messages;           // ranks exchange messages, in which faults may be injected (trouble.fault)
@@ -117,18 +118,18 @@ struct topology_row {
     bool takes_delay;        // local.delay applies
     bool collectives;        // ring.collective and "reduce": "native" apply
     bool takes_local_steps;  // ranks may take local steps (shared/launch/local_steps.h)
-    // Whether each rank's gradient is an update of its own. NULL: no.
+    // Returns whether each rank's gradient is a separate update. NULL: it is not.
     bool (*is_independent)(const struct config *c);
-    // Bytes of shared memory for ranks that are processes of one launcher (shared/launch/launch_ranks.h). May be
-    // NULL.
+    // Returns the bytes of shared memory for ranks that are processes of one launcher (shared/launch/launch_ranks.h). May
+    // be NULL.
     size_t (*shared_memory_bytes)(const struct config *c);
     // Sets what the rendezvous of its processes needs besides the ranks (shared/fabric/rendezvous.h). NULL: nothing.
     void (*meet)(const struct config *c, struct rendezvous_options *o);
 
-    // Which processes may join the run, for the run's header ("loopback: ..."). NULL: none join.
+    // Returns text for the run's header about which processes may join the run ("loopback: ..."). NULL: none join.
     const char *(*admission)(const struct config *c);
-    // The text that explains what happens where other topologies would skip a step with a gradient that is not
-    // finite. NULL: it skips the step, too.
+    // Other topologies skip a step with a gradient that is not finite. Returns text about what this one does instead. NULL: it
+    // skips the step, too.
     const char *(*unskipped)(const struct config *c);
 
     // 3. Before anything is allocated.
@@ -148,15 +149,15 @@ struct topology_row {
     // Adds the tasks of a worker's step (shared/model/step_tasks.h); t's micro-batches and steps of a round are set. 0,
     // or -1 after logging.
     int (*step_tasks)(const struct config *c, const struct layout *l, int rank, struct step_tasks *t);
-    // Prints what a step's tasks do not say, as members of a JSON object, each with a comma behind it: servers and their
-    // rule, a graph of neighbours. 0, or -1 after logging. May be NULL.
+    // Prints what a step's tasks do not say, as members of a JSON object, each with a comma after it: servers and their
+    // rule, a graph of neighbours. Returns 0, or -1 after logging. May be NULL.
     int (*step_facts)(const struct config *c, const struct layout *l, FILE *f);
     struct topology_formula (*formula)(const struct config *c, const char *role);
-    // Whether ranks hold shards of what LoRA freezes, which `predict` then counts: then *copies receives how many copies all
-    // ranks of the role hold together. NULL, or returns false: each worker holds all of it.
+    // Returns whether ranks hold shards of the weights that LoRA freezes; `predict` then counts these, and *copies receives how
+    // many copies all ranks of the role hold together. NULL, or false: each worker holds all frozen weights.
     bool (*shards_frozen)(const struct config *c, const char *role, size_t *copies);
-    int textbook;  // the first so many variants have formulas of their own
-    // NULL: nothing.
+    int textbook;  // the first `textbook` variants have different formulas, so `plan` tries each; 0: all have the same
+    // Returns the host memory that the ledger does not count. NULL: none.
     struct topology_allowance (*allowance)(const struct config *c, const char *role,
                                            const struct prediction *p);
 

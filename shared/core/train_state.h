@@ -3,7 +3,7 @@
 // The scaler is exactly DeepSpeed's DynamicLossScaler (0.19.6, runtime/fp16/loss_scaler.py), with scale
 // factor 2. After each step attempt:
 //
-//     overflow      More than one of hysteresis left: one is used up. Otherwise the scale is halved, down to
+//     overflow      If hysteresis_left is above 1, it is reduced by 1. Otherwise the scale is halved, down to
 //                   min_scale. If the scale is already min_scale, the run ends.
 //     no overflow   good = steps after the last overflow, or after the start, without this one. When good > 0
 //                   is a multiple of window, the scale is doubled and hysteresis is refilled. With
@@ -35,23 +35,22 @@ void scaler_init(struct scaler *s, const struct scaler_config *c);
 // Returns -1 after fail() if a gradient overflowed while the scale was at its minimum. DeepSpeed ends the run there
 // (raise_error_at_min_scale), and the loop must too; the state is then unchanged. A static scale never fails.
 int scaler_update(struct scaler *s, const struct scaler_config *c, bool overflow);
-// Whether the next overflow ends the run.
+// Returns whether the next overflow ends the run.
 bool scaler_at_end(const struct scaler *s, const struct scaler_config *c);
 // Logs that an overflow has ended the run. where names the gradient: "", or "..: ". Returns -1.
 int scaler_ended(const struct scaler *s, const struct scaler_config *c, const char *where);
 
 // ---------------------------------------------------------------- counters
-// The loop's state of a run besides weights and optimizer: the counters after a step. All zero: the beginning (the
-// configuration then sets the scaler).
+// The loop's state of a run besides weights and optimizer: the counters after a step. All zero: the beginning of a run, for
+// which the configuration sets the scaler.
 
 struct cJSON;
 
 struct train_state {
-    int64_t step;     // attempts done, which is the number of the next one
-    int64_t updates;  // attempts that were not skipped
+    int64_t step;     // steps done, and so the number of the next step
+    int64_t updates;  // steps that were not skipped
     int64_t samples;  // samples whose gradients are in the weights
-    // Samples that the schedule counts besides them: of workers that were late for steps that were closed without
-    // them.
+    // Samples that the schedule counts besides `samples`: those of workers that were too late for a step.
     int64_t unapplied;
     int64_t handed_out;    // samples; the order of the data is a function of (seed, handed_out)
     int64_t steps_of_run;  // with a shared budget: completed steps of the run; 0: `step` is this number
@@ -59,7 +58,7 @@ struct train_state {
     struct scaler scaler;
 };
 
-// Completed steps of the run. With a shared budget `step` is worker 0's own count.
+// Returns the completed steps of the run. With a shared budget, `step` is only worker 0's own count.
 static inline int64_t train_state_steps(const struct train_state *s) {
     return s->steps_of_run ? s->steps_of_run : s->step;
 }

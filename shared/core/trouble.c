@@ -93,7 +93,7 @@ static int check_item(enum trouble_kind kind, const struct trouble *t, int ranks
     return wrong ? -1 : 0;
 }
 
-// named: (ranks), the ranks in the list so far.
+// named: (ranks), true for each rank that the list has named so far.
 static int check_list(enum trouble_kind kind, const char *list, int ranks, bool *named,
                       char why[TROUBLE_WHY_MAX]) {
     for (const char *at = list; at;) {

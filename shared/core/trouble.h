@@ -9,7 +9,7 @@
 //                                            probability per step (1: always)
 //                RANK:DISTRIBUTION:MEAN      it takes 1 + x times as long; x is drawn for each micro-batch, with
 //                                            this mean
-//     delay      RANK:DISTRIBUTION:MS        once per step the rank computes without a result, MS ms on average
+//     delay      RANK:DISTRIBUTION:MS        once per step the rank computes for MS ms on average, without a result
 //
 //     RANK       a number, or *: each rank, with draws of its own
 //
@@ -39,10 +39,10 @@ struct trouble_draw {
 
 // The trouble of one rank.
 struct trouble {
-    int rank;  // TROUBLE_EACH_RANK: in an item for all ranks
+    int rank;  // TROUBLE_EACH_RANK: the item was written for all ranks (*)
     uint64_t seed;
-    double factor, probability;  // factor 1: it never straggles by steps
-    struct trouble_draw more;    // by micro-batches: the x of 1 + x
+    double factor, probability;  // per step (RANK:FACTOR); factor 1: no step straggles
+    struct trouble_draw more;    // per micro-batch (RANK:DISTRIBUTION): the x of 1 + x
     struct trouble_draw delay;   // milliseconds
 };
 #define TROUBLE_EACH_RANK (-1)
@@ -54,20 +54,20 @@ int trouble_check(enum trouble_kind kind, const char *list, int ranks, char why[
 // Returns the trouble of one rank, from checked lists.
 struct trouble trouble_of(const char *straggle, const char *delay, int rank, uint64_t seed);
 
-// The factor by which the rank's computing of a micro-batch takes longer; 1: it does not.
+// Returns the factor by which the rank's computing of a micro-batch takes longer; 1: no longer.
 double trouble_factor(const struct trouble *t, int64_t step, int64_t micro);
 int64_t trouble_delay_ns(const struct trouble *t, int64_t step);
 
-// The lists as text to print, a sentence each, malloc'd; NULL if there is nothing to print.
+// Returns the lists as text to print, one sentence per list (malloc'd), or NULL if both are empty.
 char *trouble_text(const char *straggle, const char *delay);
 
 // ---------------------------------------------------------------- faults of messages
 // Faults of a star's messages: lost, duplicated, reordered and delayed messages. Message n of a socket
-// draws only from (seed, socket, n). Which message is number n depends on the schedule.
+// draws only from (seed, socket, n). The timing of the run decides which message is number n, so runs do not repeat exactly.
 //
 //     "drop=0.05,dup=0.05,reorder=0.1,delay=5,seed=3"     any of them, in any order
 //     drop, dup, reorder   probabilities, from 0 to below 1
-//     delay                milliseconds by which every message is delayed; the order stays
+//     delay                milliseconds by which every message is delayed; the order does not change
 //     seed                 default: the run's seed
 //
 // A reordered message is delayed further, by up to FAULT_LATE_MS plus twice the delay, so that later messages may

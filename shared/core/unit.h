@@ -52,20 +52,21 @@ struct unit {
     struct tensor tensors[UNIT_MAX_TENSORS];
     int64_t n;  // elements up to the end of the last tensor, with gaps and reserved elements
     int64_t n_pad;
-    int64_t trained;  // elements at the start that are trained, in a model's own layout; else n_pad
+    int64_t trained;  // in a model's own layout: the first so many elements are trained; else n_pad
 };
 
 struct layout {
     int count;  // units: 0 embedding, 1..L blocks, L+1 head
     struct unit *units;
-    int world;             // ranks (ring) or workers (star) that it is padded for
-    bool tied;             // the head computes with unit 0's first tensor: unit 0 is used twice per pass
-    int64_t params;        // P: elements of all tensors, without gaps and padding
-    int64_t padded;        // sum of n_pad
-    struct layout *model;  // the model's own layout, which this one owns; NULL: it is this one
-    int64_t frozen;        // elements of the tensors that are only in `model`
-    // With `model`: of its units only what is frozen, without tensors, for a topology that shards it. Owned, too. Its units
-    // follow the trained ones in `units`: rest->units[u] is units[count + u].
+    int world;       // ranks (ring) or workers (star) that it is padded for
+    bool tied;       // the head computes with unit 0's first tensor: unit 0 is used twice per pass
+    int64_t params;  // P: elements of all tensors, without gaps and padding
+    int64_t padded;  // sum of n_pad
+    struct layout
+        *model;      // LoRA: the model's own layout, which this layout owns; NULL: this is the model's own
+    int64_t frozen;  // elements of the tensors that are only in `model`
+    // With `model`: the frozen elements of each of its units, as units without tensors, for a topology that shards them.
+    // Owned, too. They follow the trained units in `units`: rest->units[u] is units[count + u].
     struct layout *rest;
 };
 
@@ -83,7 +84,7 @@ static inline int64_t layout_frozen(const struct layout *l, int u) {
 // Called by the model with each unit's tensors in order. Sets offsets, n, n_pad and totals.
 void layout_finish(struct layout *l, int world);
 void layout_destroy(struct layout **l);
-// Elements of the largest unit.
+// Returns the elements of the largest unit.
 static inline int64_t layout_largest(const struct layout *l) {
     int64_t most = 0;
     for (int u = 0; u < l->count; u++) most = l->units[u].n_pad > most ? l->units[u].n_pad : most;
@@ -94,11 +95,11 @@ static inline int64_t layout_tensors(const struct layout *l) {
     for (int u = 0; u < l->count; u++) n += l->units[u].count;
     return n;
 }
-// Returns how many entries `units` has: the trained ones, then what is frozen of each.
+// Returns how many entries `units` has: the trained units, then those of the frozen elements.
 static inline int layout_units(const struct layout *l) { return l->count + (l->rest ? l->rest->count : 0); }
 static inline int64_t unit_shard(const struct layout *l, int u) { return l->units[u].n_pad / l->world; }
 
-// xxh64 over (unit, tensor names, shapes, offsets, reserved elements, n_pad, dtype): two programs with equal
+// Returns xxh64 over (unit, tensor names, shapes, offsets, reserved elements, n_pad, dtype): two programs with equal
 // hashes agree on every offset.
 uint64_t layout_hash(const struct layout *l, int dtype);
 

@@ -43,7 +43,7 @@ static void carve_block(struct model *m, int i) {
         return;
     }
     if (i >= m->inputs.blocks) b->norm1.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
-    // Needed by the backward, and not recomputed from up and the residual stream.
+    // The backward needs these; RECOMPUTE_CHEAP does not recompute them.
     b->qkv = take(m, MEM_ACTIVATION, m->R, m->QKV, e);
     b->att = take(m, MEM_ACTIVATION, m->R, m->A, e);
     b->norm2.x = take(m, MEM_ACTIVATION, m->R, m->C, e);
@@ -51,7 +51,7 @@ static void carve_block(struct model *m, int i) {
     b->lse = take(m, MEM_ACTIVATION, m->R, m->spec.heads, 4);
     struct linear *linears[LORA_LINEARS] = {&b->wqkv, &b->wo, &b->w_up, &b->w_down};
     for (int k = 0; k < LORA_LINEARS; k++) carve_adapters(m, linears[k]);
-    // Block 0's buffers take what no backward reads, too. It is not recomputed.
+    // Other blocks write what their backward does not read into block 0's buffers.
     if (!shares_cheap) {
         carve_norm(m, &b->norm1, i && !keeps_input(m, &b->wqkv) ? &first->norm1 : NULL);
         carve_norm(m, &b->norm2, i && !keeps_input(m, &b->w_up) ? &first->norm2 : NULL);
@@ -85,7 +85,7 @@ static void carve_gradients(struct model *m) {
     m->d_qkv = take(m, MEM_ACTIVATION, m->R, m->QKV, e);
     m->d_att = take(m, MEM_ACTIVATION, m->R, m->A, e);
     if (m->spec.lora.r) m->d_h = take(m, MEM_ACTIVATION, m->R, m->spec.lora.r, e);
-    // d_mlp is first used by the blocks' backward, so before that the head's backward may sum its chunks in it.
+    // The blocks' backward is the first to use d_mlp, so the head's backward before it may sum its chunks there.
     int64_t of_mlp = size_times(m->R, m->F),
             of_head = m->separate && !m->spec.lora.r ? size_times(m->VP, m->C) : 0;
     m->d_mlp = take(m, MEM_ACTIVATION, of_mlp > of_head ? of_mlp : of_head, 1, e);
@@ -102,7 +102,7 @@ static size_t scratch_bytes(const struct model *m) {
     size_t scratch = attn_scratch_bytes(m->B, m->T, s->heads, s->kv_heads, s->head_size);
     if (m->forward_only) return scratch;
     scratch = max_size(scratch, norm_bwd_scratch_bytes(m->C));
-    if (s->lora.r) return scratch;  // the embedding has no backward
+    if (s->lora.r) return scratch;  // the embedding is frozen, and so has no backward
     return max_size(scratch, embed_bwd_scratch_bytes(m->B, m->T, m->C, m->V));
 }
 
@@ -135,8 +135,9 @@ int kept_inputs_open(struct model *m) {
     for (int i = 0; i < 2; i++)
         all = (in->used[i] = event_create(dev)) && (in->copied[i] = event_create(dev)) && all;
     if (!all)
-        return fail("activation_checkpointing.cpu_checkpointing: no stream or events for its copies: %s",
-                    dev_error(dev));
+        return fail(
+            "activation_checkpointing.cpu_checkpointing: cannot create a stream and events for the copies: %s",
+            dev_error(dev));
     stream_phase(in->copies, PHASE_COMM);
     return 0;
 }
@@ -150,7 +151,7 @@ void kept_inputs_close(struct model *m) {
     }
 }
 
-// Copies x[i] between its slot and the host, after the work that compute has been given so far.
+// Copies x[i] between its slot and the host, after all work enqueued on the compute stream so far.
 static void copy(struct model *m, int i, bool out) {
     struct kept_inputs *in = &m->inputs;
     int slot = i & 1;
@@ -174,7 +175,7 @@ void kept_input_needed(struct model *m, int i) {
     if (is_copied(&m->inputs, i)) stream_wait_event(m->s, m->inputs.copied[i & 1]);
 }
 
-// The slot is free for the block two below.
+// x[i]'s slot is now free for x[i-2].
 void kept_input_done(struct model *m, int i) {
     if (i >= 2 && i < m->inputs.blocks && is_copied(&m->inputs, i - 2)) copy(m, i - 2, false);
 }

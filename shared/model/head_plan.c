@@ -5,9 +5,10 @@
 // Bytes of a chunk on a CPU: enough for full speed, and small compared with the activations of models that need
 // chunks.
 #define HOST_BYTES ((int64_t)128 << 20)
-#define HOST_ROWS  64                  // minimum, unless logits_bytes is given
-#define GPU_BYTES  ((int64_t)5 << 28)  // 1.25 GiB, minimum
-#define GPU_ROWS   1024                // on GPUs, chunks of more rows than this are a multiple of it
+#define HOST_ROWS  64  // the fewest rows of a chunk on a CPU, unless logits_bytes is given
+#define GPU_BYTES \
+    ((int64_t)5 << 28)  // 1.25 GiB: the fewest bytes of a chunk on a GPU, unless logits_bytes is given
+#define GPU_ROWS 1024   // on a GPU, a chunk of more rows has a multiple of this
 
 static int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -15,7 +16,7 @@ static int64_t whole_rows(const struct head_question *q, int64_t rows) {
     return q->gpu && rows > GPU_ROWS ? divide_up(rows, GPU_ROWS) * GPU_ROWS : rows;
 }
 
-// Rows of a chunk by its bytes only.
+// Returns the rows of a chunk by its bytes only, without the limit on the number of chunks.
 static int64_t wanted_rows(const struct head_question *q) {
     int64_t element = (int64_t)dtype_size(q->dtype);
     int64_t row_bytes = (q->gpu ? model_classes_padded(q->vocab) : q->vocab) * element;

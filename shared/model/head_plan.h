@@ -14,9 +14,9 @@
 //         other gradient has 16. Then each micro-batch sums its chunks in a separate buffer, which is added to
 //         the gradient once, as every other gradient is (`separate`): at most 3% more error than those have. An
 //         fp32 accumulator would take 4VC bytes and twice the traffic; the 16-bit buffer takes 2VC, mostly of
-//         memory that is unused during the head's backward. In fp32 none of this matters: any number of chunks,
-//         none apart. It also does not matter if micro-batches are summed in fp32 (grad_buffers.h), because each
-//         overwrites its gradient.
+//         memory that is unused during the head's backward. With fp32 gradients the error does not matter: the number of
+//         chunks has no limit, and no separate buffer is needed. None is needed either if micro-batches are summed in
+//         fp32 (grad_buffers.h), because each micro-batch then overwrites its gradient.
 #ifndef STARRING_SHARED_MODEL_HEAD_PLAN_H
 #define STARRING_SHARED_MODEL_HEAD_PLAN_H
 

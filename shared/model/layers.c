@@ -45,7 +45,7 @@ static void norm_backward(struct model *m, const struct norm *n, const struct un
                                               .dt = m->dt});
 }
 
-// dx(R,in) = dy w (NULL: nobody needs it); gradient of w (+)= dy^T x; gradient of b (+)= column sums of dy, unless
+// dx(R,in) = dy w (NULL: not needed); gradient of w (+)= dy^T x; gradient of b (+)= column sums of dy, unless
 // no_bias. If gelu_of is not NULL, x is gelu(gelu_of(R,in)), and dx receives the gradient of gelu_of. Frozen tensors
 // get no gradient.
 struct linear_grad {
@@ -151,8 +151,8 @@ static void adapter_backward(struct model *m, const struct linear *l, const stru
                                               .dt = m->dt});
 }
 
-// y(R,out) = x(R,in) w^T + b, and the adapters' share. If pre_gelu is not NULL, it receives that value (R,out), and y its
-// GELU.
+// y(R,out) = x(R,in) w^T + b + what the adapters add. If pre_gelu is not NULL, it receives that value (R,out), and y
+// receives its GELU.
 struct linear_io {
     void *y;
     const void *x;
@@ -284,14 +284,14 @@ void block_forward(struct model *m, int i, const struct unit_view *v) {
     linear_forward(m, &b->w_down, v, &(struct linear_io){.y = m->pass, .x = b->act});
 }
 
-// Fills the buffers that block i shares with others (recompute.h). The last block that shares them needs
-// nothing, because they have not been overwritten since its forward.
+// Computes again what block i does not keep (recompute.h). The last of these blocks recomputes nothing, because the shared
+// buffers still hold its values.
 static void compute_again(struct model *m, int i, const struct unit_view *v) {
     const struct block *b = &m->blocks[i];
     bool gelu = m->spec.traits.mlp == MLP_GELU;
     kept_input_needed(m, i);
     if (m->recompute.kind == RECOMPUTE_CHEAP && i < m->spec.layers - 1) {
-        // Norms and the activation function, from x, mid and up.
+        // RECOMPUTE_CHEAP: norms and the activation function, from x, mid and up.
         norm_forward(m, &b->norm1, v, NULL);
         norm_forward(m, &b->norm2, v, NULL);
         bool act = !m->keeps_act && keeps_input(m, &b->w_down);
@@ -312,7 +312,7 @@ void block_backward(struct model *m, int i, const struct unit_view *v) {
     const struct block *b = &m->blocks[i];
     bool gelu = m->spec.traits.mlp == MLP_GELU;
     void *d_up = gelu ? m->d_mlp : b->up;
-    bool lowest = i == 0 && m->spec.lora.r;  // what is below it is frozen, and needs no gradient
+    bool lowest = i == 0 && m->spec.lora.r;  // the embedding below it is frozen, and needs no gradient
     compute_again(m, i, v);
     // 1. Down projection, from carry (R,C): gradient of act (R,F), or, with GELU as part of the product, of up.
     linear_backward(
@@ -445,8 +445,8 @@ static void chunk_backward(struct model *m, const struct projection *p, int64_t 
                                               .dt = m->dt});
 }
 
-// The logits are computed here, not in the forward, but their time counts as backward: on a GPU, measuring it
-// separately would put a timestamp between the products.
+// The logits are computed here, not in the forward, and their time counts as backward: on a GPU, a separate measurement
+// would put a timestamp between the products.
 void head_backward(struct model *m, const struct unit_view *v, const struct unit_view *tied) {
     struct projection p = projection_of(m, v, tied);
     bool separate = p.accumulate && m->head_sum;

@@ -17,7 +17,7 @@
 // Separates the random stream of initial values from other uses of the same seed.
 #define INIT_KEY UINT64_C(0x696e69745f773031)
 
-// Limit with padding: exact as a JSON number, and 512 bytes per element can still be counted.
+// The most elements of a model with padding: exact as a JSON number, and 512 bytes for each still fit an int64_t.
 #define ELEMENTS_MAX ((int64_t)1 << 53)
 
 static struct tensor *add(struct unit *u, const char *name) {
@@ -29,7 +29,7 @@ static struct tensor *add(struct unit *u, const char *name) {
     return t;
 }
 
-// A weight matrix (rows, columns) = (out, in): weight decay; initial values normal(0, std).
+// Adds a weight matrix (rows, columns) = (out, in): weight decay; initial values normal(0, std).
 static void add_matrix(struct unit *u, const char *name, int64_t rows, int64_t columns, float std) {
     struct tensor *t = add(u, name);
     t->shape[0] = rows;
@@ -49,7 +49,7 @@ static void reserve_classes(struct unit *u) {
     t->reserved = (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK * SUMSQ_BLOCK;
 }
 
-// A norm's weight (ones) or a bias (zeros): no weight decay.
+// Adds a norm's weight (ones) or a bias (zeros): no weight decay.
 static void add_vector(struct unit *u, const char *name, int64_t n, enum init_kind init) {
     struct tensor *t = add(u, name);
     t->shape[0] = n;
@@ -59,7 +59,7 @@ static void add_vector(struct unit *u, const char *name, int64_t n, enum init_ki
     t->init = init;
 }
 
-// A bias, if the model has it.
+// Adds a bias, if the model has it.
 static void add_bias(struct unit *u, const char *name, int64_t n, bool has) {
     if (has) add_vector(u, name, n, INIT_ZEROS);
 }
@@ -94,7 +94,7 @@ static void add_adapter(struct unit *u, const char *of, int part, char which, in
     if (which == 'A') t->init_std = (float)(1.0 / sqrt((double)columns));
 }
 
-// The adapters of a block.
+// Adds the adapters of a block.
 static void add_adapters(struct unit *u, const struct model_spec *s) {
     for (int k = 0; k < LORA_LINEARS; k++)
         for (int part = 0; part < LORA_PARTS; part++) {
@@ -105,8 +105,8 @@ static void add_adapters(struct unit *u, const struct model_spec *s) {
         }
 }
 
-// Makes `all`, the layout of all tensors without adapters, the model of a layout of the adapters, which it returns. The
-// frozen tensors of a block move behind its adapters, and keep their place in logical order.
+// Returns a layout of the adapters only, whose member `model` is `all`, the layout of all tensors. In `all` the frozen
+// tensors of a block move after its adapters; their logical order does not change.
 static struct layout *freeze(struct layout *all, const struct model_spec *s, int world) {
     struct layout *l = xcalloc(1, sizeof *l);
     l->count = s->layers;

@@ -29,14 +29,15 @@ static inline int64_t model_classes_padded(int64_t vocab) {
     return (vocab + HEAD_CLASSES_ALIGN - 1) / HEAD_CLASSES_ALIGN * HEAD_CLASSES_ALIGN;
 }
 
-// The trained units of the model (unit.h), padded for `world` ranks. Returns NULL after logging if there are more parameters than can be counted.
+// Returns the layout of the model's trained units (unit.h), padded for `world` ranks, or NULL after logging if there are
+// more parameters than can be counted.
 struct layout *model_layout_create(const struct model_spec *s, int world);
 
-// Counter-based initial fp32 values of unit u of the model's own layout (n_pad, zeros in gaps), keyed by (seed, logical
-// index): they are the same for every world size, and those of frozen tensors the same as without LoRA. Adapters begin as
-// in peft: A is uniform, torch's kaiming_uniform_ with a = sqrt(5), B is 0.
+// Writes the initial fp32 values of unit u of the model's own layout to out (n_pad, zeros in gaps). They are random numbers
+// of the key (seed, logical index), so they are the same for every world size, and those of frozen tensors are the same
+// as without LoRA. Adapters begin as in peft: A is uniform, torch's kaiming_uniform_ with a = sqrt(5), B is 0.
 void model_init_unit(const struct layout *l, int u, uint64_t seed, float *out);
-// Only those of the adapters; all other elements of out stay.
+// Writes only the adapters' initial values; all other elements of out are unchanged.
 void model_init_adapters(const struct layout *l, int u, uint64_t seed, float *out);
 
 #endif

@@ -74,7 +74,7 @@ static struct model *model_shell(const struct model_options *o) {
     m->watches = o->watch_gradients;
     if (!o->forward_only) m->recompute = o->recompute;
     m->keeps_act = s->traits.mlp == MLP_GELU && on_gpu(o) && !o->recompute.gelu_apart;
-    // The head's chunks.
+    // The chunks of the head's logits.
     struct head_plan p = model_head_plan(o);
     m->V = s->vocab;
     m->VS = model_classes_padded(m->V);
@@ -245,8 +245,8 @@ int model_row_logits(struct model *m, const struct unit_view *head, const struct
 }
 
 // ---------------------------------------------------------------- gradients that are not finite
-// op_sumsq takes whole blocks. A tensor's last partial block is copied to a block of zeros, because the unit's
-// next elements belong to the next tensor.
+// op_sumsq takes whole blocks. A tensor's last, partial block is copied into a block of zeros, because the elements after
+// it in the unit belong to the next tensor.
 void grad_watch_unit(struct model *m, int u, const void *grad, int micro) {
     const struct unit *unit = &m->layout->units[u];
     size_t e = dtype_size(m->dt);

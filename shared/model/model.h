@@ -1,5 +1,5 @@
-// The transformer, unit by unit: no rank, no communication, no weights of its own. The caller passes each
-// unit's view; the model owns activations and scratch.
+// The transformer, unit by unit. It knows no ranks and no communication, and owns no weights: the caller passes the view
+// of each unit. The model owns activations and scratch memory.
 //
 // Threads   One model belongs to one rank's main thread. Functions only enqueue on the compute stream.
 // Order     model_set_seq if T differs, model_set_batch, forward of units 0..n-1, backward of units n-1..0.
@@ -23,7 +23,7 @@ struct model_options {
     struct stream *compute;
     enum dtype dtype;
     int64_t batch, seq;     // B, and the largest T of one micro-batch
-    int64_t micro_batches;  // per step, summed in the gradients themselves; 0: 1
+    int64_t micro_batches;  // per step, if they are summed in the 16-bit gradients themselves; 0: 1
     int64_t logits_bytes;   // limit per chunk of logits; 0: the device's default (shared/model/head_plan.h)
     bool gpu;               // if dev is NULL: the device has memory of its own
     bool watch_gradients;   // grad_watch_read can find the tensor whose gradient is not finite
@@ -36,14 +36,14 @@ struct model_options {
 
 struct model;
 
-// How the model's head cuts the logits into chunks (dev may be NULL).
+// Returns how the model's head cuts the logits into chunks (dev may be NULL).
 struct head_plan model_head_plan(const struct model_options *o);
-// Bytes that the model will take, by class; allocates nothing (dev and compute may be NULL).
+// bytes[] receives the bytes that the model will take, by class. Allocates nothing (dev and compute may be NULL).
 void model_predict(const struct model_options *o, size_t bytes[MEM_CLASSES]);
 struct model *model_create(const struct model_options *o);  // NULL after logging; copies *spec
 void model_destroy(struct model **m);
 
-// Sets T of the micro-batches from now on, at most the options' seq. Memory stays that of the largest T.
+// Sets T for the next micro-batches, at most the options' seq. The memory stays that of the largest T.
 void model_set_seq(struct model *m, int64_t seq);
 // tokens, targets: host (B,T). A target below 0 is ignored: it counts in no loss and no gradient. The copies
 // are enqueued, so keep both until an event recorded after this call has passed. For a device with its own
@@ -69,22 +69,23 @@ int model_row_logits(struct model *m, const struct unit_view *head, const struct
                      float *out);
 
 // ---------------------------------------------------------------- gradients that are not finite
-// Finds the tensor whose gradient is not finite: one count per tensor, of this rank's own gradients before any sum over
-// ranks. Only steps in which the next overflow would stop the run are watched; other steps cost only the memory of the counts
-// (class workspace, in a model created with watch_gradients).
-//
-// Call it after model_backward of unit u, before the gradient is used; it only enqueues. grad: as
-// model_backward left it. micro: the step's micro-batch, 0 for the first.
+// Finds the tensor whose gradient is not finite, for the message of a run that ends because of it. Each tensor has a count
+// of the non-finite values in this rank's own gradients, before any sum over ranks. The loop watches only steps in which
+// the next overflow would end the run; other steps cost only the memory of the counts (class workspace, in a model
+// created with watch_gradients).
+
+// Counts the non-finite values of unit u's gradient. Call it after model_backward of unit u and before the gradient is
+// used; it only enqueues. grad: as model_backward left it. micro: the step's micro-batch, 0 for the first.
 void grad_watch_unit(struct model *m, int u, const void *grad, int micro);
 
 struct grad_watched {
-    int64_t tensor;    // the first in logical order with non-finite values; -1: none
+    int64_t tensor;    // the first tensor in logical order with non-finite values; -1: none
     const char *name;  // of that tensor, in the layout
-    int64_t elements;  // how many such values, over all micro-batches of the step
+    int64_t elements;  // how many non-finite values it had, over all micro-batches of the step
 };
 // Reads the counts of the last watched step; the host waits. Returns 0, or -1 if the device has failed.
 int grad_watch_read(struct model *m, struct grad_watched *out);
-// The name of a tensor by its index in logical order.
+// Returns the name of a tensor by its index in logical order.
 const char *grad_watch_name(const struct layout *l, int64_t tensor);
 
 #endif

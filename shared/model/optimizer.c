@@ -11,8 +11,8 @@
 
 static_assert(UNIT_MAX_TRAINED <= UPDATE_GROUPS_MAX, "a unit's tensors may all be groups of their own");
 
-// Whether the element at `at` decays. *end receives the position where this may change: the start of the next
-// tensor of the other group. A gap belongs to the tensor before it.
+// Returns whether weight decay applies to the element at `at`. *end receives the offset up to which this is valid: the start
+// of the next tensor with the other answer. A gap belongs to the tensor before it.
 static bool decay_run(const struct unit *unit, int64_t at, int64_t *end) {
     int i = 0;
     while (i + 1 < unit->count && unit->tensors[i + 1].offset <= at) i++;
@@ -23,7 +23,7 @@ static bool decay_run(const struct unit *unit, int64_t at, int64_t *end) {
     return decay;
 }
 
-// The range's runs of equal decay, in elements of the range. Returns their number.
+// ends[] receives the end of each group of equal weight decay, in elements of the range. Returns their number.
 static int32_t find_groups(const struct optimizer_config *c, const struct update_range *r, int64_t *ends,
                            float *weight_decay) {
     int32_t groups = 0;
@@ -164,7 +164,7 @@ static enum op set_args(struct update_args *a, const struct optimizer_config *c,
     };
     a->groups = find_groups(c, r, a->ends, a->weight_decay);
     if (c->freeze_step && step->t > c->freeze_step) return OP_ADAM_FROZEN;
-    // DeepSpeed's 1-bit Adam corrects no bias.
+    // DeepSpeed's 1-bit Adam has no bias correction.
     if (!c->row->onebit && !c->no_bias_correction) {
         a->inv_bc1 = (float)(1 / (1 - exact_pow(a->beta1, (double)step->t)));
         a->inv_sqrt_bc2 = (float)(1 / sqrt(1 - exact_pow(a->beta2, (double)step->t)));

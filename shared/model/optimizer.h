@@ -1,15 +1,15 @@
 // The update, shared by every topology: an optimizer over any range of a unit. No rank, no message.
 //
-// An optimizer is a row of `optimizers` in optimizer.c. The owner of its states (the local topology, the ring's
-// ranks, the star's servers) has `state[]`; the row tells how many there are:
+// An optimizer is a row of `optimizers` in optimizer.c. Its states are arrays `state[]`, which the local topology, the
+// ring's ranks or the star's servers own; the row has their number:
 //
 //     optimizer_carve      takes row->states arrays of fp32
 //     optimizer_bytes      their bytes per parameter, for predictions
-//     optimizer_launch     the update on a stream; optimizer_apply: now, on the host
+//     optimizer_launch     enqueues the update on a stream
+//     optimizer_apply      updates at once, on the host
 //
-// A new optimizer needs its row here, its update in kernels/update.h unless one that exists will do, a member of
-// optimizer_config for each setting that no other optimizer has, and that setting's row in
-// shared/config/config_keys.c.
+// A new optimizer needs a row in optimizer.c and its update in kernels/update.h, unless an existing update fits. Each
+// setting that no other optimizer has needs a member of optimizer_config, and a row in shared/config/config_keys.c.
 #ifndef STARRING_SHARED_MODEL_OPTIMIZER_H
 #define STARRING_SHARED_MODEL_OPTIMIZER_H
 
@@ -23,7 +23,7 @@
 
 struct optimizer;
 
-// The settings. A row reads those that it names in `params`; the others are zero.
+// The settings. An optimizer reads those that its row lists in `params`; the others are zero.
 struct optimizer_config {
     const struct optimizer *row;
     float lr, beta1, beta2, eps, weight_decay;
@@ -32,19 +32,20 @@ struct optimizer_config {
     float momentum, dampening;
     float alpha;
     bool nesterov;
-    struct schedule_config cycle;  // OneCycle with cycle_momentum: sets the betas; else NONE
-    int64_t freeze_step;           // updates before the variance is frozen; 0: never
+    struct schedule_config
+        cycle;            // SCHEDULE_ONE_CYCLE with cycle_momentum sets the betas; otherwise SCHEDULE_NONE
+    int64_t freeze_step;  // updates before the variance is frozen; 0: never
 };
 
 // Range [begin, end) of a unit, with buffers that hold only this range (element 0 = begin).
 struct update_range {
     const struct unit *unit;
-    int64_t begin, end;                  // elements of the unit, pads allowed
+    int64_t begin, end;                  // elements of the unit; may include gaps and padding
     float *master;                       // (end - begin)
     float *state[OPTIMIZER_STATES_MAX];  // (end - begin) each; row->states of them are used
     void *weight;                        // (end - begin) of dtype, or NULL
     const void *grad;                    // (end - begin) of dtype
-    // After freeze_step: the code of the momentum on which all ranks agreed; NULL: computed from grad.
+    // OneBitAdam after freeze_step: the encoded momentum that all ranks have agreed on; NULL: it is computed from grad.
     const struct onebit_block *momentum;
     enum dtype dtype;
 };
@@ -63,8 +64,8 @@ struct optimizer {
         const char *key, *value;
     } params[OPTIMIZER_PARAMS_MAX];  // its keys below "optimizer.params", and their defaults as JSON
     bool decoupled;                  // "adam_w_mode" is always true
-    const struct optimizer *moving;  // the row used with a momentum above 0; NULL: this one
-    bool onebit;  // after freeze_step, ranks exchange their momenta in one bit (decentral/zero)
+    const struct optimizer *moving;  // the row that is used instead if momentum > 0; NULL: this one
+    bool onebit;  // after freeze_step, ranks exchange one bit per element of their momenta (decentral/zero)
     enum op op;   // the update
     void (*describe)(char *text, size_t size, const struct optimizer_config *c);  // prints the settings
 };
@@ -73,21 +74,21 @@ const struct optimizer *optimizer_find(const char *name);                   // a
 const char *optimizer_names(char text[128]);                                // "A, B"; fills and returns text
 const char *optimizer_default(const struct optimizer *o, const char *key);  // NULL: not one of its keys
 
-// beta1 of this update: the configured one, or OneCycle's.
+// Returns beta1 of this update: the configured one, or OneCycle's.
 float optimizer_beta1(const struct optimizer_config *c, const struct update_step *step);
 
-// Launches one operation for the whole range, whose runs of equal weight decay are its groups. A range may
-// begin and end anywhere, also inside a tensor, a gap or the padding. Gaps belong to the run before them; they
-// are zero, and stay zero with any decay. An empty range launches nothing.
+// Launches one operation for the whole range. Neighbouring tensors of equal weight decay form one group of the operation.
+// A range may begin and end anywhere, also inside a tensor, a gap or the padding. A gap belongs to the group before it: it
+// is zero, and stays zero with any decay. An empty range launches nothing.
 void optimizer_launch(struct stream *s, const struct optimizer_config *c, const struct update_range *r,
                       const struct update_step *step);
-// The same, now, on `threads` threads of the host (servers). Returns 0, or -1 after fail().
+// Does the same at once, on `threads` threads of the host (servers use it). Returns 0, or -1 after fail().
 int optimizer_apply(const struct optimizer_config *c, const struct update_range *r,
                     const struct update_step *step, int threads);
 
-// Takes the states of n elements.
+// Takes the states of n elements from the arena.
 void optimizer_carve(struct arena *a, const struct optimizer *o, int64_t n, float **state);
-// Bytes per parameter: of the states, and of the master if the weights are not the fp32 masters (own_master).
+// Returns the bytes per parameter of the states. own_master: and of an fp32 master, if the weights are not fp32 themselves.
 size_t optimizer_bytes(const struct optimizer *o, bool own_master);
 
 // p[i] += factor * x[i] in fp32, i < n: a step of plain SGD. scalars: in device memory, with scale 1 and no

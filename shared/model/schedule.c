@@ -4,7 +4,7 @@
 
 #include "kernels/exact_math.h"
 
-// Each function returns a type's learning rate of the update after i + 1 applied ones. i is DeepSpeed's
+// Each function returns a type's learning rate for the update that follows i + 1 applied updates. i is DeepSpeed's
 // last_batch_iteration, -1 before the first update.
 typedef double rate_fn(const struct schedule_config *c, double base_lr, double i);
 
@@ -42,7 +42,7 @@ static double warmup_cosine(const struct schedule_config *c, double base_lr, dou
     double w = warmup_length(c);
     if (i < 0) return 0;
     if (i < w) return base_lr * (c->warmup_min_ratio + ramp(c, i, w) * (1.0 - c->warmup_min_ratio));
-    // After its end the schedule stays at the minimum; the cosine would rise again.
+    // After the schedule's end the rate stays at the minimum, where the cosine would rise again.
     double progress = fmin(1.0, (i - w + 1) / fmax(1.0, (double)c->total_steps - w));
     double wave = (1 + exact_cosine(M_PI * progress)) / 2;
     return base_lr * fmax(0.0, c->cos_min_ratio + (1.0 - c->cos_min_ratio) * wave);
@@ -59,7 +59,7 @@ static double height(const struct schedule_config *c, int64_t n) {
     return stairs ? floor((double)climbed * (double)stairs / (double)length) / (double)stairs : part;
 }
 
-// Intervals of decay after the cycle; below 0: the cycle is not over.
+// Returns the decay intervals (decay_step) since the end of the cycle; below 0: the cycle is not over.
 static double decay_intervals(const struct schedule_config *c, double i) {
     double behind = i - (double)(c->cycle_first + c->cycle_second);
     if (behind < 0) return -1;

@@ -36,7 +36,7 @@ struct schedule_config {
     bool range_staircase;
 };
 
-// The learning rate of the update that follows `updates` applied ones, as in DeepSpeed's engine and
+// Returns the learning rate of the update that follows `updates` applied updates, as in DeepSpeed's engine and
 // runtime/lr_schedules.py: the scheduler's last_batch_iteration is updates - 1. (It starts at -1 and advances
 // after each update, not on a skipped step.) With i = updates - 1, W = max(2, warmup_steps):
 //     ramp(i)   log: ln(i+1)/ln(W)        linear: i/W
@@ -48,22 +48,21 @@ struct schedule_config {
 //                                    p = min(1, (i-W+1) / max(1, total-W))
 //     CYCLE     min, max are cycle_min_lr, cycle_max_lr. i < first+second: min + (max-min) s(i+1), where
 //               s rises from 0 to 1 in `first` updates and falls to 0 in `second`, in stairs if the half has
-//               any; then
+//               stairs; then
 //               min / (1 + decay_lr_rate d), d = (i - first - second + 1) / decay_step; without decay: min
 //     RANGE     range_min_lr (1 + range_rate (i+1)/range_step), the quotient rounded down with range_staircase
 // (Smith 2018, "A disciplined approach to neural network hyper-parameters", for the last two.)
 // Computed in double, rounded once.
 float schedule_lr(const struct schedule_config *c, float base_lr, int64_t updates);
 
-// The beta1 of the update that follows `updates` applied ones, if OneCycle changes it opposite to the learning
-// rate (cycle_momentum): max_mom - (max_mom-min_mom) s(i+1), then max_mom (1 + decay_mom_rate d); updates = 0:
-// min_mom. DeepSpeed then sets beta2 to SCHEDULE_CYCLE_BETA2.
+// Returns beta1 of the update that follows `updates` applied updates, if OneCycle lowers it while the learning rate rises
+// (cycle_momentum): max_mom - (max_mom-min_mom) s(i+1), then max_mom (1 + decay_mom_rate d); updates = 0:
+// min_mom. With cycle_momentum DeepSpeed sets beta2 to SCHEDULE_CYCLE_BETA2.
 #define SCHEDULE_CYCLE_BETA2 0.99f
 float schedule_beta1(const struct schedule_config *c, int64_t updates);
 
-// The number of global batches in so many samples, which a schedule counts as updates. If each worker's
-// gradient is a separate update, the job's samples count, so that a slow worker follows the job, not its own
-// steps.
+// Returns the number of global batches in `samples`, which a schedule counts as updates. If each worker's gradient is a
+// separate update, pass the job's samples: then a slow worker uses the learning rate of the job's progress, not of its own.
 static inline int64_t schedule_steps(int64_t samples, int64_t global_batch) { return samples / global_batch; }
 
 #endif

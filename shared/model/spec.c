@@ -18,8 +18,9 @@ static int check_range(const struct model_spec *s, const char *what, int64_t val
 
 static int check_rope(const struct model_spec *s) {
     if (s->head_size % 2)
-        return fail("model %s: head size %d is odd; rotary embeddings turn pairs, so it must be even",
-                    s->name, s->head_size);
+        return fail(
+            "model %s: head size %d is odd; rotary embeddings rotate pairs of elements, so it must be even",
+            s->name, s->head_size);
     if (!(s->rope_theta > 0.0f) || !isfinite(s->rope_theta))
         return fail("model %s: rope_theta is %g, must be positive", s->name, (double)s->rope_theta);
     if (s->rope_scaling == ROPE_PLAIN) return 0;
@@ -109,8 +110,8 @@ int model_spec_check_seq(const struct model_spec *s, int64_t seq) {
     if (!longest || seq <= longest) return 0;
     if (longest == s->sliding_window)
         return fail(
-            "--seq %lld: %s sees a window of %d tokens, and windows are not "
-            "implemented: a sequence may be as long as the window",
+            "--seq %lld: %s has a sliding window of %d tokens, and windows are not "
+            "implemented: a sequence may be at most as long as the window",
             (long long)seq, s->name, s->sliding_window);
     return fail("--seq %lld: %s has %d learned positions", (long long)seq, s->name, s->max_positions);
 }

@@ -26,8 +26,8 @@ struct step_task *step_tasks_add(struct step_tasks *t, enum task_kind kind, enum
     return s;
 }
 
-// The last one of a stream's tasks is enough.
-static void note(const struct step_tasks *t, int *list, uint8_t *count, int task) {
+// Adds `task` to a list of needed tasks. The list has one task per stream, the last one: a stream runs in order.
+static void list_need(const struct step_tasks *t, int *list, uint8_t *count, int task) {
     int i = 0;
     while (i < *count && t->list[list[i]].stream != t->list[task].stream) i++;
     assert(i < TASK_NEEDS && "a task needs few streams");
@@ -35,13 +35,13 @@ static void note(const struct step_tasks *t, int *list, uint8_t *count, int task
     if (task > list[i]) list[i] = task;
 }
 
-// The order of a stream needs no words.
+// A task on the same stream runs earlier anyway, so it is not listed.
 void step_tasks_need(const struct step_tasks *t, struct step_task *of, int task) {
-    if (task >= 0 && t->list[task].stream != of->stream) note(t, of->needs, &of->need_count, task);
+    if (task >= 0 && t->list[task].stream != of->stream) list_need(t, of->needs, &of->need_count, task);
 }
 
 void step_tasks_wait(struct step_tasks *t, int task) {
-    if (task >= 0) note(t, t->waits, &t->wait_count, task);
+    if (task >= 0) list_need(t, t->waits, &t->wait_count, task);
 }
 
 void step_tasks_free(struct step_tasks *t) {
@@ -51,11 +51,11 @@ void step_tasks_free(struct step_tasks *t) {
 }
 
 // ---------------------------------------------------------------- the walk
-// Weights in slots: those that are trained, or those that are frozen.
+// The slots of the trained weights, or those of the frozen ones. Tasks are indices in the list; -1: none.
 struct walk_slots {
     struct unit_schedule schedule;
-    int *idle;   // (slots) the last use of a slot; -1: none
-    int *ready;  // (units) the last fetch of the unit
+    int *idle;   // (slots) the last task that used the slot
+    int *ready;  // (units) the last task that fetched the unit
     void (*fetch)(void *ctx, struct step_tasks *t, int u, int idle, bool again);  // NULL: there are no slots
 };
 
@@ -65,7 +65,7 @@ struct walk {
     const struct step_hooks *h;
     void *ctx;
     struct walk_slots trained, frozen;
-    int freed[GRAD_SLOTS];  // after which task the slot of gradients is free; -1: it is
+    int freed[GRAD_SLOTS];  // the task after which the slot of gradients is free; -1: it is free
 };
 
 static void open_slots(struct walk_slots *s, const struct layout *l, const struct step_hooks *h,
@@ -111,7 +111,7 @@ static void acquire(struct walk *w, int u, enum pass pass) {
         w->h->acquire(w->ctx, w->t, u, pass);
 }
 
-// The model's unit.
+// u: number of the model's unit, whose trained and frozen tensors may be two units of the layout.
 static void acquire_unit(struct walk *w, int u, enum pass pass) {
     int trained = layout_trained(w->l, u);
     if (w->frozen.fetch) acquire_slot(w, &w->frozen, u, pass);
@@ -243,7 +243,7 @@ static const char *const teams[] = {NULL, "all", "within", "across"};
 static const char *const patterns[] = {NULL,      "all_to_all", "ring", "neighbours",
                                        "servers", "scheduler",  "host"};
 
-// The last task of each kind and unit: (kinds, units), and of each kind: (kinds). -1: none.
+// The index of the last task of each kind and unit, (kinds, units), and of each kind. -1: none.
 struct last_tasks {
     int units, *of_unit, of_kind[TASK_KINDS];
 };

@@ -4,7 +4,7 @@
 
 #include "shared/core/error.h"
 
-// Units that may be gathered if `next` is the next one used, in a direction (1 or -1).
+// Returns how many units may be gathered from `next` on, the unit that is used next. direction: 1 or -1.
 static int reach(const struct unit_schedule *s, int next, int direction) {
     const struct layout *l = s->layout;
     int64_t budget = s->prefetch.bounded ? s->prefetch.elements : 1, before = 0;

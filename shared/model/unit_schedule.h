@@ -1,6 +1,5 @@
-// Which unit's weights a rank gathers when, and into which slot, if the rank has only slots for weights. Pure,
-// without ranks and streams. Stage 3 of a ring and the workers of a star use it: the run at every use,
-// and the prediction for every use of a step.
+// Decides when a rank gathers a unit's weights, and into which slot, if it has no memory for all weights but only slots.
+// Pure, without ranks and streams. Stage 3 of a ring and the workers of a star use it, in the run and in the prediction.
 //
 //     units     u0 u1 u2 u3 u4 u5     forward | backward, K = 2 slots: unit u uses slot u mod K
 //
@@ -21,19 +20,20 @@
 
 #include "shared/core/topology.h"
 
-// How far ahead of their use weights may be gathered. Zero: one unit.
+// How far ahead of their use weights may be gathered. {0}: one unit ahead.
 struct unit_prefetch {
-    bool bounded;      // limited by elements; else to one unit
-    int64_t elements;  // a unit is gathered if the units before it have fewer; 0: none ahead
-    int64_t live;      // limit of the elements in all slots; 0: none. There is always one slot
-    bool all;          // each unit has a slot of its own, which always holds its weights: nothing is gathered
+    bool bounded;  // `elements` is the limit; otherwise one unit ahead
+    int64_t
+        elements;  // a unit is gathered ahead if the units between it and the one in use have fewer; 0: none is
+    int64_t live;  // limit of the elements in all slots; 0: no limit. There is always at least one slot
+    bool all;      // each unit has a slot of its own, which always holds its weights: nothing is gathered
 };
 
 struct unit_schedule {
     const struct layout *layout;
     struct unit_prefetch prefetch;
-    int slots;       // K
-    int *unit;       // (K + 1) the unit whose weights the slot holds, or -1; the last is the tied unit 0's
+    int slots;  // K
+    int *unit;  // (K + 1) the unit whose weights the slot holds, or -1; the last slot is the tied unit 0's
     bool *by_eval;   // (K + 1) gathered by PASS_EVAL
     bool *gathered;  // (units) gathered by a training pass since the weights changed
 };
@@ -45,26 +45,25 @@ static inline int unit_schedule_count(const struct unit_schedule *s) { return s-
 static inline int unit_schedule_slot(const struct unit_schedule *s, int u) {
     return s->layout->tied && u == 0 ? s->slots : u % s->slots;
 }
-// The units that use a slot, in order, for loops over all slots that look at each unit once: from _first, while below
-// layout->count, by _next.
+// Iterate over the units that use a slot: for (u = _first(slot); u < layout->count; u = _next(u)).
 static inline int unit_schedule_first(const struct unit_schedule *s, int slot) {
     return s->layout->tied && slot == 0 ? s->slots : slot % s->slots;
 }
 static inline int unit_schedule_next(const struct unit_schedule *s, int u) {
     return s->layout->tied && u == 0 ? s->layout->count : u + s->slots;
 }
-// Elements of a slot: those of the largest unit that uses it.
+// Returns the elements of a slot: those of the largest unit that uses it.
 int64_t unit_schedule_elements(const struct unit_schedule *s, int slot);
 
-// Whether u's slot holds u's weights for a use in this pass.
+// Returns whether u's slot holds u's weights for a use in this pass.
 bool unit_schedule_holds(const struct unit_schedule *s, int u, enum pass pass);
-// Records that from now on it does.
+// Records that u's slot holds u's weights from now on.
 void unit_schedule_gathered(struct unit_schedule *s, int u, enum pass pass);
-// Whether a gather of u now is a repeated one since the weights changed. hpZ (zero_hpz_partition_size) runs a
-// repeated gather within the group, from the secondary shards that the first one left. A gather of PASS_EVAL
-// leaves none and uses none.
+// Returns whether u has been gathered since the weights changed, so that another gather repeats it. hpZ
+// (zero_hpz_partition_size) runs a repeated gather within the group, from the secondary shards that the first gather
+// left. A gather of PASS_EVAL neither leaves nor uses them.
 bool unit_schedule_is_repeat(const struct unit_schedule *s, int u, enum pass pass);
-// The weights change: no slot holds valid ones.
+// Records that the weights change: no slot holds valid weights any more.
 void unit_schedule_invalidate(struct unit_schedule *s);
 // Returns the k-th unit (0, 1, ..) to gather if the pass uses `next` next, or -1 if it is too far ahead.
 int unit_schedule_ahead(const struct unit_schedule *s, int next, enum pass pass, int k);

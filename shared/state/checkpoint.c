@@ -29,8 +29,10 @@ static char *checkpoints_dir(const char *run_dir, enum checkpoint_kind kind) {
     return xasprintf("%s/%s", run_dir, dirs[kind]);
 }
 
-char *checkpoint_partial(const char *run_dir, enum checkpoint_kind kind, int64_t step, uint64_t life) {
-    return xasprintf("%s/%s/.step-%" PRId64 ".%016" PRIx64 ".partial", run_dir, dirs[kind], step, life);
+char *checkpoint_partial(const char *run_dir, enum checkpoint_kind kind, int64_t step,
+                         uint64_t start_number) {
+    return xasprintf("%s/%s/.step-%" PRId64 ".%016" PRIx64 ".partial", run_dir, dirs[kind], step,
+                     start_number);
 }
 
 char *checkpoint_path_of(const char *run_dir, enum checkpoint_kind kind, int64_t step) {
@@ -156,7 +158,7 @@ static bool is_dir(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-// Says why dir has no checkpoint to use.
+// *error receives why dir has no checkpoint to use.
 static void nothing_there(const char *dir, char **error) {
     DIR *d = opendir(dir);
     char found[NAME_MAX + 1] = "";
@@ -247,7 +249,8 @@ void checkpoint_drop_later(const char *run_dir, enum checkpoint_kind kind, int64
     free(dir);
 }
 
-// step-N.old: useless if step-N exists, otherwise the only checkpoint of its step.
+// Completes a replacement that was interrupted: step-N.old is removed if step-N exists; otherwise it is the only checkpoint
+// of its step, and gets its name back.
 static void end_replacing(const char *dir, const char *name, int64_t step) {
     const struct checkpoint_place new = {step, false}, old = {step, true};
     char *to = checkpoint_place_path(dir, &new), *from = xasprintf("%s/%s", dir, name);
@@ -259,10 +262,10 @@ static void end_replacing(const char *dir, const char *name, int64_t step) {
     free(to);
 }
 
-// Returns whether the text after ".step-N" names this life's partial directory.
-static bool partial_of(const char *after, uint64_t life) {
+// Returns whether the text after ".step-N" names this start's partial directory.
+static bool partial_of(const char *after, uint64_t start_number) {
     char own[40];
-    snprintf(own, sizeof own, ".%016" PRIx64 ".partial", life);
+    snprintf(own, sizeof own, ".%016" PRIx64 ".partial", start_number);
     return strcmp(after, own) == 0;
 }
 
@@ -272,14 +275,14 @@ static void remove_unfinished(const char *path) {
     free(error);
 }
 
-// Removes this life's partial directories of earlier steps: a participant was still writing when the checkpoint was
-// given up.
-static void checkpoint_sweep_given_up(const char *dir, uint64_t life, int64_t step) {
+// Removes this start's partial directories of earlier steps. They exist if a participant was still writing when its
+// checkpoint was given up.
+static void checkpoint_sweep_given_up(const char *dir, uint64_t start_number, int64_t step) {
     DIR *d = opendir(dir);
     for (const struct dirent *e; d && (e = readdir(d));) {
         const char *after = "";
         int64_t of = step_in(e->d_name, ".step-", &after);
-        if (of < 0 || of >= step || !partial_of(after, life)) continue;
+        if (of < 0 || of >= step || !partial_of(after, start_number)) continue;
         char *path = xasprintf("%s/%s", dir, e->d_name);
         remove_unfinished(path);
         free(path);
@@ -287,12 +290,12 @@ static void checkpoint_sweep_given_up(const char *dir, uint64_t life, int64_t st
     if (d) closedir(d);
 }
 
-static bool unfinished(const char *after, uint64_t own_life) {
-    if (own_life && partial_of(after, own_life)) return false;
+static bool unfinished(const char *after, uint64_t own_start) {
+    if (own_start && partial_of(after, own_start)) return false;
     return ends_with(after, ".partial") || ends_with(after, ".gone");
 }
 
-void checkpoint_sweep(const char *run_dir, enum checkpoint_kind kind, uint64_t own_life) {
+void checkpoint_sweep(const char *run_dir, enum checkpoint_kind kind, uint64_t own_start) {
     char *dir = checkpoints_dir(run_dir, kind);
     DIR *d = opendir(dir);
     for (const struct dirent *e; d && (e = readdir(d));) {
@@ -301,7 +304,7 @@ void checkpoint_sweep(const char *run_dir, enum checkpoint_kind kind, uint64_t o
         int64_t step = step_in(e->d_name, "step-", &after);
         if (step >= 0 && strcmp(after, ".old") == 0)
             end_replacing(dir, e->d_name, step);
-        else if (step_in(e->d_name, ".step-", &after) >= 0 && unfinished(after, own_life)) {
+        else if (step_in(e->d_name, ".step-", &after) >= 0 && unfinished(after, own_start)) {
             if (kind == CHECKPOINT_WEIGHTS && ends_with(after, ".partial"))
                 warn("snapshot %s: it was being written when the run ended, and is removed", path);
             remove_unfinished(path);
@@ -309,7 +312,7 @@ void checkpoint_sweep(const char *run_dir, enum checkpoint_kind kind, uint64_t o
         free(path);
     }
     if (d) closedir(d);
-    if (!own_life) rmdir(dir);
+    if (!own_start) rmdir(dir);
     free(dir);
 }
 
@@ -318,10 +321,10 @@ void checkpoint_sweep(const char *run_dir, enum checkpoint_kind kind, uint64_t o
 struct commit {
     const struct checkpoint_commit *c;
     char *dir, *all;  // the partial directory; checkpoints/
-    int place;        // the partial directory, open: its inode cannot be reused meanwhile; -1: not open yet
+    int place;  // descriptor of the partial directory, open so that its inode is not reused; -1: not open yet
     struct manifest_file *files;
-    bool *there;
-    bool named;  // the partial name no longer belongs to this checkpoint
+    bool *there;  // (count) the participant's sidecar has been read
+    bool named;   // the directory has been renamed to step-N
     char **error;
 };
 
@@ -338,7 +341,7 @@ static bool read_small(const char *dir, const char *participant, const char *end
     return true;
 }
 
-// Returns the bytes of a file, or of the bytes written so far; -1: it does not exist.
+// Returns the size of a file, or of its unfinished NAME.part; -1: neither exists.
 static int64_t size_of(const char *dir, const char *name) {
     struct stat st;
     char *path = xasprintf("%s/%s.part", dir, name);
@@ -357,16 +360,18 @@ static int read_sidecar(struct commit *m, int i, const char *text) {
                 hex64_read(json_text(root, "xxh64", NULL), &f->xxh64);
     f->bytes = good ? (int64_t)bytes : -1;
     cJSON_Delete(root);
-    if (!good) return disk_error(m->error, "%s/%s.json: is no sidecar", m->dir, m->c->participants[i]);
+    if (!good)
+        return disk_error(m->error, "%s/%s.json: is not a valid sidecar (file, bytes, xxh64)", m->dir,
+                          m->c->participants[i]);
     int64_t found = size_of(m->dir, f->name);
     if (found == f->bytes) return 0;
-    return disk_error(m->error, "%s/%s: has %lld bytes, %lld were written", m->dir, f->name, (long long)found,
-                      (long long)f->bytes);
+    return disk_error(m->error, "%s/%s: has %lld bytes, but its sidecar says that %lld were written", m->dir,
+                      f->name, (long long)found, (long long)f->bytes);
 }
 
 // Returns 0 when all files have arrived, 1 when some are missing, -1 when the checkpoint failed. *seen receives the
 // progress, in bytes and sidecars.
-static int look(struct commit *m, int64_t *seen) {
+static int read_progress(struct commit *m, int64_t *seen) {
     char text[SIDECAR_MAX];
     int missing = 0;
     *seen = 0;
@@ -380,7 +385,7 @@ static int look(struct commit *m, int64_t *seen) {
         missing += !m->there[i];
         *seen += m->there[i] ? 1 : size_of(m->dir, m->files[i].name);
     }
-    // The partial directory must still be the one that this commit opened: another process may have removed it, and
+    // Check that the partial directory is still the one that this commit opened: another process may have removed it, and
     // a late participant may have created it again without the other files.
     struct stat began, now;
     if (fstat(m->place, &began) || stat(m->dir, &now) || began.st_ino != now.st_ino ||
@@ -392,23 +397,23 @@ static int look(struct commit *m, int64_t *seen) {
 // Names the participants whose files are missing.
 static void not_there(struct commit *m, bool stalled) {
     char *names = xstrdup("");
-    bool nothing = stalled;  // none of their files exists
+    bool none_exists = stalled;  // none of their files exists: perhaps they write to another file system
     for (int i = 0; i < m->c->count; i++) {
         if (m->there[i]) continue;
-        nothing = nothing && size_of(m->dir, m->files[i].name) < 0;
+        none_exists = none_exists && size_of(m->dir, m->files[i].name) < 0;
         text_add(&names, "%s%s", *names ? ", " : "", m->c->participants[i]);
     }
     disk_error(m->error, "%s while %s had not written all of it%s%s%s",
-               stalled ? "nothing moved" : "the run ended", names,
-               nothing ? ": nothing of theirs is in " : "", nothing ? m->all : "",
-               nothing ? ", which all that write have to see" : "");
+               stalled ? "timeout: no file grew" : "the run ended", names,
+               none_exists ? ": none of their files is in " : "", none_exists ? m->all : "",
+               none_exists ? ", which must be one directory, shared by all hosts" : "");
     free(names);
 }
 
 static int wait_for_all(struct commit *m, const _Atomic int *quit) {
     int64_t seen, before = -1;
     double since = now_seconds();
-    for (int rc; (rc = look(m, &seen)) != 0;) {
+    for (int rc; (rc = read_progress(m, &seen)) != 0;) {
         if (rc < 0) return -1;
         if (seen != before) since = now_seconds();
         before = seen;
@@ -423,21 +428,22 @@ static int wait_for_all(struct commit *m, const _Atomic int *quit) {
 }
 
 // ---------------------------------------------------------------- the commit
-// For file systems that cannot exchange two names: renames the older checkpoint to a name that also counts as complete.
-static int step_aside(const struct commit *m, const char *final, const char *aside) {
-    if (checkpoint_remove(m->all, aside, m->c->train->step, m->error)) return -1;
-    if (disk()->rename(final, aside) != 0)
+// For file systems that cannot exchange two names: renames the older checkpoint to step-N.old, which also counts as
+// complete, and this one to step-N.
+static int replace_by_rename(const struct commit *m, const char *final, const char *old) {
+    if (checkpoint_remove(m->all, old, m->c->train->step, m->error)) return -1;
+    if (disk()->rename(final, old) != 0)
         return disk_error(m->error, "%s: cannot rename: %s", final, strerror(errno));
     if (disk()->rename(m->dir, final) == 0) return 0;
     disk_error(m->error, "%s: cannot rename to %s: %s", m->dir, final, strerror(errno));
-    disk()->rename(aside, final);
+    disk()->rename(old, final);
     return -1;
 }
 
 // Gives the checkpoint its name, then removes the one that had the name before.
 static int give_name(struct commit *m) {
     int64_t step = m->c->train->step;
-    char *final = checkpoint_path_of(m->c->run_dir, m->c->kind, step), *aside = xasprintf("%s.old", final);
+    char *final = checkpoint_path_of(m->c->run_dir, m->c->kind, step), *old = xasprintf("%s.old", final);
     const char *replaced = NULL;
     int rc = 0;
     if (access(final, F_OK) != 0) {
@@ -446,10 +452,10 @@ static int give_name(struct commit *m) {
     } else if (disk()->exchange(m->dir, final) == 0) {
         replaced = m->dir;
     } else if (errno == ENOSYS || errno == EINVAL || errno == EOPNOTSUPP) {
-        rc = step_aside(m, final, aside);
-        replaced = aside;
+        rc = replace_by_rename(m, final, old);
+        replaced = old;
     } else {
-        rc = disk_error(m->error, "%s: cannot take the place of %s: %s", m->dir, final, strerror(errno));
+        rc = disk_error(m->error, "%s: cannot replace %s: %s", m->dir, final, strerror(errno));
     }
     m->named = rc == 0;
     if (rc == 0) rc = disk_sync_dir(m->all, m->error);
@@ -459,7 +465,7 @@ static int give_name(struct commit *m) {
         if (checkpoint_remove(m->all, replaced, step, &why)) warn("%s", why);
         free(why);
     }
-    free(aside);
+    free(old);
     free(final);
     return rc;
 }
@@ -491,7 +497,7 @@ static int seal(struct commit *m) {
 int checkpoint_complete(const struct checkpoint_commit *c, const _Atomic int *quit, char **error) {
     char *why = NULL;
     struct commit m = {.c = c,
-                       .dir = checkpoint_partial(c->run_dir, c->kind, c->train->step, c->life),
+                       .dir = checkpoint_partial(c->run_dir, c->kind, c->train->step, c->start_number),
                        .all = checkpoints_dir(c->run_dir, c->kind),
                        .place = -1,
                        .files = xcalloc((unsigned long)c->count, sizeof *m.files),
@@ -499,7 +505,7 @@ int checkpoint_complete(const struct checkpoint_commit *c, const _Atomic int *qu
                        .error = &why};
     for (int i = 0; i < c->count; i++)
         snprintf(m.files[i].name, sizeof m.files[i].name, "%s" PART_ENDING, c->participants[i]);
-    checkpoint_sweep_given_up(m.all, c->life, c->train->step);
+    checkpoint_sweep_given_up(m.all, c->start_number, c->train->step);
     // The directory exists from here on: if it is missing later, another process has removed it.
     int rc = c->failed ? disk_error(m.error, "%s", c->failed) : 0;
     if (rc == 0) rc = disk_make_dir(m.all, m.error) || disk_make_dir(m.dir, m.error) ? -1 : 0;
@@ -512,7 +518,7 @@ int checkpoint_complete(const struct checkpoint_commit *c, const _Atomic int *qu
         if (c->kind == CHECKPOINT_ALL && step >= 0)
             snprintf(kept, sizeof kept, "; step-%lld is kept", (long long)step);
         else if (c->kind == CHECKPOINT_ALL)
-            snprintf(kept, sizeof kept, "; no earlier one is there");
+            snprintf(kept, sizeof kept, "; there is no earlier one");
         disk_error(error, "the %s of step %lld was given up: %s%s",
                    c->kind == CHECKPOINT_ALL ? "checkpoint" : "snapshot", (long long)c->train->step,
                    why ? why : "?", kept);

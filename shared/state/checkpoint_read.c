@@ -65,7 +65,7 @@ static int64_t plain_number(const char *text, const char **after) {
     return strtoll(text, NULL, 10);
 }
 
-// How many kinds of values it holds per tensor, and the i-th kind.
+// Return how many kinds of values the checkpoint holds per tensor, and the i-th kind.
 static int kinds(const struct checkpoint *c) {
     return c->manifest.weights ? 1 : STATE_OPTIMIZER + c->manifest.states;
 }
@@ -81,7 +81,7 @@ static int add_piece(struct checkpoint *c, struct part *part, const struct st_te
     if (kind == STATE_NONE && t->dtype == DT_I64 && t->dims == 1) return 0;
     if (kind < 0 && t->dtype == DT_F32 && t->dims == 1) return 0;
     if (kind < 0 || kind == STATE_NONE)
-        return fail("%s: tensor %s: neither a piece of the state nor an array of I64", path, t->name);
+        return fail("%s: tensor %s: is neither a piece of the state nor an array of I64", path, t->name);
     if (!holds(c, kind) && (c->manifest.weights || kind == STATE_WEIGHTS))
         return fail("%s: tensor %s: the manifest lists %s", path, t->name,
                     c->manifest.weights ? "weights alone" : "no weights");
@@ -143,7 +143,8 @@ static int check_pieces(const struct checkpoint *c) {
     return 0;
 }
 
-// Refuses a directory with the name of another step: it could be taken for the latest, or be removed as a later one.
+// Refuses a directory that is named after another step: --resume latest would choose it wrongly, or a resumed run would
+// remove it as a later one.
 static int check_name(const char *path, const struct manifest *m) {
     int64_t named = checkpoint_named(path);
     if (named < 0 || named == m->train.step) return 0;
@@ -228,7 +229,7 @@ static const struct piece *pieces_of(const struct checkpoint *c, int kind, const
     return &c->pieces[low];
 }
 
-// Checks that all elements of the model's tensor exist, and no more.
+// Checks that the checkpoint has all elements of the model's tensor, and no others.
 static int check_tensor(const struct checkpoint *c, int kind, const struct tensor *t, int *count) {
     char text[24];
     const struct piece *p = pieces_of(c, kind, t->name, count);
@@ -315,7 +316,7 @@ static int read_unit(struct checkpoint *c, const struct layout *l, int unit, int
     size_t size = dtype_size(c->dtype);
     if (checkpoint_fits(c, l)) return -1;
     const struct unit *of = &l->units[unit];
-    int64_t at = begin;  // everything before it is filled
+    int64_t at = begin;  // out is filled up to this element
     for (int i = 0; i < of->count; i++) {
         const struct tensor *t = &of->tensors[i];
         int64_t first = t->offset > begin ? t->offset : begin, over = t->offset + t->numel;
@@ -351,7 +352,7 @@ static int extra(struct checkpoint *c, const char *participant, const char *name
     for (int i = 0; i < c->manifest.count; i++) {
         struct part *p = &c->parts[i];
         if (participant && strcmp(participant, p->participant) != 0) continue;
-        // Verify even where the name is missing: the name may be the damaged part.
+        // Verify even if the name is not found: the name itself may be damaged.
         if (!alone && verify(c, p)) return -1;
         const char *rest;
         const struct st_tensor *t = st_find(p->file, name);

@@ -18,7 +18,7 @@
 #include "shared/state/part_file.h"
 
 struct checkpoint;
-struct checkpoint *checkpoint_open(const char *path);  // the directory
+struct checkpoint *checkpoint_open(const char *path);  // path: the checkpoint's directory
 void checkpoint_close(struct checkpoint **c);          // *c may be NULL
 
 const char *checkpoint_path(const struct checkpoint *c);
@@ -33,13 +33,13 @@ int checkpoint_states(const struct checkpoint *c);                             /
 const char *checkpoint_identity(const struct checkpoint *c, const char *key);  // NULL: no such key
 const struct cJSON *checkpoint_identity_json(const struct checkpoint *c);  // object of all keys, owned by c
 
-// Reads all files and compares their hashes with the manifest. Returns 0, or -1. Call it before removing what the
-// checkpoint would have to replace.
+// Reads all files and compares their hashes with the manifest. Returns 0, or -1. Call it before newer checkpoints are
+// removed: if this one is damaged, they are still needed.
 int checkpoint_verify(struct checkpoint *c);
 // Checks that it holds every element of this model's masters and states, and nothing else. Returns 0, or -1. The
-// first checkpoint_read for a layout calls it; call it earlier to refuse earlier.
+// first checkpoint_read for a layout calls it; a caller that calls it before gets the error earlier.
 int checkpoint_fits(struct checkpoint *c, const struct layout *l);
-// out[i] = element begin + i of the unit, 0 <= begin <= end <= n_pad; gaps, padding and reserved elements are 0.
+// Writes element begin + i of the unit to out[i], 0 <= begin <= end <= n_pad; gaps, padding and reserved elements are 0.
 int checkpoint_read(struct checkpoint *c, const struct layout *l, int unit, int kind, int64_t begin,
                     int64_t end, float *out);
 // For a snapshot: reads the unit's weights, (n_pad) of the type checkpoint_dtype; gaps are 0 here too.
@@ -48,12 +48,11 @@ int checkpoint_weights(struct checkpoint *c, const struct layout *l, int unit, v
 // without logging if they do not exist; -1 if the file is damaged or the count differs. out NULL: only checks.
 int checkpoint_extra(struct checkpoint *c, const char *participant, const char *name, int64_t *out,
                      int count);
-// Reads a worker's own state of a unit, (n_pad), if `workers` workers wrote the checkpoint. kind: below 0. Returns
-// 0; 1 without logging if it does not exist; -1 if the file is damaged. out NULL: only checks.
+// Reads a worker's own state of a unit, (n_pad). kind: below 0. Returns 0; 1 without logging if it does not exist, or if
+// another number of workers than `workers` wrote the checkpoint; -1 if the file is damaged. out NULL: only checks.
 int checkpoint_own(struct checkpoint *c, int kind, int worker, int workers, const struct unit *unit,
                    float *out);
-// As checkpoint_extra, but without reading and hashing the rest of the file. The caller has its own way to check
-// the numbers.
+// As checkpoint_extra, but without reading and hashing the rest of the file. The caller itself must check the numbers.
 int checkpoint_extra_alone(struct checkpoint *c, const char *participant, const char *name, int64_t *out,
                            int count);
 

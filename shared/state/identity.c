@@ -56,13 +56,15 @@ static const struct identity_key unconfigured[] = {
     {"model.biases", T, ONE_MODEL},
     {"model.adapters", T, ONE_MODEL},     // of the configuration, or of the adapter that the run begins with
     {"model.init_std", R, ONE_MODEL},     // unused when weights are loaded
-    {"model.weights", R | L, ONE_MODEL},  // a checkpoint has its own
-    {"model.frozen", T | L, ONE_MODEL},   // the same, of a run whose checkpoints lack the frozen ones (LoRA)
+    {"model.weights", R | L, ONE_MODEL},  // not compared on resume: a checkpoint has its own weights
+    {"model.frozen", T | L,
+     ONE_MODEL},  // compared on resume, too: LoRA's checkpoints do not have the frozen weights
     {"data", T | L, ONE_TEXT},
-    {"data.held_out", T | L, ONE_TEXT},   // a resumed run's loss curve must be of one text
-    {"consistency", B, NULL},             // "sync" of all topologies that promise the same bits
-    {"gradients.summed", B, NULL},        // over the ranks, where a step has several micro-batches
-    {"recovery.resumed", R, ONE_RESUME},  // the checkpoint resumed from, by its content
+    {"data.held_out", T | L, ONE_TEXT},  // the losses before and after a resume must be of the same text
+    {"consistency", B, NULL},            // "sync" for all topologies that promise the same bits
+    {"gradients.summed", B,
+     NULL},  // over the ranks in each micro-batch or once per step: two orders of one sum
+    {"recovery.resumed", R, ONE_RESUME},  // the content of the checkpoint that the run resumes from
 };
 #define UNCONFIGURED (sizeof unconfigured / sizeof *unconfigured)
 
@@ -80,7 +82,8 @@ struct identity_key identity_key(const char *key) {
     for (size_t i = 0; i < UNCONFIGURED; i++)
         if (!strcmp(unconfigured[i].key, key)) return unconfigured[i];
     const struct config_key *k = config_key_find(key);
-    if (config_key_gone(key)) return (struct identity_key){"", 0, NULL};  // of an old checkpoint
+    if (config_key_gone(key))
+        return (struct identity_key){"", 0, NULL};  // an old checkpoint may still have it
     return k ? configured(k) : (struct identity_key){"", T | R, ONE_PROGRAM};
 }
 
@@ -169,7 +172,7 @@ static void put_rope(struct identity *i, const struct model_spec *s) {
     free(text);
 }
 
-// The name and path are left out. So is the longest trained sequence length: it only decides what is refused.
+// Omits the name and the path, and also the longest sequence length: it only decides which --seq is refused.
 static void put_model(struct identity *i, const struct model_spec *s) {
     const struct model_traits *t = &s->traits;
     char biases[32];
@@ -215,11 +218,11 @@ static bool is_compared(const struct identity_source *s, const struct config_key
     if (starts(k->path, "fp16")) return c->scaler.enabled;
     for (int d = 0; d < DEVICE_KINDS; d++)
         if (device_rows[d].section && starts(k->path, device_rows[d].section)) return (int)c->device == d;
-    // A medium that one side does not offer is not used: tcp and auto are compatible. A demand for shm is not.
+    // tcp and auto are compatible: a medium that one side does not offer is not used. shm must be offered by both sides.
     if (!strcmp(k->path, "medium")) return c->medium == MEDIUM_SHM;
     if (!strcmp(k->path, accum_key)) return c->accumulation > 1;
     if (!strcmp(k->path, "data.documents"))
-        return c->documents != DOCUMENTS_PACKED;  // what older checkpoints mean
+        return c->documents != DOCUMENTS_PACKED;  // older checkpoints, without this key, were all "packed"
     return true;
 }
 
@@ -320,8 +323,8 @@ uint64_t identity_hash(const struct identity *i, unsigned uses) {
     return out;
 }
 
-// Returns the entry's effect on the bits of sums. A checkpoint older than a key was written without it. "auto"
-// means the run's type there. One group of all workers, and groups of one, are the same as no groups.
+// Returns a value such that equal values give the same bits of sums. A checkpoint that is older than a key does not have it;
+// "auto" means the run's type in old checkpoints. One group of all workers, and groups of one, are the same as no groups.
 static const char *meaning(const struct identity_side *of, const char *key) {
     const char *value = identity_get(of->identity, key);
     if (!strcmp(key, accum_key) && (!value || !strcmp(value, "auto")))
@@ -352,8 +355,8 @@ static void name_difference(char **text, const char *key, const struct identity_
 }
 
 struct found {
-    char *text;         // NULL: nothing yet
-    const char *first;  // key
+    char *text;         // NULL: no difference found yet
+    const char *first;  // the first key that differs
     int count;
 };
 
@@ -409,9 +412,9 @@ char *identity_texts_disagreement(const char *name_a, const char *a, const char 
 // ---------------------------------------------------------------- between ranks
 #define EVERYTHING (IDENTITY_TRAJECTORY | IDENTITY_RUN | IDENTITY_LOCAL)
 
-// A hash is sent as sums of its 16-bit pieces and of their squares. With up to 2^16 ranks these are below 2^32 and
-// 2^48, so exact as doubles. N times the sum of squares equals the square of the sum exactly when all pieces are
-// equal (Cauchy-Schwarz).
+// The ranks add up the 16-bit pieces of their hashes, and the squares of the pieces. With up to 2^16 ranks the sums are
+// below 2^32 and 2^48, so exact as doubles. N times the sum of squares equals the square of the sum exactly when all
+// pieces are equal (Cauchy-Schwarz).
 #define PIECES 4
 
 static int hashes_equal(struct topology *t, uint64_t hash, bool *equal) {
@@ -432,8 +435,8 @@ static int hashes_equal(struct topology *t, uint64_t hash, bool *equal) {
 // Six bytes form an integer that a double holds exactly.
 #define BYTES 6
 
-// Sends the text of the one rank that gives one (others pass NULL) to all (malloc'd). Returns NULL if a sum failed.
-static char *spread(struct topology *t, const char *text) {
+// Sends the text of one rank (all others pass NULL) to all ranks. Returns it (malloc'd), or NULL if a sum failed.
+static char *broadcast_text(struct topology *t, const char *text) {
     double length = text ? (double)strlen(text) : 0;
     if (topology_sum(t, &length, 1)) return NULL;
     size_t bytes = (size_t)length;
@@ -451,10 +454,10 @@ static char *spread(struct topology *t, const char *text) {
     return NULL;
 }
 
-// *out receives how this rank differs from rank 0 (malloc'd), or NULL if it does not. Returns -1 if a sum failed.
+// *out receives how this rank differs from rank 0 (malloc'd), or NULL if it agrees. Returns -1 if a sum failed.
 static int compare_with_first(struct topology *t, const struct identity *i, char **out) {
     char *text = t->rank == 0 ? identity_text(i) : NULL, name[32];
-    char *first = spread(t, text);
+    char *first = broadcast_text(t, text);
     free(text);
     *out = NULL;
     if (!first) return -1;
@@ -468,7 +471,7 @@ static int compare_with_first(struct topology *t, const struct identity *i, char
     return 0;
 }
 
-// *first receives the lowest rank that differs, *count how many differ.
+// *first receives the lowest rank that differs, *count how many ranks differ.
 static int find_others(struct topology *t, bool differs, int *first, int *count) {
     double *who = xcalloc((unsigned long)t->size, sizeof *who);
     who[t->rank] = differs;
@@ -489,7 +492,7 @@ static int fail_with_difference(struct topology *t, const struct identity *i) {
     if (compare_with_first(t, i, &own)) return -1;
     int rc = find_others(t, own != NULL, &first, &count);
     if (!rc && count) {
-        char *words = spread(t, t->rank == first ? own : NULL);
+        char *words = broadcast_text(t, t->rank == first ? own : NULL);
         if (count > 1) snprintf(more, sizeof more, " (and %d more workers differ)", count - 1);
         if (words) {
             if (t->rank > 0 && !own) error_quiet(1);

@@ -16,7 +16,7 @@
 #define READ_MAX  ((size_t)1 << 24)
 #define MAX_EXACT 9007199254740992.0
 
-// The end of the text. The seal is the xxh64 of the whole text with zeros in place of the digits.
+// The seal, at the end of the text, is the xxh64 of the whole text with zeros in place of the seal's digits.
 #define SEAL_KEY   "manifest_xxh64"
 #define SEAL_ZEROS "0000000000000000"
 #define SEAL_END   "\"\n}\n"
@@ -98,7 +98,9 @@ static int read_file(const char *path, const cJSON *f, struct manifest_file *to,
     if (ends_with(name, PART_ENDING))
         snprintf(participant, sizeof participant, "%.*s", (int)(strlen(name) - strlen(PART_ENDING)), name);
     if (strlen(name) >= sizeof to->name || !participant_name(participant))
-        return fail("%s: \"%.80s\" is no name of a checkpoint's file (worker-0" PART_ENDING ")", path, name);
+        return fail("%s: \"%.80s\" is not a valid name of a checkpoint's file (such as worker-0" PART_ENDING
+                    ")",
+                    path, name);
     name_map_put(names, name, 0, &is_new);
     if (!is_new) return fail("%s: %s is listed twice", path, name);
     snprintf(to->name, sizeof to->name, "%s", name);

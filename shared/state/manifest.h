@@ -39,16 +39,16 @@ char *manifest_text(const struct manifest *m);  // malloc'd
 // Reads the manifest of checkpoint `dir`. Returns 0, or -1 after fail() named file and reason; *out is then empty.
 int manifest_read(const char *dir, struct manifest *out);
 void manifest_free(struct manifest *m);
-// For a manifest that was read: the host on which an earlier version left that file, in a folder that other hosts
-// do not see; NULL: none.
+// For a manifest that was read: returns the host on which an earlier version of this program left the file, in a folder
+// that other hosts do not see; NULL: it is in the checkpoint's directory.
 const char *manifest_left_on(const struct manifest *m, int file);
 const char *manifest_seal(
     const struct manifest *m);  // of one that was read: the xxh64 of its text, 16 digits
 
-// "worker-0": letters, digits and '-', so that no name leaves the directory.
+// Returns whether name is a participant's: letters, digits and '-' ("worker-0"), so that no path leads out of the directory.
 bool participant_name(const char *name);
 
-// 16 hexadecimal digits, lower case.
+// Writes x as 16 hexadecimal digits, lower case.
 void hex64(char text[17], uint64_t x);
 bool hex64_read(const char *text, uint64_t *out);  // accepts exactly these; false for NULL
 

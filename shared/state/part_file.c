@@ -108,7 +108,7 @@ static void add_range(struct entries *e, const struct part_options *o, const str
 
 static int check(const struct part_options *o, char **error) {
     if (!participant_name(o->participant))
-        return disk_error(error, "\"%s\" is no name of a participant", o->participant);
+        return disk_error(error, "\"%s\" is not a valid name of a participant", o->participant);
     for (int i = 0; i < o->count; i++) {
         const struct state_range *r = &o->ranges[i];
         bool unit = r->unit >= 0 && r->unit < o->layout->count;
@@ -139,8 +139,8 @@ static int make_dirs(const char *dir, char **error) {
     return rc;
 }
 
-// Writes NAME.failed if possible. A full disk has no room for the reason, but usually for an empty file. Without
-// either, the committing process waits until it times out.
+// Writes NAME.failed if possible. A full disk has no room for the reason, but usually for an empty file. If even that
+// fails, the committing process waits until its timeout.
 static void leave_failed(const char *dir, const char *participant, const char *why) {
     char *path = path_of(dir, participant, ".failed");
     int fd =
@@ -180,7 +180,7 @@ struct part_file *part_file_create(const struct part_options *o, char **error) {
     struct st_writer *w = NULL;
     char *why = NULL;
     if (make_dirs(o->dir, &why) == 0) {
-        // Removes what an earlier attempt of this life left, also the data file: a thread that still has it open
+        // Remove what an earlier attempt of this start left, also the data file: a thread that still has it open
         // writes to the deleted file.
         const char *const endings[] = {".json", ".failed", PART_ENDING};
         for (int i = 0; i < 3; i++) {

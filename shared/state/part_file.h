@@ -5,7 +5,7 @@
 //                                 extras, I64
 //     DIR/worker-0.json           the sidecar {"file","bytes","xxh64"}: it exists only when the file is complete and on
 //                                 disk
-//     DIR/worker-0.failed         or the reason why there will be no file; empty where the disk had no room for it
+//     DIR/worker-0.failed         instead of both: the reason why there will be no file; empty if the disk was full
 //
 // A range is cut into pieces, one for each logical tensor that it overlaps. Gaps, padding and reserved space after
 // a tensor are never written, so the files do not depend on the padding of the layout. The number after the @ is
@@ -24,14 +24,14 @@
 #include "kernels/dtype.h"
 #include "shared/core/unit.h"
 
-// Kinds below 0 are a rank's own state: the rest that gradient codes have not sent yet, or masters and optimizer
-// states that no other rank has. Every participant may have all elements of it. It is written as it is in memory,
-// with padding: one piece "NAME/UNIT@0" each.
+// Kinds below 0 are a rank's own state: the errors of gradient codes (what they have not sent yet), or masters and optimizer
+// states that differ between ranks. Each participant may write all elements of it. It is written as it is in memory,
+// with padding: one piece "NAME/UNIT@0" per unit.
 enum state_kind {
-    STATE_OWN = -2,  // - kind, of masters and optimizer states
+    STATE_OWN = -2,  // STATE_OWN - k: this rank's own values of kind k, a master or an optimizer state
     STATE_ERROR = -1,
     STATE_MASTER = 0,
-    STATE_OPTIMIZER = 1,  // + i, i < STATE_OPTIMIZER_MOST
+    STATE_OPTIMIZER = 1,  // STATE_OPTIMIZER + i: the i-th optimizer state, i < STATE_OPTIMIZER_MOST
     STATE_WEIGHTS = 200,  // of the run's type: the content of a snapshot
     STATE_NONE = 300,
 };
@@ -47,7 +47,7 @@ struct state_range {
     int kind;  // enum state_kind
     int64_t begin, end;
     const void *data;  // element `begin`; part_file does not read it
-    // For values that are not in memory: brings all of them to memory until the next call. Blocks. Returns NULL
+    // For values that are not in memory: returns them in memory, where they stay until the next call. Blocks. Returns NULL
     // after logging.
     const void *(*read)(void *ctx, const struct state_range *r);
     void *ctx;
@@ -82,7 +82,7 @@ int part_file_write(struct part_file *f, int range, int64_t begin, int64_t end, 
 // Writes the extras, calls fsync, writes the sidecar. Frees f. Returns -1 after removing the file and writing
 // NAME.failed if possible.
 int part_file_finish(struct part_file **f, char **error);
-// Gives the file up: removes it, writes NAME.failed with the reason, frees f. NULL is allowed.
+// Gives up: removes the file, writes NAME.failed with the reason, frees f. *f may be NULL.
 void part_file_discard(struct part_file **f, const char *why);
 // Writes NAME.failed for a participant that never opened a file; creates dir if needed.
 void part_file_refuse(const char *dir, const char *participant, const char *why);

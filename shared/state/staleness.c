@@ -10,7 +10,7 @@
 #include "shared/core/error.h"
 #include "shared/core/json.h"
 
-// ---------------------------------------------------------------- studies
+// ---------------------------------------------------------------- counts of staleness (ranks/staleness-R.json)
 // Adds the counters of one list to those of another, element by element.
 static void add_tallies(cJSON *into, cJSON *from) {
     static const char *const sums[] = {"count", "sum", "updates"};
@@ -94,7 +94,7 @@ int staleness_merge_logs(const char *dir, int shards) {
     int rc = 0;
     for (int i = 0; i < shards && !rc; i++) {
         char *name = log_of(dir, i), why[FILE_WHY_MAX];
-        // A server on another machine has its log there, so the file does not exist here.
+        // A server on another machine writes its log there, so it is not an error if the file does not exist here.
         if (log_reader_open(&all[i].lines, name, why) && errno != ENOENT)
             rc = fail("--log-updates: %s: %s", name, why);
         next_line(&all[i]);
@@ -103,7 +103,7 @@ int staleness_merge_logs(const char *dir, int shards) {
     if (!rc) {
         bool good = new_file_begin(&n, path, false);
         while (good) {
-            s = NULL;  // the earliest
+            s = NULL;  // the log whose next line is the earliest
             for (int i = 0; i < shards; i++)
                 if (all[i].lines.file && (!s || all[i].time_ns < s->time_ns)) s = &all[i];
             if (!s) break;
@@ -111,7 +111,7 @@ int staleness_merge_logs(const char *dir, int shards) {
             next_line(s);
         }
         if (new_file_end(&n, good))
-            rc = fail("%s: cannot be written: %s: %s/ranks/updates-*.jsonl hold its lines", path,
+            rc = fail("%s: cannot be written: %s: its lines remain in %s/ranks/updates-*.jsonl", path,
                       strerror(errno), dir);
     }
     for (int i = 0; i < shards && !rc; i++) {  // all lines are in the merged file

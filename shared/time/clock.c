@@ -16,7 +16,7 @@ void clock_offset_learn(struct clock_offset *o, struct clock_barrier own, struct
 
 int64_t clock_offset_ns(const struct clock_offset *o) { return o->low + (o->high - o->low) / 2; }
 
-// If clocks drift between meetings, the bounds may cross by the drift.
+// If clocks drift between two barriers, low may exceed high by the drift.
 int64_t clock_offset_error_ns(const struct clock_offset *o) {
     int64_t width = o->high - o->low;
     return (width < 0 ? -width : width) / 2;

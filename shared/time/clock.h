@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 struct clock_barrier {
-    int64_t before, after;  // of one clock, when it entered and left the barrier
+    int64_t before, after;  // times of one process's clock: when it entered the barrier, and when it left
 };
 
 // reference's clock = own clock + offset
@@ -25,7 +25,7 @@ int64_t clock_offset_ns(const struct clock_offset *o);
 int64_t clock_offset_error_ns(const struct clock_offset *o);  // never negative
 
 // Returns the same number in all processes that share a clock: a hash of the kernel's boot id, or of the host's
-// name without one.
+// name if the kernel gives no boot id.
 uint64_t clock_host(void);
 
 #endif

@@ -47,9 +47,9 @@ static const char *map_file(const char *path) {
     struct gate_head *head = at;
     int64_t room = ((int64_t)st.st_size - (int64_t)sizeof *head) / (int64_t)sizeof(struct gate_record);
     if (memcmp(head->magic, GATE_MAGIC, sizeof head->magic) != 0)
-        why = "it does not begin as a gate does";
+        why = "it is not a gate's file: it does not begin with " GATE_MAGIC;
     else if (head->records < 1 || head->records > room)
-        why = "it is shorter than it says";
+        why = "it is too short for the number of records in its head";
     if (why)
         munmap(at, (size_t)st.st_size);
     else
@@ -78,12 +78,15 @@ int gate_join(struct gate_rank *g, const struct gate_facts *f) {
     *g = (struct gate_rank){.facts = *f};
     struct gate_head *h = head();
     if (own.why[0])
-        return fail("%s=%s: %s; a comparison sets it, unset it to train without one", GATE_VARIABLE,
-                    getenv(GATE_VARIABLE), own.why);
+        return fail(
+            "%s=%s: %s; experiments/compare.py sets this variable: unset it to train without a comparison",
+            GATE_VARIABLE, getenv(GATE_VARIABLE), own.why);
     if (!h) return 0;
     if (f->rank >= h->records)
-        return fail("%s=%s: it has records for %lld ranks, and this is rank %d", GATE_VARIABLE,
-                    getenv(GATE_VARIABLE), (long long)h->records, f->rank);
+        return fail(
+            "%s=%s: the file has records for ranks 0 to %lld, and this is rank %d: unset the variable to train without "
+            "a comparison",
+            GATE_VARIABLE, getenv(GATE_VARIABLE), (long long)h->records - 1, f->rank);
     g->record = (struct gate_record *)(h + 1) + f->rank;
     atomic_store(&h->unit, f->unit);
     atomic_store(&h->total, f->total);
@@ -112,8 +115,9 @@ int gate_wait(struct gate_rank *g, int64_t sample) {
             break;
         }
         if (h->holder > 0 && kill((pid_t)h->holder, 0) != 0 && errno == ESRCH)
-            return fail("the comparison that alternates this run with others (process %lld) has ended",
-                        (long long)h->holder);
+            return fail(
+                "the comparison that alternates this run with others (process %lld) has ended, so this run ends, too",
+                (long long)h->holder);
         wait_for_change(h, changes);
     }
     g->passed = true;

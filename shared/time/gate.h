@@ -9,14 +9,14 @@
 // The gate     is a file that the comparison creates and names in STARRING_GATE; every process of the job maps it.
 //              A rank begins a step if the step's first sample is below `limit`; otherwise it waits until the
 //              comparison raises the limit.
-// A sample     number is the same for all ranks that go together, so all stop at the same step. Where ranks share a
-//              budget of batches each batch has its own: exactly `limit` samples are done, most of them by the fast
-//              ranks.
-// The end      is one more gate, after the last step: evaluation and the writing of files wait there, too.
-// Time         at the gate counts in no step, and peers do not treat it as silence: threads that talk to peers
-//              continue. While all ranks wait, the comparison sets `since`; code that waits for all of them can
-//              subtract this time (gate_held_ns).
-// Errors       A file that is missing, too short or no gate: -1 after logging its name.
+// Samples      Synchronous ranks compute the same samples in a step, so all of them stop at the same step. Ranks that share
+//              a budget of batches take different batches: together they compute exactly `limit` samples, most of them on
+//              the fast ranks.
+// The end      After the last step there is one more gate, GATE_END: evaluation and the writing of files wait there, too.
+// Time         Time at the gate counts in no step, and peers do not treat it as silence: the threads that exchange messages
+//              with peers continue. While all ranks wait, the comparison sets `since`; code that waits for all of them
+//              can subtract this time (gate_held_ns).
+// Errors       If the file is missing, too short or not a gate, gate_join returns -1 after logging its name.
 #ifndef STARRING_SHARED_TIME_GATE_H
 #define STARRING_SHARED_TIME_GATE_H
 
@@ -34,10 +34,10 @@ struct gate_head {
     _Atomic int64_t limit;  // INT64_MAX: no rank waits any more
     // Counts the changes that the comparison makes; ranks sleep on it (futex).
     _Atomic uint32_t changes, spare;
-    _Atomic int64_t held;   // ns during which all ranks waited, up to `since`
-    _Atomic int64_t since;  // CLOCK_MONOTONIC ns since which all wait; 0: they do not
+    _Atomic int64_t held;   // ns in which all ranks waited, without the current wait (`since`)
+    _Atomic int64_t since;  // CLOCK_MONOTONIC ns since when all ranks wait; 0: not all wait
     int64_t holder;         // pid of the comparison
-    _Atomic int64_t unit;   // a limit is a multiple of so many samples
+    _Atomic int64_t unit;   // samples; each limit is a multiple of it
     _Atomic int64_t total;  // samples of the run
     _Atomic int64_t ranks;
     _Atomic int64_t pace;   // enum gate_pace
@@ -45,10 +45,10 @@ struct gate_head {
     int64_t reserved[4];
 };
 struct gate_record {
-    _Atomic int64_t waits;         // 1 + the limit at which this rank waits; 0: it does not
+    _Atomic int64_t waits;         // 1 + the limit at which this rank waits; 0: it does not wait
     _Atomic int64_t done, tokens;  // samples of its completed steps, and tokens that counted
     _Atomic int64_t passed_ns;     // when it last passed the gate
-    // The end of its first step after that, and the tokens by then.
+    // The end of its first step after passed_ns, and `tokens` at that time.
     _Atomic int64_t first_ns, first_tokens;
     _Atomic int64_t last_ns;  // the end of its last step
     _Atomic int64_t steps;    // completed steps
@@ -56,19 +56,19 @@ struct gate_record {
 };
 
 // ---------------------------------------------------------------- a rank
-// Which ranks determine the pace. OWN: each rank has steps of its own. SLOWEST: a step is over when all ranks have
-// ended it. FASTEST: a step is over when the ranks that are in time have ended it.
+// Which ranks decide when a step ends. OWN: each rank has steps of its own. SLOWEST: a step ends when all ranks have
+// computed it. FASTEST: a step ends when enough ranks have computed it; it does not wait for stragglers.
 enum gate_pace { GATE_PACE_OWN, GATE_PACE_SLOWEST, GATE_PACE_FASTEST };
 struct gate_facts {
     int rank, ranks;
-    int64_t own, unit, total;  // samples of its batch; see above
+    int64_t own, unit, total;  // samples: of this rank's batch; unit and total as in the head
     enum gate_pace pace;
-    const _Atomic int *stop;  // non-zero: the run was asked to stop, and waits at no gate; or NULL
+    const _Atomic int *stop;  // non-zero: the run was asked to stop, so it waits at no gate; or NULL
 };
 struct gate_rank {
     struct gate_record *record;  // NULL: no gate
     struct gate_facts facts;
-    bool passed;  // no step has ended since it passed the gate
+    bool passed;  // it has passed the gate, and has not yet ended a step since then
 };
 // Takes a record for the rank in the file that STARRING_GATE names. Returns 0 (also without a gate), or -1 after logging.
 int gate_join(struct gate_rank *g, const struct gate_facts *facts);
@@ -76,13 +76,13 @@ static inline bool gate_is_open(const struct gate_rank *g, int64_t sample);
 // Waits until the limit is above sample. Blocks. This rank must have no work in flight. Returns 0, or -1 after
 // logging if the comparison has ended.
 int gate_wait(struct gate_rank *g, int64_t sample);
-// A step has ended. `tokens` of it counted as this rank's.
+// Records that a step has ended at ended_ns. tokens: this rank's tokens of the step that count.
 void gate_step(struct gate_rank *g, int64_t tokens, int64_t ended_ns);
-#define GATE_END (INT64_MAX - 1)  // the place after the last step
+#define GATE_END (INT64_MAX - 1)  // the gate after the last step, as a sample for gate_wait
 
 // ---------------------------------------------------------------- other code in a process of the job
 int64_t gate_held_ns(void);  // nanoseconds so far in which all ranks waited; 0 without a gate
-void gate_sleep(void);       // while all wait: blocks until they do not, at most a fifth of a second
+void gate_sleep(void);       // if all ranks wait: sleeps until one continues, at most 0.2 s
 
 // ---------------------------------------------------------------- inline
 int64_t gate_limit(void);

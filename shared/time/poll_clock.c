@@ -4,8 +4,8 @@
 #include <stdio.h>
 
 #define COUNTED_SHARE  (1.0 / 32)  // share of lost_s that counts, at most
-#define LATE           2     // factor: polls that are only a little farther apart than the pause are no stall
-#define REPORTED_SHARE 0.25  // share of lost_s from which messages mention it
+#define LATE           2           // factor: a delay of up to twice the time that counts is no stall
+#define REPORTED_SHARE 0.25        // share of lost_s from which messages mention it
 
 static double most_of(const struct poll_clock *c) { return fmax(COUNTED_SHARE * c->lost_s, c->pause_s); }
 
@@ -21,7 +21,7 @@ double poll_clock_poll(struct poll_clock *c, double host_s) {
     if (took_s <= most_s) return now_s;
     c->lag_s += took_s - most_s;
     if (took_s <= LATE * most_s) return now_s;
-    // One short interval between two long ones is no recovery.
+    // Stalls that follow each other within lost_s count as one: a short interval between two long ones is no recovery.
     c->stall_s = begin_s - c->stall_end_s < c->lost_s ? c->stall_s + took_s : took_s;
     c->stall_end_s = now_s;
     return now_s;
@@ -31,7 +31,8 @@ const char *poll_clock_text(const struct poll_clock *c, double heard_s, char out
     out[0] = 0;
     if (c->stall_s > REPORTED_SHARE * c->lost_s && c->stall_end_s > heard_s - c->lost_s)
         snprintf(out, POLL_CLOCK_TEXT,
-                 ", after this process had stood still for %.1f s: the job may do without it", c->stall_s);
+                 ", after this process had stood still for %.1f s: the job may continue without it",
+                 c->stall_s);
     return out;
 }
 

@@ -1,6 +1,6 @@
 #include "shared/time/split.h"
 
-// ---------------------------------------------------------------- disjoint, in order
+// ---------------------------------------------------------------- makes spans disjoint and sorts them
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -13,7 +13,7 @@ static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
         (all)[j] = one;                                                               \
     }
 
-// Cuts spans to [begin, end) and to what no earlier span covers. Returns how many are left.
+// Cuts each span to [begin, end), and removes what an earlier span covers. Returns how many spans are left.
 static size_t cut_spans(struct span *s, size_t n, int64_t begin, int64_t end) {
     size_t kept = 0;
     int64_t at = begin;
@@ -29,9 +29,9 @@ static size_t cut_spans(struct span *s, size_t n, int64_t begin, int64_t end) {
     return kept;
 }
 
-// The same for blocked intervals, but their ends are not cut, even after the step's end: they show which transfer ends
-// a gap. Where intervals overlap, the time belongs to the one that ends last. So an interval inside another one
-// vanishes.
+// The same for blocked intervals, but their ends are not cut, even after the step's end: the end shows which transfer
+// ends a gap. Where intervals overlap, the time belongs to the one that ends last. So an interval that lies within
+// another one is removed.
 static size_t cut_blocks(struct split_block *b, size_t n, int64_t begin, int64_t end) {
     size_t kept = 0;
     SORT_BY_BEGIN(struct split_block, b, n);
@@ -55,7 +55,8 @@ static size_t cut_blocks(struct split_block *b, size_t n, int64_t begin, int64_t
 // ---------------------------------------------------------------- seconds
 static double seconds(int64_t ns) { return (double)ns * 1e-9; }
 
-// Returns how much of [begin, end) the disjoint spans cover. *from is the first span that may; it is advanced.
+// Returns how many ns of [begin, end) the disjoint spans cover. *from: index of the first span that may overlap, which is
+// advanced: calls come in order of time.
 static int64_t covered(const struct span *s, size_t n, size_t *from, int64_t begin, int64_t end) {
     int64_t sum = 0;
     while (*from < n && s[*from].end <= begin) ++*from;
@@ -64,7 +65,7 @@ static int64_t covered(const struct span *s, size_t n, size_t *from, int64_t beg
     return sum;
 }
 
-static double *part_of(struct time_split *t, enum phase p) {
+static double *component_of(struct time_split *t, enum phase p) {
     switch (p) {
         case PHASE_FORWARD:
             return &t->forward;
@@ -141,7 +142,7 @@ void time_split_of(const struct split_input *step, struct time_split *out) {
     for (size_t i = 0; i < in.busy_count; i++) {
         const struct span *b = &in.busy[i];
         if (b->begin > idle_since) add_gap(out, &in, &at, idle_since, b->begin);
-        *part_of(out, (enum phase)b->phase) += seconds(b->end - b->begin);
+        *component_of(out, (enum phase)b->phase) += seconds(b->end - b->begin);
         if (b->phase != PHASE_COMM)
             out->comm_overlapped += seconds(covered(in.moves, in.move_count, &move, b->begin, b->end));
         idle_since = b->end;

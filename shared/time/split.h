@@ -6,25 +6,25 @@
 //     split            | forward |wait|exp.| backward |  host |exp| | optimizer |     exp.: exposed
 //
 // Each time within the step is, in this order of precedence:
-//   busy      the compute stream works: the phase of the span. If it hands a transfer over itself (PHASE_COMM), that
-//             is exposed communication
-//   blocked   the compute stream or the host is blocked by a transfer. Until the last rank that the transfer needs
-//             is ready, it is waiting for peers; after that it is exposed communication. So is the time before this
-//             rank's own data is ready: the data is on the way to the link. If there are several transfers, the one
-//             that ends last counts, because it ends the gap. If it is unknown when the peers were ready, all of it
-//             is exposed.
+//   busy      the compute stream works: the time belongs to the span's phase. Work of PHASE_COMM, in which the stream
+//             itself hands over a transfer, is exposed communication
+//   blocked   the compute stream or the host is blocked by a transfer. The time before this rank's own data is ready is
+//             exposed communication: the data is on the way to the link. From then until the last rank that the
+//             transfer needs is ready, it is waiting for peers; after that it is exposed communication again. If several
+//             transfers block, the one that ends last counts, because it ends the gap. If it is unknown when the peers
+//             were ready, all of the time is exposed
 //   data      the host reads a batch
-//   host      the rest: the host was not fast enough, or works without a phase (spans of PHASE_OTHER)
+//   host      the rest: the host was not fast enough, or a span has PHASE_OTHER
 // So the components always add up to the step.
 //
-// Overlapped communication is none of them: the time in which compute was busy while a transfer was in flight, from
-// the time at which all ranks were ready to the transfer's end.
+// Overlapped communication is not a component: it is the time in which compute was busy while a transfer was in flight,
+// from when all ranks were ready to the transfer's end.
 #ifndef STARRING_SHARED_TIME_SPLIT_H
 #define STARRING_SHARED_TIME_SPLIT_H
 
 #include "kernels/backend.h"
 
-// A larger difference (a share) between the sum of the components and an independent clock causes a warning.
+// If the sum of the components differs from an independent clock by more than this share, a warning is logged.
 #define TIME_TOLERANCE 0.01
 
 // Seconds.
@@ -40,7 +40,7 @@ struct time_split {
     double total;  // data + forward + backward + optimizer + comm_exposed + wait + host
 };
 
-// Times are nanoseconds of one clock; 0: unknown. An end that is not after its begin is ignored.
+// A time in which a transfer blocked. Times are nanoseconds of one clock; 0: unknown. One with end <= begin is ignored.
 struct split_block {
     int64_t begin, end;
     int64_t own_ready, peers_ready;  // of the transfer
@@ -48,7 +48,7 @@ struct split_block {
     int peer;  // the rank that was ready last; -1: unknown
 };
 
-// Arrays are sorted and cut in place. Spans that overlap (there should be none) count once, for the earlier one.
+// Arrays are sorted and cut in place. Where spans overlap (none should), the time counts once, for the earlier span.
 struct split_input {
     int64_t begin, end;  // the step
     struct span *busy;   // with phase

@@ -18,7 +18,7 @@ bool stall_read(struct stall_reading *s, int64_t now, int64_t cpu, struct span *
     *s = (struct stall_reading){now, cpu};
     int64_t late = now - last.now, got = cpu - last.cpu;
     if (!last.now || late < STALL_LEAST_NS || got > late / 2) return false;
-    // The processor time counts as before the stop.
+    // The process is assumed to have used its processor time before the stall.
     *out = (struct span){.begin = last.now + got, .end = now};
     return span_length(out) >= STALL_LEAST_NS;
 }
@@ -35,12 +35,12 @@ bool stall_read_thread(struct stall_thread_reading *s, int64_t now, int64_t wait
 
 // ---------------------------------------------------------------- of this process
 struct kept {
-    struct spans longest;  // of STALL_THREAD id is the owner's address
-    int64_t total;
+    struct spans longest;  // id: the owner's address (STALL_THREAD)
+    int64_t total;         // ns of all stalls of this kind
 };
 
-struct part {
-    int fd;  // its schedstat
+struct watched_thread {
+    int fd;  // of its file schedstat
     const void *owner;
     struct stall_thread_reading runs;
 };
@@ -49,10 +49,10 @@ struct stall_watch {
     pthread_t thread;
     atomic_bool quit;
     pthread_mutex_t lock;  // guards the fields below
-    struct stall_reading looks;
-    int64_t stood;  // time at a gate, by the last reading
-    struct part parts[STALL_THREADS];
-    int part_count;
+    struct stall_reading process;
+    int64_t gate_ns;  // gate_held_ns at the last reading
+    struct watched_thread threads[STALL_THREADS];
+    int thread_count;
     struct kept kept[STALL_KINDS];
 };
 
@@ -63,13 +63,13 @@ static void keep(struct kept *k, struct span one, const void *owner) {
 }
 
 // Called with the lock held, so that threads read their clocks in order.
-static void look(struct stall_watch *w) {
+static void read_clocks(struct stall_watch *w) {
     struct span one;
-    int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID), now = now_ns(), stood = gate_held_ns();
-    if (stood != w->stood) w->looks = (struct stall_reading){0};  // the gate made it stand: no stall
-    w->stood = stood;
-    for (int i = 0; i < w->part_count; i++) {
-        struct part *p = &w->parts[i];
+    int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID), now = now_ns(), gate_ns = gate_held_ns();
+    if (gate_ns != w->gate_ns) w->process = (struct stall_reading){0};  // a wait at the gate is no stall
+    w->gate_ns = gate_ns;
+    for (int i = 0; i < w->thread_count; i++) {
+        struct watched_thread *p = &w->threads[i];
         char text[96];
         int64_t waited;
         uint64_t runs;
@@ -79,14 +79,14 @@ static void look(struct stall_watch *w) {
         if (sscanf(text, "%*s %" SCNd64 " %" SCNu64, &waited, &runs) != 2) continue;
         if (stall_read_thread(&p->runs, now, waited, runs, &one)) keep(&w->kept[STALL_THREAD], one, p->owner);
     }
-    if (stall_read(&w->looks, now, cpu, &one)) keep(&w->kept[STALL_PROCESS], one, NULL);
+    if (stall_read(&w->process, now, cpu, &one)) keep(&w->kept[STALL_PROCESS], one, NULL);
 }
 
 static void *watch_main(void *arg) {
     struct stall_watch *w = arg;
     while (!atomic_load(&w->quit)) {
         pthread_mutex_lock(&w->lock);
-        look(w);
+        read_clocks(w);
         pthread_mutex_unlock(&w->lock);
         nanosleep(&(struct timespec){.tv_nsec = STALL_TICK_NS}, NULL);
         if (!atomic_load(&w->quit)) gate_sleep();
@@ -94,14 +94,14 @@ static void *watch_main(void *arg) {
     return NULL;
 }
 
-static void end(struct stall_watch *w) {
-    for (int i = 0; i < w->part_count; i++) close(w->parts[i].fd);
+static void watch_destroy(struct stall_watch *w) {
+    for (int i = 0; i < w->thread_count; i++) close(w->threads[i].fd);
     for (int k = 0; k < STALL_KINDS; k++) spans_close(&w->kept[k].longest);
     pthread_mutex_destroy(&w->lock);
     free(w);
 }
 
-static struct stall_watch *begin(void) {
+static struct stall_watch *watch_create(void) {
     struct stall_watch *w = xcalloc(1, sizeof *w);
     bool memory = true;
     atomic_init(&w->quit, false);
@@ -109,9 +109,9 @@ static struct stall_watch *begin(void) {
     for (int k = 0; k < STALL_KINDS; k++)
         memory = memory && spans_open(&w->kept[k].longest, STALLS, SPANS_LONGEST) == 0;
     if (memory && pthread_create(&w->thread, NULL, watch_main, w) == 0) return w;
-    end(w);
+    watch_destroy(w);
     fail(
-        "cannot start the thread that notes when this process stands still: raise `ulimit -u`, or lower --threads");
+        "cannot start the thread that records when this process is stalled: raise `ulimit -u`, or lower --threads");
     return NULL;
 }
 
@@ -124,7 +124,7 @@ static struct {
 
 struct stall_watch *stall_watch_open(void) {
     pthread_mutex_lock(&own.lock);
-    if (!own.watch) own.watch = begin();
+    if (!own.watch) own.watch = watch_create();
     if (own.watch) own.users++;
     struct stall_watch *w = own.watch;
     pthread_mutex_unlock(&own.lock);
@@ -137,7 +137,7 @@ void stall_watch_close(struct stall_watch **watch) {
     if (--own.users == 0) {
         atomic_store(&own.watch->quit, true);
         pthread_join(own.watch->thread, NULL);
-        end(own.watch);
+        watch_destroy(own.watch);
         own.watch = NULL;
     }
     pthread_mutex_unlock(&own.lock);
@@ -149,15 +149,15 @@ void stall_watch_thread(struct stall_watch *w, const void *owner, pid_t tid) {
     if (!w) return;
     snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", (int)tid);
     pthread_mutex_lock(&w->lock);
-    int fd = w->part_count < STALL_THREADS ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd >= 0) w->parts[w->part_count++] = (struct part){.fd = fd, .owner = owner};
+    int fd = w->thread_count < STALL_THREADS ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd >= 0) w->threads[w->thread_count++] = (struct watched_thread){.fd = fd, .owner = owner};
     pthread_mutex_unlock(&w->lock);
 }
 
 int64_t stall_total(struct stall_watch *w) {
     if (!w) return 0;
     pthread_mutex_lock(&w->lock);
-    look(w);
+    read_clocks(w);
     int64_t total = w->kept[STALL_PROCESS].total;
     pthread_mutex_unlock(&w->lock);
     return total;
@@ -168,7 +168,7 @@ size_t stall_list(struct stall_watch *w, enum stall_kind kind, const void *owner
     struct spans found = {.ring = out, .room = room, .kept = SPANS_LONGEST};
     if (!w || !room) return 0;
     pthread_mutex_lock(&w->lock);
-    look(w);
+    read_clocks(w);
     const struct spans *all = &w->kept[kind].longest;
     for (size_t i = 0; i < spans_count(all); i++) {
         const struct span *one = spans_at(all, i);

@@ -7,10 +7,10 @@
 //     stalls                 >-----------------<
 //
 // A thread of its own reads two clocks every STALL_TICK_NS. If a reading is late, and the process got less than
-// half of that time as processor time, the process was stalled for the rest of it.
+// half of the time since the last reading as processor time, the process was stalled for the rest of that time.
 //
 // A process may run while its thread that moves transfers waits for a core (more threads than cores, of this
-// program or another). The watch asks the kernel how long each registered thread was ready to run and did not
+// program or another). The watch asks the kernel how long each registered thread was ready to run but had no core
 // (/proc/PID/task/TID/schedstat, "time spent waiting on a runqueue"; Linux's
 // Documentation/scheduler/sched-stats.rst). If there is no such file, only the process is watched.
 //

@@ -67,9 +67,9 @@ void stall_report_free(struct stall_report **report) {
 }
 
 // ---------------------------------------------------------------- the blame
-// Times that may be another rank's doing, in order. peer: index of the worker that they were waited for; -1: none.
+// The gaps of rank `of` that a stall may have caused.
 struct suspects {
-    struct spans list;
+    struct spans list;  // in order of time. peer: index of the worker that rank `of` waited for; -1: none
     size_t at, of;
     struct blame *out;
     size_t blamed, blame_room;
@@ -90,7 +90,7 @@ static void blame_one(void *ctx, const struct span *g) {
     for (size_t i = s->at; i < count && spans_at(&s->list, i)->begin < g->end; i++) {
         const struct span *m = spans_at(&s->list, i);
         int64_t begin = later(m->begin, g->begin), end = earlier(m->end, g->end);
-        if (m->peer >= 0 && g->peer == (int)s->of) continue;  // it would have waited anyway
+        if (m->peer >= 0 && g->peer == (int)s->of) continue;  // its own stall: it would have waited anyway
         if (end <= begin) continue;
         if (s->blamed == s->blame_room) {
             s->blame_room = s->blame_room ? 2 * s->blame_room : 64;
@@ -100,10 +100,10 @@ static void blame_one(void *ctx, const struct span *g) {
     }
 }
 
-// Adds the times of a wait in which the worker that was waited for was blocked itself.
+// Adds the sections of a wait in which the awaited worker (index) was itself blocked by another rank.
 static void suspect_wait(struct suspects *s, const struct span *w, const struct spans *idle, int index) {
     size_t low = 0, high = spans_count(idle);
-    while (low < high) {  // the first that ends after the wait's begin
+    while (low < high) {  // finds the first gap that ends after the wait's begin
         size_t middle = (low + high) / 2;
         if (spans_at(idle, middle)->end <= w->begin)
             low = middle + 1;
@@ -125,7 +125,7 @@ static struct suspects suspects_of(struct stall_report *const *ranks, size_t cou
         suspect(&s, spans_at(&m->exposed, i)->begin, spans_at(&m->exposed, i)->end, -1);
     for (size_t i = 0; i < waits && !m->alone; i++) {
         const struct span *w = spans_at(&m->waits, i);
-        size_t index = 0;  // of the worker that was waited for
+        size_t index = 0;  // of the awaited worker
         while (index < count &&
                !(ranks[index] && ranks[index]->exposed.ring && ranks[index]->rank == w->peer))
             index++;
@@ -140,8 +140,8 @@ static int by_begin(const void *a, const void *b) {
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-// Treats the suspects as the gaps of a step, and the stalls as the transfers that blocked it. The split then
-// assigns a stall to each time.
+// Calls time_split_of with the suspects as the gaps of a step and the stalls as the transfers that blocked it: it then
+// assigns a stall to each gap (blame_one).
 struct blame *stall_blame(struct stall_report *const *ranks, size_t count, size_t of, size_t *n) {
     const struct stall_report *m = ranks[of];
     size_t stalls = 0;
@@ -160,7 +160,7 @@ struct blame *stall_blame(struct stall_report *const *ranks, size_t count, size_
     }
     in.blocked = xcalloc(stalls, sizeof *in.blocked);
     for (size_t r = 0; r < count; r++) {
-        // A worker that waits for no other worker waits for servers, which have no exposed gaps.
+        // With `alone` this worker waits only for servers, so stalls of other workers (reports with exposed gaps) do not count.
         if (!ranks[r] || (r != of && m->alone && ranks[r]->exposed.ring)) continue;
         for (int k = 0; k < STALL_KINDS; k++)
             for (size_t i = 0; i < spans_count(&ranks[r]->stalls[k]); i++) {
@@ -276,15 +276,15 @@ struct stall_reports *stall_reports_read(const struct cJSON *reports) {
     return m;
 }
 
-void stall_reports_free(struct stall_reports **meeting) {
-    struct stall_reports *m = *meeting;
+void stall_reports_free(struct stall_reports **reports) {
+    struct stall_reports *m = *reports;
     if (!m) return;
     for (size_t i = 0; i < m->count; i++) stall_report_free(&m->all[i]);
     free(m->all);
     free(m->roles);
     free(m->ranks);
     free(m);
-    *meeting = NULL;
+    *reports = NULL;
 }
 
 int stall_reports_index(const struct stall_reports *m, const char *role, int rank) {

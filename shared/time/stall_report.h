@@ -24,7 +24,7 @@
 
 // One rank's report of its stalls and gaps, on the job's clock. Bounded: the longest are kept, GAPS_KEPT and STALLS.
 struct stall_report {
-    struct spans exposed;  // without a ring for a server
+    struct spans exposed;  // a server has none: ring is NULL
     struct spans waits;    // peer: the worker that was waited for
     struct spans stalls[STALL_KINDS];
     // Set by stall_report_read: the spans of exposed and waits together, in order of time. exposed is then sorted, too.
@@ -37,21 +37,21 @@ struct stall_report {
 };
 struct stall_report_options {
     struct timeline *timeline;  // a worker's, after timeline_end; NULL: a server
-    struct stall_watch *watch;  // NULL: the rank is the only one
-    int64_t begin;              // of training, CLOCK_MONOTONIC: what ended before it does not count
-    int64_t offset;             // of the job's clock
+    struct stall_watch *watch;  // NULL if there is only one rank: none waits for it
+    int64_t begin;              // of training, CLOCK_MONOTONIC: stalls that ended before it do not count
+    int64_t offset;             // the job's clock = CLOCK_MONOTONIC + offset
     bool alone;
 };
 struct stall_report *stall_report_take(const struct stall_report_options *o);
 void stall_report_free(struct stall_report **m);
 
-// A section of a gap of rank `of` that another rank, or the rank itself, has caused. rank: index of the rank that
-// was stalled. instead: index of the worker that had been taken for the cause; -1: communication.
+// A section of a gap of rank `of`, caused by a stall of another rank or of its own. rank: index of the rank that was
+// stalled. instead: index of the worker that was named as the cause before; -1: communication was.
 struct blame {
     int64_t begin, end;
     int rank, instead;
 };
-// Returns the blame of rank `of`, in order of time, on all ranks that it depends on (malloc'd); *n receives the
+// Returns the sections of rank `of`'s gaps that stalls have caused, in order of time (malloc'd); *n receives their
 // number. The reports must have been read by stall_report_read; entries may be NULL.
 struct blame *stall_blame(struct stall_report *const *ranks, size_t count, size_t of, size_t *n);
 

@@ -10,13 +10,13 @@
 struct thread_time {
     struct thread_time_options o;
     bool open, over;
-    struct span now;              // current; end: when its current part began, while parts are woven
-    int64_t woven[THREAD_PARTS];  // ns of its parts so far
-    bool weaves;
+    struct span now;  // the current span; if its parts are interleaved, end: when the current part began
+    int64_t interleaved_ns[THREAD_PARTS];  // of the current span's parts so far
+    bool interleaves;
     int64_t start;                                   // 0: not yet
-    int64_t worked_end;                              // the end of the last work
-    int64_t ns[THREAD_PARTS], worked[THREAD_PARTS];  // since the start; up to worked_end
-    int64_t stood;  // time of the job at a gate, when the current span began; it belongs to no part
+    int64_t worked_end;                              // the end of the last span of work
+    int64_t ns[THREAD_PARTS], worked[THREAD_PARTS];  // per part, since the start; `worked`: up to worked_end
+    int64_t gate_ns;  // gate_held_ns when the current span began: the time at a gate belongs to no part
     struct spans last, traced;
 };
 
@@ -40,12 +40,12 @@ void thread_time_destroy(struct thread_time **at) {
 
 static bool is_in(uint32_t bits, int part) { return part < 32 && (bits >> part & 1); }
 
-// aside: ns of the span that do not count for its part.
-static void add(struct thread_time *t, struct span *s, int64_t aside) {
+// excluded_ns: time of the span that does not count for its part.
+static void add(struct thread_time *t, struct span *s, int64_t excluded_ns) {
     s->kind = SPAN_PART;
     s->name = t->o.names[s->part];
     if (t->start) {
-        t->ns[s->part] += span_length(s) - aside;
+        t->ns[s->part] += span_length(s) - excluded_ns;
         if (is_in(t->o.work, s->part)) {
             t->worked_end = s->end;
             memcpy(t->worked, t->ns, sizeof t->worked);
@@ -57,30 +57,30 @@ static void add(struct thread_time *t, struct span *s, int64_t aside) {
 
 static void close_span(struct thread_time *t, int64_t ns) {
     struct span s = t->now;
-    int64_t stood = gate_held_ns() - t->stood;
-    t->stood += stood;
-    if (!t->weaves) {
+    int64_t gate_ns = gate_held_ns() - t->gate_ns;
+    t->gate_ns += gate_ns;
+    if (!t->interleaves) {
         s.end = ns;
-        add(t, &s, stood);
+        add(t, &s, gate_ns);
         return;
     }
-    t->woven[s.part] += ns - s.end;
+    t->interleaved_ns[s.part] += ns - s.end;
     for (int p = 0; p < t->o.parts; p++) {  // the parts, in the order of their numbers
-        if (!t->woven[p]) continue;
+        if (!t->interleaved_ns[p]) continue;
         s.part = (uint8_t)p;
-        s.end = s.begin + t->woven[p];
+        s.end = s.begin + t->interleaved_ns[p];
         add(t, &s, 0);
         s.begin = s.end;
     }
-    memset(t->woven, 0, sizeof t->woven);
-    t->weaves = false;
+    memset(t->interleaved_ns, 0, sizeof t->interleaved_ns);
+    t->interleaves = false;
 }
 
-void thread_time_weave(struct thread_time *t, int part) {
+void thread_time_interleave(struct thread_time *t, int part) {
     if (!t || !t->open || t->now.part == part) return;
     int64_t ns = now_ns();
-    t->woven[t->now.part] += ns - (t->weaves ? t->now.end : t->now.begin);
-    t->weaves = true;
+    t->interleaved_ns[t->now.part] += ns - (t->interleaves ? t->now.end : t->now.begin);
+    t->interleaves = true;
     t->now.end = ns;
     t->now.part = (uint8_t)part;
 }

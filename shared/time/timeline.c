@@ -1,8 +1,8 @@
 // All data is in ring buffers:
 //
-//     busy, blocks, reads    spans in the order in which they become known
-//     transfers, marks     index id % room; ids count from 1
-//     steps                  index number % STEPS
+//     busy, blocks, reads   spans, in the order in which they were recorded
+//     transfers, marks      at index id % room; ids count from 1
+//     steps                 at index number % STEPS
 #include "shared/time/timeline.h"
 
 #include <assert.h>
@@ -15,33 +15,35 @@
 
 #define STEPS        (TIMELINE_LATE + TIMELINE_KEPT + 1)  // kept at once
 #define STREAMS      4                                    // compute and the watched ones
-#define SPANS        65536                                // busy spans of STEPS steps
-#define LOG          8192                                 // spans of a stream between two readings
+#define SPANS        65536                                // busy spans of STEPS steps, at most
+#define LOG          8192                                 // spans of a stream between two readings, at most
 #define TAKEN        256                                  // spans read from a stream at once
-#define GATES        3                                    // of a transfer
-#define STOPS        64                                   // stalls of this process in a step: the longest
+#define GATES        3                                    // marks that a transfer may wait for
+#define STOPS        64  // stalls of this process in a step: the longest are used
 #define ROOM_MAX     ((int64_t)1 << 18)
 #define RECORD_BYTES 352  // of one entry in each of the arrays, at most
 
-// Tags of what streams record: a number, and its kind.
-enum tag { TAG_TRANSFER, TAG_MOMENT, TAG_FIRST_BYTE, TAG_DONE, TAGS };
+// The tag of a span that a stream records is id * TAGS + one of these. The id is a mark's for TAG_MARK, else a transfer's.
+enum tag { TAG_TRANSFER, TAG_MARK, TAG_FIRST_BYTE, TAG_DONE, TAGS };
 
 struct record {
     struct transfer_times t;
     uint64_t gates[GATES];  // marks; 0: none
-    int last;               // the last rank to be ready, as far as known; -1: unknown
+    int last;               // the rank that was ready last, as far as known; -1: unknown
 };
 
 struct step {
-    int64_t step, begin, end;             // end 0: it has not ended
-    uint64_t busy, blocks, reads, asked;  // numbers of the first entries known, or asked for, after its begin
-    uint64_t transfers;                   // number of the first one that may be waited for in it
+    int64_t step, begin, end;  // end 0: it has not ended
+    uint64_t busy, blocks,
+        reads;           // the number of the first span of each ring that was recorded after its begin
+    uint64_t asked;      // the id of the first transfer that was asked for after its begin
+    uint64_t transfers;  // the id of the first transfer that it may wait for
 };
 
 static_assert(4 * sizeof(struct span) + sizeof(struct split_block) + sizeof(struct record) +
                       sizeof(int64_t) <=
                   RECORD_BYTES,
-              "a place in each of timeline's arrays");
+              "one entry in each of timeline's arrays");
 
 struct stamp_ring {
     int64_t *ns;  // (room)
@@ -66,9 +68,9 @@ struct timeline {
     uint64_t lost;
     struct timeline_clock clock;
     struct stall_watch *watch;
-    // The input of time_split_of.
-    struct span *ran, *moves, *data;
-    struct split_block *stood;
+    // Buffers for the input of time_split_of.
+    struct span *step_busy, *step_moves, *step_data;
+    struct split_block *step_blocked;
     struct span taken[TAKEN];
 };
 
@@ -94,7 +96,8 @@ int gaps_open(struct gaps *g, int ranks, bool traced) {
     if (spans_open(&g->exposed, GAPS_KEPT, SPANS_LONGEST) ||
         spans_open(&g->waits, GAPS_KEPT, SPANS_LONGEST) ||
         (traced && spans_open(&g->all, GAPS_TRACED, SPANS_FIRST)))
-        return fail("there is no memory to record %d gaps of computing", GAPS_TRACED);
+        return fail("out of memory for the record of gaps in computing: free memory on this host%s",
+                    traced ? ", or run without a trace" : "");
     return 0;
 }
 
@@ -119,18 +122,18 @@ struct timeline *timeline_create(const struct timeline_options *o) {
     size_t room = tl->room = room_of(o->layout, o->micro_batches);
     tl->layout = o->layout;
     tl->watch = o->watch;
-    tl->ran = xcalloc(SPANS, sizeof *tl->ran);
-    tl->data = xcalloc(room, sizeof *tl->data);
-    tl->stood = xcalloc(room, sizeof *tl->stood);
+    tl->step_busy = xcalloc(SPANS, sizeof *tl->step_busy);
+    tl->step_data = xcalloc(room, sizeof *tl->step_data);
+    tl->step_blocked = xcalloc(room, sizeof *tl->step_blocked);
     tl->transfers = xcalloc(room, sizeof *tl->transfers);
-    tl->moves = xcalloc(room, sizeof *tl->moves);
+    tl->step_moves = xcalloc(room, sizeof *tl->step_moves);
     tl->marks.ns = xcalloc(room, sizeof *tl->marks.ns);
     tl->next_transfer = tl->marks.next = 1;
     pthread_mutex_init(&tl->lock, NULL);
     int rc = gaps_open(&tl->gaps, o->ranks, o->traced);
     if (!rc && (spans_open(&tl->busy, SPANS, SPANS_LAST) || spans_open(&tl->blocks, room, SPANS_LAST) ||
                 spans_open(&tl->reads, room, SPANS_LAST)))
-        rc = fail("there is no memory to record where a step's time goes");
+        rc = fail("out of memory for the record of where a step's time goes: free memory on this host");
     if (rc || timeline_watch(tl, o->compute)) timeline_destroy(&tl);
     return tl;
 }
@@ -141,11 +144,11 @@ void timeline_destroy(struct timeline **timeline) {
     spans_close(&tl->busy);
     spans_close(&tl->blocks);
     spans_close(&tl->reads);
-    free(tl->ran);
-    free(tl->data);
-    free(tl->stood);
+    free(tl->step_busy);
+    free(tl->step_data);
+    free(tl->step_blocked);
     free(tl->transfers);
-    free(tl->moves);
+    free(tl->step_moves);
     free(tl->marks.ns);
     gaps_close(&tl->gaps);
     pthread_mutex_destroy(&tl->lock);
@@ -156,9 +159,9 @@ void timeline_destroy(struct timeline **timeline) {
 int timeline_watch(struct timeline *tl, struct stream *s) {
     if (!tl) return 0;
     if (tl->stream_count == STREAMS) return fail("a timeline watches at most %d streams", STREAMS);
-    // Only compute records what it does; the other streams record only their stamps.
+    // The compute stream records its operations; the other streams record only stamps.
     if (stream_log(s, LOG, tl->stream_count > 0))
-        return fail("the times of a stream cannot be noted: %s", dev_error(stream_device(s)));
+        return fail("cannot record the times of a stream: %s", dev_error(stream_device(s)));
     pthread_mutex_lock(&tl->lock);
     tl->streams[tl->stream_count++] = s;
     pthread_mutex_unlock(&tl->lock);
@@ -190,7 +193,8 @@ static void note_done(struct timeline *tl, uint64_t id, int64_t ns) {
 static void note_first_byte(struct timeline *tl, uint64_t id, int64_t ns) {
     struct record *r = record_of(tl, id);
     if (!r) return;
-    if (ns < r->t.asked) ns = r->t.asked;  // the link was free already
+    if (ns < r->t.asked)
+        ns = r->t.asked;  // a stamp has the end of the operation before it: earlier if the link was idle
     if (!r->t.first_byte || ns < r->t.first_byte) r->t.first_byte = ns;
 }
 
@@ -205,7 +209,7 @@ static void note_span(struct timeline *tl, const struct span *s) {
         spans_add(&tl->busy, s);
     else if (s->kind == SPAN_BLOCKED && tag == TAG_TRANSFER)
         note_block(tl, number, s->begin, s->end);
-    else if (s->kind == SPAN_STAMP && tag == TAG_MOMENT)
+    else if (s->kind == SPAN_STAMP && tag == TAG_MARK)
         tl->marks.ns[number % tl->room] = s->begin;
     else if (s->kind == SPAN_STAMP && tag == TAG_FIRST_BYTE)
         note_first_byte(tl, number, s->begin);
@@ -214,7 +218,7 @@ static void note_span(struct timeline *tl, const struct span *s) {
 }
 
 // Reads what the streams have recorded so far.
-static void look(struct timeline *tl) {
+static void read_streams(struct timeline *tl) {
     for (int s = 0; s < tl->stream_count && !tl->ended; s++) {
         size_t n;
         uint64_t lost = 0;
@@ -226,7 +230,7 @@ static void look(struct timeline *tl) {
     }
 }
 
-// This rank's data of a transfer is ready when it has been asked for and all marks that it waits for have passed.
+// Returns own_ready: when the transfer was asked for, and the stream had passed all marks that it waits for. 0: unknown.
 static int64_t ready_of(const struct timeline *tl, const struct record *r) {
     int64_t at = r->t.own_ready;
     bool gated = false;
@@ -250,7 +254,7 @@ static struct transfer_times times_of(const struct timeline *tl, const struct re
 }
 
 // ---------------------------------------------------------------- the end of a step, with the lock held
-// Returns number `from`, or the oldest number that a ring of `room` entries still has.
+// Returns `from`, or the oldest number in a ring of `room` entries if `from` has been overwritten.
 static uint64_t oldest(uint64_t from, uint64_t next, size_t room) {
     return next > room && from < next - room ? next - room : from;
 }
@@ -287,7 +291,7 @@ static size_t moves_within(struct timeline *tl, const struct step *s, struct spa
     return n;
 }
 
-// Cuts the stalls of the process out of the busy spans.
+// Removes the stalls of the process from the busy spans: a stopped process computes nothing.
 static size_t cut_stops(struct timeline *tl, const struct step *s, struct span *busy, size_t n) {
     struct span stops[STOPS];
     size_t count = stall_list(tl->watch, STALL_PROCESS, tl, s->begin, stops, STOPS);
@@ -302,7 +306,7 @@ static size_t cut_stops(struct timeline *tl, const struct step *s, struct span *
     return n;
 }
 
-// Adds to a gap the transfer that blocked compute.
+// Returns the gap with the kind and unit of the transfer that blocked compute.
 static struct span named_gap(struct timeline *tl, const struct span *gap) {
     const struct record *r = record_of(tl, gap->id);
     struct span one = *gap;
@@ -322,16 +326,16 @@ static void split_step(struct timeline *tl, const struct step *s,
                        void (*gap)(void *ctx, const struct span *g), void *ctx, struct time_split *out) {
     struct split_input in = {.begin = s->begin,
                              .end = s->end,
-                             .busy = tl->ran,
-                             .blocked = tl->stood,
-                             .moves = tl->moves,
-                             .data = tl->data,
+                             .busy = tl->step_busy,
+                             .blocked = tl->step_blocked,
+                             .moves = tl->step_moves,
+                             .data = tl->step_data,
                              .gap = gap,
                              .ctx = ctx};
-    in.busy_count = cut_stops(tl, s, tl->ran, spans_within(&tl->busy, s->busy, s, tl->ran));
-    in.data_count = spans_within(&tl->reads, s->reads, s, tl->data);
-    in.blocked_count = blocks_within(tl, s, tl->stood);
-    in.move_count = moves_within(tl, s, tl->moves);
+    in.busy_count = cut_stops(tl, s, tl->step_busy, spans_within(&tl->busy, s->busy, s, tl->step_busy));
+    in.data_count = spans_within(&tl->reads, s->reads, s, tl->step_data);
+    in.blocked_count = blocks_within(tl, s, tl->step_blocked);
+    in.move_count = moves_within(tl, s, tl->step_moves);
     time_split_of(&in, out);
 }
 
@@ -349,10 +353,10 @@ static void end_step(struct timeline *tl, int64_t now) {
 void timeline_step_at(struct timeline *tl, int64_t step, int64_t now) {
     if (!tl) return;
     pthread_mutex_lock(&tl->lock);
-    look(tl);
+    read_streams(tl);
     end_step(tl, now);
     if (tl->begun - tl->split >= TIMELINE_LATE) split_next(tl);
-    // Transfers that earlier steps asked for may be waited for in this one.
+    // This step may also wait for transfers of the last TIMELINE_LATE steps.
     uint64_t back = tl->begun < TIMELINE_LATE ? tl->begun : TIMELINE_LATE;
     uint64_t first = back ? tl->steps[(tl->begun - back) % STEPS].asked : tl->next_transfer;
     tl->steps[tl->begun % STEPS] = (struct step){.step = step,
@@ -377,7 +381,7 @@ void timeline_end(struct timeline *tl) {
     if (!tl) return;
     int64_t now = now_ns();
     pthread_mutex_lock(&tl->lock);
-    look(tl);
+    read_streams(tl);
     end_step(tl, now);
     while (tl->split < tl->begun) split_next(tl);
     tl->ended = true;
@@ -447,7 +451,7 @@ uint64_t timeline_mark(struct timeline *tl) {
     uint64_t mark = tl->marks.next++;
     tl->marks.ns[mark % tl->room] = 0;
     pthread_mutex_unlock(&tl->lock);
-    stream_stamp(tl->streams[0], mark * TAGS + TAG_MOMENT);
+    stream_stamp(tl->streams[0], mark * TAGS + TAG_MARK);
     return mark;
 }
 
@@ -476,7 +480,7 @@ void timeline_wait(struct timeline *tl, struct stream *compute, struct event *e,
 int64_t timeline_ready(struct timeline *tl, uint64_t id) {
     if (!tl) return 0;
     pthread_mutex_lock(&tl->lock);
-    look(tl);
+    read_streams(tl);
     const struct record *r = record_of(tl, id);
     int64_t at = r ? ready_of(tl, r) : 0;
     pthread_mutex_unlock(&tl->lock);

@@ -8,18 +8,18 @@
 //
 // A transfer   is what a topology moves: a unit's weights or gradient, or control words. Its times:
 //              asked        the host enqueued it
-//              own_ready    this rank could have sent its data, if the link had been free: the transfer is asked for,
-//                           and the compute events that it waits for have passed. Earlier transfers of the same
-//                           channel do not count: waiting for them is communication
-//              peers_ready  the latest own_ready of all ranks that it needs, with this one
+//              own_ready    from then on this rank could have sent its data if the link had been free: the transfer is
+//                           asked for, and the compute events that it waits for have passed. Earlier transfers of the
+//                           same channel do not count: waiting for them is communication
+//              peers_ready  the latest own_ready of all ranks that take part, including this one
 //              first_byte   its first byte is on the link
 //              done         it has arrived
 //              A time that was not recorded is 0: unknown.
-// A mark       is a position in the compute stream that a transfer waits for (a gradient is complete). The stream
-//              records when it has passed it, so that a host that runs ahead need not know.
-// Late facts   A device is read late, and peers report their times a step or two later. A step is split when
-//              TIMELINE_LATE later ones have begun, or at the end. Ids stay valid for TIMELINE_LATE steps after the
-//              one in which they were given; later facts are dropped.
+// A mark       is a position in the compute stream that a transfer waits for (a gradient is complete). The stream itself
+//              records when it passes the mark, because the host runs ahead of the stream.
+// Late facts   A device's times are read late, and peers report their times a step or two later. So a step is split when
+//              TIMELINE_LATE later steps have begun, or at the end. An id stays valid for TIMELINE_LATE steps after the
+//              step in which it was given; times that arrive later are dropped.
 //
 // Ownership   The loop owns it. The topology has a pointer (struct topology), which is NULL if nothing is recorded:
 //             every function accepts NULL, then does nothing, and returns 0.
@@ -51,23 +51,25 @@ struct timeline;
 struct timeline_options {
     struct stream *compute;
     const struct layout *layout;  // names of the units; outlives the timeline
-    int64_t micro_batches;        // of a step
-    int ranks;                    // that it may wait for
-    bool traced;                  // keep all gaps
+    int64_t micro_batches;        // per step
+    int ranks;                    // ranks of the run: a transfer may wait for any of them
+    bool traced;                  // keep the first GAPS_TRACED gaps, in order, for a trace
     struct stall_watch *watch;    // of the process, outlives the timeline; NULL: stalls are unknown
 };
 // NULL after logging.
 struct timeline *timeline_create(const struct timeline_options *o);
 void timeline_destroy(struct timeline **tl);
-// Returns the host memory of all its arrays. It grows with units and micro-batches up to a bound: steps of very
-// many micro-batches lose what has no room, and their time counts as the host's.
+// Returns the host memory in bytes of all arrays. It grows with units and micro-batches up to a bound. In steps of very
+// many micro-batches some transfers find no room: they are not recorded, and their time counts as the host's.
 size_t timeline_bytes(const struct layout *l, int64_t micro_batches);
 
 // ---------------------------------------------------------------- the loop
-// The caller passes the times, so that its own sum of the steps uses the same ones: between two readings of a clock
-// a loaded machine may preempt a thread for longer than 1 % of a short run.
-void timeline_step_at(struct timeline *tl, int64_t step, int64_t ns);  // begins; the step before it ends here
-void timeline_pause_at(struct timeline *tl, int64_t ns);  // ends the step: what follows belongs to none
+// The caller passes the times that it also uses for its own sum of the steps: if each read the clock itself, a loaded
+// machine could preempt the thread between the two readings, for longer than 1 % of a short run.
+void timeline_step_at(struct timeline *tl, int64_t step,
+                      int64_t ns);  // begins a step; the step before it ends here
+void timeline_pause_at(struct timeline *tl,
+                       int64_t ns);  // ends the step: the time that follows belongs to no step
 static inline void timeline_step(struct timeline *tl, int64_t step) { timeline_step_at(tl, step, now_ns()); }
 static inline void timeline_pause(struct timeline *tl) { timeline_pause_at(tl, now_ns()); }
 void timeline_data(struct timeline *tl, int64_t begin_ns, int64_t end_ns);  // the host read a batch
@@ -76,14 +78,15 @@ void timeline_data(struct timeline *tl, int64_t begin_ns, int64_t end_ns);  // t
 void timeline_end(struct timeline *tl);
 
 // ---------------------------------------------------------------- transfers
-uint64_t timeline_ask(struct timeline *tl, const struct transfer *t);  // returns its id. `asked`: now
-// The event is at ns. own_ready and peers_ready keep the latest value, first_byte the earliest, done the latest.
+uint64_t timeline_ask(struct timeline *tl,
+                      const struct transfer *t);  // sets `asked` to now; returns the transfer's id
+// Record that the event was at ns. Of several calls the earliest first_byte counts, and the latest of the other times.
 void timeline_own_ready(struct timeline *tl, uint64_t id, int64_t ns);
-// peer: the last one; -1: unknown.
+// peer: the rank that was ready last; -1: unknown.
 void timeline_peers_ready(struct timeline *tl, uint64_t id, int64_t ns, int peer);
 void timeline_first_byte(struct timeline *tl, uint64_t id, int64_t ns);
 void timeline_done(struct timeline *tl, uint64_t id, int64_t ns);
-// The transfer blocked the host from begin_ns to end_ns. (timeline_wait records what blocks the compute stream.)
+// Records that the transfer blocked the host from begin_ns to end_ns. (timeline_wait: it blocks the compute stream.)
 void timeline_blocked(struct timeline *tl, uint64_t id, int64_t begin_ns, int64_t end_ns);
 
 // ---------------------------------------------------------------- what streams record themselves
@@ -92,8 +95,8 @@ void timeline_watch_thread(struct timeline *tl, pid_t tid);
 // Makes a stream other than compute record what timeline_stamp asks for. Returns 0, or -1 after logging.
 int timeline_watch(struct timeline *tl, struct stream *s);
 uint64_t timeline_mark(struct timeline *tl);  // marks this position of the compute stream
-// own_ready is at least the time of the mark (0: none) and at least asked. A transfer with a mark, or several, needs no
-// call of timeline_own_ready.
+// Makes the transfer's own_ready at least the time of the mark (mark 0: none) and at least `asked`. Call it once per mark;
+// timeline_own_ready is then not needed.
 void timeline_ready_at_mark(struct timeline *tl, uint64_t id, uint64_t mark);
 enum timeline_stamp { TIMELINE_FIRST_BYTE, TIMELINE_DONE };
 // Records the time at which s (compute, or watched) reaches this position.
@@ -102,13 +105,13 @@ void timeline_stamp(struct timeline *tl, struct stream *s, uint64_t id, enum tim
 void timeline_wait(struct timeline *tl, struct stream *compute, struct event *e, uint64_t id);
 
 // ---------------------------------------------------------------- results
-// Returns this rank's own_ready of a transfer, from what the device has completed; 0: unknown (yet).
+// Returns this rank's own_ready of a transfer, as far as the device has passed its marks; 0: not known yet.
 int64_t timeline_ready(struct timeline *tl, uint64_t id);
-// Adds all steps that have been split. Returns how many they are.
+// *sum receives the sum of all steps that have been split. Returns how many these are.
 int64_t timeline_split(struct timeline *tl, struct time_split *sum);
-const struct layout *timeline_layout(const struct timeline *tl);  // as given
-// Ranks of several hosts: the job's clock (rank 0's, or a star's scheduler's) = this one + offset_ns, with an error
-// of at most error_ns. Without it all share one clock.
+const struct layout *timeline_layout(const struct timeline *tl);  // the one of the options
+// For ranks on several hosts: the job's clock (rank 0's, or a star's scheduler's) = this host's clock + offset_ns, with
+// an error of at most error_ns. If it is not set, all ranks share one clock.
 struct timeline_clock {
     int64_t offset_ns, error_ns;
 };
@@ -118,12 +121,12 @@ uint64_t timeline_lost(struct timeline *tl);  // spans of the streams that had n
 
 // The gaps in which compute was blocked by a transfer, as split.h reports them one by one: SPAN_WAIT and
 // SPAN_EXPOSED, with id, peer, the transfer's kind as part and the name of its unit.
-#define GAPS_KEPT     4096       // of exposed communication, and of waiting: the longest
-#define GAPS_LEAST_NS 1000000    // a shorter one is not among them
-#define GAPS_TRACED   (1 << 18)  // with a trace: the first ones
+#define GAPS_KEPT     4096       // the longest gaps of exposed communication, and as many of waiting
+#define GAPS_LEAST_NS 1000000    // a shorter gap is not among the longest
+#define GAPS_TRACED   (1 << 18)  // with a trace: the first gaps
 struct gaps {
-    struct spans exposed, waits;  // waits only with a known peer; in no order
-    struct spans all;             // for a trace, in order of time
+    struct spans exposed, waits;  // the longest, unordered; waits: only those with a known peer
+    struct spans all;             // with a trace: the first, in order of time
     double *waited;               // (ranks) seconds of waiting for each rank that was ready last
     int ranks;
 };
@@ -145,8 +148,8 @@ struct timeline_view {
     struct span *gaps;  // in order of time, as in struct gaps; id: of a transfer, which may not be listed
     size_t compute_count, transfer_count, gap_count;
 };
-// Returns the last step but `back`, which is below TIMELINE_KEPT. Returns false if there is none. Only after
-// timeline_end.
+// *out receives the step that is `back` steps before the last one; back < TIMELINE_KEPT. Returns false if there is no such
+// step. Call it only after timeline_end.
 bool timeline_view(struct timeline *tl, int back, struct timeline_view *out);
 void timeline_view_free(struct timeline_view *v);
 

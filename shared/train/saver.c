@@ -197,7 +197,7 @@ static int commit(void *arg) {
     struct checkpoint_commit c = {.run_dir = s->o.dir,
                                   .kind = v->kind,
                                   .seconds = v->seconds,
-                                  .life = s->o.start_number,
+                                  .start_number = s->o.start_number,
                                   .participants = v->only_file ? own : s->of[v->kind].participants,
                                   .count = v->only_file ? 1 : s->of[v->kind].count,
                                   .train = &v->state,

@@ -140,8 +140,8 @@ class Gate(Gated):
         self.assertEqual(player.process.wait(timeout=LIMIT_S), 143, self.said("left"))
 
     def test_a_file_that_is_no_gate_is_named(self):
-        for name, content, words in (("none", None, "No such file"), ("short", b"STARGATE", "too short"), ("other", bytes(4096), "does not begin as a gate does"),
-                                     ("cut", b"STARGATE" + (4096).to_bytes(8, "little") + bytes(500), "shorter than it says")):
+        for name, content, words in (("none", None, "No such file"), ("short", b"STARGATE", "too short"), ("other", bytes(4096), "does not begin with STARGATE"),
+                                     ("cut", b"STARGATE" + (4096).to_bytes(8, "little") + bytes(500), "too short for the number of records")):
             path = os.path.join(self.folder, name)
             if content is not None:
                 with open(path, "wb") as f:

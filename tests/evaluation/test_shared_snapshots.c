@@ -84,7 +84,7 @@ static int commit(const struct rig *r, int ranks, char **why) {
     return checkpoint_complete(&(struct checkpoint_commit){.run_dir = r->dir,
                                                            .kind = CHECKPOINT_WEIGHTS,
                                                            .seconds = 1.5,
-                                                           .life = LIFE,
+                                                           .start_number = LIFE,
                                                            .participants = names,
                                                            .count = ranks,
                                                            .train = &taken,

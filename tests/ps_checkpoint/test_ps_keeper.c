@@ -95,7 +95,7 @@ static struct checkpoint *complete(const struct job *j, int64_t step) {
     const struct train_state train = {
         .step = step, .updates = step - 1, .samples = 12 * (step - 1), .handed_out = 12 * step};
     struct checkpoint_commit c = {.run_dir = j->dir,
-                                  .life = LIFE,
+                                  .start_number = LIFE,
                                   .participants = names,
                                   .count = j->map->servers,
                                   .train = &train,

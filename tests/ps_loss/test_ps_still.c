@@ -168,12 +168,12 @@ static void the_clock(void **state) {
     assert_true(poll_clock_at(&c, 51.09375) == 50.15625);
     assert_true(poll_clock_poll(&c, 52.5625) == 50.1875);  // with one turn between them they are one
     assert_string_equal(poll_clock_text(&c, 50, text),
-                        ", after this process had stood still for 2.5 s: the job may do without it");
+                        ", after this process had stood still for 2.5 s: the job may continue without it");
     assert_string_equal(poll_clock_text(&c, 55, text), "");
     for (int i = 1; i <= 200; i++) assert_true(poll_clock_poll(&c, 52.5625 + i / 64.0) == 50.1875 + i / 64.0);
     assert_true(poll_clock_poll(&c, 85.6875) == 53.375);
     assert_string_equal(poll_clock_text(&c, 53, text),
-                        ", after this process had stood still for 30.0 s: the job may do without it");
+                        ", after this process had stood still for 30.0 s: the job may continue without it");
     // The thread's own pauses count.
     struct poll_clock slow = {.lost_s = LOST_S, .pause_s = 0.5};
     assert_true(poll_clock_poll(&slow, 10) == 10 && poll_clock_poll(&slow, 10.5) == 10.5);

@@ -356,7 +356,7 @@ class Costs(Resume):
             self.assertEqual(self.checkpoints("full"), [])
             self.assertIn("checkpoint of step 3 was given up", p.stderr)
             self.assertIn("server-0.safetensors" if argv is star else "worker-0.safetensors", p.stderr)
-            self.assertIn("no earlier one is there", p.stderr)
+            self.assertIn("there is no earlier one", p.stderr)
             self.assertIn("full/checkpoints: no checkpoint could be kept (", p.stderr)
             self.assertEqual(self.summary("full")["state"], "unkept")
             self.assertIn(self.summary("full")["checkpoints"]["why"], p.stderr)

@@ -145,9 +145,9 @@ static void woven_parts(void **state) {
     enter(d, ADD, 7, 2);
     thread_time_start(d);
     for (int i = 0; i < 10; i++) {
-        thread_time_weave(d, ADD);
+        thread_time_interleave(d, ADD);
         usleep(200);
-        thread_time_weave(d, APPLY);
+        thread_time_interleave(d, APPLY);
         usleep(800);
     }
     enter(d, ANSWER, 7, 2);
@@ -185,7 +185,7 @@ static void nobody_asks(void **state) {
     (void)state;
     int64_t ns[THREAD_PARTS];
     thread_time_enter(NULL, ADD, SPAN_OF_NOTHING);
-    thread_time_weave(NULL, APPLY);
+    thread_time_interleave(NULL, APPLY);
     thread_time_label(NULL, SPAN_OF_NOTHING);
     thread_time_start(NULL);
     thread_time_end(NULL);

@@ -131,7 +131,7 @@ static inline struct checkpoint_commit toy_commit(const char *run, int world,
                                                   const struct train_state *train) {
     static const char *const names[] = {"worker-0", "worker-1", "worker-2", "worker-3"};
     return (struct checkpoint_commit){.run_dir = run,
-                                      .life = LIFE,
+                                      .start_number = LIFE,
                                       .participants = names,
                                       .count = world,
                                       .train = train,

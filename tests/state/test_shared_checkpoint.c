@@ -155,8 +155,10 @@ static void test_gives_up(void **state) {
     c.stall_seconds = 0.05;
     assert_int_equal(checkpoint_complete(&c, NULL, &error), -1);
     assert_non_null(strstr(
-        error, "nothing moved while worker-0, worker-1 had not written all of it: nothing of theirs is in "));
-    assert_non_null(strstr(error, "/checkpoints, which all that write have to see; step-4 is kept"));
+        error,
+        "timeout: no file grew while worker-0, worker-1 had not written all of it: none of their files is in "));
+    assert_non_null(
+        strstr(error, "/checkpoints, which must be one directory, shared by all hosts; step-4 is kept"));
     free(error);
     error = NULL;
     char *dir = checkpoint_partial(run, CHECKPOINT_ALL, 6, LIFE);

@@ -198,7 +198,7 @@ static void test_directory_vanishes(void **state) {
     if (child == 0) _exit(system(command) != 0);
     assert_int_equal(toy_complete(run, 1, 8, &error), -1);
     waitpid(child, NULL, 0);
-    assert_non_null(strstr(error, "the directory has vanished; no earlier one is there"));
+    assert_non_null(strstr(error, "the directory has vanished; there is no earlier one"));
     free(error);
     error = NULL;
     remove_dir(xstrdup(run));  // and the run's directory is not made anew

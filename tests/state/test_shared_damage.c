@@ -272,7 +272,8 @@ static void test_lying_sidecar(void **state) {
         assert_int_equal(toy_write_part(s->run, 0, 1, 5, &error), 0);
         write_whole(side, sidecars[i], strlen(sidecars[i]));
         assert_int_equal(toy_complete(s->run, 1, 5, &error), -1);
-        assert_non_null(strstr(error, i < 3 ? "worker-0.json: is no sidecar" : " bytes, 8 were written"));
+        assert_non_null(strstr(error, i < 3 ? "worker-0.json: is not a valid sidecar"
+                                            : " bytes, but its sidecar says that 8 were written"));
         assert_non_null(strstr(error, "step-3 is kept"));
         assert_int_equal(names_in(s->run), 1);
         free(side);

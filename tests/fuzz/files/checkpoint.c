@@ -123,7 +123,7 @@ static void commit(const void *sidecar, size_t n) {
         free(path);
     }
     const struct checkpoint_commit c = {.run_dir = fuzz_dir(),
-                                        .life = 7,
+                                        .start_number = 7,
                                         .participants = names,
                                         .count = 1,
                                         .train = &train,

@@ -58,7 +58,7 @@ static void write_parts(const struct layout *l, int parts) {
     }
     const struct checkpoint_commit c = {.run_dir = fuzz_dir(),
                                         .kind = CHECKPOINT_WEIGHTS,
-                                        .life = 1,
+                                        .start_number = 1,
                                         .participants = names,
                                         .count = parts,
                                         .train = &train,

@@ -39,7 +39,7 @@ enum mem_class {
     MEM_MASTER,      // fp32 copies of the weights
     MEM_OPTIMIZER,   // moments
     MEM_ACTIVATION,  // saved and temporary activations, tokens, losses
-    MEM_COMM,        // communication buffers: staging of gather slots, receive buffers
+    MEM_COMM,        // communication buffers: slots of gathered units, receive buffers
     MEM_WORKSPACE,   // scratch of operations
     MEM_SERVER,      // what a server needs besides the classes above: delay compensation
     MEM_CHECKPOINT,  // a copy of the state until it is on disk; page-locked (MEM_HOST) on GPU ranks
@@ -70,9 +70,10 @@ struct device_options {
     const char *label;       // "rank 1": named in errors and traces; copied
     enum cpu_kernel kernel;  // CPU: how bf16 matrices are multiplied
     struct cuda_choices cuda;
-    bool trace;           // keep a span of every operation for dev_spans
-    bool watch_host;      // dev_at_work also watches the thread that opens the device
-    size_t memory_bytes;  // limit of dev_alloc, without MEM_HOST and MEM_OFFLOAD; 0: the device's memory
+    bool trace;       // keep a span of every operation for dev_spans
+    bool watch_host;  // dev_at_work also watches the thread that opens the device
+    size_t
+        memory_bytes;  // limit of all dev_alloc's memory except MEM_HOST and MEM_OFFLOAD; 0: the device's own memory
 };
 
 // Phases of a step, by which its time is split. A stream accounts to the phase that stream_phase set last.
@@ -96,7 +97,7 @@ struct backend {
     void (*free)(struct device *d, void *p, size_t bytes);
     void *(*host_alloc)(struct device *d, size_t bytes);  // MEM_HOST: the same, in host memory
     void (*host_free)(struct device *d, void *p, size_t bytes);
-    int (*host_register)(struct device *d, void *p, size_t bytes, const char **why);  // NULL: no need
+    int (*host_register)(struct device *d, void *p, size_t bytes, const char **why);  // NULL: not needed
     void (*host_unregister)(struct device *d, void *p);
     int (*reach)(struct device *d, struct device *peer);
     int (*facts)(struct device *d, struct device_facts *out);  // NULL: no facts
@@ -166,9 +167,9 @@ void stream_get_times(struct stream *s, struct stream_times *out);  // since cre
 // most 2 us between busy spans is ignored. Blocks until the stream is idle. Call it on the enqueuing thread.
 // Returns 0, or -1 (dev_error).
 int stream_log(struct stream *s, size_t room, bool stamps_only);
-// Moves at most room spans to out, in the order in which they became known. That is usually the order of time,
-// because a device reports a span when it has finished it. *lost receives how many spans found no room since
-// the last call. Any thread; never blocks.
+// Moves at most room spans to out, in the order in which they were recorded. That is usually the order of time, because a
+// device reports a span when it has finished it. *lost receives how many spans were dropped since the last call because
+// there was no room. Any thread; never blocks.
 size_t stream_take_log(struct stream *s, struct span *out, size_t room, uint64_t *lost);
 void stream_stamp(struct stream *s, uint64_t tag);  // enqueued: records when the stream reaches it
 struct event *event_create(struct device *d);
@@ -195,8 +196,8 @@ enum dev_work {
     // Some stream has work that it can do now. On a GPU: work not yet given to the device, or work that a host
     // function waits for. A stream that waits for another stream or for other ranks has none.
     DEV_COMPUTES,
-    // No stream has, and the opening thread does not wait for the device. Most likely it reads or writes a
-    // file, which may take any time.
+    // No stream has work, and the thread that opened the device does not wait for it. Most likely that thread reads or
+    // writes a file, which may take any time.
     DEV_HOST_WORKS
 };
 enum dev_work dev_at_work(struct device *d);  // any thread
@@ -210,12 +211,12 @@ void stream_set_waiting(struct stream *s, bool waits);
 // than expected (a fallback); other remarks are facts. A remark does not contain the device's label, so equal
 // remarks of several ranks have equal texts.
 enum dev_note_kind { DEV_NOTE_FACT, DEV_NOTE_WARNING };
-#define DEV_NOTES_MAX 64          // the last remark is that there were more
-int dev_notes(struct device *d);  // so far
+#define DEV_NOTES_MAX 64          // the last remark then says that there were more
+int dev_notes(struct device *d);  // the number of remarks so far
 // The i-th remark, i < dev_notes. The device owns it until it closes. kind may be NULL.
 const char *dev_note(struct device *d, int i, enum dev_note_kind *kind);
 
-// The code that has computed an operation so far: both bits if shapes differ, 0 if it has not run.
+// Which code has computed an operation so far: bits, both if it depended on the shape; 0: the operation has not run.
 enum device_by {
     DEVICE_BY_LIBRARY = 1,  // cuDNN, or an epilogue of cuBLASLt
     DEVICE_BY_OWN = 2       // a kernel of our own

@@ -66,7 +66,7 @@ static bool is_whole(int fd) {
     Elf64_Ehdr head;
     Elf64_Phdr part;
     ssize_t n = pread(fd, &head, sizeof head, 0);
-    // If the file is no object at all, the loader reports it.
+    // If the file is not an ELF object at all, the loader reports it.
     if (n < SELFMAG || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return true;
     if (n < (ssize_t)sizeof head || fstat(fd, &st) != 0) return false;
     for (int i = 0; i < head.e_phnum; i++) {
@@ -77,8 +77,9 @@ static bool is_whole(int fd) {
     return true;
 }
 
-// Gives each of our and NCCL's streams a hardware queue of its own while there are any left: two streams that
-// share one run one after the other. CUDA reads the variable when it starts. A value set by the user is kept.
+// Sets CUDA_DEVICE_MAX_CONNECTIONS, so that as many as possible of our and NCCL's streams have a hardware queue of their
+// own: two streams that share a queue run one after the other. CUDA reads the variable when it starts. A value that the
+// user has set is kept.
 static void ask_for_queues(void) { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 const struct cuda_so *cuda_so_open(const char **why) {

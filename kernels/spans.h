@@ -21,7 +21,7 @@ enum span_kind {
     SPAN_BLOCKED,  // a stream, or the host, waited for an event or a transfer: id
     SPAN_STAMP,    // a stream reached a stamp: id; begin == end
     SPAN_PART,     // a thread did one kind of its work: part, step, key, peer, peers
-    // Computing waited for a peer that was not ready: id, key: the unit, part: the kind of transfer, peer.
+    // The compute stream waited for a peer that was not ready: id; peer; part: the kind of transfer; name: the unit.
     SPAN_WAIT,
     SPAN_EXPOSED,  // the same, but for a transfer for which all peers were ready
 };
@@ -69,8 +69,8 @@ struct spans {
 int spans_open(struct spans *s, size_t room, enum spans_kept kept);  // 0, or -1: no memory
 void spans_close(struct spans *s);                                   // leaves {0}; accepts {0}
 void spans_add(struct spans *s, const struct span *one);
-// Moves at most room spans to out, the oldest first. *lost receives how many found no room since the last call.
-// Not for SPANS_LONGEST.
+// Moves at most room spans to out, the oldest first. *lost receives how many were dropped since the last call because there
+// was no room. Not for SPANS_LONGEST.
 size_t spans_take(struct spans *s, struct span *out, size_t room, uint64_t *lost);
 void spans_sort(struct spans *s);  // by begin; not for a list from which spans were taken or overwritten
 

@@ -15,7 +15,7 @@
 #define LINE  64  // bytes of a cache line: data of different writers lie in different lines
 #define POLLS 64  // polls per reading of the clock: about a microsecond
 
-// A word that one thread changes and another thread waits for.
+// A number that one thread changes and another thread waits on.
 struct wait_word {
     _Alignas(LINE) atomic_uint word;
     atomic_uint asleep;  // 1: the waiting thread sleeps in the kernel, or is about to

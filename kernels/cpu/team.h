@@ -3,9 +3,9 @@
 //
 // Owner    A team belongs to the calling thread. Its members are created when first needed, kept for the next
 //          call, and joined when that thread ends.
-// Waiting  A member without work polls for TEAM_SPIN_NS, then sleeps until it is woken. Waking takes about as
-//          long, so waiting costs at most twice the better of the two. Longer polling is much slower on a
-//          machine with other work, because it occupies the core that a preempted member needs. Yielding
+// Waiting  A member without work polls for TEAM_SPIN_NS, then sleeps until it is woken. Waking a thread takes about as long
+//          as TEAM_SPIN_NS, so this costs at most twice the better of polling and sleeping. Longer polling is much slower
+//          on a machine with other work, because it occupies the core that a preempted member needs. Yielding
 //          instead of sleeping is slower too: a yielding thread goes to the end of the scheduler's queue, a
 //          woken one to its head (docs/results/).
 // Errors   If a thread cannot be created, the team is smaller; the caller may be its only thread. Results must

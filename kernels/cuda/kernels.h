@@ -9,11 +9,10 @@
 // Errors      Functions return 0, or -1 with a constant text in ctx->why: CUDA refused the launch, or the
 //             kernel does not support the shape. A failure at run time is seen at the stream's next query.
 // Bits        No result depends on the order of blocks or threads, nor on the number of multiprocessors. add,
-//             embed_fwd, reduce, cast, fill_zero, sumsq, decide, adamw, sgd and lion give the bits of
-//             kernels/cpu (NaN payloads of sums excepted); the others round differently. busy has no result.
+//             embed_fwd, reduce, cast, fill_zero, sumsq, decide, the updates of kernels/update.h and the codes give the
+//             bits of kernels/cpu (NaN payloads of sums excepted); the others round differently. busy has no result.
 // Alignment   Pointers are aligned to their elements (reduce: to bytes). The vectorised paths need 16-byte
-//             aligned pointers and widths that are multiples of 16 bytes.
-//             widths that are multiples of 16 bytes take the vectorised paths.
+//             aligned pointers and widths that are multiples of 16 bytes; other arguments take slower paths.
 #ifndef STARRING_KERNELS_CUDA_KERNELS_H
 #define STARRING_KERNELS_CUDA_KERNELS_H
 
@@ -44,7 +43,7 @@ struct cuda_ctx {
     size_t workspace_bytes;  // >= CUDA_WORKSPACE_BYTES
     const char *why;         // set when a function returns -1; constant text
     int shared_bytes;  // shared memory that a block may request (cudaDevAttrMaxSharedMemoryPerBlockOptin);
-                       // 0: what every device has
+                       // 0: as much as every device has
     int sm_version;    // 90: compute capability 9.0. Decides how blocks cooperate, never results
 };
 

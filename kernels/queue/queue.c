@@ -109,7 +109,7 @@ const struct spans *dev_spans(struct device *d, int i, const char **stream) {
     pthread_mutex_unlock(&d->lock);
     if (!q) return NULL;
     *stream = q->name;
-    // A record of kind SPANS_FIRST never changes a written span: a thread that adds a span touches no other.
+    // The copy stays valid without the lock: a list of kind SPANS_FIRST never changes a span that is written.
     pthread_mutex_lock(&q->lock);
     q->trace_copy = q->trace;
     pthread_mutex_unlock(&q->lock);
@@ -170,7 +170,7 @@ static int run_slot(struct queue *q, const struct slot *slot) {
     return q->ops->run(q, slot);
 }
 
-// Whether the thread does the slot's work itself and times it; the backend times a device's work.
+// Returns whether the queue's thread does the slot's work and so times it. A device's work is timed by the backend.
 static bool timed_here(const struct queue *q, const struct slot *slot) {
     return slot->kind == SLOT_HOST || (!q->ops->device_ops && slot->kind != SLOT_PHASE);
 }
@@ -293,7 +293,7 @@ void queues_free(struct device *d) {
 
 // ---------------------------------------------------------------- enqueuing
 
-// Whether the caller is a function that the queue is running: its calls then act at once.
+// Returns whether the caller is a function that the queue is running (queue.h, Inside): its calls then act at once.
 static bool inside(const struct queue *q) { return pthread_equal(pthread_self(), q->thread); }
 
 // Returns a free slot to fill, with the lock held; blocks while the ring is full.
@@ -319,8 +319,7 @@ static uint64_t slot_queue(struct queue *q) {
     return count;
 }
 
-// Returns the slot to fill for a call that may be inside: a free one of the ring, or the caller's own, which slot_end
-// then runs.
+// Returns the slot to fill: a free slot of the ring, or `own` for a call from inside, which slot_end then runs at once.
 static struct slot *slot_begin(struct queue *q, enum slot_kind kind, struct slot *own) {
     if (!inside(q)) return slot_free(q, kind);
     own->kind = kind;

@@ -8,15 +8,15 @@
 //          host the thread does the work itself. On a GPU a device executes what the thread submits. A slot is
 //          then done when it is submitted to the device. A mark in the device's own queue shows when the device
 //          has passed that point. queue.c also has the functions of backend.h on streams and events.
-// Owner    The caller until queue_stop. Then the device keeps the queue (not the ring) until it closes, so
-//          that a wait captured earlier can still ask for the queue's progress.
+// Owner    The caller until queue_stop. Then the device keeps the queue (not the ring) until it closes, so that waits that
+//          were enqueued earlier can still read the queue's progress.
 // Threads  One enqueuing thread at a time, one thread of the queue.
-// Points   A point is (queue, count of slots queued then, mark). It has passed when that queue's `done` has
-//          reached the count and the device has passed the mark. A device gets a wait for a mark only
-//          after the mark is submitted to its own device. So no device waits for work that is not submitted,
-//          whichever streams share a hardware queue.
-// Inside   A function that the queue runs and that calls on its own stream (backend.h, Inside) is on the
-//          queue's thread: its slots are run at once instead of queued.
+// Points   A point is (queue, count of slots queued by then, mark). It has passed when that queue's `done` has
+//          reached the count and the device has passed the mark. A wait for a mark is submitted to a device only after
+//          the mark itself is submitted to its device. So no device waits for work that is not submitted, whichever
+//          streams share a hardware queue.
+// Inside   A function that the queue runs may make calls on its own stream (backend.h, Inside). It is on the queue's thread,
+//          so its calls run at once instead of being queued.
 // Failure  `failed_at` is the number of the first slot that failed. Later slots still count as done (so
 //          nothing hangs) but do not run; a wait for a count >= failed_at fails as well.
 #ifndef STARRING_KERNELS_QUEUE_QUEUE_H
@@ -44,7 +44,7 @@ enum slot_kind {
     SLOT_COPY,
     SLOT_HOST,    // a function, when the device has finished the slots before it
     SLOT_SUBMIT,  // a function, without waiting for the device
-    SLOT_NATIVE,  // the same, called with the device library's own stream
+    SLOT_NATIVE,  // as SLOT_SUBMIT, called with the device library's own stream (cudaStream_t)
     SLOT_PHASE,
     SLOT_RECORD,
     SLOT_WAIT,
@@ -84,15 +84,15 @@ const char *slot_name(const struct slot *slot);  // "matmul", "copy", ...; "" fo
 // A device that executes what the queue's thread submits. All functions return 0, or -1 after device_fail, except as
 // noted.
 struct queue_device {
-    // On the queue's thread. pause: nothing follows at once, so the interval that is being measured ends;
-    // idle: nothing is queued at all. drain: blocks until the device has finished; what: named in the error.
+    // On the queue's thread. pause: no further work follows at once, so the interval that is being measured ends;
+    // idle: the queue is empty. drain: blocks until the device has finished; what: named in the error.
     int (*pause)(struct queue *q, bool idle);
     int (*drain)(struct queue *q, const char *what);
     // begin_wait: an interval of waiting begins, which ends when the slot's mark is submitted to the device.
     // Also: a thread that blocks until another device's work is submitted may leave this device idle.
     int (*begin_wait)(struct queue *q, const struct slot *slot);
-    // On any thread. sync: drain for the host. date: spans from here on have begin times; the queue is idle.
-    // read: adds the spans that the device has passed to the log.
+    // On any thread. sync: drain for the host. date: from here on the begin times of spans are computed, too; the queue is
+    // idle. read: adds the spans that the device has finished to the log.
     int (*sync)(struct queue *q);
     int (*date)(struct queue *q);
     int (*read)(struct queue *q);
@@ -128,8 +128,8 @@ struct queue {
     struct spans trace;       // a span of every operation, if the device's options ask for it
     struct spans trace_copy;  // copy of trace at the last call of dev_spans, without later spans
     struct spans log;         // since the last stream_take_log; adjacent spans of one phase are merged
-    bool stamps_only;         // of log
-    uint64_t log_busy;        // 1 + the number of log's last busy span, while only stamps followed it; else 0
+    bool stamps_only;         // log records only stamps
+    uint64_t log_busy;        // 1 + the number of log's last busy span, if only stamps came after it; else 0
     // Used only by the queue's thread:
     enum phase phase;
     int64_t last_end_ns;  // of the last timed slot
@@ -149,7 +149,7 @@ void queue_span(struct queue *q, const struct span *span);
 int queue_await(struct queue *q, uint64_t count);
 int queue_state(struct queue *q, uint64_t count);
 void queue_point_drop(const struct queue_point *m);  // releases its reference
-// Queue the two slots of events, and take ownership of the mark's reference. queue_record returns the count of the
+// Queue a SLOT_RECORD or a SLOT_WAIT, and take ownership of the mark's reference. queue_record returns the count of the
 // point; without a mark it queues nothing.
 uint64_t queue_record(struct queue *q, struct mark *mark);
 void queue_wait(struct queue *q, const struct queue_point *until, uint64_t tag);

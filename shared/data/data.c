@@ -15,7 +15,7 @@
 #include "shared/data/data_stream.h"
 #include "shared/data/vocabulary.h"
 
-// Keys that separate these draws from other uses of the same seed.
+// Parts of the keys of random numbers, so that other uses of the same seed get other numbers.
 #define BATCH_KEY    UINT64_C(0x62617463685f3031)
 #define DOCUMENT_KEY UINT64_C(0x646f63756d5f3031)
 #define SCAN_TOKENS  65536
@@ -24,7 +24,7 @@
 struct token_source {
     struct token_stream stream, val_stream;  // val_stream is empty if the end of `stream` is held out
     int64_t train_tokens, val_tokens;
-    int64_t val_first;  // offset in their stream
+    int64_t val_first;  // offset of the first held-out token in its stream
     char *description;
     double entropy;
     struct data_identity identity;
@@ -35,7 +35,7 @@ struct token_source {
 struct scan {
     int32_t vocab;
     int64_t counted;
-    // (room) counts of the training tokens. The table grows with the largest of them, not with the vocabulary.
+    // (room) how often each token occurs in the training data. It grows with the largest token, not with the vocabulary.
     int64_t *counts;
     int64_t room;
     XXH64_state_t *train, *held_out;
@@ -77,7 +77,7 @@ static int scan(const struct token_stream *s, struct scan *x) {
     return rc;
 }
 
-// d: documents that are hashed, too; NULL: none.
+// d: documents whose positions are hashed, too; NULL: none.
 static void identify(char text[64], int64_t tokens, const struct documents *d, XXH64_state_t *hash) {
     if (d && d->count) XXH64_update(hash, d->all, (size_t)d->count * sizeof *d->all);
     snprintf(text, 64, "%lld tokens, xxh64 %016llx", (long long)tokens,
@@ -116,7 +116,7 @@ static int read_all(struct token_source *s, const struct data_options *o) {
     return rc;
 }
 
-// Both streams must have tokens of one kind. Otherwise the held-out loss has no meaning for the training data.
+// Checks that both streams have tokens of one kind: otherwise the held-out loss says nothing about the training.
 static int check_same_tokens(const struct token_stream *train, const struct token_stream *held) {
     const struct token_stream *both[] = {train, held};
     struct sidecar_summary side[2];
@@ -252,7 +252,7 @@ int64_t data_bucket(int64_t tokens, int64_t seq) {
     return bucket < seq ? bucket : seq;
 }
 
-// Fetches a document, and padding after it.
+// Writes a document's tokens and targets, and padding after them.
 static void fetch_document(const struct token_source *s, const struct document *d, int64_t seq,
                            int32_t *tokens, int32_t *targets) {
     assert(d->count <= seq);

@@ -8,17 +8,17 @@
 struct token_source;  // read-only memory maps; threads may share it once it is open
 
 struct data_options {
-    // A text file, a token file (data_stream.h), a directory or a pattern of either, or "demo". If names mark some
-    // files for training and others as held out, only the former are read.
+    // A text file, a token file (data_stream.h), a directory or a pattern of either, or "demo". If the names mark some
+    // files for training and others as held out, only those for training are read.
     const char *path;
     // The same for held-out data. NULL: the held-out files of path, or the last val_fraction of the tokens.
     const char *val_path;
-    // "byte" (text for any model), "bin", or NULL and "auto": decided by the files.
+    // "byte" (text for any model), "bin" (tokens), or NULL or "auto" (the files decide).
     const char *tokenizer;
     // As the user gave it. Text and sidecars must fit its vocabulary (vocabulary.h). NULL: not checked.
     const char *model;
     double val_fraction;  // in [0, 1)
-    // Tokens must be below it; checked once over the whole stream. 0: no model is known, and no token is read.
+    // V: every token must be below it, which data_open checks. 0: no model is known, so no token is checked.
     int32_t vocab;
     int64_t seq;  // T: training data and val_path must have at least T+1 tokens; 0: not checked
     bool whole;   // train on whole documents of at most T tokens (shared/data/data_stream.h)
@@ -26,17 +26,17 @@ struct data_options {
 
 // Returns NULL after logging the file and what is wrong (missing, empty, truncated, wrong magic or version, token
 // out of range, too short, without documents). Files of a directory are concatenated in the order of their names.
-// "demo" is the text of Debian's package jargon-text, or a generated one without the package (the description names
-// it).
+// "demo" is the text of Debian's package jargon-text, or a generated text if the package is not installed (the
+// description says which).
 struct token_source *data_open(const struct data_options *o);
 void data_close(struct token_source **s);
 int64_t data_train_tokens(const struct token_source *s);
 int64_t data_val_tokens(const struct token_source *s);
-// A text to print: "jargon-text 4.4.7: 1.59 MiB, byte tokens".
+// Returns a text to print: "jargon-text 4.4.7: 1.59 MiB, byte tokens".
 const char *data_description(const struct token_source *s);
-// Identifies the content that was read, not its path: "1584833 tokens, xxh64 0123456789abcdef" of the tokens for
-// training and of the held-out ones. Tokens are hashed as numbers, so the hash does not depend on how they are
-// split into files, or on their width in bytes. Whole documents are hashed with their positions. data_open hashes
+// Identifies the content of the data, not its path: "1584833 tokens, xxh64 0123456789abcdef" for the training tokens, and
+// the same for the held-out ones. Tokens are hashed as numbers, so the hash does not depend on how they are
+// split into files, or on their width in bytes. With whole documents, their positions are hashed, too. data_open hashes
 // in the pass in which it compares all tokens with the vocabulary.
 struct data_identity {
     char train[64], held_out[64];
@@ -54,18 +54,18 @@ struct data_slice {
     int64_t seq;
 };
 // Fills tokens and targets (count,T); target = next token. The position, or document, of each sequence is a
-// counter-based draw keyed by (seed, step, index), so the batch does not depend on how workers slice it. The
-// training data must have at least seq + 1 tokens. Whole documents: seq is at least the longest of them; after a
+// random number of the key (seed, step, index), so the batch does not depend on how workers slice it. The
+// training data must have at least seq + 1 tokens. Whole documents: seq is at least the longest of the slice's; after a
 // document's end tokens are 0 and targets -1.
 void data_batch(const struct token_source *s, const struct data_slice *of, int32_t *tokens, int32_t *targets);
-// Returns the tokens of sequence `first` without padding: seq, or its document's.
+// Returns how many tokens sequence `first` has without padding: seq, or those of its document.
 int64_t data_length(const struct token_source *s, const struct data_slice *of);
 // Returns T of a micro-batch whose longest document has `tokens`: the next multiple of a sixteenth of seq (rounded
 // up to a multiple of 8), at most seq. So there are at most 16 shapes, which a GPU's libraries plan before the
-// first step. The padding after the longest document is less than a sixteenth of seq, and rows fit 16-bit matrix
-// units.
+// first step. The padding after the longest document is less than a sixteenth of seq, and a multiple of 8 rows suits a
+// GPU's 16-bit matrix units.
 int64_t data_bucket(int64_t tokens, int64_t seq);
-// Returns the next smaller T than the bucket `bucket`, or 0 if it is the smallest.
+// Returns the next smaller bucket, or 0 if `bucket` is the smallest.
 static inline int64_t data_shorter(int64_t bucket, int64_t seq) {
     int64_t each = data_bucket(1, seq);
     return (bucket - 1) / each * each;

@@ -30,7 +30,7 @@ static char *read_gzip(const char *path, size_t *bytes) {
         if (n == DEMO_MAX_BYTES) break;
         if (n == room) text = xrealloc(text, room *= 2);
     }
-    // For a truncated file gzread returns no negative count; gzclose reports the error.
+    // gzread does not report a truncated file; gzclose does.
     int closed = gzclose(f);
     if (got != 0 || closed != Z_OK || n == 0) {
         fail("data %s: damaged or not gzip; install the package jargon-text again", path);
@@ -97,7 +97,7 @@ struct pen {
 
 static int pick(struct pen *p, int n) { return (int)rng_below(GENERATED_KEY, p->draws++, 0, (uint64_t)n); }
 
-// Takes the smaller of two draws, so that earlier words are more frequent.
+// Draws two numbers and takes the smaller one, so that earlier words of a list are more frequent.
 static const char *choose(struct pen *p, const char *const *words, int n) {
     int a = pick(p, n), b = pick(p, n);
     return words[a < b ? a : b];

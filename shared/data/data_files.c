@@ -55,7 +55,7 @@ static enum purpose purpose_of_name(const char *name, size_t length) {
     return found;
 }
 
-// Decides by the file's name, or else by its directory's, which a pattern may leave open.
+// Decides by the file's name; if that says nothing, by its directory's name (a pattern may match several directories).
 static enum purpose purpose_of(const char *path) {
     const char *base = base_of(path), *folder = base > path ? base - 1 : path;
     enum purpose p = purpose_of_name(base, strlen(base));
@@ -82,7 +82,7 @@ static bool has(const struct data_files *f, const char *path) {
     return false;
 }
 
-// True for a file that describes another one that is read: a sidecar, or an index.
+// Returns whether the file only describes a data file next to it: a sidecar, or an index.
 static bool is_beside(const struct data_files *f, const char *path) {
     const char *dot = strrchr(path, '.');
     if (!dot || (strcmp(dot, ".json") && strcmp(dot, ".idx"))) return false;
@@ -92,8 +92,8 @@ static bool is_beside(const struct data_files *f, const char *path) {
     return yes;
 }
 
-// Returns where the brace's alternative at `at` ends: its comma or the closing brace. NULL: the brace is not
-// closed.
+// Returns the end of the alternative that begins at `at` in a brace: its comma or the closing brace. NULL: the brace is
+// not closed.
 static const char *alternative_end(const char *at) {
     for (int depth = 0; *at; at++) {
         if (*at == '\\' && at[1])
@@ -169,7 +169,7 @@ static int ending_of(const char *path) {
     return -1;
 }
 
-// Refuses a directory without a file that is read.
+// Refuses a directory without a file that can be read as data.
 static int refuse_all(const struct data_files *f, const char *path, const char *tokenizer) {
     const char *kind = tokenizer && !strcmp(tokenizer, "bin") ? ".bin" : ".txt or .bin", *train = NULL,
                *held = NULL;
@@ -193,7 +193,7 @@ static int refuse_all(const struct data_files *f, const char *path, const char *
     return fail("data %s: the directory has no %s file", path, kind);
 }
 
-// Whether the same data is there in a form that is read: unpacked or converted in the same directory.
+// Returns whether the same directory also has this data in a form that can be read: unpacked or converted.
 static bool has_twin(const struct data_files *f, const char *path) {
     static const char *const twins[] = {"", ".txt", ".bin", ".tokens.bin"};
     const char *dot = strrchr(base_of(path), '.');
@@ -207,8 +207,8 @@ static bool has_twin(const struct data_files *f, const char *path) {
     return yes;
 }
 
-// Refuses held-out data that would not be read, in a directory whose other files are all for training: a directory,
-// or a text with another extension.
+// In a directory whose files are all for training, refuses an entry that is named as held-out data but would not be read:
+// a directory, or a text with another extension.
 static int refuse_held(const struct data_files *f, const char *path, const char *one_ending) {
     static const char *const texts[] = {".md",  ".text", ".csv",  ".tsv",    ".html", ".xml", ".log",
                                         ".tex", ".rst",  ".data", ".ndjson", ".gz",   ".zst"};
@@ -220,7 +220,7 @@ static int refuse_held(const struct data_files *f, const char *path, const char 
         enum purpose p = purpose_of_name(base, strlen(base));
         struct stat st;
         bool text = !strchr(base, '.'), folder = !stat(f->paths[i], &st) && S_ISDIR(st.st_mode);
-        // A .json next to texts may be settings, unless its whole name is a purpose, as val.json.
+        // A .json next to texts is probably settings, unless its whole name states a purpose, as val.json does.
         size_t letters = 0;
         while (isalpha((unsigned char)base[letters])) letters++;
         text = text || !strcasecmp(base + letters, ".json");
@@ -234,7 +234,8 @@ static int refuse_held(const struct data_files *f, const char *path, const char 
     return 0;
 }
 
-// Keeps the files of one kind. If names distinguish training and held-out files, only these decide the kind.
+// Keeps the files of one kind, texts or tokens. If names distinguish training and held-out files, only these files decide
+// the kind.
 static int choose_kind(struct data_files *f, const char *path, const char *tokenizer, bool split) {
     const char *text = NULL, *tokens = NULL, *other = NULL;
     for (int i = 0; i < f->count; i++) {
@@ -266,8 +267,8 @@ static int choose_kind(struct data_files *f, const char *path, const char *token
     return 0;
 }
 
-// Whether some names mark training files, and others evaluation files or else test files. *held receives which of
-// the two.
+// Returns whether some names mark training files, and others held-out files. *held receives the purpose of the latter:
+// evaluation, or test if there are no files for evaluation.
 static bool is_split(const struct data_files *f, bool a_directory, enum purpose *held) {
     int of[4] = {0};
     for (int i = 0; i < f->count; i++)

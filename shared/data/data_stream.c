@@ -27,9 +27,9 @@ static struct segment *add_segment(struct token_stream *s, const char *path) {
 
 #define SAMPLE 65536  // bytes of a file that are examined
 
-// Whether values may be bare tokens. Few of their bytes are printable; packed texts have many. Some value is
-// frequent, as in every language, or all values are well below the largest 16-bit number; compressed bytes have
-// neither property.
+// Returns whether the bytes may be tokens without a header. Few of a token's bytes are printable, in contrast to text. And
+// some value is frequent, as in every language, or all values are well below the largest 16-bit number, in contrast to
+// compressed data.
 static bool may_be_tokens(const struct segment *g, size_t width) {
     const unsigned char *p = g->map.base;
     size_t n = (g->map.bytes < SAMPLE ? g->map.bytes : SAMPLE) / width, printed = 0, most = 0, largest = 0;
@@ -96,7 +96,7 @@ static int read_bin_header(struct segment *g, int *width) {
     return 0;
 }
 
-// Megatron-LM, megatron/core/datasets/indexed_dataset.py: X.idx next to X.bin has the type of the bare tokens, and
+// Megatron-LM, megatron/core/datasets/indexed_dataset.py: X.bin has only tokens; X.idx next to it has their type, and
 // the length of each sequence:
 //     | "MMIDIDX\0\0" | u64 version 1 | u8 type | u64 sequences | u64 documents |
 //     | int32 length of each sequence | int64 its byte offset | int64 first sequence of each document, and the end | ..
@@ -183,7 +183,7 @@ static size_t bad_bytes(const unsigned char *p, size_t n) {
     return bad;
 }
 
-// Checks that the bytes are text, if the user did not ask for bytes. known: what the file is by its name, or NULL.
+// Checks that the bytes are text, unless the user chose the tokenizer "byte". known: the file's kind by its name, or NULL.
 static int check_text(const struct segment *g, const char *known) {
     const unsigned char *p = g->map.base;
     size_t n = g->map.bytes < SAMPLE ? g->map.bytes : SAMPLE, zeros[2] = {0}, bad = bad_bytes(p, n);
@@ -213,7 +213,7 @@ static int check_text(const struct segment *g, const char *known) {
     return rc;
 }
 
-// Refuses what is known to be no text, and warns about text with markup or fields.
+// Refuses a file of a known kind that is no text, and warns about text with markup or fields.
 static int check_kind(const struct token_stream *s, const struct segment *g, const char *tokenizer) {
     const struct file_kind *k = file_kind_of_bytes(FILE_AS_DATA, g->map.base, g->map.bytes);
     bool by_bytes = k;
@@ -238,7 +238,8 @@ static int add_file(struct token_stream *s, const char *path, const char *tokeni
     if (mapped_file_open(&g->map, "data ", g->path, why)) return fail("data %s: %s", g->path, why);
     if (!g->map.base)
         return fail("data %s: the file is empty; put text or tokens into it, or name another", g->path);
-    // A file is llm.c's by its first bytes, which no text has; else by `tokenizer`, else by its name.
+    // Decide what the file is: llm.c's tokens if it begins with their magic number, which no text has; otherwise what
+    // `tokenizer` says; otherwise tokens if its name ends with .bin.
     int32_t magic = 0;
     if (g->map.bytes >= sizeof magic) memcpy(&magic, g->map.base, sizeof magic);
     bool known = bin_format_of(magic), named = ends_like(g->path, ".bin"),

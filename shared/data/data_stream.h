@@ -13,7 +13,7 @@
 // The files that a data path names: a file, a directory's files, or those of a pattern, in the order of their names.
 // Training files are separated from held-out ones.
 
-// The files of a directory or pattern that are wanted, if their names distinguish the two; otherwise all files.
+// Which files of a directory or pattern to read. If their names do not distinguish the two, all files are read.
 enum data_part { PART_TRAIN, PART_HELD_OUT };
 
 struct data_files {
@@ -46,7 +46,7 @@ char *generated_text(size_t bytes);
 // ---------------------------------------------------------------- a stream (data_stream.c)
 // Tokens of one file, several, or a text in memory. These kinds are read; a file's first bytes, the index next to it, or
 // its name decide its kind:
-//     text         bytes as they are. Bytes that are no text (NUL bytes, or too few in UTF-8) need "byte"
+//     text         bytes as they are. Bytes that are no text (NUL bytes, too little valid UTF-8) need tokenizer "byte"
 //     llm.c        tokens of 2 or 4 bytes after a header
 //     Megatron-LM  X.bin with X.idx, which has their type, uint16 or int32, and where documents begin
 // All other known kinds are refused by name (shared/hf/file_kind.h).
@@ -85,7 +85,7 @@ struct token_stream {
     struct data_files from;
 };
 
-// path: as in data_files_find, or "demo". tokenizer: "byte", "bin", or "auto" and NULL. Returns 0, or -1 after logging
+// path: as in data_files_find, or "demo". tokenizer: "byte", "bin", "auto" or NULL. Returns 0, or -1 after logging
 // the file. The caller calls stream_close in both cases.
 int stream_open(struct token_stream *s, const char *path, const char *tokenizer, enum data_part part);
 void stream_close(struct token_stream *s);
@@ -94,13 +94,11 @@ void stream_fetch(const struct token_stream *s, int64_t first, int64_t count, in
 const struct segment *stream_segment(const struct token_stream *s, int64_t token);
 
 // ---------------------------------------------------------------- documents (documents.c)
-// The documents of a token stream, for batches of whole documents (data.documents): where each begins, how long it
-// is.
+// Finds where each document of a token stream begins and how long it is, for batches of whole documents (data.documents).
 //
-//     tokens   a document begins with the token that its tokenizer puts in front of each, which the sidecar names
-//              (vocabulary.h); in llm.c's files, which have no sidecar, with <|endoftext|> of GPT-2 or
-//              <|begin_of_text|> of Llama 3. It ends in front of the next such token, which is its last target.
-//              Files of a directory are concatenated
+//     tokens   a document begins with the tokenizer's document token, which the sidecar names (vocabulary.h); in llm.c's
+//              files, which have no sidecar, with <|endoftext|> of GPT-2 or <|begin_of_text|> of Llama 3. It ends before
+//              the next such token, which is its last target. Files of a directory are concatenated
 //     indexed  a document of Megatron's files ends where their index ends it. No token of the next document is a target
 //     bytes    a document ends with a blank line (only white space), or with its file. Blank lines belong to the
 //              document before them. No byte of the next document is a target
@@ -123,7 +121,7 @@ struct documents {
 struct documents_options {
     const char *path;  // as the user gave it, for messages
     int32_t vocab;
-    int64_t tokens;  // from the start of the stream, that are searched
+    int64_t tokens;  // how many tokens to search, from the start of the stream
     int64_t seq;     // length of the longest document; 0: no limit
 };
 

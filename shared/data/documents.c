@@ -9,7 +9,7 @@
 #include "shared/data/vocabulary.h"
 
 #define SCAN_TOKENS 65536
-// How a document begins if no token marks it: after a blank line; at an offset in the file's index; unknown.
+// Instead of the token that begins a document: it begins after a blank line; at an offset in the index; unknown.
 #define BYTES   (-1)
 #define INDEXED (-2)
 #define UNKNOWN (-3)
@@ -50,8 +50,8 @@ struct search {
     const struct documents_options *o;
     int64_t room;
     int64_t first;  // of the current document
-    int64_t parts;  // boundaries between documents, or start tokens, so far
-    // For bytes.
+    int64_t parts;  // how many boundaries between documents, or start tokens, were found so far
+    // Only for bytes:
     bool any;       // the current document has more than white space
     int64_t lines;  // newlines after the last byte that is no white space
     int64_t line;   // where the current line begins

@@ -141,7 +141,7 @@ static int byte_of(const char *entry) {
     return -1;
 }
 
-// {"model": {"vocab": {"!": 33, ..}, "merges": []}}: whether its entries below 256 are the bytes in order.
+// Returns whether the entries below 256 of {"model": {"vocab": {"!": 33, ..}, "merges": []}} are the bytes in order.
 static bool entries_are_bytes(const cJSON *root) {
     const cJSON *model = json_item(root, "model"), *entry;
     const cJSON *vocab = json_item(model, "vocab");
@@ -221,7 +221,7 @@ struct checking {
 };
 
 // ---------------------------------------------------------------- what to do instead
-// "texts/a.txt" -> "texts/a.bin", "texts/" -> "texts.bin".
+// Returns the name of a text's token file: "texts/a.txt" -> "texts/a.bin", "texts/" -> "texts.bin".
 static char *token_path(const char *path) {
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/') n--;
@@ -231,8 +231,8 @@ static char *token_path(const char *path) {
     return xasprintf("%.*s.bin", (int)n, path);
 }
 
-// Returns the commands that make the model's tokens from the text at `path` (NULL: from some text), and the command
-// to train with them.
+// Returns the commands that make the model's tokens from the text at `path` (NULL: TEXT.txt stands for it), and the
+// command to train with them.
 static char *advice(const struct checking *k, const char *path) {
     const char *repository = model_preset_repository(k->v->model), *from = path ? path : "TEXT.txt";
     const char *folder = repository ? strchr(repository, '/') + 1 : k->folder;
@@ -318,7 +318,7 @@ static int compare_files(struct checking *k, const char *side, const cJSON *toke
     return same;
 }
 
-// Whether it is an object, which may be empty, with the SHA-256 of each tokenizer file that it names.
+// Returns whether it is an object with the SHA-256 of each tokenizer file that it names. It may name none.
 static bool files_are_valid(const cJSON *files) {
     const cJSON *file;
     if (!cJSON_IsObject(files)) return false;

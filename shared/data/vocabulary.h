@@ -20,9 +20,9 @@ struct vocabulary {
 // Checks one opened stream. path: as the user gave it. Returns 0, or -1 after logging what does not fit and the
 // command that helps:
 //   text        the model's vocabulary must be bytes (tokenizer_is_bytes)
-//   a sidecar   its tokenizer must have no more entries than the model. Its files must equal those of the model's
-//               directory, if that has them; otherwise it may have at most 1023 entries fewer, the padding of
-//               published models
+//   a sidecar   its tokenizer must not have more entries than the model. If the model's directory has a tokenizer, its
+//               files must equal the sidecar's; otherwise the tokenizer may have at most 1023 entries fewer than the
+//               model, the padding of published models
 //   no sidecar  no check here: data_open compares every token with V
 int vocabulary_check(const struct vocabulary *v, const char *path, const struct token_stream *s);
 
@@ -44,7 +44,7 @@ int sha256_file(const char *path, char hex[SHA256_HEX]);
 // Returns the path of a token file's sidecar (malloc'd).
 char *sidecar_path(const char *bin_path);
 
-// The content of a sidecar, unchecked. No messages.
+// The content of a sidecar. sidecar_read does not check it, and logs nothing.
 struct sidecar_summary {
     int32_t vocab;           // -1: no sidecar, or it is damaged
     char *tokenizer;         // "gpt2 (BPE)"; malloc'd, or NULL
@@ -55,7 +55,7 @@ struct sidecar_summary sidecar_read(const char *bin_path);
 
 struct byte_sidecar {
     const char *bin_path, *source;
-    int64_t bytes;       // of the source, equal to its tokens
+    int64_t bytes;       // of the source; also the number of tokens
     const char *sha256;  // of the source
 };
 // Writes the sidecar of a token file of bytes, by way of a temporary name. Returns 0, or -1 after fail().
@@ -64,25 +64,25 @@ int sidecar_write_bytes(const struct byte_sidecar *b);
 // ---- the tokenizer of a Hugging Face directory: its files, copying them, and whether its tokens are the bytes of
 // a text. This program runs no other tokenizer; experiments/tokenize.py does.
 
-// Returns the directory of the tokenizer of `model`, as given to model_spec_load: the directory itself, that of the base
-// model of an adapter without a tokenizer, or that of a file named config.json. Returns NULL for a preset, or for a configuration under another name, which has no
-// directory. The caller frees it.
+// Returns the directory of the tokenizer of `model`, which is given as to model_spec_load: the model's directory, the
+// base model's directory for an adapter without a tokenizer, or the directory of a file named config.json. Returns NULL
+// for a preset, and for a configuration file of another name, which has no directory. The caller frees it.
 char *tokenizer_folder(const char *model);
 
-// Whether transformers reads a tokenizer or generation settings from a file of this name.
+// Returns whether transformers reads a tokenizer or generation settings from a file of this name.
 bool tokenizer_file_known(const char *name);
 
-// Whether the folder has a file that defines how text becomes tokens. False for NULL.
+// Returns whether the folder has a file that defines how text becomes tokens. False for NULL.
 bool tokenizer_present(const char *folder);
 
-// Whether the token of each byte of a text is the byte's value. With tokenizer files: true for a tokenizer.json
+// Returns whether the token of each byte of a text is the byte's value. With tokenizer files: true for a tokenizer.json
 // without merges whose entries 0..255 are the bytes in order, written in GPT-2's byte alphabet or as <0x00> to
 // <0xFF> (special tokens may follow). Without files (a preset, a run on bytes): true for a vocabulary of 256 to 512
 // entries, which fits the bytes and special tokens and is too small for anything else.
 bool tokenizer_is_bytes(const char *folder, int32_t vocab);
 
-// Returns the folder whose tokenizer belongs to weights trained from `model` (malloc'd). Returns NULL if there is
-// none, or if `tokenizer` (data.tokenizer) "byte" trained a model on bytes whose tokenizer has other tokens.
+// Returns the folder whose tokenizer belongs to the weights of a run of `model` (malloc'd). Returns NULL if there is
+// none, or if the run had data.tokenizer "byte" (`tokenizer`) and the folder's tokenizer is not of bytes.
 char *tokenizer_to_keep(const char *model, int32_t vocab, const char *tokenizer);
 
 // Copies the known files of one directory to another, each by way of a temporary name. Returns 0, or -1 after

@@ -6,13 +6,13 @@
 #include "kernels/backend.h"
 #include "shared/config/config.h"
 
-// "auto" becomes a GPU if its backend can be used, else cpu. A GPU is reported in one line. The section of another
-// device (device_rows) has no effect; a warning is printed if it was set.
+// Replaces the device "auto" by a GPU if its backend can be used, else by cpu. Prints a line if it is a GPU. The
+// configuration's section of another device (device_rows) has no effect; prints a warning if it was set.
 void device_resolve(struct config *c);
-// Returns the backend of c->device ("auto": cpu), which supports cpu.kernel. Returns NULL after logging the reason.
+// Returns the backend of c->device ("auto": cpu) after checking that it supports cpu.kernel, or NULL after logging why not.
 const struct backend *device_backend(const struct config *c);
-// Returns the kernel of the run's matrix products on a CPU ("fma"), after device_backend has succeeded. NULL on
-// another device.
+// Returns the name of the kernel of matrix products on a CPU ("fma"), after device_backend has succeeded. NULL on other
+// devices.
 const char *device_cpu_kernel(const struct config *c);
 // Returns the number of GPUs of this machine; 0 if c->device is no GPU, or cannot be used here.
 int device_gpus(const struct config *c);

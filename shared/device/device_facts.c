@@ -12,7 +12,7 @@
 #include "shared/core/system.h"
 #include "shared/core/text.h"
 
-// Formats CUDA's 1000 * major + 10 * minor.
+// Formats a version of CUDA, which is 1000 * major + 10 * minor.
 static const char *cuda_version(char text[16], int version) {
     snprintf(text, 16, "%d.%d", version / 1000, version % 1000 / 10);
     return text;

@@ -8,9 +8,9 @@
 
 struct cJSON;
 
-// Returns name, bus id, compute capability, sizes in bytes, versions of driver and libraries (cudnn null with
-// cudnn_missing, the reason, if cuDNN was not found). Also what has computed attention, GELU and bias gradients so
-// far (null: nothing), and the device's remarks. Memory in use is omitted, because it changes. The caller owns the
+// Returns a GPU's name, bus id, compute capability, sizes in bytes, and versions of driver and libraries (if cuDNN was not
+// found, cudnn is null and cudnn_missing is the reason). Also which code has computed attention, GELU and bias gradients
+// so far (null: none yet), and the device's remarks. Memory in use is omitted, because it changes. The caller owns the
 // result.
 struct cJSON *device_facts_json(const struct device_facts *f);
 // Prints a line of such a document: "attention forward cudnn, backward cudnn (slices of 4 sequences, workspace 264
@@ -26,14 +26,14 @@ const char *device_facts_line(char text[DEVICE_FACTS_LINE], const struct device_
 // then *source is the reason. The texts are constant.
 double datasheet_flops(const char *device_name, enum dtype dt, const char **source);
 
-// Prints the remarks (dev_note) from number *printed on to stderr, warnings as such. *printed is how many have been
-// printed, 0 at first. If several ranks would print the same, only rank 0 calls it.
+// Prints the device's remarks (dev_note) to stderr that have not been printed yet, warnings as warnings. *printed counts
+// the printed ones, 0 at first. If several ranks would print the same, only rank 0 calls it.
 void device_notes_print(struct device *d, int *printed);
 
 // A device's memory at one time, from cudaMemGetInfo and from our counts. Bytes.
 struct device_memory {
-    size_t ledger_bytes;                         // dev_alloc's, only device memory, now
-    size_t workspace_bytes;                      // ours, outside of the ledger
+    size_t ledger_bytes;     // device memory that dev_alloc has allocated
+    size_t workspace_bytes;  // workspaces of this program, which the ledger does not count
     size_t used_bytes, free_bytes, total_bytes;  // of the whole device, by all programs
 };
 // Reads it from the device. Returns 0, or -1 if the device has no such facts.

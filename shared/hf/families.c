@@ -15,7 +15,7 @@
 #define NO_OUT_BIAS   "a bias on o_proj is not implemented; q/k/v biases alone are model_type qwen2"
 #define NO_MLP_BIAS   "biases in the LLaMA feed-forward are not implemented"
 #define HEADS_DIVIDE  "does not divide hidden_size, and there is no head_dim"
-#define MISTRAL_WIDTH 4096  // of the window if the file has no width
+#define MISTRAL_WIDTH 4096  // tokens of the sliding window if the file does not say
 
 static const char *const silu[] = {"silu", "swish", NULL};
 
@@ -166,7 +166,7 @@ static const struct {
 };
 
 // ---------------------------------------------------------------- finding one
-// Whether a row matches type, or architecture if the config has no model_type.
+// Returns whether a row matches type, or architecture if the config has no model_type.
 static bool is_row(const char *row_type, const char *row_architecture, const char *type,
                    const char *architecture) {
     return type ? !strcmp(type, row_type) : architecture && !strcmp(architecture, row_architecture);
@@ -208,7 +208,7 @@ static const struct hf_tensor *linear_of(const struct model_spec *s, enum lora_l
     return row;
 }
 
-// Whether a module has the target's name, or ends with it after a dot. module: "attn.c_proj.weight".
+// Returns whether a module has the target's name, or ends with it after a dot. module: "attn.c_proj.weight".
 static bool is_target(const char *module, const char *target, size_t length) {
     size_t n = strlen(module) - strlen(".weight");
     return length && length <= n && !strncmp(module + n - length, target, length) &&

@@ -19,8 +19,8 @@ struct bytes {
 #define MAGICS 7
 
 // ---------------------------------------------------------------- tests where the first bytes are not enough
-// Compressed bytes use nearly all values equally often: 256 of them have about 162 different values. Text and
-// tokens have far fewer.
+// In compressed data all byte values occur equally often: 256 bytes have about 162 different values. Text and tokens have
+// far fewer.
 static bool is_flat(const unsigned char *p, size_t n) {
     bool seen[256] = {0};
     int values = 0;
@@ -71,12 +71,12 @@ static bool is_json_lines(const unsigned char *p, size_t n) {
 struct file_kind {
     struct bytes magic[MAGICS];  // one of them is at offset `at`
     size_t at;
-    struct bytes inside;  // must also occur within the first bytes; count 0: nothing
-    bool (*also)(const unsigned char *bytes, size_t count);  // must also return true; NULL: no further test
+    struct bytes inside;  // must also occur somewhere in the first bytes; count 0: no such condition
+    bool (*also)(const unsigned char *bytes, size_t count);  // a further test; NULL: none
     const char *names;  // patterns of names, separated by blanks; NULL: only the bytes count
     const char *what;
     const char *model, *data;  // advice; NULL: none
-    bool text;                 // the file is read anyway; data tells how to extract only its texts
+    bool text;                 // the file is read as text anyway; `data` tells how to extract only its texts
 };
 
 #define PANDAS(read)                                                                                           \
@@ -96,11 +96,11 @@ struct file_kind {
 #define NOT_A_TEXT_OF_WEIGHTS "these are weights, not data: name a text or a file of tokens"
 #define AS_PUBLISHED          "take the Hugging Face directory of the model, which has config.json and safetensors"
 
-// The first entry's name follows the header of a zip file: it distinguishes the formats that are zip files. Rows
-// with more conditions come before rows with fewer.
+// Several formats are zip files: the name of the first entry, after the zip header, distinguishes them. Rows with more
+// conditions come before rows with fewer.
 // clang-format off
 static const struct file_kind kinds[] = {
-    // ---- what may lie in place of any file
+    // ---- files that may stand in for any other
     {.magic = {BYTES("version https://git-lfs.github.com/spec/")}, .what = "a pointer of Git LFS, not the file itself",
      .model = "fetch the file: (cd {/} && git lfs pull)", .data = "fetch the file: (cd {/} && git lfs pull)"},
 
@@ -194,7 +194,7 @@ static const struct file_kind kinds[] = {
     {.magic = {BYTES("\x93NUMPY")}, .names = "*.npy", .what = "an array of NumPy", .model = "take the model's Hugging Face directory", .data = ARRAY("numpy.load(sys.argv[1])")},
     {.magic = {BYTES("(lp0\n"), BYTES("(lp1\n"), BYTES("(dp0\n"), BYTES("(dp1\n"), BYTES("ccopy_reg\n"), BYTES("cnumpy"), BYTES("c__builtin__\n")},
      .what = "a pickle of Python", .model = "load it in the program that wrote it, and save the model there with save_pretrained", .data = PICKLE},
-    // Two bytes only would also match tokens of 16 bits.
+    // Two bytes alone would also match 16-bit tokens.
     {.magic = {BYTES("\x80\x02]q"), BYTES("\x80\x02}q"), BYTES("\x80\x02" "c"), BYTES("\x80\x03]q"), BYTES("\x80\x03}q"), BYTES("\x80\x03" "c")}, .what = "a pickle of Python",
      .model = "load it in the program that wrote it, and save the model there with save_pretrained", .data = PICKLE},
     {.magic = {BYTES("\x80\x04\x95"), BYTES("\x80\x05\x95")}, .inside = BYTES("\0\0\0\0"), .names = "*.pkl *.pickle", .what = "a pickle of Python",

@@ -1,6 +1,6 @@
 // Kinds of other programs' files, recognized by their first bytes or their name. Each kind has a row with advice:
 // what to do when such a file is given as a model, and when it is given as data. The readers of models and data
-// look here before they refuse a file, so that the message names the kind.
+// call these functions before they refuse a file, so that the message names the kind.
 #ifndef STARRING_SHARED_HF_FILE_KIND_H
 #define STARRING_SHARED_HF_FILE_KIND_H
 
@@ -9,7 +9,7 @@
 
 struct file_kind;
 
-#define FILE_KIND_HEAD 512  // bytes at the start of a file that are examined; fewer are fine
+#define FILE_KIND_HEAD 512  // bytes at the start of a file that are examined; the file may be shorter
 
 // A kind may concern models, data, or both.
 enum file_use { FILE_AS_MODEL, FILE_AS_DATA };
@@ -18,9 +18,9 @@ enum file_use { FILE_AS_MODEL, FILE_AS_DATA };
 // first bytes, file_kind_of also the name in the path.
 const struct file_kind *file_kind_of_bytes(enum file_use use, const void *head, size_t bytes);
 const struct file_kind *file_kind_of(enum file_use use, const char *path, const void *head, size_t bytes);
-// Reads the first bytes of the file at path and does the same.
+// As file_kind_of, but reads the first bytes of the file at path itself.
 const struct file_kind *file_kind_at(enum file_use use, const char *path);
-// True for text that is read as it is, although it has more than plain text: JSON, tables.
+// Returns whether files of this kind are read as text anyway, although they are not plain text: JSON, tables.
 bool file_kind_is_text(const struct file_kind *k);
 // Returns the first row that has advice for models and matches one of the names. *which receives the index of the
 // name.

@@ -27,7 +27,7 @@ char *hf_adapter_base(const char *given) {
     cJSON *root = load(dir, &path);
     const char *named = json_text(root, "base_model_name_or_path", NULL);
     if (named && !*named) named = NULL;
-    // A relative path counts from the working directory, as in peft; else from the adapter.
+    // A relative path is looked for in the working directory, as in peft, and then in the adapter's directory.
     char *places[] = {xasprintf("%s/base", dir), xstrdup(named ? named : ""),
                       xasprintf("%s/%s", dir, named ? named : "")};
     for (int i = 0; i < 3; i++) {
@@ -56,14 +56,14 @@ char *hf_adapter_base(const char *given) {
 }
 
 // ---------------------------------------------------------------- reading
-#define NAMES_MAX 256  // more than the modules of a block
+#define NAMES_MAX 256  // a block has fewer modules
 
 // Only the first error is logged.
 struct parse {
     const char *path;
     const cJSON *root;
     struct model_spec *spec;
-    char *targets;  // joined by commas; NULL: peft's choice for the model
+    char *targets;  // joined by commas; NULL: peft's default for the model
     int failed;
 };
 
@@ -135,7 +135,7 @@ static void read_bias(struct parse *p, const cJSON *j) {
     if (!is_text(j, "none")) reject(p, j, "biases are not trained beside an adapter here" WITHOUT);
 }
 
-// The ways to begin that change the base model's weights make an adapter of another base.
+// Some values of init_lora_weights also change the base model's weights: then the adapter belongs to another base model.
 static void read_init(struct parse *p, const cJSON *j) {
     static const char *const same[] = {"gaussian", "orthogonal", "eva"};
     bool known = cJSON_IsBool(j) || cJSON_IsNull(j);
@@ -157,8 +157,8 @@ static void read_rs(struct parse *p, const cJSON *j) {
 
 static void ignore(struct parse *p, const cJSON *j) { (void)p, (void)j; }
 
-// Keys of a LoRA adapter. Each other key of the file must be off: null, false, or empty. If it is not, it is refused,
-// with `why` if it has a row.
+// The known keys of a LoRA adapter. Any other key of the file must be off: null, false, or empty. Otherwise it is refused,
+// with `why` if it has a row here.
 static const struct {
     const char *key;
     void (*read)(struct parse *p, const cJSON *j);
@@ -174,18 +174,18 @@ static const struct {
     {"bias", read_bias, NULL},
     {"init_lora_weights", read_init, NULL},
     {"use_rslora", read_rs, NULL},
-    // Without effect on what the adapter computes.
+    // These do not change what the adapter computes.
     {"auto_mapping", ignore, NULL},
     {"revision", ignore, NULL},
     {"inference_mode", ignore, NULL},
     {"peft_version", ignore, NULL},
-    {"fan_in_fan_out", ignore, NULL},  // follows from the module
-    {"layers_pattern", ignore, NULL},  // of layers_to_transform
+    {"fan_in_fan_out", ignore, NULL},  // the module's type determines it
+    {"layers_pattern", ignore, NULL},  // only with layers_to_transform
     {"megatron_core", ignore, NULL},
     {"qalora_group_size", ignore, NULL},
     {"runtime_config", ignore, NULL},
     {"eva_config", ignore, NULL},
-    {"ensure_weight_tying", ignore, NULL},  // of modules_to_save
+    {"ensure_weight_tying", ignore, NULL},  // only with modules_to_save
     // Features that many adapters have.
     {"use_dora", NULL, "DoRA's magnitudes are not implemented"},
     {"rank_pattern", NULL, "ranks that differ from module to module are not implemented"},
@@ -197,7 +197,7 @@ static const struct {
     {"loftq_config", NULL, "a quantized base model is not implemented"},
 };
 
-// Whether the value switches a feature off.
+// Returns whether the value switches a feature off.
 static bool is_off(const cJSON *j) {
     bool empty = (cJSON_IsArray(j) || cJSON_IsObject(j)) && !j->child;
     return cJSON_IsNull(j) || cJSON_IsFalse(j) || empty;
@@ -222,7 +222,7 @@ int hf_adapter_read(const char *dir, struct model_spec *s) {
     cJSON *root = load(dir, &path);
     struct parse p = {.path = path, .root = root, .spec = s, .failed = !root};
     const cJSON *j;
-    s->lora = (struct lora_spec){.alpha = 8};  // peft's
+    s->lora = (struct lora_spec){.alpha = 8};  // peft's default
     if (root && !json_item(root, "peft_type"))
         p.failed = fail("%s: \"peft_type\" is missing: is it an adapter's?", path);
     cJSON_ArrayForEach(j, root) read_key(&p, j);
@@ -238,7 +238,8 @@ int hf_adapter_read(const char *dir, struct model_spec *s) {
 }
 
 // ---------------------------------------------------------------- writing
-// The last word of a module's name is enough if all modules that it names have an adapter. GPT-2 has two c_proj.
+// The part of a module's name after its last dot is enough if all modules that end with it have an adapter (GPT-2 has two
+// c_proj).
 static const char *shortest_name(const struct model_spec *s, const char *module) {
     const char *last = strrchr(module, '.') ? strrchr(module, '.') + 1 : module;
     struct lora_spec named;

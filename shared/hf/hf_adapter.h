@@ -24,7 +24,8 @@ char *hf_adapter_base(const char *dir);
 // Sets s->lora, where s is the base model's description. A feature of peft that this program does not have is an error
 // that names file and key. Returns 0 or -1.
 int hf_adapter_read(const char *dir, struct model_spec *s);
-// Returns the adapter_config.json that peft and hf_adapter_read read. The caller deletes it. base: NULL: it has none.
+// Returns an adapter_config.json that peft and hf_adapter_read can read. The caller deletes it. base: the value of
+// base_model_name_or_path; NULL: none.
 cJSON *hf_adapter_json(const struct model_spec *s, const char *base);
 
 #endif

@@ -81,8 +81,8 @@ static int32_t get_token(struct parse *p, const char *key, int32_t missing) {
 // ---------------------------------------------------------------- reading each kind
 #define FIELD_OF(spec, k, type) ((type *)(void *)((char *)(spec) + (k)->field))
 
-// Reads "rope_scaling" (transformers 4) or "rope_parameters" (5, which also has rope_theta). If a file has both,
-// "rope_scaling" is used. A type without a name is the default, as in transformers 5.
+// Reads "rope_scaling" (transformers 4) or "rope_parameters" (transformers 5, which has rope_theta in it). If a file has
+// both, "rope_scaling" is used. If it names no type, the type is "default", as in transformers 5.
 static void read_rope(struct parse *p, const struct hf_key *k) {
     struct model_spec *s = p->spec;
     s->rope_theta = get_float(p, p->root, "rope_theta", 10000.0);
@@ -125,7 +125,8 @@ static void read_rope(struct parse *p, const struct hf_key *k) {
 }
 
 static void read_key(struct parse *p, const struct hf_key *k) {
-    const cJSON *any = json_item(p->root, k->key), *j = find(p->root, k->key);  // any: also null
+    const cJSON *any = json_item(p->root, k->key),
+                *j = find(p->root, k->key);  // any: the value, even if it is null
     int32_t *size = FIELD_OF(p->spec, k, int32_t), value;
     bool known = false, wanted = k->missing != 0.0;
     switch (k->kind) {
@@ -169,7 +170,7 @@ static void read_key(struct parse *p, const struct hf_key *k) {
 }
 
 // ---------------------------------------------------------------- writing each kind
-// The double with the fewest decimal digits that rounds to x: 1e-5f is written as 1e-05.
+// Returns the double with the fewest decimal digits that rounds to x: 1e-5f is written as 1e-05.
 static double shortest(float x) {
     char text[32];
     shortest_f32(text, x);
@@ -244,7 +245,7 @@ static const struct hf_family *read_type(struct parse *p) {
     return NULL;
 }
 
-// A class that does not compute the next token has another head.
+// Refuses classes that do not predict the next token: they have another head.
 static void check_architecture(struct parse *p) {
     static const char *const same[] = {"ForCausalLM", "LMHeadModel", "Model"};
     const cJSON *list = find(p->root, "architectures");
@@ -292,7 +293,7 @@ static void read_model(struct parse *p, const struct hf_family *row) {
     if (!s->max_positions) s->max_positions = row->positions;
 }
 
-// "runs/a/config.json" -> "a"; "my.json" -> "my".
+// Returns a model's name from its file's: "runs/a/config.json" -> "a"; "my.json" -> "my".
 static void name_from_path(const char *path, char *out, size_t bytes) {
     const char *base = strrchr(path, '/');
     const char *end = path + strlen(path);

@@ -61,7 +61,7 @@ int hf_parts(const struct model_spec *s, const struct layout *l, int u, int t,
         char layer[32] = "";
         if (block) snprintf(layer, sizeof layer, "%s.%d.", family->layers, layer_of);
         snprintf(p->name, sizeof p->name, "%s%s%s", is_head ? "" : family->prefix, layer, row->theirs[i]);
-        // All of our tensor's rows, half of them, or those of q, k or v.
+        // The part is all rows of our tensor, half of them, or those of q, k or v.
         p->rows = count < HF_MAX_PARTS ? tensor->shape[0] / count
                                        : (int64_t)(i == 0 ? s->heads : s->kv_heads) * s->head_size;
         p->dims = tensor->dims;
@@ -92,7 +92,7 @@ struct hf_reader {
     const struct layout *layout;  // the caller's; outlives the reader
     struct st_file **files;
     int file_count;
-    const struct st_file *adapter;  // the one of files that is an adapter's; NULL: none
+    const struct st_file *adapter;  // the file with the adapter's tensors; NULL: none
     struct found *all;              // sorted by name
     char *names;                    // the texts of all names
     int count;
@@ -104,7 +104,7 @@ static bool is_weights(const char *name) {
            strncmp(name, "consolidated", strlen("consolidated")) != 0;
 }
 
-// Whether dir has weights of a whole model.
+// Returns whether dir has weights of a whole model.
 static bool has_model(const char *dir) {
     DIR *d = opendir(dir);
     if (!d) return false;
@@ -146,8 +146,8 @@ static int list_weights(const char *dir, struct dirent ***names) {
     return kept;
 }
 
-// Reports a missing shard that the index names. If there are files that the index does not name, the two are of
-// different builds; otherwise the download is incomplete.
+// Reports a missing shard that the index names. If there are files that the index does not name, index and files belong to
+// different versions of the model; otherwise the download is incomplete.
 static int missing_shard(const struct hf_reader *r, const struct name_map *shards, const char *name) {
     struct dirent **names = NULL;
     int n = list_weights(r->dir, &names), here = 0;
@@ -173,8 +173,8 @@ static int missing_shard(const struct hf_reader *r, const struct name_map *shard
     return -1;
 }
 
-// Whether a shard's name stays below the directory. It may contain folders, which transformers joins to the
-// directory's name.
+// Returns whether a shard's name leads to a file below the directory. It may contain folders, which transformers joins to
+// the directory's name.
 static bool is_below(const char *name) {
     for (const char *at = name; at; at = strchr(at, '/') ? strchr(at, '/') + 1 : NULL) {
         size_t n = strcspn(at, "/");
@@ -183,7 +183,7 @@ static bool is_below(const char *name) {
     return true;
 }
 
-// The index names the shard of each tensor. The shards must contain the tensors that it names.
+// Checks the index, which names the shard of each tensor: each shard must contain the tensors for which it is named.
 static int open_indexed(struct hf_reader *r) {
     char *path = xasprintf("%s/%s", r->dir, INDEX_NAME);
     cJSON *root = relaxed_json_load(path);
@@ -285,8 +285,8 @@ static const char *behind_wrapper(const char *at, bool anywhere) {
     return NULL;
 }
 
-// Writes the name without wrappers and without the family's prefix to out, which must be large enough. Linear,
-// because names may come from a stranger.
+// Writes the name without wrappers and without the family's prefix to out, which must be large enough. Takes linear time,
+// because the names may come from a file of unknown origin.
 static void bare_name(const char *name, const char *prefix, char *out) {
     char *to = out;
     bool begins = true;  // the name itself has not begun
@@ -330,7 +330,8 @@ static int collect(struct hf_reader *r) {
     return 0;
 }
 
-// An adapter in the weights changes what the model computes: it is refused, not silently ignored.
+// Refuses an adapter's tensors among the weights of a model. They change what the model computes, so they must not be
+// ignored silently.
 static int check_adapters(const struct hf_reader *r) {
     static const char *const parts[] = {".lora_", ".base_layer.", ".lora_magnitude_vector",
                                         ".hada_", ".ia3_",        ".oft_"};
@@ -351,7 +352,7 @@ static struct found *lookup_bare(const struct hf_reader *r, const char *name) {
 
 #define HEAD_NAME "lm_head.weight"
 
-// Finds one part of a tensor of ours by its full name. The single matrix of a tied model may have the head's name.
+// Finds one part of a tensor of ours by its full name. The one matrix of a tied model may be stored under the head's name.
 static struct found *lookup(const struct hf_reader *r, const char *name) {
     const struct hf_family *family = hf_family_of(&r->spec);
     const char *bare =
@@ -382,7 +383,7 @@ static int blocks_of(const struct hf_reader *r) {
     return most;
 }
 
-// Reports why a tensor that the model needs is missing, as far as the other names show.
+// Reports that a tensor of the model is missing, and the reason as far as the other names show it.
 static int missing_tensor(const struct hf_reader *r, const char *name) {
     const struct hf_family *family = hf_family_of(&r->spec);
     const char *embedding = family->tensors[0].theirs[0];
@@ -447,7 +448,9 @@ static int check_part(struct hf_reader *r, const struct hf_part *p, bool adapter
 static int check_all(struct hf_reader *r) {
     struct hf_part parts[HF_MAX_PARTS];
     struct found *head = r->spec.tied ? lookup_bare(r, HEAD_NAME) : NULL;
-    if (head) head->used = true;  // equal to the embedding (hf_settle), or stored instead of it
+    if (head)
+        head->used =
+            true;  // it equals the embedding (hf_settle has compared them), or is stored instead of it
     for (int u = 0; u < r->layout->count; u++)
         for (int t = 0; t < r->layout->units[u].count; t++) {
             bool adapter = r->layout->units[u].tensors[t].adapter;
@@ -463,7 +466,7 @@ static int check_all(struct hf_reader *r) {
     return 0;
 }
 
-// Opens the files and lists their tensors. Returns NULL after fail(). s need not be settled.
+// Opens the files and lists their tensors. Returns NULL after fail(). hf_settle need not have been called for s.
 static struct hf_reader *open_files(const char *dir, const struct model_spec *s) {
     struct hf_reader *r = xcalloc(1, sizeof *r);
     bool adapter = hf_is_adapter(dir);
@@ -605,8 +608,8 @@ struct hf_writer {
     const struct layout *layout;  // the caller's; outlives the writer
     enum dtype dtype;
     bool adapter;  // writes an adapter's files: the layout is that of the trained units of LoRA
-    char *base;    // of an adapter
-    int next;      // number of the next unit
+    char *base;    // the adapter's base model, or NULL
+    int next;      // number of the unit that must be written next
     struct st_writer *file;
     char *scratch;  // a transposed matrix
 };
@@ -781,7 +784,7 @@ char *hf_files_identity(const char *given) {
         free(names[i]);
     }
     free(names);
-    // Shards of an index that are in folders.
+    // Add the shards that the index names in folders below dir: the list above has only files of dir itself.
     char *path = xasprintf("%s/%s", dir, INDEX_NAME);
     cJSON *root = has_file(dir, INDEX_NAME) ? relaxed_json_load(path) : NULL;
     struct name_map seen = {0};

@@ -48,9 +48,9 @@ static void free_entries(struct entries *e) {
     free(e->paths);
 }
 
-// Returns the path of the nearest entry in or below the directory that shows where its weights are, or NULL. It is
-// an entry of a known kind, or a folder with weights (*kind: NULL). Below the directory, kinds count only if the
-// directory is meant as a model's.
+// Searches the directory, level by level, for an entry that shows where a model's weights are. Returns its path, or NULL.
+// It is a file of a known kind (*kind), or a folder with weights (*kind NULL). Below the first level files count only with
+// a_model: the user means this directory as a model.
 static const char *find_trace(struct entries *e, const char *dir, bool a_model,
                               const struct file_kind **kind) {
     int which;
@@ -68,7 +68,7 @@ static const char *find_trace(struct entries *e, const char *dir, bool a_model,
     return NULL;
 }
 
-// Refuses a directory without readable weights: it is never a model with random ones.
+// Refuses a directory without readable weights: random weights are given only for a config.json itself.
 static int refuse_dir(const char *dir, bool config) {
     struct entries e = {0};
     const struct file_kind *kind = NULL;
@@ -76,7 +76,7 @@ static int refuse_dir(const char *dir, bool config) {
     char *more =
         config ? xasprintf("\nTo train from random weights on purpose, give --model %s/config.json", dir)
                : xstrdup("");
-    // The file's first bytes are read, because it may be only a pointer to the file of its name.
+    // Read the file's first bytes, because it may be only a pointer of Git LFS to the file of that name.
     if (trace && kind)
         say_kind(file_kind_at(FILE_AS_MODEL, trace), trace, more);
     else if (trace)
@@ -99,7 +99,7 @@ static int look_at_dir(const char *dir) {
     free(run);
     if (hf_is_adapter(dir) && hf_has_weights(dir)) return 0;
     if (hf_has_weights(dir)) {
-        // aria2 gives a file its full size at once, and keeps a second file while some of its bytes are missing.
+        // aria2 gives a file its full size at the beginning of a download, and keeps a second file until it is complete.
         struct entries e = {0};
         int rc = 0;
         add_entries(&e, dir);

@@ -60,7 +60,7 @@ const char *model_preset_repository(const char *name) {
     return NULL;
 }
 
-// Reports a name that is no preset and no path: it may be on the hub, or misspelt.
+// Reports a name that is neither a preset nor a path: it may be a model on the hub, or misspelt.
 static int unknown(const char *given) {
     const char *slash = strrchr(given, '/'), *base = slash ? slash + 1 : given, *all[PRESETS];
     char names[512] = "";

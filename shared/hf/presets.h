@@ -9,9 +9,9 @@ const char *model_preset_name(int i);
 // Returns the Hugging Face repository of a preset's vocabulary: "Qwen/Qwen2.5-0.5B"; NULL: it has none, or is no
 // preset.
 const char *model_preset_repository(const char *name);
-// Loads a preset by its name, a Hugging Face config.json, a directory with one, or a directory of peft with an adapter,
-// which makes the base model's description with the adapter's lora. The directory's weights, if any, are checked
-// (hf_settle). Returns 0, or -1 after logging why, and what the path is instead.
+// Loads the description of a model: of a preset, a Hugging Face config.json, a directory with one, or a directory of peft
+// with an adapter (the base model's description, with `lora` set). The directory's weights, if any, are checked
+// (hf_settle). Returns 0, or -1 after logging the reason, and what the path is instead.
 int model_spec_load(const char *preset_or_path, struct model_spec *out);
 
 #endif

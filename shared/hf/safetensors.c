@@ -20,7 +20,7 @@
 #define MAX_HEADER_BYTES 100000000u          // the reference implementation's limit
 #define MAX_EXACT        9007199254740992.0  // 2^53: JSON numbers are read as doubles
 #define HASH_BYTES       ((size_t)1 << 20)
-// Bytes that the kernel is asked to read at once, and how far in front of the hash.
+// How many bytes the kernel is asked to read at once, and how far ahead of the hash.
 #define SLICE_BYTES ((size_t)4 << 20)
 #define AHEAD_BYTES ((size_t)32 << 20)
 
@@ -149,7 +149,7 @@ static int read_header(struct st_file *f) {
     uint64_t n = 0;
     for (int i = 7; i >= 0; i--) n = n << 8 | p[i];
     if (n > MAX_HEADER_BYTES || n > f->map.bytes - 8) {
-        // A header that begins as it should is cut off: its file is of the right kind.
+        // The header begins as JSON does, so this is a safetensors file that is cut short, not another kind of file.
         bool begins = n <= MAX_HEADER_BYTES && f->map.bytes > 8 && p[8] == '{';
         const struct file_kind *kind = begins ? NULL : file_kind_of_bytes(FILE_AS_MODEL, p, f->map.bytes);
         char *what = file_kind_text(FILE_AS_MODEL, kind, f->path);
@@ -165,7 +165,7 @@ static int read_header(struct st_file *f) {
     if (values > JSON_VALUES_MAX)
         return fail("%s: its header has about %lld values, at most %d are read: no model has so many tensors",
                     f->path, (long long)values, JSON_VALUES_MAX);
-    // A NUL-terminated copy, so that the parser cannot run into the data.
+    // Parse a NUL-terminated copy, so that the parser cannot read beyond the header into the data.
     char *text = xcalloc(n + 1, 1);
     memcpy(text, p + 8, n);
     const char *end = text;
@@ -203,7 +203,7 @@ void st_close(struct st_file **f) {
 
 const char *st_path(const struct st_file *f) { return f->path; }
 
-// Asks the kernel to read in front of the hash. With page faults only, disk and hash would wait for each other.
+// Asks the kernel to read ahead of the hash. If only page faults read the file, disk and hash would wait for each other.
 uint64_t st_hash(const struct st_file *f) {
     XXH64_state_t *h = XXH64_createState();
     XXH64_reset(h, 0);
@@ -238,7 +238,7 @@ int st_to_f32(const struct st_tensor *t, int64_t first, int64_t count, float *ou
         return 0;
     }
     for (int64_t i = 0; i < count; i++, p += size) {
-        // memcpy, because the header's length need not be a multiple of the element's.
+        // memcpy, because the element may be unaligned: the header's length need not be a multiple of the element's size.
         if (t->dtype == DT_F64) {
             double x;
             memcpy(&x, p, sizeof x);
@@ -256,8 +256,8 @@ int st_to_f32(const struct st_tensor *t, int64_t first, int64_t count, float *ou
 
 // Small tensors are collected in a buffer. Large ones are hashed in blocks that fit the cache.
 #define BUFFER_BYTES ((size_t)1 << 20)
-// Each slice is given to the disk as soon as it is complete, and at most so many bytes in front of it are not yet
-// written. So the disk is never idle, and closing a large file does not wait for all of it.
+// Each slice is sent to the disk as soon as it is complete, and at most WRITE_AHEAD_BYTES before it are not on disk yet. So
+// the disk is never idle, and closing a large file waits only for its last bytes.
 #define WRITE_SLICE_BYTES ((off_t)16 << 20)
 #define WRITE_AHEAD_BYTES ((off_t)64 << 20)
 
@@ -302,8 +302,8 @@ static char *header_text(const struct st_entry *entries, int count, uint64_t *da
     return text;
 }
 
-// Starts to write a slice back, then waits for an earlier one. If the file system cannot do that by slices, syncs
-// the whole file.
+// Starts to write a slice to disk, then waits for an earlier slice. If the file system cannot sync slices, it syncs the
+// whole file.
 static int settle(struct st_writer *w) {
     if (w->how != NEW_FILE_ON_DISK || w->at - w->started < WRITE_SLICE_BYTES) return 0;
     int rc = sync_file_range(w->file.fd, w->started, w->at - w->started, SYNC_FILE_RANGE_WRITE);
@@ -322,7 +322,7 @@ static int settle(struct st_writer *w) {
     return rc == 0 ? 0 : disk_error(&w->error, "%s: cannot write: %s", w->file.path, strerror(errno));
 }
 
-// Writes all of it, without the buffer.
+// Writes data directly, without the buffer.
 static int put_through(struct st_writer *w, const char *data, size_t bytes) {
     while (bytes > 0) {
         size_t n = bytes < BUFFER_BYTES ? bytes : BUFFER_BYTES;
@@ -360,8 +360,7 @@ static int begin(struct st_writer *w, const char *path, const struct st_entry *e
     w->header_bytes = (int64_t)(sizeof length + n);
     w->buffer = xcalloc(BUFFER_BYTES, 1);
     int rc = 0;
-    // A disk without space for the whole file fails here, if it detects this. The file's size stays that of what is
-    // written.
+    // Reserve the space of the whole file, so that a disk that is too small fails here. The file's size does not change.
     if (disk()->reserve(w->file.fd, (off_t)st_writer_bytes(w)) != 0 &&
         (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
         rc = disk_error(&w->error, "%s: no room for its %lld bytes: %s", w->file.path,

@@ -4,8 +4,8 @@
 //     header = {"name": {"dtype": "F32", "shape": [2,3], "data_offsets": [begin, end]}, ..,
 //               "__metadata__": {"key": "text"}}         offsets in bytes, relative to data
 //
-// A reader checks everything. These are errors that name the file and the tensor: a header beyond the file; sizes
-// that are negative, huge or inconsistent with shape and dtype; ranges outside the file, that overlap or leave
+// A reader checks everything. It reports these errors with the file and the tensor: a header that is longer than the file;
+// sizes that are negative, huge or inconsistent with shape and dtype; ranges that are outside the file, overlap or leave
 // holes; names that occur twice.
 //
 // Ownership  st_open maps the file. Tensors and names belong to it until st_close.
@@ -25,7 +25,7 @@
 struct st_tensor {
     char *name;
     char type_name[12];  // as in the file: "BF16"
-    int dtype;           // enum dtype, or -1: a type that this program does not compute with
+    int dtype;           // enum dtype, or -1: a type that this program cannot compute with
     int dims;            // 0: a scalar
     int64_t shape[ST_MAX_DIMS];
     int64_t numel;
@@ -54,7 +54,7 @@ struct st_entry {
     int64_t shape[ST_MAX_DIMS];
 };
 
-// A file that is written from start to end, and hashed on the way. Its metadata is {"format": "pt"}, which
+// A file that is written from start to end, and hashed at the same time. Its metadata is {"format": "pt"}, which
 // transformers requires. Nothing is logged: *error receives the reason (malloc'd; an earlier text is kept).
 struct st_written {
     int64_t bytes;   // of the file

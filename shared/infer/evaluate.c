@@ -24,15 +24,16 @@
 struct evaluation {
     const struct evaluate_options *o;
     const struct config *c;
-    struct layout *layout;  // of what is trained, for one rank
+    struct layout *layout;  // of the trained units, for one rank
     const struct layout *model;
     struct device *dev;
     struct stream *compute;
     struct arena arena;
     struct unit_view *units;
-    struct model *many, *single;        // for a full batch of windows; for one window, of an incomplete batch
-    int64_t batch, windows, requested;  // requested: by eval_batches; 0: all
-    int64_t done, all;                  // windows, of all snapshots
+    struct model *many,
+        *single;  // `many` computes `batch` windows; `single` one, for an incomplete last batch
+    int64_t batch, windows, requested;  // requested: the windows of eval_batches; 0: all
+    int64_t done, all;                  // windows of all snapshots together
     double begin_s, printed_s;
     int32_t *tokens, *targets;
     void *host;  // (largest unit)
@@ -73,7 +74,7 @@ static int64_t batches_between(const struct config *c) {
     return c->eval_every_seconds > 0 ? (c->steps + 9) / 10 : c->steps;
 }
 
-// Frozen weights are in no snapshot. most: elements of the largest unit.
+// Loads the frozen weights, which no snapshot contains. most: elements of the largest unit.
 static int load_frozen(struct evaluation *x, int64_t most) {
     struct hf_reader *reader = NULL;
     if (!x->layout->model) return 0;
@@ -258,7 +259,7 @@ static enum evaluated evaluate_all(struct evaluation *x, const int64_t *steps, i
         if (x->requested > x->windows)
             fprintf(x->o->output, "eval_batches %lld would be more than there is: the text is used once\n",
                     (long long)x->c->eval_batches);
-        fflush(x->o->output);  // the next output may take a while
+        fflush(x->o->output);  // so that the user sees it now: the first evaluation may take minutes
     }
     for (int i = 0; i < count && (rc == EVALUATE_DONE || rc == EVALUATE_BROKEN); i++) {
         enum evaluated one = evaluate_one(x, steps[i], &evals);

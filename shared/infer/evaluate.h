@@ -4,12 +4,12 @@
 //
 //     DIR/snapshots/step-K   -->   a line of DIR/evals.jsonl; the snapshot is removed, unless it is to be kept
 //
-// The held-out text is cut into windows of seq tokens. Each forward pass takes as many windows as make
-// EVALUATE_TOKENS, for any batch size of the run. eval_batches limits the windows to that many global batches.
+// The held-out text is cut into windows of seq tokens. Each forward pass takes as many windows as have EVALUATE_TOKENS
+// together, whatever the run's batch size is. eval_batches limits the windows to that many global batches.
 // EVAL_AUTO limits them to as many batches as there are steps between two evaluations: a forward pass costs a third of
 // a step, so evaluation costs less than training.
 //
-// If it is interrupted at any time, only whole lines are written, and the remaining snapshots stay.
+// If it is interrupted, evals.jsonl has only whole lines, and the snapshots that are not evaluated yet stay.
 #ifndef STARRING_SHARED_INFER_EVALUATE_H
 #define STARRING_SHARED_INFER_EVALUATE_H
 
@@ -32,7 +32,7 @@ struct evaluate_options {
 };
 
 enum evaluated {
-    EVALUATE_FAILED = -1,  // after logging
+    EVALUATE_FAILED = -1,  // the reason has been logged
     EVALUATE_DONE,
     EVALUATE_INTERRUPTED,
     EVALUATE_BROKEN,  // done, except for incomplete snapshots: each is named in a warning and stays
@@ -41,7 +41,7 @@ enum evaluated evaluate_run(const struct evaluate_options *o);
 
 // Returns the number of snapshots in dir that are not evaluated yet.
 int evaluate_waiting(const char *dir);
-// If there are any, prints the command that evaluates them. why: the start of that sentence, or "".
+// If snapshots are not evaluated yet, prints the command that evaluates them. why: the start of that sentence, or "".
 void evaluate_report_waiting(const char *dir, const char *why);
 
 #endif

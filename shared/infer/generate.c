@@ -13,7 +13,7 @@
 #include "shared/model/model.h"
 
 // ---------------------------------------------------------------- the next token
-// Separates these random numbers from those of batches and initial weights, which use the same seed.
+// Part of the key: batches and initial weights, which use the same seed, then get other random numbers.
 #define SAMPLE_STREAM 0x73616d706c65ULL
 
 struct candidate {
@@ -56,7 +56,8 @@ int32_t sample_token(const float *logits, int32_t n, const struct sample_options
     int32_t chosen = best;
     for (int32_t i = 0; i < count; i++) {
         if (weight[i] <= 0) continue;
-        chosen = all[i].id;  // rounding may leave left >= 0: then the last one with a weight
+        chosen =
+            all[i].id;  // if rounding leaves left >= 0 at the end, the last token with a weight is chosen
         left -= weight[i];
         if (left < 0) break;
     }

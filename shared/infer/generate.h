@@ -17,13 +17,13 @@
 #include "kernels/backend.h"
 #include "shared/model/spec.h"
 
-#define GENERATE_STEP 16  // tokens
+#define GENERATE_STEP 16  // tokens: sequences are padded to a multiple of it
 
 struct hf_reader;
 
 struct generator_options {
     const struct model_spec *spec;
-    const struct layout *layout;  // of one rank
+    const struct layout *layout;  // padded for one rank
     struct device *dev;
     struct stream *compute;
     enum dtype dtype;
@@ -50,7 +50,7 @@ struct sample_options {
 struct generate_options {
     const int32_t *prompt;
     int64_t prompt_count;  // >= 1
-    int64_t count;         // most tokens to append
+    int64_t count;         // the most tokens to append
     struct sample_options sample;
     const int32_t *end;  // generation ends after one of these tokens
     int end_count;

@@ -27,8 +27,8 @@ static int no_weights(const char *given) {
     return hf_look(given);
 }
 
-// Reads the run's sequence length and tokenizer. A run directory without a config.json is no error: its weights were
-// copied.
+// Reads the run's sequence length and tokenizer. It is no error if the run directory has no config.json: the weights may
+// have been copied from another directory.
 static int read_run(struct generate_source *s, const char *run) {
     if (!has_file(run, "config.json")) return 0;
     char *path = xasprintf("%s/config.json", run);
@@ -170,7 +170,7 @@ int prompt_read(struct prompt *p, const char *text, const char *ids, int32_t voc
     for (size_t i = 0; text && i < bytes; i++) p->ids[p->count++] = (unsigned char)value[i];
     if (!text) rc = take_ids(p, value, bytes, vocab);
     free(value);
-    if (!rc && p->count == 0) rc = fail("%s: is empty; at least one token is needed to go on from", flag);
+    if (!rc && p->count == 0) rc = fail("%s: is empty; a prompt needs at least one token", flag);
     return rc;
 }
 

@@ -20,7 +20,7 @@ struct generate_source {
 // given: a Hugging Face directory with weights, or a run directory, of which weights/ is used. Returns 0, or -1 after
 // naming what is missing. Call source_close in both cases.
 int source_open(struct generate_source *s, const char *given);
-// If the files name no end-of-text token, uses this one, of the model's family; -1: it has none.
+// Sets the end-of-text token of the model's family, which is used only if the files name none; -1: the family has none.
 void source_end_by(struct generate_source *s, int32_t token);
 void source_close(struct generate_source *s);
 

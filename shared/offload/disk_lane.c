@@ -22,7 +22,7 @@ struct disk_piece {
 static const struct disk_failure no_failure = {SIZE_MAX, 0};
 
 // Applies the result of a system call (a count, or -errno) to a piece. Returns 1 if more of the piece remains, 0 if
-// it is done, or -1 with *why, unless *why is already of an earlier byte.
+// it is done, or -1 if it failed; *why keeps the failure with the lowest offset.
 static int piece_done(struct disk_piece *p, const struct disk_transfer *t, long answer,
                       struct disk_failure *why) {
     if (answer == -EINTR || answer == -EAGAIN) return 1;
@@ -42,13 +42,13 @@ static int piece_done(struct disk_piece *p, const struct disk_transfer *t, long 
 }
 
 // ---------------------------------------------------------------- io_uring
-// Each completion frees a slot for the next piece.
+// Several pieces are in flight, each in a slot. A completion frees its slot for the next piece.
 struct uring {
     struct io_uring ring;
     size_t block_bytes;
-    int depth, spare;           // slots, and those without a piece in flight
-    int broken;                 // errno of a ring that accepts no more calls
-    int *free_slots;            // (depth) free slots: the first `spare`
+    int depth, spare;           // the number of slots, and of free ones
+    int broken;                 // errno, if the ring accepts no more calls; else 0
+    int *free_slots;            // (depth) the first `spare` entries are the free slots
     struct disk_piece *pieces;  // (depth)
 };
 
@@ -103,7 +103,7 @@ static int uring_reap(struct uring *l, const struct disk_transfer *t, bool resum
     return rc;
 }
 
-// Waits until the kernel has no piece in flight: the memory is the caller's, who may free it.
+// Waits until the kernel has no piece in flight: the caller may free the memory after the call.
 static void uring_drain(struct uring *l, const struct disk_transfer *t, struct disk_failure *why) {
     while (l->spare + (int)io_uring_sq_ready(&l->ring) < l->depth) {
         uring_reap(l, t, false, why);
@@ -129,7 +129,7 @@ static int uring_run(struct disk_lane *lane, const struct disk_transfer *t, stru
             uring_prepare(l, t, slot);
         }
         int sent = io_uring_submit_and_wait(&l->ring, 1);
-        // Temporarily out of memory, or interrupted: pieces in flight still complete.
+        // The kernel is temporarily out of memory, or the call was interrupted: pieces in flight still complete.
         if (sent < 0 && sent != -EINTR && sent != -EAGAIN && sent != -EBUSY) {
             uring_drain(l, t, why);
             *why = (struct disk_failure){t->offset, l->broken = -sent};
@@ -151,7 +151,7 @@ struct movers {
     pthread_cond_t work, done;
     const struct disk_transfer *t;  // NULL: nothing to do
     size_t next;                    // the first byte that no thread has taken
-    int busy;                       // threads with a piece
+    int busy;                       // how many threads are moving a piece
     int failed;
     struct disk_failure why;
     bool leave;
@@ -212,7 +212,7 @@ static struct disk_lane *threads_open(size_t block_bytes, int depth) {
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->work, NULL);
     pthread_cond_init(&l->done, NULL);
-    // These threads block all signals, which are for the threads that wait for them.
+    // The new threads block all signals: other threads handle them.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (!rc && l->count < depth && l->count < THREADS_MAX)

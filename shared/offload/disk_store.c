@@ -17,8 +17,7 @@
 #include "shared/core/text.h"
 #include "shared/offload/disk_lane.h"
 
-// Transfers at the same time: one stream that reads and one that writes, for masters and for weights. Further ones
-// wait.
+// The most transfers at the same time: a stream that reads and one that writes, for masters and for weights. Others wait.
 #define LANES 4
 
 // A call in a stream. Requests are reused: after the first step none is allocated.
@@ -93,8 +92,8 @@ static int log_failure(const struct disk_store *s, const struct request *r, cons
         *s->key ? " with " : "", s->key);
 }
 
-// Whether the file has been truncated. A write would make it long again, with zeros in place of the lost bytes. The
-// file has no name.
+// Returns whether the file has been truncated, which other programs can do through /proc. A write would make it long again,
+// with zeros instead of the lost bytes.
 static bool is_truncated(const struct disk_store *s, struct disk_failure *why) {
     struct stat st;
     if (fstat(s->fd, &st) || st.st_nlink || (size_t)st.st_size >= s->bytes) return false;
@@ -146,7 +145,7 @@ static int request_run(void *arg) {
 static void enqueue(struct disk_store *s, struct stream *stream, bool write, void *buf,
                     const struct disk_range *range) {
     if (!range->bytes) return;
-    // A failed stream does not run its remaining calls: their requests are freed only with the store.
+    // If the stream fails, it does not run its remaining calls: their requests are freed with the store.
     pthread_mutex_lock(&s->lock);
     struct request *r = s->free;
     if (r) {

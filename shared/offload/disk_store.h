@@ -1,19 +1,17 @@
-// disk_store: state that a rank keeps on disk instead of in memory, in one file of its own. Ranges of the file are
-// read and written in stream order, so that a caller overlaps reading, computing and writing with three streams and
-// events.
+// disk_store: state that a rank keeps on disk instead of in memory, in one file of its own. Reads and writes are calls on
+// streams, so a caller overlaps reading, computing and writing with three streams and events.
 //
 //     read stream      | read u0 | read u1 | read u2 | ..
 //     compute stream             | upd u0  | upd u1  | ..
 //     write stream                         | wr u0   | wr u1 ..
 //
-// File       One per store, in options.dir. It has no name (O_TMPFILE; where the file system cannot, a unique name
-//            that is removed at once), so no other program opens it, and nothing is left when the process ends, in
-//            any way. All of its space is allocated when it is created. Ranges that were never written read as
-//            zeros.
+// File       One per store, in options.dir. It has no name (O_TMPFILE; if the file system does not support that, a unique
+//            name that is removed at once). So no other program opens it, and nothing is left however the process ends.
+//            All of its space is allocated when it is created. Ranges that were never written read as zeros.
 // Bytes      Offsets, sizes and addresses of buffers are multiples of DISK_ALIGN. Transfers bypass the kernel's
-//            cache (O_DIRECT) and use io_uring, in pieces of block_bytes, with at most `depth` in flight. Where the
-//            file system refuses O_DIRECT they use the cache; where the kernel forbids io_uring, threads call pread
-//            and pwrite. disk_store_remark reports it.
+//            cache (O_DIRECT) and use io_uring, in pieces of block_bytes, with at most `depth` in flight. If the
+//            file system refuses O_DIRECT they use the cache; if the kernel forbids io_uring, threads call pread
+//            and pwrite. disk_store_remark reports such a fallback.
 // Ownership  The caller owns buffers and keeps them until the stream has completed the call. A range must not be
 //            read and written at once: events order the streams.
 // Threads    Any. Two calls on two streams run at the same time; calls on one stream run in order.
@@ -48,7 +46,7 @@ struct disk_store_options {
     const char *key;     // the configuration key of dir, for errors; NULL: not printed
     const char *label;   // "rank 1": printed in errors; NULL: nothing
     size_t bytes;        // of the file, rounded up to DISK_ALIGN; > 0
-    size_t block_bytes;  // aio.block_size: of a piece, a multiple of DISK_ALIGN; 0: DISK_BLOCK_BYTES
+    size_t block_bytes;  // aio.block_size: bytes per piece, a multiple of DISK_ALIGN; 0: DISK_BLOCK_BYTES
     int depth;           // aio.queue_depth: pieces in flight per call, 1 .. DISK_DEPTH_MAX; 0: DISK_DEPTH
     enum disk_engine engine;
 };
@@ -61,8 +59,8 @@ struct disk_range {
 
 // Returns the first aligned address of a buffer of bytes + DISK_ALIGN - DEV_ALIGN from dev_alloc or an arena.
 static inline void *disk_aligned(void *p) { return (void *)disk_round((uintptr_t)p); }
-// Returns the offset of the next `bytes` of a file, of which *used are taken. The same calls plan a file and use
-// it.
+// Returns the offset of the next `bytes` of a file, and adds them to *used. The caller makes the same calls to plan the
+// file's size and to use the file.
 static inline size_t disk_take(size_t *used, size_t bytes) {
     size_t offset = *used;
     *used += disk_round(bytes);
@@ -71,10 +69,10 @@ static inline size_t disk_take(size_t *used, size_t bytes) {
 
 // Returns 0, or -1 after logging the directory, the bytes wanted and free, and what to do.
 int disk_store_create(struct disk_store **out, const struct disk_store_options *o);
-// Called when the streams that use the store are idle or destroyed. The file is then deleted.
+// Call it when the streams that use the store are idle or destroyed. Deletes the file.
 void disk_store_destroy(struct disk_store **s);
 
-// Enqueue: range of the file -> to, from -> range of the file. Host memory.
+// Enqueue a read of the range into `to`, or a write of `from` to the range. Both are host memory.
 void disk_store_read(struct disk_store *s, struct stream *stream, void *to, struct disk_range range);
 void disk_store_write(struct disk_store *s, struct stream *stream, const void *from, struct disk_range range);
 

@@ -45,7 +45,8 @@ static void add_ranks(struct forecast *f, const struct rank_report *r, int count
 static void put_work(const struct job *j, struct forecast_sums *f) {
     const struct config *c = j->config;
     double tokens = (double)(config_own_sequences(c) * c->seq);
-    bool whole = (c->variant == 0 && c->row->takes_stage) || c->row->takes_graph;  // on each rank
+    bool whole =
+        (c->variant == 0 && c->row->takes_stage) || c->row->takes_graph;  // each rank updates all elements
     f->tokens = config_own_sequences(c) * c->workers * c->seq;
     f->flop = tokens * model_flops_per_token(&j->spec, (double)c->seq).causal;
     f->recomputed_flop = tokens * recompute_flops_per_token(&c->recompute, &j->spec, (double)c->seq).causal;

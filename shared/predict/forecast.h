@@ -24,8 +24,8 @@ struct forecast_sums {
     double wire_bytes;               // per step: the busiest rank's larger direction
     struct offload_traffic offload;  // of a worker's step
     int64_t tokens;                  // per step, of all workers
-    // One worker's step: FLOP of the model, FLOP and bytes of what is computed again, bytes of the masters and
-    // optimizer states that are updated. These only order plans.
+    // One worker's step: FLOP of the model, FLOP and bytes of recomputation, bytes of the masters and optimizer states
+    // that are updated. They are used only to order plans.
     double flop, recomputed_flop, recomputed_bytes, updated_bytes;
 };
 
@@ -39,7 +39,7 @@ struct forecast {
 int forecast_of(const struct job *j, struct forecast *out);
 void forecast_free(struct forecast *f);
 
-// The predicted report of one rank of the run that c describes. Takes the mean over c's steps.
+// *out receives the predicted report of one rank of the run that c describes: means over the run's steps.
 void forecast_report(const struct config *c, const char *role, int rank, const struct prediction *p,
                      struct rank_report *out);
 

@@ -55,7 +55,8 @@ struct memory_excess memory_compare(const struct memory_need *need, const struct
 struct proposal {
     struct config c;  // the texts are the original's
     char flags[320];
-    double bytes;  // of a worker if its device is limited, else on the first GPU, or without one on the host
+    double
+        bytes;  // of a worker if its device is limited; else on the first GPU, or on the host if there is no GPU
 };
 
 // One search for advice.
@@ -63,7 +64,7 @@ struct search {
     const struct job *job;
     const struct memory_ranks *part;
     const struct memory_left *room;
-    struct layout *other;  // the job's, padded for another number of workers; NULL: not needed yet
+    struct layout *other;  // the job's layout, padded for another number of workers; NULL: not needed yet
 };
 
 static struct layout *padded_for(struct search *q, int workers) {
@@ -99,7 +100,7 @@ static void add_flag(struct proposal *p, const char *flag) {
     snprintf(p->flags + n, sizeof p->flags - n, "%s%s", n ? " " : "", flag);
 }
 
-// Each function tries one kind of change: the mildest that makes p fit, or the strongest. Returns whether p fits.
+// Each function makes one kind of change to p: the smallest that makes it fit, or else the largest. Returns whether p fits.
 static bool with_workers(struct search *q, struct proposal *p) {
     char flag[32];
     // Under mpirun, and for a single role, the number of ranks is decided elsewhere.
@@ -155,7 +156,7 @@ static bool with_bf16(struct search *q, struct proposal *p) {
     return fits(q, p);
 }
 
-// The same bits, in more time.
+// Proposes recomputation: the same bits, in more time.
 static bool with_recomputation(struct search *q, struct proposal *p) {
     if (p->c.recompute.kind != RECOMPUTE_NONE) return false;
     p->c.recompute.kind = RECOMPUTE_CHEAP;
@@ -181,7 +182,7 @@ static bool with_offload(struct search *q, struct proposal *p) {
     return fits(q, p);
 }
 
-// Workers are last: fewer of them are a different experiment.
+// In the order in which they are tried. Fewer workers come last, because that is a different experiment.
 static bool (*const changes[])(struct search *, struct proposal *) = {
     with_stage, with_recomputation, with_offload, with_batch, with_bf16, with_workers};
 #define CHANGES (sizeof changes / sizeof *changes)
@@ -234,7 +235,7 @@ static char *figures(const struct memory_excess *s, const char *what) {
         what, all, predicted, allowed, left, s->limit->name);
 }
 
-// "worker 0 needs 7.00 GiB of its device (master 3.00 GiB, ..), and memory.device_bytes allows 6.00 GiB"
+// Returns "worker 0 needs 7.00 GiB of its device (master 3.00 GiB, ..), and memory.device_bytes allows 6.00 GiB".
 static char *device_figures(const struct memory_excess *s, const struct memory_need *n) {
     char all[24], one[24], limit[24];
     char *classes = xstrdup("");
@@ -335,7 +336,7 @@ int memory_check_put(struct cJSON *doc, const struct job *j, const struct memory
     for (int i = 0; i < seen.need.gpus && i < seen.room.gpus; i++)
         if (seen.room.gpu[i].free_bytes >= 0) put_one(limits, &seen.need.gpu[i], &seen.room.gpu[i]);
     cJSON_AddBoolToObject(o, "fits", !memory_compare(&seen.need, &seen.room).limit);
-    // A prediction may be for another machine, which has the data.
+    // It is no error if the data is missing: the prediction may be for another machine, which has it.
     json_put_text(o, "missing", job_opens(j->config, j) ? NULL : error_last());
     error_clear();
     return 0;

@@ -26,19 +26,19 @@ struct memory_left {
 // Reads what is left below root ("": this machine) and on the first `gpus` devices of c.
 void memory_left_read(const char *root, const struct config *c, int gpus, struct memory_left *out);
 
-// Whether the limit is known and is less than the sum of predicted and allowed bytes.
+// Returns whether the limit is known and is less than the sum of predicted and allowed bytes.
 bool memory_exceeds(const struct memory_sum *wanted, const struct memory_limit *limit);
 
-// Returns the first limit that need exceeds, and the bytes that need takes of that memory. limit NULL: need fits, as
-// far as the limits are known. Pure.
+// Returns the first limit that the need exceeds, and the bytes that it wants of that memory. limit NULL: it fits, as far as
+// the limits are known. Pure.
 struct memory_excess {
     const struct memory_limit *limit;
     struct memory_sum wanted;
 };
 struct memory_excess memory_compare(const struct memory_need *need, const struct memory_left *room);
 
-// For a caller that knows its needs. Returns 0 if they fit, or if memory.check is "off" (with a warning if they do
-// not). Returns -1 after logging what does not fit. what: "the run", "sampling".
+// For a caller that knows its needs. Returns 0 if they fit, or if memory.check is "off" (after a warning if they do
+// not fit). Returns -1 after logging what does not fit. what: named in the message, "the run" or "sampling".
 int memory_check(const struct config *c, const struct memory_need *need, const char *what);
 
 // Checks a run's ranks on this machine, and logs what would fit instead. Returns as memory_check.

@@ -7,7 +7,7 @@
 #define STARRING_SHARED_PREDICT_MEMORY_LIMITS_H
 
 struct memory_limit {
-    double free_bytes;  // what can still be allocated, with file cache that the kernel would free; >= 0
+    double free_bytes;  // what can still be allocated, including file cache that the kernel would free; >= 0
     char name[384];     // "MemAvailable", or "memory.max of the control group /user.slice"
 };
 

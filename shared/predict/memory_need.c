@@ -21,7 +21,7 @@
 #define CONTEXT_BYTES   (768 * MIB)
 #define WORKSPACE_BYTES (96 * MIB)
 
-// Refuses sizes beyond what can be counted: no machine has so much memory.
+// Refuses sizes that are too large to count (SIZE_TOP): no machine has so much memory.
 static int check_sizes(const struct job *j, const char *role, int rank, const struct prediction *p) {
     const struct config *c = j->config;
     bool fits = !size_is_too_large((size_t)p->wire.sent_per_step) &&
@@ -57,7 +57,7 @@ static struct topology_allowance topology_allowance_of(const struct config *c, c
 
 static double worker_allowance(const struct job *j, const struct prediction *p) {
     const struct config *c = j->config;
-    double unit = 0, tensor = 0;  // elements of the largest
+    double unit = 0, tensor = 0;  // elements of the largest unit, and of the largest tensor
     const struct layout *l = layout_of_model(j->layout);
     for (int u = 0; u < l->count; u++) {
         unit = fmax(unit, (double)l->units[u].n_pad);
@@ -69,7 +69,8 @@ static double worker_allowance(const struct job *j, const struct prediction *p) 
     double loading = 4 * unit + element * unit * topology.loading_units;
     double bytes = fmax(fmax(loading, element * (unit + tensor)), topology.frame_bytes);
     bytes += (double)timeline_bytes(j->layout, c->accumulation) + (double)p->record_bytes;
-    if (config_device(c)->gpu) return bytes;  // batches are page-locked there, and in the prediction
+    if (config_device(c)->gpu)
+        return bytes;  // with a GPU batches are page-locked, and the prediction counts them
     bytes += 4.0 * sizeof(int32_t) * (double)(c->accumulation * c->micro_batch * c->seq);
     return bytes + job_threads(j) *
                        (GEMM_THREAD_BYTES + ATTENTION_BYTES * (double)c->seq * (double)j->spec.head_size);
@@ -94,7 +95,7 @@ static double process_bytes(const struct config *c, bool computes) {
     return bytes;
 }
 
-// Adds `count` workers like `first`.
+// Adds `count` workers with the same needs as `first`.
 static int add_workers(const struct job *j, const struct memory_ranks *part, int first, int count,
                        struct memory_need *n) {
     const struct config *c = j->config;
@@ -129,7 +130,7 @@ static int add_workers(const struct job *j, const struct memory_ranks *part, int
     return 0;
 }
 
-// Adds ranks that compute nothing: each is a process on the host.
+// Adds ranks of a role that computes nothing (servers, the scheduler): each is a process on the host.
 static int add_others(const struct job *j, const char *role, int first, int count, struct memory_need *n) {
     for (int i = first, alike; i < first + count; i += alike) {
         struct prediction p;
@@ -163,7 +164,7 @@ int memory_need_of(const struct job *j, const struct memory_ranks *part, struct 
     if (!part->role) {
         for (const struct topology_role *r = c->row->roles; r->name && !rc; r++)
             rc = add_ranks(j, part, r->name, 0, config_ranks(c, r->name), out);
-        // The process that starts the others, or holds all ranks.
+        // Add the process that starts the ranks, or in which all ranks are threads.
         out->host.allowed_bytes += process_bytes(c, !part->processes);
     } else {
         rc = add_ranks(j, part, part->role, rank, part->count, out);

@@ -6,7 +6,7 @@
 //
 //   per process  16 MiB  program, libraries, stacks        measured 10 to 17 MiB with the threads' scratch
 //                +96 MiB under MPI                         22 MiB (demo) to 94 MiB (124 million parameters)
-//                +256 MiB with a GPU                       an estimate, measured on no GPU
+//                +256 MiB with a GPU                       an estimate, not measured
 //   per worker   the larger of two: what it holds while loading (4 bytes and, in a ring, one rounded copy for each
 //                element of the largest unit), and at the end, where a unit is hashed and a tensor transposed
 //                                                          234 MiB for 225 + 10 (gpt2-124m, zero:0, bf16)
@@ -17,8 +17,8 @@
 //                attention's backward                      44 MiB for 8 threads, T 8192, D 32
 //   per server   9/8 of the frames that its workers' credits allow in the transport: min(credit_bytes, what one
 //                worker sends it per step) * N             151 MiB for 144 + 16 (gpt2-124m, N 2, bf16)
-//   both         in a star their records: per key and, for a server's own keys, per worker; with
-//                --record-arrivals or --replay-arrivals per push (ps/job/ps.h)
+//   both         in a star their bookkeeping: per key, and for a server's own keys per worker; with
+//                --record-arrivals or --replay-arrivals also per push (ps/job/ps.h)
 //   page tables  1/512 of the prediction: 8 bytes per page of 4 KiB
 //
 // Allowance on a GPU: 96 MiB of workspaces per rank (32 MiB for cuBLASLt, 8 MiB for our kernels on each of up to
@@ -44,7 +44,7 @@ struct memory_sum {
 
 struct memory_need {
     struct memory_sum host;
-    int gpus;  // GPUs used here: 0 .. gpus-1; 0: none
+    int gpus;  // how many GPUs of this machine are used: numbers 0 .. gpus-1
     struct memory_sum gpu[MEMORY_GPUS_MAX];
     // The worker that takes most of its own device, which may be memory of the host. Counts only the ledger.
     struct memory_sum device;
@@ -55,9 +55,10 @@ struct memory_need {
 // Which ranks of the run are on this machine.
 struct memory_ranks {
     const char *role;  // "worker", "server", or NULL: the whole run
-    int rank, count;   // of a role: `count` ranks like `rank`; -1 is rank 0
-    bool processes;    // each rank is a process of its own; the caller is none of them or one of several
-    int gpus;          // GPUs of this machine; ranks use them in turn
+    int rank, count;   // with a role: `count` ranks with the needs of `rank`; rank -1: those of rank 0
+    bool
+        processes;  // each rank is a process: the caller's children, or with a role the caller is one. false: threads
+    int gpus;  // GPUs of this machine; ranks use them in turn
 };
 
 // Returns the whole run, as `train` starts it on this machine.

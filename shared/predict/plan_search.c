@@ -187,7 +187,7 @@ static int predict(const struct plan_question *q, const struct job *j, struct pl
     return 0;
 }
 
-// Returns the configuration of a candidate: the caller's options, then its own keys. NULL: refused.
+// Returns the configuration of a candidate: the caller's options, then the candidate's keys. NULL: it was refused.
 static struct config *config_of(const struct plan_question *q, const struct plan_candidate *c) {
     char batch[24], workers[24];
     size_t n = q->args->override_count;
@@ -212,8 +212,8 @@ static struct config *config_of(const struct plan_question *q, const struct plan
     return config;
 }
 
-// Sets the candidate's left-out knobs to "none" where a file sets them to something else, or where the configuration
-// was refused (config NULL). Returns whether it changed any.
+// Sets knobs that the candidate leaves out to "none", if the caller's file would set them to something else, or if the
+// configuration was refused (config NULL). Returns whether it changed any.
 static bool override_file_knobs(const struct plan_question *q, const struct config *config,
                                 struct plan_candidate *c) {
     const char *is[PLAN_KNOBS] = {0};
@@ -294,12 +294,13 @@ static int faster(const void *a, const void *b) {
     return of_x < of_y ? -1 : of_x > of_y;
 }
 
-// Returns the part of the free bytes that a plan may use: other programs take some of it before the plan runs.
+// Returns how many of the free bytes a plan may use: other programs may take some of them before the plan runs.
 static double without_reserve(double free_bytes) {
     return fmax(0, free_bytes - fmax(free_bytes * PLAN_RESERVE_SHARE, PLAN_RESERVE_BYTES));
 }
 
-// A plan is for this machine, unless it is for GPUs that this machine does not have.
+// Sets the limits that the caller did not name to this machine's free memory and disk. If the plan is for GPUs that this
+// machine does not have, it is for another machine, and there are no such limits.
 static void limit_to_here(struct plan_question *q, const struct config *c) {
     bool here = !config_device(c)->gpu || device_gpus(c);
     struct memory_limit memory;
@@ -317,8 +318,7 @@ static void limit_to_here(struct plan_question *q, const struct config *c) {
     }
 }
 
-// Chooses the data that the command would train on: the demo's text is read byte by byte if the model has other
-// tokens.
+// Chooses the data that the printed commands train on: the demo's text, byte by byte if the model has another tokenizer.
 static void choose_data(struct plan *out) {
     struct config *c = out->config;
     bool readable = job_opens(c, NULL);
@@ -331,7 +331,7 @@ static void choose_data(struct plan *out) {
     error_clear();
 }
 
-// Tries the requested topology, or all variants with a formula of their own (they keep different state on a rank).
+// Tries the requested topology, or all variants with different memory formulas (they keep different state on a rank).
 static void try_topologies(const struct plan_question *q, struct plan *out) {
     if (q->topology) {
         struct plan_candidate c = {.workers = out->config->workers, .as_bytes = out->as_bytes};
@@ -352,8 +352,8 @@ static void try_topologies(const struct plan_question *q, struct plan *out) {
     }
 }
 
-// Reads the options that all plans share. A star's options apply to some plans only: if no topology is named, other
-// topologies do not warn that they ignore them.
+// Reads the options that all plans share. If no topology is named, a star's options apply to some plans only: the other
+// plans do not warn that they ignore them.
 static struct config *read_common(const struct plan_question *q) {
     static const char star[] = "parameter_server.";
     const struct cli_args *a = q->args;
@@ -422,7 +422,7 @@ char *plan_flags(const struct plan_candidate *c) {
 
 char *plan_line(const struct plan_question *q, const struct plan_candidate *c) {
     static const char *const own[] = {"topology", "workers", "batch", "quiet",
-                                      NULL};  // set by plan_flags, or useless here
+                                      NULL};  // plan_flags sets these, or they have no meaning for a plan
     char program[PROGRAM_WORD], *text = xasprintf("%s train", program_word(program));
     for (size_t i = 0; i < q->args->given_count; i++) {
         const struct cli_given *g = &q->args->given[i];

@@ -2,10 +2,10 @@
 // knobs (what is offloaded, what is recomputed) and micro-batches, takes the forecast of each (shared/predict/forecast.h),
 // which is its --dry-run, and sorts them, fastest first.
 //
-// A candidate is the caller's options followed by a few configuration keys, so the printed command can be typed. A
-// setting that the configuration refuses is no candidate. A knob that changes neither memory nor bytes is left out.
-// Choices that the command line makes itself (--topology, --batch, a knob's key) stay fixed. The topology, batch and
-// knobs of a file are only one plan of many.
+// A candidate is the caller's options followed by a few configuration keys, so the printed command can be copied. A
+// combination that the configuration refuses is no candidate. A knob that changes neither memory nor bytes is left out.
+// What the command line sets (--topology, --batch, a knob's key) is the same in all candidates. What a file sets is only
+// one of the candidates.
 #ifndef STARRING_SHARED_PREDICT_PLAN_SEARCH_H
 #define STARRING_SHARED_PREDICT_PLAN_SEARCH_H
 
@@ -49,15 +49,15 @@ double plan_rate_of(const struct plan_rates *rates, const struct plan_rate *r); 
 void plan_rate_set(struct plan_rates *rates, const struct plan_rate *r, double per_second);
 
 struct plan_step {
-    double compute_s, again_s, wire_s, update_s, total_s;  // compute_s without again_s
+    double compute_s, again_s, wire_s, update_s,
+        total_s;        // again_s: recomputation, which compute_s does not include
     const char *bound;  // what takes longest: "compute", "wire", "memory", "host link" or "disk"
 };
 
 // ---------------------------------------------------------------- plans
 #define PLAN_KNOBS 3  // rows of plan_knobs
 
-// The part of this machine's free memory and disk that a plan leaves free if the caller named no limits: the larger of
-// the two.
+// If the caller named no limits, a plan leaves so much of this machine's free memory and disk: the larger of the two.
 #define PLAN_RESERVE_SHARE 0.05
 #define PLAN_RESERVE_BYTES ((double)(1 << 30))
 
@@ -88,12 +88,12 @@ struct plan_candidate {
     const char *knob[PLAN_KNOBS];    // the value of each as typed, or NULL
     const char *is[PLAN_KNOBS];      // the resulting setting: "none", "cpu" ..
     const char *folder[PLAN_KNOBS];  // folder to write to, or NULL: the caller named one, or none is needed
-    bool as_bytes;                   // train byte by byte: the demo's text has no tokens of this model
+    bool as_bytes;                   // train on bytes, because the demo's text has no tokens of this model
     int64_t batch;                   // sequences of a micro-batch
     struct forecast_sums forecast;
     struct plan_step step;
     double tokens_per_s;
-    double excess;  // largest factor by which it exceeds a limit; at most 1: it fits
+    double excess;  // the largest need divided by its limit; at most 1: it fits
 };
 #define PLAN_DOCUMENT "plan --json"
 struct figure_rows plan_head_figures(void);  // of the document, which the command writes
@@ -101,7 +101,7 @@ struct figure_rows plan_figures(
     void);  // of struct plan_candidate: an element of "plans", a line of the table
 
 struct plan {
-    struct plan_candidate *all;  // those that fit, fastest first; owned
+    struct plan_candidate *all;  // the candidates that fit, fastest first; owned
     int count;
     struct plan_candidate least;  // if none fits: the one with the smallest excess
     bool tried;                   // at least one candidate was predicted

@@ -15,7 +15,7 @@
 struct matmul_plan;
 struct attention_plan;
 
-// A position in a device's queue. Without references it is free, and waits in its device's pool.
+// A position in a device's queue. A mark without references is in its device's pool of free marks.
 struct mark {
     cudaEvent_t event;
     struct cuda_device *owner;  // the device whose pool it belongs to
@@ -49,7 +49,7 @@ struct cuda_span {
     cudaEvent_t start, end;
     int64_t given_ns;  // when start was given to the device
     enum phase phase;
-    bool wait, stamped;  // stamped: its end is a stamp
+    bool wait, stamped;  // wait: the stream waited. stamped: its end is recorded as SPAN_STAMP `stamp`, too
     uint64_t tag, stamp;
     const char *name;
 };
@@ -60,11 +60,12 @@ struct cuda_clock {
     pthread_mutex_t lock;
     struct cuda_span ring[CUDA_SPANS];
     uint64_t read, written;
-    bool open;           // ring[written] has begun
-    bool dated;          // begin times are known on the host's clock, for a trace or a log
-    cudaEvent_t anchor;  // the last time known on both clocks, until spans follow it
-    cudaEvent_t spare;   // may become the anchor
-    uint64_t anchored;   // the number of the first span after the anchor
+    bool open;   // ring[written] has begun
+    bool dated;  // begin times are known on the host's clock, for a trace or a log
+    cudaEvent_t
+        anchor;  // an event whose time is known on both clocks; the next spans' times are computed from it
+    cudaEvent_t spare;  // the next anchor
+    uint64_t anchored;  // the number of the first span after the anchor
     double anchor_ns;
 };
 
@@ -81,7 +82,7 @@ struct cuda_stream {
     struct cuda_clock clock;
     // Used only by the stream's thread:
     struct cuda_ctx ctx;
-    struct cuda_workspace *workspaces;  // the one in use first, then the smaller ones before it
+    struct cuda_workspace *workspaces;  // the one in use first, then outgrown smaller ones
     cudnnHandle_t dnn;
     struct attention_plan *attentions;
     char why[1024];  // for a text of ctx.why that is not constant

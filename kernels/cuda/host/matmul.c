@@ -41,7 +41,8 @@ struct matmul_key {
 struct matmul_plan {
     struct matmul_plan *next;
     struct matmul_key key;
-    cublasStatus_t absent;  // not 0: why the library lacks the epilogue; the members below are unset
+    cublasStatus_t
+        absent;  // not 0: the library does not support the epilogue, for this reason; the members below are unset
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algo;
@@ -127,7 +128,7 @@ static cublasStatus_t describe(struct matmul_plan *p, const struct matmul_args *
     if (!e) e = set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     if (!e && bias_of(m)) e = set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type);
     if (!e && m->aux) e = set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &l.d.ld, sizeof l.d.ld);
-    if (!e) e = set_pointers(p, m);  // the heuristic looks at their alignment
+    if (!e) e = set_pointers(p, m);  // the heuristic reads their alignment
     if (!e) e = cublasLtMatrixLayoutCreate(&p->a, type, l.a.rows, l.a.columns, l.a.ld);
     if (!e) e = cublasLtMatrixLayoutCreate(&p->b, type, l.b.rows, l.b.columns, l.b.ld);
     if (!e) e = cublasLtMatrixLayoutCreate(&p->d, type, l.d.rows, l.d.columns, l.d.ld);
@@ -292,8 +293,8 @@ static bool fuses(const struct cuda_device *d, const struct matmul_args *m) {
     return m->dt != DT_F32 && d->sm_version >= 90 && d->sm_version < 120;
 }
 
-// The product, then our own GELU, as on the host backends.
-static int gelu_apart(struct cuda_stream *s, const struct matmul_args *m) {
+// Computes the product and then GELU with a kernel of our own, as the host backends do.
+static int gelu_separate(struct cuda_stream *s, const struct matmul_args *m) {
     bool forward = m->epilogue == EPILOGUE_GELU;
     struct matmul_args product = *m;
     struct gelu_args gelu = matmul_gelu(m);
@@ -308,11 +309,11 @@ static int gelu_apart(struct cuda_stream *s, const struct matmul_args *m) {
 static int gelu(struct cuda_stream *s, const struct matmul_args *m) {
     struct cuda_device *d = cuda_device_of(s);
     const char *status = "rows of N elements that are no multiple of 8";
-    if (!fuses(d, m)) return gelu_apart(s, m);
+    if (!fuses(d, m)) return gelu_separate(s, m);
     enum outcome o = m->n % 8 == 0 ? run(s, m, &status) : RUN_ABSENT;
     if (o == RUN_ABSENT) {
         report(s, m, m->epilogue == EPILOGUE_GELU ? "GELU" : "GELU's gradient", status);
-        return gelu_apart(s, m);
+        return gelu_separate(s, m);
     }
     record_used(&d->used.gelu, DEVICE_BY_LIBRARY);
     return o == RUN_DONE ? 0 : -1;

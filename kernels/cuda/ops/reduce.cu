@@ -38,7 +38,7 @@ struct sum_type<uint64_t> {
     __device__ static void store(uint64_t x, uint64_t *out) { *out = x; }
 };
 
-// Integers are compared as signed.
+// 64-bit integers are stored unsigned, so that sums wrap, but compared as signed.
 template <typename A>
 __device__ static bool at_most(A a, A b) {
     return a <= b;

@@ -72,8 +72,8 @@ struct device_options {
     struct cuda_choices cuda;
     bool trace;       // keep a span of every operation for dev_spans
     bool watch_host;  // dev_at_work also watches the thread that opens the device
-    size_t
-        memory_bytes;  // limit of all dev_alloc's memory except MEM_HOST and MEM_OFFLOAD; 0: the device's own memory
+    // Limit of all dev_alloc's memory except MEM_HOST and MEM_OFFLOAD; 0: the device's own memory
+    size_t memory_bytes;
 };
 
 // Phases of a step, by which its time is split. A stream accounts to the phase that stream_phase set last.

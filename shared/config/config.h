@@ -115,10 +115,10 @@ struct outer_row {
     float lr;        // the default; 0: there is none, the user must give one
     float momentum;  // the default, for Adam that of beta1; 0: it has no momentum
     bool nesterov;
-    bool
-        elastic;  // ranks keep their own weights and move them towards the shared ones; the default lr is divided by N
-    bool
-        by_age;  // multiplies each rank's change by a factor of its age; only if each change is a separate update
+    // Ranks keep their own weights and move them towards the shared ones; the default lr is divided by N
+    bool elastic;
+    // Multiplies each rank's change by a factor of its age; only if each change is a separate update
+    bool by_age;
 };
 extern const struct outer_row outer_rows[OUTER_KINDS];
 
@@ -177,10 +177,10 @@ struct recovery_config {
     int64_t checkpoint_keep;        // how many of the last ones are kept; 0: all
     int64_t checkpoint_keep_every;  // every M-th one is kept, too; 0: none
     char *resume;                   // "latest", a checkpoint, or a run directory; NULL: from the beginning
-    bool
-        resume_weights_only;  // loads only the checkpoint's masters: the run begins at step 0 with a new optimizer
-    int restart;              // restarts of the job, at most
-    char *elastic;            // "MIN:MAX" workers; NULL: always all of them
+    // Loads only the checkpoint's masters: the run begins at step 0 with a new optimizer
+    bool resume_weights_only;
+    int restart;                   // restarts of the job, at most
+    char *elastic;                 // "MIN:MAX" workers; NULL: always all of them
     int elastic_min, elastic_max;  // the numbers in `elastic`; 0: it is NULL
 };
 
@@ -269,15 +269,15 @@ struct config {
     int64_t steps_per_print;
     struct monitor_config tensorboard, csv_monitor;
     bool reduce_native;
-    int64_t
-        reduce_group;  // workers per group; a group's gradients are summed before those of all groups. Or one of:
+    // Workers per group; a group's gradients are summed before those of all groups. Or one of:
+    int64_t reduce_group;
 #define GROUP_NONE 0
 #define GROUP_HOST -1  // the workers of a machine: a number after the topology has resolved it
-    int64_t
-        prefetch_elements;  // stage 3: elements gathered ahead of their use, 0: none; or, for one unit ahead:
+    // Stage 3: elements gathered ahead of their use, 0: none; or, for one unit ahead:
+    int64_t prefetch_elements;
 #define PREFETCH_AUTO -1
-    int64_t
-        live_elements;  // stage 3: the most elements in all slots of weights; one slot always exists; 0: no limit
+    // Stage 3: the most elements in all slots of weights; one slot always exists; 0: no limit
+    int64_t live_elements;
     int64_t reduce_elements,
         gather_elements;  // the ring joins units of so many elements in one message; 0: joins none
     bool no_overlap;      // zero_optimization.overlap_comm is false
@@ -455,8 +455,8 @@ struct config_key {
     bool empty;                 // KEY_TEXT: "" is accepted and means no text; otherwise it is refused
     const char *alias;          // DeepSpeed's other name for it, or NULL
     bool stage_3;               // has an effect only in stage 3
-    const char *
-        servers;  // for a key that only runs with servers have: a topology for its error message ("ps:sync"); or NULL
+    // For a key that only runs with servers have: a topology to name in its error message ("ps:sync"); or NULL.
+    const char *servers;
     bool ring;           // a key of ZeRO's stages: printed only if the run has a stage
     bool only_read;      // never printed: another key has the result
     unsigned schedules;  // a schedule's parameter: bit 1 << type for each schedule that takes it

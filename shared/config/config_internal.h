@@ -18,8 +18,8 @@
 
 #include "shared/config/config.h"
 
-#define EXACT_MAX \
-    9007199254740991.0       // 2^53 - 1: JSON numbers are doubles, which cannot hold every integer above it
+// 2^53 - 1: JSON numbers are doubles, which cannot hold every integer above it
+#define EXACT_MAX 9007199254740991.0
 #define BELOW_1   0.9999999  // the largest share that is less than the whole
 #define FLOAT_MAX 3.4028234663852886e38
 

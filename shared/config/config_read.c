@@ -156,9 +156,9 @@ static bool is_section(const char *path) {
 }
 
 #define NAME_MEANT_MAX 96  // characters; a longer unknown name is not compared with the known ones
-#define UNKNOWN_SAID_MAX \
-    20                  // of a file's unknown keys, so many are reported one by one; the others are counted
-#define MISSPELT_MAX 2  // letters that may differ in a misspelt name
+// How many unknown keys of a file are reported one by one; the others are counted.
+#define UNKNOWN_SAID_MAX 20
+#define MISSPELT_MAX     2  // letters that may differ in a misspelt name
 
 struct nearest {
     char name[128];

@@ -72,8 +72,8 @@ struct topology_allowance {
 struct topology_texts {
     const char *picture;  // "star", "ring", "gossip"; NULL: one process
     const char *how;      // sentences: who adds gradients and who updates weights
-    const char
-        *rule;  // sentences: this variant's rule for when an update is applied; NULL: `how` contains it
+    // sentences: this variant's rule for when an update is applied; NULL: `how` contains it
+    const char *rule;
     // Part of a sentence: why losses and weights differ from those of a sum of all ranks' gradients in rank order.
     // NULL: they have the same bits.
     const char *differs;

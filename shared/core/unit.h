@@ -62,8 +62,8 @@ struct layout {
     bool tied;       // the head computes with unit 0's first tensor: unit 0 is used twice per pass
     int64_t params;  // P: elements of all tensors, without gaps and padding
     int64_t padded;  // sum of n_pad
-    struct layout
-        *model;      // LoRA: the model's own layout, which this layout owns; NULL: this is the model's own
+    // LoRA: the model's own layout, which this layout owns; NULL: this is the model's own
+    struct layout *model;
     int64_t frozen;  // elements of the tensors that are only in `model`
     // With `model`: the frozen elements of each of its units, as units without tensors, for a topology that shards them.
     // Owned, too. They follow the trained units in `units`: rest->units[u] is units[count + u].

@@ -82,14 +82,14 @@ struct model {
     double *loss_sum;           // (1)
     bool watches;               // grad_watch_unit counts non-finite values, in the next two members
     struct exact_sum *watch;    // (tensors)
-    void
-        *watch_rest;  // (tensors, SUMSQ_BLOCK) a copy of each tensor's last, partial block, padded with zeros
-    void *logits;     // (chunk,VP) in rows of VS elements
-    int64_t VS;       // V and the reserved classes after it
-    int64_t VP;       // columns of the head's products: V on CPUs, VS on GPUs
-    int64_t chunk;    // rows of logits per chunk
-    void *head_sum;   // (VP,C): where a micro-batch sums its chunks; NULL: in the gradient itself
-    void *pass;       // (R,C): proj or mlp, until the next norm adds it
+    // (tensors, SUMSQ_BLOCK) a copy of each tensor's last, partial block, padded with zeros
+    void *watch_rest;
+    void *logits;       // (chunk,VP) in rows of VS elements
+    int64_t VS;         // V and the reserved classes after it
+    int64_t VP;         // columns of the head's products: V on CPUs, VS on GPUs
+    int64_t chunk;      // rows of logits per chunk
+    void *head_sum;     // (VP,C): where a micro-batch sums its chunks; NULL: in the gradient itself
+    void *pass;         // (R,C): proj or mlp, until the next norm adds it
     void *carry, *d_c;  // (R,C): gradient of the residual stream, and of a norm's output
     void *d_qkv, *d_att;
     void *d_h;         // (R,r): of an adapter's h

@@ -6,9 +6,9 @@
 // chunks.
 #define HOST_BYTES ((int64_t)128 << 20)
 #define HOST_ROWS  64  // the fewest rows of a chunk on a CPU, unless logits_bytes is given
-#define GPU_BYTES \
-    ((int64_t)5 << 28)  // 1.25 GiB: the fewest bytes of a chunk on a GPU, unless logits_bytes is given
-#define GPU_ROWS 1024   // on a GPU, a chunk of more rows has a multiple of this
+// 1.25 GiB: the fewest bytes of a chunk on a GPU, unless logits_bytes is given
+#define GPU_BYTES ((int64_t)5 << 28)
+#define GPU_ROWS  1024  // on a GPU, a chunk of more rows has a multiple of this
 
 static int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 

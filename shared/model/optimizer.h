@@ -32,8 +32,8 @@ struct optimizer_config {
     float momentum, dampening;
     float alpha;
     bool nesterov;
-    struct schedule_config
-        cycle;            // SCHEDULE_ONE_CYCLE with cycle_momentum sets the betas; otherwise SCHEDULE_NONE
+    // SCHEDULE_ONE_CYCLE with cycle_momentum sets the betas; otherwise SCHEDULE_NONE
+    struct schedule_config cycle;
     int64_t freeze_step;  // updates before the variance is frozen; 0: never
 };
 

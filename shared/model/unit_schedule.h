@@ -23,8 +23,8 @@
 // How far ahead of their use weights may be gathered. {0}: one unit ahead.
 struct unit_prefetch {
     bool bounded;  // `elements` is the limit; otherwise one unit ahead
-    int64_t
-        elements;  // a unit is gathered ahead if the units between it and the one in use have fewer; 0: none is
+    // A unit is gathered ahead if the units between it and the one in use have fewer; 0: none is
+    int64_t elements;
     int64_t live;  // limit of the elements in all slots; 0: no limit. There is always at least one slot
     bool all;      // each unit has a slot of its own, which always holds its weights: nothing is gathered
 };

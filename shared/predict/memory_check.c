@@ -55,8 +55,8 @@ struct memory_excess memory_compare(const struct memory_need *need, const struct
 struct proposal {
     struct config c;  // the texts are the original's
     char flags[320];
-    double
-        bytes;  // of a worker if its device is limited; else on the first GPU, or on the host if there is no GPU
+    // The need of a worker if its device is limited; else on the first GPU, or on the host if there is no GPU.
+    double bytes;
 };
 
 // One search for advice.

@@ -56,8 +56,8 @@ struct memory_need {
 struct memory_ranks {
     const char *role;  // "worker", "server", or NULL: the whole run
     int rank, count;   // with a role: `count` ranks with the needs of `rank`; rank -1: those of rank 0
-    bool
-        processes;  // each rank is a process: the caller's children, or with a role the caller is one. false: threads
+    // Each rank is a process: the caller's children, or with a role the caller is one. false: threads
+    bool processes;
     int gpus;  // GPUs of this machine; ranks use them in turn
 };
 

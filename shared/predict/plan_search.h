@@ -4,8 +4,8 @@
 //
 // A candidate is the caller's options followed by a few configuration keys, so the printed command can be copied. A
 // combination that the configuration refuses is no candidate. A knob that changes neither memory nor bytes is left out.
-// What the command line sets (--topology, --batch, a knob's key) is the same in all candidates. What a file sets is only
-// one of the candidates.
+// All candidates have the settings of the command line (--topology, --batch, a knob's key). The settings of a file are
+// only one of the candidates.
 #ifndef STARRING_SHARED_PREDICT_PLAN_SEARCH_H
 #define STARRING_SHARED_PREDICT_PLAN_SEARCH_H
 

@@ -80,7 +80,7 @@ void timeline_end(struct timeline *tl);
 // ---------------------------------------------------------------- transfers
 uint64_t timeline_ask(struct timeline *tl,
                       const struct transfer *t);  // sets `asked` to now; returns the transfer's id
-// Record that the event was at ns. Of several calls the earliest first_byte counts, and the latest of the other times.
+// Record that the event was at ns. After several calls first_byte is the earliest time, the others are the latest.
 void timeline_own_ready(struct timeline *tl, uint64_t id, int64_t ns);
 // peer: the rank that was ready last; -1: unknown.
 void timeline_peers_ready(struct timeline *tl, uint64_t id, int64_t ns, int peer);

@@ -62,8 +62,8 @@ struct cuda_clock {
     uint64_t read, written;
     bool open;   // ring[written] has begun
     bool dated;  // begin times are known on the host's clock, for a trace or a log
-    cudaEvent_t
-        anchor;  // an event whose time is known on both clocks; the next spans' times are computed from it
+    // An event whose time is known on both clocks; the next spans' times are computed from it
+    cudaEvent_t anchor;
     cudaEvent_t spare;  // the next anchor
     uint64_t anchored;  // the number of the first span after the anchor
     double anchor_ns;

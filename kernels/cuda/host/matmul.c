@@ -41,8 +41,8 @@ struct matmul_key {
 struct matmul_plan {
     struct matmul_plan *next;
     struct matmul_key key;
-    cublasStatus_t
-        absent;  // not 0: the library does not support the epilogue, for this reason; the members below are unset
+    // Not 0: the library does not support the epilogue, for this reason; the members below are unset
+    cublasStatus_t absent;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algo;

@@ -204,7 +204,7 @@ static const struct known known[] = {
         "with --restart N and --checkpoint-every K"),
     GONE(
         "parameter_server.distinct_workers", NULL,
-        "updates of K different workers that wait for them have gone: leave it out, which makes updates of the first K pushes, or "
+        "updates that wait for K different workers are no longer supported: leave it out, which makes updates of the first K pushes, or "
         "use ps:backup:B, which goes on with the first N - B workers of each step"),
     GONE(
         "cuda.products", NULL,

@@ -207,7 +207,7 @@ static void say_in_short(const struct reading *r, const char *origin) {
         const char *keys;
         int named;
         const char *one, *many;
-    } parts[] = {{asks, asked, 8, "key asks for what is not done here", "keys ask for what is not done here"},
+    } parts[] = {{asks, asked, 8, "key requests something unsupported", "keys request something unsupported"},
                  {idle, idly, NAMED_MAX, "key has no effect here", "keys have no effect here"},
                  {autos, resolved, NAMED_MAX, "key was \"auto\"", "keys were \"auto\""}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

@@ -108,7 +108,7 @@ static int check_torch_schedule(const struct reading *r, cJSON *root) {
         bool constant = flat && (!strcmp(flat, "1") || !strcmp(flat, "1 1"));
         if (constant) {
             config_warn(r, "scheduler.type",
-                        ": %s with these parameters leaves the rate as it is: none is taken", type);
+                        ": %s with these parameters keeps the rate constant: no schedule is used", type);
             cJSON_DeleteItemFromObjectCaseSensitive(root, "scheduler");
         } else if (rows[i].ours) {
             with = fill(rows[i].with, section, lr);
@@ -204,7 +204,7 @@ static int check_wire(struct reading *r) {
     if (weights >= 0 && weights != (int)c->dtype)
         return config_refuse(
             r, "data_types.param_dtype",
-            " %s is not the run's dtype %s, which its weights are of: remove the key, or use bf16, fp16 or dtype",
+            " %s is not the run's dtype %s, which is the type of its weights: remove the key, or use bf16, fp16 or dtype",
             dtype_name((enum dtype)weights), dtype_name(c->dtype));
     bool groups = c->reduce_group && c->reduce_group != 1 && c->reduce_group != c->workers;
     bool codes = c->ps.code.kind != CODE_NONE || c->optimizer.row->onebit;
@@ -436,7 +436,8 @@ static int check_resume(struct reading *r) {
     const struct config *c = &r->d->c;
     const struct recovery_config *v = &c->recovery;
     if (v->resume_weights_only && !v->resume)
-        return config_refuse(r, "recovery.resume_weights_only", ": of which checkpoint? Give --resume too");
+        return config_refuse(r, "recovery.resume_weights_only",
+                             ": needs the checkpoint whose weights to use: give --resume, too");
     if (!v->resume || strcmp(v->resume, "latest") != 0) return 0;
     if (!c->out)
         return config_refuse(r, "recovery.resume",
@@ -444,7 +445,7 @@ static int check_resume(struct reading *r) {
     if (v->resume_weights_only)
         return config_refuse(
             r, "recovery.resume",
-            ": \"latest\" goes on in --out, and --resume-weights-only begins anew: name the checkpoint or the run directory");
+            ": \"latest\" continues the run in --out, but --resume-weights-only begins a new run: name the checkpoint or the run directory");
     return 0;
 }
 
@@ -454,7 +455,8 @@ static int check_kept(struct reading *r) {
                                        "recovery.checkpoint_keep"};
     for (size_t i = 0; r->d->c.recovery.checkpoint_every <= 0 && i < sizeof keys / sizeof *keys; i++)
         if (!key_is_standard(config_key_find(keys[i]), r->d))
-            return config_refuse(r, keys[i], ": no checkpoints are asked for: give --checkpoint-every K too");
+            return config_refuse(r, keys[i],
+                                 ": the run writes no checkpoints: give --checkpoint-every K, too");
     return 0;
 }
 
@@ -465,7 +467,7 @@ static int check_fault(struct reading *r) {
     if (!c->fault) return 0;
     if (!c->row->messages)
         return config_refuse(r, "trouble.fault",
-                             ": it is the messages of a star that it concerns: use ps:sync or ps:async");
+                             ": only a star sends such messages: use ps:sync or ps:async");
     if (message_fault_parse(c->fault, c->seed, &fault, why) != 0)
         return config_refuse(r, "trouble.fault", ": %s", why);
     return 0;
@@ -526,9 +528,9 @@ static int translate(const struct reading *r, const char **key, const char *old,
     bool from_file = config_origin(r, *key, from) == r->file;
     bool old_from_file = config_origin(r, old, old_from) == r->file;
     if (from_file == old_from_file && o->device != meant)
-        return config_refuse(r, old,
-                             " is %s, the old word for %s \"%s\", and that is \"%s\": leave one of them out",
-                             asked ? "true" : "false", *key, offload_names[meant], offload_names[o->device]);
+        return config_refuse(
+            r, old, " is %s, the deprecated form of %s \"%s\", but that key is \"%s\": leave one of them out",
+            asked ? "true" : "false", *key, offload_names[meant], offload_names[o->device]);
     if (!from_file || old_from_file) return 0;
     *key = old;
     o->device = meant;
@@ -557,7 +559,7 @@ static int resolve_offload(struct reading *r) {
     if (!ring && (o->device || p->device))
         config_warn(
             r, o->device ? optimizer : param,
-            ": --topology %s keeps its state where its ranks are: offload_optimizer and offload_param of zero_optimization are of zero:1 to zero:3, and without effect",
+            ": --topology %s cannot offload its state: offload_optimizer and offload_param of zero_optimization have an effect only with zero:1 to zero:3",
             c->topology);
     if (ring && c->variant == 0 && o->device)
         return config_refuse(
@@ -624,9 +626,9 @@ static int check_servers_keys(struct reading *r) {
     for (size_t i = 0; i < config_key_count() && !r->d->c.row->reports_staleness; i++) {
         const struct config_key *f = config_key_at(i);
         if (f->servers && config_state(r, f->path) == KEY_GIVEN && !key_is_standard(f, r->d))
-            return config_refuse(r, f->path,
-                                 " is of the star's servers, and --topology is %s: leave it out, or use %s",
-                                 r->d->c.topology, f->servers);
+            return config_refuse(
+                r, f->path, " is a key of a star's servers, and --topology is %s: leave it out, or use %s",
+                r->d->c.topology, f->servers);
     }
     return 0;
 }
@@ -651,12 +653,13 @@ static int check_rest(struct reading *r) {
     if (c->security.insecure && !c->row->messages)
         return config_refuse(
             r, "security.insecure",
-            " is of the star's processes, and --topology is %s: leave it out, or use ps:sync", c->topology);
+            " is a key of a star's processes, and --topology is %s: leave it out, or use ps:sync",
+            c->topology);
     if (check_servers_keys(r) || check_fault(r) || check_elastic(r) || check_kept(r) || check_resume(r))
         return -1;
     if (c->eval_every > 0 && c->eval_every_seconds > 0)
         return config_refuse(r, "eval_every_seconds",
-                             " counts seconds, and eval_every steps: give one of them");
+                             " is in seconds, and eval_every in steps: give only one of them");
     if (c->ps.heartbeat_ms >= c->ps.deadline_ms)
         return config_refuse(r, "parameter_server.heartbeat_ms", " %lld must be below deadline_ms %lld",
                              (long long)c->ps.heartbeat_ms, (long long)c->ps.deadline_ms);
@@ -682,13 +685,13 @@ static int resolve_local_steps(struct reading *r) {
                  {"recovery.checkpoint_every", c->recovery.checkpoint_every}};
     const char *lacks =
         !c->row->takes_local_steps
-            ? "it goes around ps:sync, ps:async and zero:0 to zero:2: choose one of them"
+            ? "local steps work with ps:sync, ps:async and zero:0 to zero:2: choose one of them"
         : c->dtype == DT_F16       ? "each rank would skip steps by itself: use --dtype bf16 or fp32"
         : c->optimizer.row->onebit ? "OneBitAdam exchanges momenta in each step: use Adam"
         : c->documents == DOCUMENTS_WHOLE
             ? "a rank's gradient is a mean over its own samples, of as many tokens as any other's: use --documents packed"
-        : c->no_overlap ? "ranks exchange between rounds alone: leave zero_optimization.overlap_comm out"
-        : c->eval_every_seconds > 0 ? "a snapshot is of the end of a round: use eval_every"
+        : c->no_overlap ? "ranks exchange only between rounds: leave zero_optimization.overlap_comm out"
+        : c->eval_every_seconds > 0 ? "snapshots are made only at the end of a round: use eval_every"
                                     : NULL;
     if (!l->steps) return 0;
     if (lacks) return config_refuse(r, rounds_key, " with topology %s: %s", c->topology, lacks);
@@ -753,7 +756,7 @@ static int resolve_recompute(struct reading *r) {
     if (!asks || o->kind == RECOMPUTE_BLOCK) return 0;
     return config_refuse(
         r, asks,
-        " is of blocks that keep their input alone, and %s is \"%s\", which keeps %s: set it to \"block\", or leave %s out",
+        " applies to blocks that keep only their input, but %s is \"%s\", which keeps %s: set it to \"block\", or leave %s out",
         kind_key, recompute_name(o->kind), o->kind == RECOMPUTE_CHEAP ? "more" : "everything", asks);
 }
 

@@ -172,7 +172,7 @@ int config_resolve_topology(struct reading *r) {
     if (beside && config_state(r, "parameter_server.servers") == KEY_GIVEN && c->ps.servers != c->workers)
         return config_refuse(
             r, "parameter_server.servers",
-            " %d: parameter_server.servers_on \"workers\" (--servers-on) puts one beside each of the %d workers: leave it out",
+            " %d: parameter_server.servers_on \"workers\" (--servers-on) puts one server next to each of the %d workers: leave it out",
             c->ps.servers, c->workers);
     if (beside) c->ps.servers = c->workers;
     c->ps.servers_on_workers = beside;

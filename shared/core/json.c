@@ -450,7 +450,7 @@ static cJSON *read_container(struct scanner *s, bool rootless) {
 }
 
 static cJSON *read_value(struct scanner *s) {
-    if (++s->values > RELAXED_JSON_VALUES_MAX) return refuse(s, "no more: at most 524288 values are read");
+    if (++s->values > RELAXED_JSON_VALUES_MAX) return refuse(s, "no further values: at most 524288 values are read");
     if (*s->p == '{' || *s->p == '[') return read_container(s, false);
     if (*s->p != '"' && *s->p != '\'') return read_bare(s);
     char *text = strncmp(s->p, triple, 3) ? read_string(s) : read_lines(s);

@@ -151,7 +151,7 @@ static int read_index(struct segment *g, const char *path, const struct mapped_f
     *width = megatron_types[type].width;
     if (tokens < 1 || tokens != (int64_t)(g->map.bytes / (size_t)*width) || g->map.bytes % (size_t)*width)
         return fail(
-            "data %s: has %zu bytes, but its index %s announces %lld tokens of %d: they are not of one pair, or the file is truncated",
+            "data %s: has %zu bytes, but its index %s announces %lld tokens of %d: they do not belong together, or the file is truncated",
             g->path, g->map.bytes, path, (long long)tokens, *width);
     g->tokens = g->map.base;
     g->count = tokens;

@@ -82,12 +82,12 @@ static bool is_text(const cJSON *j, const char *text) {
 }
 
 static void read_type(struct parse *p, const cJSON *j) {
-    if (!is_text(j, "LORA")) reject(p, j, "this program has LORA alone" WITHOUT);
+    if (!is_text(j, "LORA")) reject(p, j, "this program supports only LORA" WITHOUT);
 }
 
 static void read_task(struct parse *p, const cJSON *j) {
     if (!cJSON_IsNull(j) && !is_text(j, "CAUSAL_LM"))
-        reject(p, j, "this program has language models alone, which give the next token (CAUSAL_LM)");
+        reject(p, j, "this program supports only language models, which predict the next token (CAUSAL_LM)");
 }
 
 static void read_rank(struct parse *p, const cJSON *j) {
@@ -132,7 +132,8 @@ static void read_dropout(struct parse *p, const cJSON *j) {
 }
 
 static void read_bias(struct parse *p, const cJSON *j) {
-    if (!is_text(j, "none")) reject(p, j, "biases are not trained beside an adapter here" WITHOUT);
+    if (!is_text(j, "none"))
+        reject(p, j, "this program does not train biases together with an adapter" WITHOUT);
 }
 
 // Some values of init_lora_weights also change the base model's weights: then the adapter belongs to another base model.

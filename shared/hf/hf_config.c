@@ -253,7 +253,7 @@ static void check_architecture(struct parse *p) {
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (!name || ends_with(name, same[i])) return;
     reject(p, "architectures", list,
-           "this program has language models alone, which give the next token (..ForCausalLM)");
+           "this program supports only language models, which predict the next token (..ForCausalLM)");
 }
 
 static void read_keys(struct parse *p, const struct hf_key *k) {

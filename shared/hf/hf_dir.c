@@ -339,7 +339,7 @@ static int check_adapters(const struct hf_reader *r) {
         for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
             if (r->all[i].file != r->adapter && strstr(r->all[i].name, parts[k]))
                 return fail(
-                    "%s: tensor %s: these are weights of PEFT with a LoRA adapter, or another, beside them: merge it in "
+                    "%s: tensor %s: these weights of PEFT contain an adapter (LoRA or another): merge it in "
                     "(merge_and_unload()) and save the model again",
                     st_path(r->all[i].file), r->all[i].tensor->name);
     return 0;
@@ -396,7 +396,7 @@ static int missing_tensor(const struct hf_reader *r, const char *name) {
     if (!strcmp(name, HEAD_NAME) && embedding_of(r))
         return fail(
             "%s: tensor %s: missing, and config.json does not tie it to the embedding. If the model shares its embedding, set "
-            "\"tie_word_embeddings\": true in config.json; a head of its own has to be saved with the model",
+            "\"tie_word_embeddings\": true in config.json; a separate head must be saved with the model",
             r->dir, name);
     if (ends_with(name, embedding) && lookup_bare(r, HEAD_NAME))
         return fail("%s: tensor %s: missing, but " HEAD_NAME
@@ -500,7 +500,7 @@ int hf_settle(const char *dir, struct model_spec *s) {
     if (!r) return -1;
     if (!r->adapter && has_file(dir, ADAPTER_CONFIG))
         warn("%s: has a whole model, which is used, and an adapter (" ADAPTER_CONFIG
-             ") beside it, which is not",
+             ") in the same directory, which is not",
              r->dir);
     const struct found *head = lookup_bare(r, HEAD_NAME), *embedding = embedding_of(r);
     if (s->tied && head && embedding) {
@@ -555,7 +555,7 @@ static int check_finite(const struct found *f, const struct hf_part *p, const fl
     int64_t columns = p->transposed ? p->shape[0] : 1, rows = p->rows;
     int64_t place = p->transposed ? k % columns * rows + k / columns : k;
     return fail(
-        "%s: tensor %s: value %lld of %lld is %s in fp32, and %lld are no finite numbers: the model broke where it was saved; take an "
+        "%s: tensor %s: value %lld of %lld is %s in fp32, and %lld are not finite: the values were wrong already when the model was saved; take an "
         "earlier or another copy of it",
         st_path(f->file), f->tensor->name, (long long)place, (long long)n, isnan(at[k]) ? "NaN" : "infinite",
         (long long)bad);

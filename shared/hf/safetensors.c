@@ -87,7 +87,7 @@ static int read_tensor(const char *path, struct st_tensor *t, const cJSON *j, co
     if (end > data_bytes)
         return fail(
             "%s: tensor %s: ends at byte %lld of the data, but only %lld are "
-            "there; the file is truncated or its header lies",
+            "there; the file is truncated or its header is wrong",
             path, t->name, (long long)end, (long long)data_bytes);
     int64_t need;
     if (__builtin_mul_overflow(t->numel, (int64_t)types[row].bytes, &need) || need != end - begin)

@@ -135,7 +135,7 @@ static char *value_of(const char *flag, const char *value, size_t *bytes) {
     if (ferror(stdin))
         fail("%s -: standard input could not be read: %s", flag, strerror(errno));
     else
-        fail("%s -: standard input has more than %zu bytes: give its end alone, as by tail -c 4096", flag,
+        fail("%s -: standard input has more than %zu bytes: give only its end, for example with tail -c 4096", flag,
              BYTES_MAX);
     free(text);
     return NULL;

@@ -76,7 +76,7 @@ static int log_failure(const struct disk_store *s, const struct request *r, cons
     error_set_label("%s", s->label);
     if (!why->error)
         return fail(
-            "offload to disk: %s: %s %zu bytes at %zu of the file in %s: it ends at %zu, somebody has cut it: leave it "
+            "offload to disk: %s: %s %zu bytes at %zu of the file in %s: it ends at %zu, another program has truncated it: leave it "
             "alone and go on from the last checkpoint (--resume latest)",
             r->name, doing, r->bytes, r->offset, s->dir, why->offset);
     if (why->error == ENOSPC || why->error == EDQUOT)
@@ -276,7 +276,7 @@ int disk_store_create(struct disk_store **out, const struct disk_store_options *
     if (rc && o->engine != DISK_ENGINE_URING) rc = lanes_open(s, &disk_method_threads, o);
     if (rc) {
         fail(
-            "offload to disk: neither io_uring nor threads are to be had: %s; raise the limits of memory and threads "
+            "offload to disk: can use neither io_uring nor threads: %s; raise the limits of memory and threads "
             "(ulimit -l, ulimit -u)",
             strerror(errno));
         disk_store_destroy(&s);

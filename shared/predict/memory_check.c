@@ -257,7 +257,7 @@ static int device_answer(const struct config *c, const struct memory_excess *s, 
     char program[PROGRAM_WORD], *text = device_figures(s, n), *model = shell_word(c->model);
     int rc = 0;
     if (c->memory_check == MEMORY_CHECK_OFF)
-        warn("%s; memory.check is off: the device will refuse what goes beyond", text);
+        warn("%s; memory.check is off: an allocation beyond the limit will fail", text);
     else
         rc = fail(
             "%s\n%s  %s plan --model %s --workers %d --seq %lld --dtype %s --device-memory %lld names the offloads and "

@@ -245,7 +245,7 @@ class Kinds(Runs):
                               said.group(2))
 
     def test_remarks(self):
-        self.assertIn("ConstantLR with these parameters leaves the rate as it is: none is taken", self.print_config(READ["a constant rate"][0]).stderr)
+        self.assertIn("ConstantLR with these parameters keeps the rate constant: no schedule is used", self.print_config(READ["a constant rate"][0]).stderr)
         self.assertIn("gradient_clipping true is 1, in DeepSpeed as here", self.print_config(READ["true for a norm"][0]).stderr)
         self.assertIn("unknown key text is ignored", self.print_config(READ["as Hjson"][0]).stderr)
         self.assertNotIn("unknown", self.print_config(READ["remarks"][0]).stderr)

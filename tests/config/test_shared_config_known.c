@@ -90,7 +90,7 @@ static void test_report(void **state) {
         "\"bf16\": {\"immediate_grad_update\": true}}");
     assert_words(
         said,
-        "warning|1 key asks for what is not done here (zero_optimization.offload_param.device); 5 keys have no effect here; 3 "
+        "warning|1 key requests something unsupported (zero_optimization.offload_param.device); 5 keys have no effect here; 3 "
         "keys were \"auto\" (optimizer.params.lr 5e-05, optimizer.params.eps 1e-08, train_batch_size 8): "
         "--print-config says why\n|"
         "tunes DeepSpeed's communication and memory, and is not used here: zero_optimization "

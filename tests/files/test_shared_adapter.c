@@ -251,7 +251,7 @@ static void test_keys(void **state) {
     static const struct {
         const char *key, *value, *says;  // NULL: it is read
     } cases[] = {
-        {"peft_type", "\"IA3\"", "has LORA alone"},
+        {"peft_type", "\"IA3\"", "supports only LORA"},
         {"peft_type", NULL, "is missing"},
         {"task_type", "\"SEQ_CLS\"", "CAUSAL_LM"},
         {"task_type", "null", NULL},

@@ -204,7 +204,7 @@ static void what_does_not_fit_is_refused(void **state) {
     refused(p, EXIT_RUN_FAILED, "--replay-arrivals first --model gpt2.json", "line 1: is of another run");
     refused(p, EXIT_RUN_FAILED, "--replay-arrivals nowhere", ": nowhere/arrivals.");
     refused(p, EXIT_USAGE, "--replay-arrivals again", "--out is the same directory");
-    refused(p, EXIT_USAGE, "--record-arrivals --topology zero:1", "is of the star's servers");
+    refused(p, EXIT_USAGE, "--record-arrivals --topology zero:1", "is a key of a star's servers");
     refused(p, EXIT_RUN_FAILED, "--replay-arrivals first " SET "pushes_per_update=2",
             "line 1: is of another run");
     refused(p, EXIT_USAGE, SET "age_damping=true --topology zero:1", "use ps:async");
@@ -212,7 +212,7 @@ static void what_does_not_fit_is_refused(void **state) {
     refused(p, EXIT_USAGE, SET "max_staleness=0 --topology zero:1", "use ps:async");
     refused(p, EXIT_USAGE, SET "distinct_workers=true " SET "pushes_per_update=2", "use ps:backup:B");
     refused(p, EXIT_USAGE, SET "max_staleness=-2", "max_staleness: expected an integer of at least -1");
-    refused(p, EXIT_USAGE, "--log-updates --topology local --workers 1", "is of the star's servers");
+    refused(p, EXIT_USAGE, "--log-updates --topology local --workers 1", "is a key of a star's servers");
 }
 
 int main(void) {

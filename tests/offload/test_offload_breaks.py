@@ -100,14 +100,14 @@ class Breaks(Runs):
             with self.subTest(words=words):
                 run = self.begin(*words)
                 self.cut()
-                self.ends(run, "it ends at 8192, somebody has cut it")
+                self.ends(run, "it ends at 8192, another program has truncated it")
                 self.remove("run")
 
     def test_ranks_that_are_processes(self):
         run = self.begin(*self.weights(self.disk), "--launch", "processes")
         self.assertEqual(len({p for p, _ in self.files}), 2)
         self.cut(1)
-        self.ends(run, "it ends at 8192, somebody has cut it")
+        self.ends(run, "it ends at 8192, another program has truncated it")
 
     def test_the_directory_vanishes(self):
         # The file has no name: nobody can take it away.

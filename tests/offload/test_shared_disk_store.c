@@ -271,8 +271,9 @@ static void test_trouble(void **state) {
         bool write;
         const char *words;
     } cases[] = {
-        {NULL, false, "it ends at 90112, somebody has cut it"},
-        {NULL, true, "it ends at 90112, somebody has cut it"},  // and is not made whole with zeros
+        {NULL, false, "it ends at 90112, another program has truncated it"},
+        {NULL, true,
+         "it ends at 90112, another program has truncated it"},  // and is not made whole with zeros
         {"/dev/null", false, "it ends at 45056"},
         {"/dev/full", true,
          "No space left on device: make room there or name another directory with some.nvme_path"},

@@ -95,8 +95,8 @@ class Gossip(Runs):
 
     def test_refusals(self):
         for words, said in (
-                (["--servers", "2"], "--servers: topology gossip has no servers: leave it out, or use ps:sync"), (["--resident", "units"], "parameter_server.resident is of the star's servers"),
-                (["--servers-on", "workers"], "parameter_server.servers_on is of the star's servers"),
+                (["--servers", "2"], "--servers: topology gossip has no servers: leave it out, or use ps:sync"), (["--resident", "units"], "parameter_server.resident is a key of a star's servers"),
+                (["--servers-on", "workers"], "parameter_server.servers_on is a key of a star's servers"),
                 (["--elastic", "1:3"], "topology gossip needs all of its ranks"),
                 (["--local-steps", "2"], "choose one of them"), (["--reduce-group", "3"], "its sums have no groups"),
                 (["--dtype", "fp16"], "use --dtype bf16 or fp32"), (["--documents", "whole"], "use --documents packed"),

@@ -135,10 +135,10 @@ class Units(Runs):
 
     def test_what_cannot_be_is_refused(self):
         for words, expected in (
-                (("ps:sync", "--servers-on", "workers", "--servers", "3"), "puts one beside each of the 2 workers: leave it out"),
-                (("zero:3", "--resident", "units"), "is of the star's servers, and --topology is zero:3"),
-                (("zero:3", "--servers-on", "workers"), "is of the star's servers, and --topology is zero:3"),
-                (("gossip", "--resident", "units"), "is of the star's servers, and --topology is gossip")):
+                (("ps:sync", "--servers-on", "workers", "--servers", "3"), "puts one server next to each of the 2 workers: leave it out"),
+                (("zero:3", "--resident", "units"), "is a key of a star's servers, and --topology is zero:3"),
+                (("zero:3", "--servers-on", "workers"), "is a key of a star's servers, and --topology is zero:3"),
+                (("gossip", "--resident", "units"), "is a key of a star's servers, and --topology is gossip")):
             self.assertIn(expected, self.train("--workers", "2", "--topology", *words, status=2).stderr)
 
 

@@ -85,7 +85,7 @@ class Refusals(Case):
 
     def test_topologies_without_a_star(self):
         for topology in ("local", "zero:1"):
-            self.is_refused(["train", "--topology", topology, *SIZE, "--insecure"], "--insecure: security.insecure is of the star's processes",
+            self.is_refused(["train", "--topology", topology, *SIZE, "--insecure"], "--insecure: security.insecure is a key of a star's processes",
                             topology, "ps:sync")
 
 

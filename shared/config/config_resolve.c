@@ -659,7 +659,7 @@ static int check_rest(struct reading *r) {
         return -1;
     if (c->eval_every > 0 && c->eval_every_seconds > 0)
         return config_refuse(r, "eval_every_seconds",
-                             " is in seconds, and eval_every in steps: give only one of them");
+                             " is in seconds, and eval_every in steps: give one of them");
     if (c->ps.heartbeat_ms >= c->ps.deadline_ms)
         return config_refuse(r, "parameter_server.heartbeat_ms", " %lld must be below deadline_ms %lld",
                              (long long)c->ps.heartbeat_ms, (long long)c->ps.deadline_ms);

@@ -128,8 +128,8 @@ struct local_steps_config {
     int64_t steps;  // per round; 0: no local steps
     enum outer_kind outer;
     float lr, momentum;  // of the outer optimizer
-    float age_decay,
-        age_cutoff;  // cgad: alpha, per update; a change of this age or more is dropped, 0: none is
+    // cgad: alpha, per update of age; a change of age_cutoff updates or more is dropped, 0: none is dropped.
+    float age_decay, age_cutoff;
     struct optimizer_config optimizer;  // the outer optimizer, resolved from the members above
 };
 
@@ -278,10 +278,10 @@ struct config {
 #define PREFETCH_AUTO -1
     // Stage 3: the most elements in all slots of weights; one slot always exists; 0: no limit
     int64_t live_elements;
-    int64_t reduce_elements,
-        gather_elements;  // the ring joins units of so many elements in one message; 0: joins none
-    bool no_overlap;      // zero_optimization.overlap_comm is false
-    bool no_sync;         // ring.no_sync: stages 2 and 3 reduce gradients once per step
+    // The ring joins units in one message until it has so many elements; 0: it joins none.
+    int64_t reduce_elements, gather_elements;
+    bool no_overlap;  // zero_optimization.overlap_comm is false
+    bool no_sync;     // ring.no_sync: stages 2 and 3 reduce gradients once per step
     enum gossip_graph gossip_graph;
     int64_t hpz;  // stage 3: ranks that share a secondary copy of the weights; 1: no such copy
     // device is OFFLOAD_NONE unless the stage supports it.

@@ -39,7 +39,7 @@ static bool may_be_tokens(const struct segment *g, size_t width) {
         uint32_t value = 0;
         memcpy(&value, p + i * width, width);
         for (size_t k = 0; k < width; k++) printed += p[i * width + k] >= ' ' && p[i * width + k] <= '~';
-        may = value < 1 << 20;  // larger than any vocabulary
+        may = value < 1 << 20;  // 1 << 20: more than any vocabulary
         if (may && ++counts[value] > most) most = counts[value];
         if (value > largest) largest = value;
     }

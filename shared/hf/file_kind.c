@@ -59,7 +59,7 @@ static bool has_control(const unsigned char *p, size_t n) {
     return false;
 }
 
-// The first line is an object, and the next one begins another.
+// JSON Lines: the first line is an object, and the next line begins another.
 static bool is_json_lines(const unsigned char *p, size_t n) {
     const unsigned char *end = memchr(p, '\n', n), *last = end;
     while (last && last > p && (last[-1] == '\r' || last[-1] == ' ')) last--;

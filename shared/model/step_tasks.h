@@ -92,8 +92,8 @@ struct step_task {
     uint8_t need_count;
     int unit, units;  // unit .. unit + units - 1; units 0: of no unit
     int micro;        // its micro-batch; -1: after all of them
-    int team_size,
-        neighbour;  // neighbour: which of the ranks that this rank sends to in a step of gossip, from 0
+    // neighbour: which of the ranks that this rank sends to in a step of gossip, from 0.
+    int team_size, neighbour;
     struct task_previous previous;
     int needs[TASK_NEEDS];
     int64_t times;     // how many micro-batches it counts for

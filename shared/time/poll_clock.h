@@ -25,8 +25,8 @@ struct poll_clock {
     double lost_s;   // a peer that is silent for this long is lost
     double pause_s;  // the normal time between two polls: it counts, even if it exceeds a 32nd of lost_s
     double poll_s, lag_s;  // the last poll, of the host's clock; how far this clock lags
-    double stall_end_s,
-        stall_s;  // the end of the last stall, on this clock; its length on the host's. 0: none
+    // The end of the last stall, on this clock; its length, on the host's. 0: none.
+    double stall_end_s, stall_s;
 };
 
 // The thread polls now. Returns the time of this poll.

@@ -141,7 +141,7 @@ static void test_lying_manifest(void **state) {
         "worker 0.safetensors"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *to = xasprintf("\"%s\"", names[i]);
-        lie(s, "\"worker-0.safetensors\"", to, "is no name of a checkpoint's file");
+        lie(s, "\"worker-0.safetensors\"", to, "is not a valid name of a checkpoint's file");
         free(to);
     }
     lie(s, "\"worker-0.safetensors\"", "\"worker-1.safetensors\"", "worker-1.safetensors is listed twice");

@@ -22,7 +22,7 @@ static int check_hpz(const struct config *c) {
     if (h == 1 || h == c->workers) return 0;
     if (g && g != h)
         return fail(
-            "%s %lld: reduce_group is %lld, and both name the ranks of one host, whose traffic is counted apart; make them "
+            "%s %lld: reduce_group is %lld, and both name the ranks of one host, whose traffic is counted separately; make them "
             "equal, or leave one of them out",
             key, (long long)h, (long long)g);
     if (c->reduce_native)
@@ -188,7 +188,7 @@ static const char replicas[] =
     "data parallel: every rank has the whole model, gradients are summed over the ring",
                   stages[] = "stages are zero:0 to zero:3, each of which shards more",
                   shards_all[] = "weights, gradients and optimizer state are sharded",
-                  alone[] = "with --local-steps H: a rank trains alone between two exchanges";
+                  alone[] = "with --local-steps H: a rank trains by itself between two exchanges";
 static const struct topology_alias words[] = {
     {"0", "zero:0", NULL},
     {"1", "zero:1", NULL},

@@ -58,7 +58,7 @@ def chosen(args, config):
 
 def report(result):
     who = "the launcher" if result.how == "launcher" else " and ".join(result.victims) or "nobody"
-    well = "well" if result.hit or result.how == exercise.NOBODY else "well (nobody was there to die)"
+    well = "well" if result.hit or result.how == exercise.NOBODY else "well (there was no process to kill)"
     verdict = "; ".join(result.wrong) if result.wrong else well
     print(f"[{result.number}] {result.job}: {who}, {result.moment}, {result.how}: {verdict}", flush=True)
 

@@ -38,7 +38,7 @@ def parse(argv):
                                  allow_abbrev=False)
     ap.add_argument("--model", required=True, metavar="DIR", help="run directory, or Hugging Face directory")
     ap.add_argument("--prompt", required=True, metavar="TEXT", help="the text to continue; -: standard input")
-    ap.add_argument("--tokenizer", metavar="DIR|FILE", help="default: tokenizer.json beside the weights")
+    ap.add_argument("--tokenizer", metavar="DIR|FILE", help="default: tokenizer.json in the folder of the weights")
     ap.add_argument("--program", default=built(),
                     help="default %(default)s")
     ap.add_argument("--json", action="store_true", help="print one JSON document, with the texts decoded")

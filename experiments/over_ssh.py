@@ -151,7 +151,7 @@ class Job:
             # A rank that a signal has killed counts as the first: the others may have failed because of it.
             self.first = min(dead, key=lambda rank: (not 128 < rank.status < 255, rank.ended_s))
             words = f"; its last line: {self.first.last_line}" if self.first.last_line else ""
-            put(2, f"over_ssh: error: {self.first.how()}: the first to die, the others are ended{words}\n".encode())
+            put(2, f"over_ssh: error: {self.first.how()}: the first to fail, the others are ended{words}\n".encode())
             self.loop.call_later(GRACE_S, self.end, "TERM", "KILL")
 
     async def run(self):
@@ -201,7 +201,7 @@ def parse():
     p.add_argument("--dry-run", action="store_true", help="print what would be started, a line each")
     p.add_argument("command", nargs=argparse.REMAINDER, help="starring train and its options, or another command")
     args = p.parse_args()
-    args.command = args.command[args.command[:1] == ["--"]:] or p.error("which command? Write it behind the options: starring train ..")
+    args.command = args.command[args.command[:1] == ["--"]:] or p.error("which command? Write it after the options: starring train ..")
     args.hosts, args.master = hosts_of(p, args.hostfile or args.hosts.split(","), f"--hostfile {args.hostfile.name}" if args.hostfile else "--hosts")
     return args
 

@@ -94,7 +94,7 @@ static int check_rank(const struct config *c, const struct rank_env *e) {
     if (e->kind == RANK_ENV_NONE || e->size == c->workers) return 0;
     return fail(
         "--workers %d, but %s started %d ranks, and each is the launcher of one worker: make them equal, or add --launch "
-        "processes for a star on this machine alone",
+        "processes for a star on this machine only",
         c->workers, e->by, e->size);
 }
 

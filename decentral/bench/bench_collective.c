@@ -105,7 +105,7 @@ static int read_kind(struct collective_bench *b, const struct cli_args *a) {
     const char *asked = cli_get(a, "engine");
     if (asked && !strcmp(asked, "gloo"))
         return fail(
-            "--engine gloo has gone: use --engine tcp; experiments/gloo_peer.py times PyTorch's Gloo");
+            "--engine gloo was removed: use --engine tcp; experiments/gloo_peer.py times PyTorch's Gloo");
     int kind = bench_choice(a, "engine", names, RING_COLLECTIVES);
     char program[PROGRAM_WORD];
     if (kind < 0) return -1;

@@ -36,7 +36,7 @@ static const struct bench_option options[] = {
     {"stage", "S", "0, 1, 2 or 3 (all, one after the other)",
      BENCH_INTEGER(zero_bench, stage, 0, ZERO_STAGES - 1, -1)},
     {"dtype", "D", "fp32, bf16 or fp16", BENCH_DTYPE(zero_bench, dtype, 3, DT_F32)},
-    {"dry-run", NULL, "the prediction alone: nothing is allocated", BENCH_ASKS},
+    {"dry-run", NULL, "only the prediction: nothing is allocated", BENCH_ASKS},
 };
 
 // ---------------------------------------------------------------- the model
@@ -234,7 +234,7 @@ static void tear_down(struct bench_run *r) {
     { name, "MB", "{after_step." name "|predicted." name ":.2M}" }
 
 const struct bench bench_zero = {
-    .about = "what a rank holds in each of ZeRO's stages, counted beside the prediction",
+    .about = "what a rank holds in each of ZeRO's stages, counted and predicted",
     .command =
         {
             .name = "bench zero",

@@ -216,7 +216,7 @@ int mpi_medium_unlink(struct mpi_medium *m) {
     int *words = xcalloc(2 * (size_t)size, sizeof *words);
     int rc = MPI_Ialltoall(words, 1, MPI_INT, words + size, 1, MPI_INT, MPI_COMM_WORLD, &request);
     rc = complete(rc, &request);
-    if (rc) return fail("MPI: not all %d ranks came within %g s of the start", size, START_S);
+    if (rc) return fail("MPI: not all %d ranks joined within %g s of the start", size, START_S);
     free(words);
     m->hidden = own_segment(m);
     if (m->hidden) unlink(m->hidden);

@@ -265,7 +265,7 @@ class Comparison:
         self.id = f"{time.time_ns():x}"
         while True:
             began = time.monotonic()
-            print(f"pass {repeat + 1}: {len(self.planned)} runs take turns, a slice of steps each, in an order drawn anew each round "
+            print(f"pass {repeat + 1}: {len(self.planned)} runs take turns, a slice of steps each, in a new random order each round "
                   f"(--order-seed {self.seed})", flush=True)
             self.take_turns(repeat)
             took.append(time.monotonic() - began)
@@ -289,9 +289,9 @@ def why_whole(args, planned, predicted):
     if len(planned) < 2:
         return "one"
     if args.bandwidth:
-        return "whole runs took turns, since --bandwidth builds the network of one run at a time: minutes of the machine fall on them unequally"
+        return "whole runs took turns, since --bandwidth builds the network of one run at a time: slow minutes of the machine affect them unequally"
     if any("cuda" in (found.get("device") or "") for found in predicted):
-        return "whole runs took turns, since they would share the memory of a GPU: minutes of the machine fall on them unequally"
+        return "whole runs took turns, since they would share the memory of a GPU: slow minutes of the machine affect them unequally"
     limits = [limit for found in predicted for limit in (found.get("here") or {}).get("limits", [])]
     needs = {}
     for limit in limits:
@@ -300,7 +300,7 @@ def why_whole(args, planned, predicted):
     for name, (needed, left) in needs.items():
         if needed > left:
             return (f"whole runs took turns, since together they need {needed / 1e9:.1f} GB, and {left / 1e9:.1f} GB are left ({name}): minutes "
-                    "of the machine fall on them unequally")
+                    "of the machine affect them unequally")
     return ""
 
 

@@ -182,7 +182,7 @@ def cause(group):
         return statistics.median(found) if found else None
     others, stolen = middle("others_share"), middle("stolen_share")
     if others is None:
-        return "nobody measured what else ran on this machine: runs that this script starts itself take turns, which says more"
+        return "it is not known what else ran on this machine: runs that this script starts itself take turns, which is more reliable"
     if stolen > max(STEAL_BOUND, others):
         return (f"the hypervisor took {stolen:.0%} of the cores (steal) for other machines of this host: a machine that shares no cores, or "
                 "another hour, helps")

@@ -55,7 +55,7 @@ def add_what(ap):
                       "NAME.r1, NAME.r2, .. are repeats of one another")
     what.add_argument("--sweep", action="append", default=[], metavar="KEY=V1,V2",
                       help="every topology with every value of a configuration key; may be given again. Runs of several "
-                      "seeds (--sweep seed=1,2,3) stand together: medians, and losses with bands")
+                      "seeds (--sweep seed=1,2,3) are grouped: medians, and losses with bands")
     what.add_argument("--medium", type=media_of, metavar="M[,M]", help="the medium of all runs: shm (shared memory), "
                       "tcp, or shm,tcp for everything on both. Default: shm, ranks in processes. "
                       "On a GPU: what the program takes by itself (NCCL)")
@@ -102,7 +102,7 @@ def add_out(ap, program):
     out.add_argument("--force", action="store_true", help="compare runs that are unlike in tokens per step, model, data, seed, "
                      "number format, steps, learning rate, clipping, device, medium, host or revision; the table names what is")
     out.add_argument("--program", metavar="FILE", help="default: $STARRING, else build/starring (in a bundle: bin/starring) "
-                     "beside experiments/", default=os.environ.get("STARRING") or program)
+                     "next to experiments/", default=os.environ.get("STARRING") or program)
     out.add_argument("--limit", type=float, default=None, metavar="SECONDS", help="end a run that takes longer")
 
 
@@ -121,7 +121,7 @@ def parse(argv, description, program):
     for flag in TRAINS:
         given = getattr(args, flag)
         if args.runs and given is not None and given is not False and given != []:
-            ap.error(f"--{flag.replace('_', '-')} says how to train: it has no use with --runs, which trains nothing")
+            ap.error(f"--{flag.replace('_', '-')} is an option of training: it has no use with --runs, which trains nothing")
     args.full = args.full or args.markdown
     args.repeat_given = args.repeat is not None
     args.decide = args.decide or (None if args.repeat_given else DECIDE)
@@ -136,5 +136,5 @@ def parse(argv, description, program):
     if args.launch == "threads" and (args.medium or args.bandwidth):
         ap.error("--launch threads has no medium: threads read each other's memory; leave out --medium and --bandwidth")
     if args.bandwidth and args.medium not in (None, ["tcp"]):
-        ap.error("--bandwidth limits a network: it goes with --medium tcp alone")
+        ap.error("--bandwidth limits a network: it needs --medium tcp")
     return args

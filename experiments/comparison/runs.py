@@ -33,7 +33,7 @@ class UsageError(RunError):
 def cause(said):
     """The important line of a failed program's output: its first error, else its last line."""
     lines = [line.strip() for line in said.replace("\r", "\n").splitlines() if line.strip()]
-    return next((line for line in lines if "error:" in line), lines[-1] if lines else "it said nothing")
+    return next((line for line in lines if "error:" in line), lines[-1] if lines else "it printed nothing")
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,8 @@ def in_words(groups, target):
     differ = [f for f in found if f[3].differs]
     told = list(dict.fromkeys(f[2] for f in found))
     same = "nothing else differs" if differ else "The runs do not differ in them"
-    said = clauses(differ) + [f"{same}, as far as these repeats can tell"]
+    said = clauses(differ) + [f"{same}, as far as these repeats show"]
     least = min(f[3].count for f in found)
     return [*speed.sentences(groups), "; ".join(said) + ".",
-            f"Compared beside the speed: {', '.join(told)}; {len(found)} ratio{'s, each' * (len(found) > 1)} with {least} {'or more ' if any(f[3].count > least for f in found) else ''}"
+            f"Compared besides the speed: {', '.join(told)}; {len(found)} ratio{'s, each' * (len(found) > 1)} with {least} {'or more ' if any(f[3].count > least for f in found) else ''}"
             f"repeats. {claims.METHOD}.", not_seen(found)]

@@ -158,9 +158,9 @@ def check_more(options):
     for word in options.more:
         flag = word.split("=")[0]
         if flag in own:
-            raise CannotPredict(f"{flag} behind --: give it before the --, as predict.py's own option")
+            raise CannotPredict(f"{flag} after --: give it before the --, as predict.py's own option")
         if flag in ("--help", "-h", "--dry-run"):
-            raise CannotPredict(f"{flag} behind --: predict.py asks for a dry run itself; leave it out")
+            raise CannotPredict(f"{flag} after --: predict.py asks for a dry run itself; leave it out")
 
 
 def rows(options):

@@ -76,7 +76,7 @@ def in_child(function, *args):
         good, result = ours.recv()
     except EOFError:
         child.join()
-        raise CannotPredict(f"the simulation ended with status {child.exitcode}; what it said is above") from None
+        raise CannotPredict(f"the simulation ended with status {child.exitcode}; its own error is above") from None
     finally:
         if child.is_alive():
             child.join(1)

@@ -330,7 +330,7 @@ class Flows:
         """Simulates. Returns (Split of the steps from `first` on, a sentence on what was simulated)."""
         self.sim.run(self.begin)
         if self.open or any(n for left in self.left[-1] for n in left):
-            raise CannotPredict("the simulated step did not end: the dry run's tasks wait for what nobody does")
+            raise CannotPredict("the simulated step did not end: some tasks of the dry run wait for tasks that it lacks")
         split = Split(self.plan, first)
         for t in range(self.steps):
             split.take(t, self.start[t], self.end[t])

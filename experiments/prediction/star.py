@@ -678,7 +678,7 @@ def execute(document, machine, straggle, delay, steps, seed, effort=1.0):
     rule, warm = servers.Rule.of(document, document.workers), result.WARM_UP
     notes = list(draws.compute.notes)
     if not machine.server:
-        notes.append(f"{machine.path} says nothing of servers: sums and updates take no time")
+        notes.append(f"{machine.path} has no figures of servers: sums and updates take no time")
     counted = [s for steps_of in happened.workers for s in steps_of[warm:]] or [s for steps_of in happened.workers for s in steps_of]
     parts = {part: sum(s[3][part] for s in counted) / len(counted) for part in result.PARTS}
     rate = None
@@ -697,7 +697,7 @@ def execute(document, machine, straggle, delay, steps, seed, effort=1.0):
     mean = sum(seconds) / len(seconds)
     staleness = happened.staleness_of(steps + warm) if rule.alone or rule.lead else None
     if rule.drops and happened.pushes:
-        notes.append(f"{document.topology}: {100 * happened.dropped / happened.pushes:.0f}% of the pushes came too late and were dropped")
+        notes.append(f"{document.topology}: {100 * happened.dropped / happened.pushes:.0f}% of the pushes arrived too late and were dropped")
     how = f"{happened.flows} messages of {len(counted) // place.workers} steps of {place.workers} workers and {place.servers} servers"
     if place.m > 1 or place.q > 1:
         how += f" (each for {place.m} and {place.q} equal ones)"

@@ -87,14 +87,14 @@ def why_whole(spec, special):
                 return "it splits text by an expression that is not known here"
             border = True
         elif kind != "Digits":
-            return f"its pre-tokenizer {kind} is not known to split alike everywhere"
+            return f"its pre-tokenizer {kind} may split the same text differently in different places"
     if not border:
         return "it does not split text at words"
     for t in spec.get("added_tokens") or []:
         if t.get("special") and not special:
             continue  # in the text it is treated as ordinary characters
         if t.get("rstrip") or t.get("single_word") or CANDIDATE.search(t.get("content", "")):
-            return f"its added token {t.get('content')!r} looks at what is around it"
+            return f"its added token {t.get('content')!r} depends on the text around it"
     return None
 
 
@@ -191,10 +191,10 @@ def find_tokenizer(path):
     if "vocab.json" in there and "merges.txt" in there:
         kind = tokenizer_class(path)
         if kind not in (None, "GPT2Tokenizer", "GPT2TokenizerFast"):
-            raise UsageError(f"--tokenizer {path}: vocab.json and merges.txt of a {kind} do not say how it splits text; {save}")
+            raise UsageError(f"--tokenizer {path}: vocab.json and merges.txt of a {kind} do not define how it splits text; {save}")
         return {"vocab.json": there["vocab.json"], "merges.txt": there["merges.txt"]}
     if "tokenizer.model" in there:
-        raise UsageError(f"--tokenizer {path}: has tokenizer.model alone; {save}")
+        raise UsageError(f"--tokenizer {path}: has only tokenizer.model; {save}")
     raise UsageError(f"--tokenizer {path}: the directory has no tokenizer.json, and not vocab.json with merges.txt")
 
 

@@ -49,7 +49,7 @@ static const struct bench_option options[] = {
      BENCH_SIZE(bench_ps, plan.partition, PARTITION)},
     {"medium", "M", "what payloads go through: tcp, shm or both", BENCH_CHOICE(bench_ps, medium, media)},
     {"dtype", "D", "fp32 or bf16", BENCH_DTYPE(bench_ps, plan.dtype, 3, DT_BF16)},
-    {"peer", "DIR", "ps-lite's source folder: it is built, and takes its turns beside tcp",
+    {"peer", "DIR", "ps-lite's source folder: it is built, and measured in turn with tcp",
      BENCH_STRING(bench_ps, source, NULL)},
     // Internal: for the processes that the bench starts (bench_roles.h).
     {"as", "ROLE", NULL, BENCH_STRING(bench_ps, as, NULL)},
@@ -197,7 +197,7 @@ static char *bench_build(const char *source, int *status) {
     if (!program || !(*status = compile(source, program))) return program;
     if (*status < 128)
         fail(
-            "--peer %s: ps-lite could not be built from there; beside its source it takes c++, protoc and the headers "
+            "--peer %s: ps-lite could not be built from there; besides its source this needs c++, protoc and the headers "
             "of protobuf and libzmq (apt-get install g++ protobuf-compiler libprotobuf-dev libzmq3-dev)",
             source);
     bench_build_remove(&program);

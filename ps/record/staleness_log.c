@@ -96,7 +96,7 @@ void staleness_log_report_lost(struct staleness_log *s) {
     if (!error) return;
     s->loss_reported = true;
     fail(
-        "--log-updates: %s: cannot write: %s: the lines from step %lld on are lost; training goes on, and ends with exit "
+        "--log-updates: %s: cannot write: %s: the lines from step %lld on are lost; training continues, and ends with exit "
         "status %d",
         s->path, strerror(error), (long long)step, EXIT_RUN_FAILED);
 }

@@ -186,7 +186,7 @@ static void log_slow_files(struct scheduler *s) {
     double now = now_seconds(), age_s = background_age(s->files, now, &number);
     if (age_s <= ps_overdue_s(s->o->config) || number == s->slow_job || s->o->config->quiet) return;
     s->slow_job = number;
-    info("waiting for the file system of %s: %.0f s so far; members are answered meanwhile",
+    info("waiting for the file system of %s: %.0f s so far; members are still answered",
          s->o->dir ? s->o->dir : "the run", age_s);
 }
 

@@ -64,7 +64,7 @@ static struct gradient *held_of(const struct server_core *c, const struct server
 static const char *units_unfit(const struct server_core *c, const struct server_key *k,
                                const struct wire_header *h) {
     if (h->batch != ((const struct micro_key *)k->own)->next[h->rank])
-        return "another micro-batch of the step comes next: give all roles the same gradient_accumulation_steps";
+        return "another micro-batch of the step is expected: give all roles the same gradient_accumulation_steps";
     return in_order_unfit(c, k, h);
 }
 

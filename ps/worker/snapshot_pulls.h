@@ -1,4 +1,4 @@
-// How worker 0 collects a snapshot (shared/train/saver.h) while training goes on. It asks each key's shard once. The
+// How worker 0 collects a snapshot (shared/train/saver.h) while training continues. It asks each key's shard once. The
 // shard answers with a copy as soon as the key's version is the wanted one or a later one.
 //
 //     worker 0                    shard, each key on its own

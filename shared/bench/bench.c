@@ -315,7 +315,7 @@ static const struct {
     const char *name, *instead;
 } gone[] = {
     {"tune",
-     "tables of measured products have gone: each product takes the algorithm that cuBLASLt names first; starring bench kernels "
+     "tables of measured products were removed: each product takes the algorithm that cuBLASLt names first; starring bench kernels "
      "--device cuda times them"}};
 
 char *bench_names(const struct bench *const *all, int count) {

@@ -403,7 +403,7 @@ static int set_up(struct bench_run *r) {
         cli_config(r->topologies, defaults, sizeof defaults / sizeof *defaults, r->args);
     if (!c || model_spec_load(c->model, &b->spec)) return EXIT_USAGE;
     if (c->row != &topology_local) {
-        fail("bench checkpoint: --set topology=%s: no topology is measured here; --files says how many write",
+        fail("bench checkpoint: --set topology=%s: no topology is measured here; --files sets how many write",
              c->topology);
         return EXIT_USAGE;
     }
@@ -453,7 +453,7 @@ static void tear_down(struct bench_run *r) {
 }
 
 const struct bench bench_checkpoint = {
-    .about = "writing and reading a model's checkpoint beside the disk's own rate",
+    .about = "writing and reading a model's checkpoint, compared with the disk's own rate",
     .command =
         {
             .name = "bench checkpoint",

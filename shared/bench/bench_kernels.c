@@ -276,7 +276,7 @@ static void tear_down(struct bench_run *r) {
 
 // ---------------------------------------------------------------- the rows
 const struct bench bench_kernels = {
-    .about = "each operation beside a copy or a matrix product",
+    .about = "each operation compared with a copy or a matrix product",
     .command =
         {
             .name = "bench kernels",
@@ -323,7 +323,7 @@ const struct bench bench_kernels = {
 };
 
 const struct bench bench_adam = {
-    .about = "the optimizer beside a copy of the same bytes",
+    .about = "the optimizer compared with a copy of the same bytes",
     .command =
         {
             .name = "bench adam",

@@ -66,7 +66,7 @@ static const struct bench_option options[] = {
     {"threads", "N", "that update (one per core)", BENCH_INTEGER(offload, threads, 1, 4096, 0)},
     {"engine", "E", "io_uring, threads, or auto: io_uring if the kernel allows it",
      BENCH_CHOICE(offload, engine, engines)},
-    {"fio", "PROGRAM", "what it is measured beside, if it is installed; none: nothing",
+    {"fio", "PROGRAM", "what it is compared with, if it is installed; none: nothing",
      BENCH_STRING(offload, fio, "fio")},
 };
 
@@ -215,7 +215,7 @@ static int check(struct offload *b, const char *after) {
     for (int i = 0; i < 3; i++) {
         if (disk_store_load(b->store, b->buffer[0], range_of(b, look[i]))) return -1;
         if (memcmp(b->buffer[0], b->content, unit_bytes(b)) != 0)
-            return fail("bench offload: unit %d holds other bytes than it should, behind %s", look[i], after);
+            return fail("bench offload: unit %d has wrong bytes after %s", look[i], after);
     }
     return 0;
 }

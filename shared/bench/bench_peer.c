@@ -171,7 +171,7 @@ static int meet(struct bench_peer *p, const struct bench_peer_job *job, int *sta
     double params = json_number(p->says, "params");
     if (!p->says)
         return fail(
-            "bench step: --peer %s: no answer of PyTorch's step came from it (what it said itself stands above); give a "
+            "bench step: --peer %s: PyTorch's step did not answer (its own error is above); give a "
             "Python that has PyTorch 2.5 or newer",
             p->path);
     if (missing)

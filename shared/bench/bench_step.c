@@ -128,7 +128,7 @@ static int read_config(struct step *b, const struct bench_run *r) {
     const struct cli_args *a = r->args;
     const char *who = r->bench->command.name, *python = cli_get(a, "peer");
     if (cli_get(a, "rounds") && !python)
-        return fail("bench step: --rounds are of --peer: give both, or --steps alone");
+        return fail("bench step: --rounds needs --peer: give both, or only --steps");
     if (!python) b->rounds = 1;
     char count[24];
     snprintf(count, sizeof count, "%d", WARMUP_STEPS + b->rounds * b->steps);

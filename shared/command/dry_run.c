@@ -221,7 +221,7 @@ static void print(FILE *f, const cJSON *doc, const struct config *c) {
         fprintf(
             f,
             "\n"
-            "Beside this each rank takes of its GPU what cannot be predicted: scratch of cuBLASLt, cuDNN and\n"
+            "Each rank also takes GPU memory that cannot be predicted: scratch of cuBLASLt, cuDNN and\n"
             "kernels (8 MiB per stream, 32 MiB more for products, and what attention asks for), CUDA's context, NCCL.\n"
             "The GPU line of a run says how much it was.\n");
     fprintf(f, "\nThe textbook, per rank, for these P, N and dtype (%s; no activations):\n",

@@ -92,7 +92,7 @@ static int read_options(struct run *r) {
     const struct cli_args *a = r->args;
     long tokens, top_k;
     r->model = cli_get(a, "model");
-    if (!r->model) return fail("generate: --model RUN|DIR is missing: it says which weights");
+    if (!r->model) return fail("generate: --model RUN|DIR is missing: it names the weights");
     if (!cli_get(a, "prompt") == !cli_get(a, "prompt-ids"))
         return fail("generate: give --prompt TEXT or --prompt-ids IDS, one of the two");
     if (cli_only_sets(

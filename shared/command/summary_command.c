@@ -169,15 +169,16 @@ static void print_state(const struct found *f, enum run_phase phase) {
     const struct run_state *s = &f->state;
     fputs("\nstate       ", stdout);
     if (phase == RUN_RUNNING && s->elsewhere)
-        printf("running on %s, process %lld, since %s: so says state.json; %s cannot be asked from here\n",
-               s->host, (long long)s->pid, s->started, s->host);
+        printf(
+            "running on %s, process %lld, since %s, according to state.json; %s cannot be checked from this machine\n",
+            s->host, (long long)s->pid, s->started, s->host);
     else if (phase == RUN_RUNNING)
         printf("running: process %lld, since %s\n", (long long)s->pid, s->started);
     else if (phase == RUN_DEAD)
         printf("died: process %lld, started %s, no longer exists and wrote no reason\n", (long long)s->pid,
                s->started);
     else if (phase == RUN_UNKNOWN)
-        printf("not finished, and no state.json says whether it runs\n");
+        printf("not finished; without state.json it is not known whether it is running\n");
     else
         printf("%s%s%s%s%s\n", run_phase_word(phase), *s->ended ? " at " : "", s->ended, *s->why ? ": " : "",
                s->why);

@@ -150,12 +150,10 @@ static int check_words(const struct run *r, const struct cli_args *args, bool dr
             "out, or use --launch mpi or threads",
             r->env.by);
     if (c->recovery.resume && !strcmp(c->recovery.resume, "latest") && cli_get(args, "force"))
-        return fail(
-            "--force replaces the run in --out, and --resume latest goes on with it: give one of them");
+        return fail("--force replaces the run in --out, and --resume latest continues it: give one of them");
     if (c->recovery.restart > 0 && !c->recovery.checkpoint_every && !r->life)
-        warn(
-            "--restart without --checkpoint-every: when the run begins anew it goes back to %s, and all steps are done again",
-            c->recovery.resume ? "where --resume says" : "its beginning");
+        warn("--restart without --checkpoint-every: a restart goes back to %s, and all steps are repeated",
+             c->recovery.resume ? "the checkpoint of --resume" : "its beginning");
     return 0;
 }
 

@@ -48,7 +48,7 @@ struct wire_count {
     // Weights and gradients moved to and from a rank's own server on the same host: no payload.
     _Atomic uint64_t local_sent, local_received;
     _Atomic uint64_t control_sent, control_received;  // bytes
-    // Messages that were resent because no answer came, and their bytes, which are control.
+    // Messages that were resent because no answer arrived, and their bytes, which are control.
     _Atomic uint64_t repeats, repeated_bytes;
     _Atomic uint64_t faults[WIRE_FAULTS];  // messages
     // Bytes of copied weights that the transport has not released yet: now, and the most so far.

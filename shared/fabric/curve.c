@@ -106,7 +106,7 @@ static struct zap *zap_start(void *context, const struct job_key *key, const cha
         good = error == 0;
     }
     if (good) return z;
-    fail("nobody can be asked who may join: %s%s", zmq_strerror(error),
+    fail("the check of who may join cannot start: %s%s", zmq_strerror(error),
          error == EAGAIN ? "; " ERROR_RAISE_THREADS : "");
     if (z->socket) zmq_close(z->socket);
     free(z);

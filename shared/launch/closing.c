@@ -129,7 +129,7 @@ enum closing closing_leave(const struct closing_rank *r) {
         info(
             "its report is %s/ranks/%s-%d.json; the last rank to leave prints the table%s%s. Machines that share "
             "no %s print none: copy their ranks/ into worker 0's, then %s summary %s",
-            r->dir, r->role, r->rank, missing ? ", which still wants the report of " : "",
+            r->dir, r->role, r->rank, missing ? ", which still needs the report of " : "",
             missing ? missing : "", r->dir, program_word(program), word);
     free(word);
     free(missing);

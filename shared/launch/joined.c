@@ -217,9 +217,9 @@ static int look_as_0(struct run *r) {
         size_t bytes;
         if (absent(r, i)) continue;
         snprintf(name, sizeof name, "files/saw/%d", i);
-        const struct sight *saw = rank_await(r, i, "look into the run directory", &bytes, name);
+        const struct sight *saw = rank_await(r, i, "access the run directory", &bytes, name);
         if (!saw || bytes != sizeof *saw) {
-            rc = lost(r, i, "look into the run directory");
+            rc = lost(r, i, "access the run directory");
         } else {
             blind[i] = !saw->folder;
             lacks[i] = saw->checkpoint != 'y';

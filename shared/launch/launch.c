@@ -281,9 +281,9 @@ static void carry_out(struct launcher *l, struct child *child, const struct verd
     bool again = v->again && !l->interrupted_by && others && v->kind != VERDICT_ENDS;
     if (again)
         warn("%s %s: %sstarting it again; %d of %d restarts %s left", child->why, child->when,
-             without ? "the others go on; " : "", v->left, v->of, v->left == 1 ? "is" : "are");
+             without ? "the others continue; " : "", v->left, v->of, v->left == 1 ? "is" : "are");
     else if (without && !child->asked_to_end)
-        warn("%s %s: the others %s without it", child->why, child->when, l->interrupted_by ? "end" : "go on");
+        warn("%s %s: the others %s without it", child->why, child->when, l->interrupted_by ? "end" : "continue");
     else if (!without && !child->asked_to_end)
         end_job(l, child, v->reason);
     else if (!without)
@@ -401,8 +401,8 @@ static void child_ended(struct launcher *l, struct child *child, int status) {
     }
     time_text(l, child->when, sizeof child->when);
     if (child->restarted_alone) {
-        warn("%s (pid %d) ended with exit status %d %s: the others go on without it", child->name, (int)pid,
-             WEXITSTATUS(status), child->when);
+        warn("%s (pid %d) ended with exit status %d %s: the others continue without it", child->name,
+             (int)pid, WEXITSTATUS(status), child->when);
         return;
     }
     l->status = l->interrupted_by                   ? 128 + l->interrupted_by

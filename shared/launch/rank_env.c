@@ -69,9 +69,9 @@ static const struct {
     bool hosts;
 } unread[] = {
     {"DMLC_ROLE", "ps-lite, which starts a process for each role", false},
-    {"PMIX_RANK", "a PMIx launcher such as prterun, which does not tell how many ranks there are", false},
+    {"PMIX_RANK", "a PMIx launcher such as prterun, which does not report how many ranks there are", false},
     {"SM_HOSTS", "SageMaker, which starts one process on each host", true},
-    {"TF_CONFIG", "TensorFlow, one process of whose cluster this is", true},
+    {"TF_CONFIG", "TensorFlow, whose cluster this process belongs to", true},
 };
 
 static int read_count(const char *name, int low, int *out) {

@@ -57,7 +57,7 @@ void run_say_lost(const struct job *j, bool failed) {
               lost = metrics_last_step(j->dir) - from;
     const char *steps = lost == 1 ? "step" : "steps", *are = lost == 1 ? "is" : "are",
                *by_itself = failed && !c->restart
-                                ? "; with --restart N a run goes on by itself when a process is killed"
+                                ? "; with --restart N a run restarts by itself when a process is killed"
                                 : "";
     if (lost < 1) return;
     if (kept < 0)
@@ -66,7 +66,7 @@ void run_say_lost(const struct job *j, bool failed) {
              c->checkpoint_every ? "" : ": --checkpoint-every K keeps the state of every K-th", by_itself);
     else
         warn(
-            "the newest checkpoint of %s is step-%lld: the %lld %s after it %s lost: --resume latest goes on there%s",
+            "the newest checkpoint of %s is step-%lld: the %lld %s after it %s lost: --resume latest continues from there%s",
             j->dir, kept, lost, steps, are, by_itself);
 }
 

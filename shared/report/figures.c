@@ -182,7 +182,7 @@ static const struct figure of_ranks[] = {
     {"across.messages", NULL, "`messages` of those to other groups", AT(wire.messages_across_per_step),
      PREDICTED("messages"), .note = "sent " PER_STEP},
     {"repeated", NULL,
-     "messages that were sent again in the whole run because no answer came (`ps:*`). Their bytes are in "
+     "messages that were sent again in the whole run because no answer arrived (`ps:*`). Their bytes are in "
      "`control_*` too",
      OBJECT, .in = IN_WIRE},
     {"faults", NULL, "messages that arrived at this rank's sockets, and the faults injected into them",
@@ -218,7 +218,7 @@ static const struct figure of_ranks[] = {
     {"phases[].*_per_step", "bytes", "`sent`, `received`: measured, per step of the phase",
      OF_PHASES(number)},
     {"time", NULL,
-     "as in summary.json, of this rank alone, before times in which other ranks were stopped are "
+     "as in summary.json, of this rank only, before times in which other ranks were stopped are "
      "attributed to them. All 0 on a server, which has no steps of its own",
      OBJECT},
     {"time.forward", "s", "the compute stream was busy with the forward pass", MEAN(time.forward),
@@ -250,7 +250,7 @@ static const struct figure of_ranks[] = {
      MEAN(time.data), .title = "data"},
     {"time.total", "s", "the steps by the clock; the parts add up to it", MEAN(time.total)},
     {"time.comm_overlapped", "s",
-     "transfers, with all ranks ready, during which computing went on; not one of the parts",
+     "transfers, with all ranks ready, during which computing continued; not one of the parts",
      MEAN(time.comm_overlapped), .title = "and overlapped"},
     {"time.check", NULL,
      "sum of the parts / time of the steps by the loop's own clock. More than 1% off 1 is a warning: "
@@ -364,7 +364,7 @@ static const struct figure of_ranks[] = {
      .when = "worker 0", WORKER_ONLY},
     {"device", NULL, "the rank's GPU", MADE(put_device), .type = "object", IF(r.on_gpu), .when = "GPU",
      .in = IN_MEMORY, WORKER_ONLY},
-    {"device.*", NULL, "as in `devices[]` of summary.json, of this rank alone",
+    {"device.*", NULL, "as in `devices[]` of summary.json, of this rank only",
      .type = "string, integer, list or null"},
     {"device.notes[]", NULL, NULL, .type = "string"},
 };

@@ -19,7 +19,7 @@ static const struct figure of_steps[] = {
     {"loss", "nats per token",
      "mean loss before the step's update, over the samples that `explained.loss_of` of summary.json "
      "names: the global batch; in `ps:async`, `gossip` and with `--local-steps` worker 0's own "
-     "samples; in `ps:backup` and `ps:quorum` those of the workers whose gradients came in time",
+     "samples; in `ps:backup` and `ps:quorum` those of the workers whose gradients arrived in time",
      AT(loss), .type = "number or null"},
     {"grad_norm", NULL,
      "Euclidean norm of the whole gradient, unscaled, before clipping; null: none was computed",
@@ -100,7 +100,7 @@ void metrics_step(struct metrics *m, const struct step_record *r) {
     if (m->lost || !log_file_add(&m->file, line, (size_t)n)) return;
     m->lost = r->step;
     fail(
-        "%s: cannot write: %s: the lines from step %lld on are lost; training goes on, and ends with exit status %d",
+        "%s: cannot write: %s: the lines from step %lld on are lost; training continues, and ends with exit status %d",
         m->path, strerror(errno), (long long)r->step, EXIT_RUN_FAILED);
 }
 

@@ -244,7 +244,7 @@ static void check(struct monitor *m, struct curve_file **f, int rc, int64_t step
     if (!rc) return;
     m->lost = true;
     fail(
-        "%s: cannot write: %s: what it would say from step %lld on is lost; training goes on, and ends with exit "
+        "%s: cannot write: %s: what it would say from step %lld on is lost; training continues, and ends with exit "
         "status %d",
         (*f)->path, strerror(errno), (long long)step, EXIT_RUN_FAILED);
     curve_file_close(f);

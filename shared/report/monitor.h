@@ -10,7 +10,7 @@
 // "tensorboard" and "csv_monitor" give the directory: OUTPUT_PATH/JOB_NAME, created if it does not exist.
 //
 // Errors    If a file cannot be created, the run ends before its first step. If a later write fails, this is reported
-//           once and the file's curves stop; training goes on, and the run ends with exit status 1, as for
+//           once and the file's curves stop; training continues, and the run ends with exit status 1, as for
 //           metrics.jsonl.
 // Threads   One.
 #ifndef STARRING_SHARED_REPORT_MONITOR_H

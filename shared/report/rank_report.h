@@ -105,7 +105,7 @@ struct checkpoint_report {
       .null_if_zero = true, .join = JOIN_MEAN_OF_WORKERS)                                                    \
     F(int64_t, late_steps, "late_steps", NULL,                                                               \
       "steps that the worker computed although their updates were made without it: its "                     \
-      "gradients came too late",                                                                             \
+      "gradients arrived too late",                                                                          \
       OF_THE_LATE, .join = JOIN_EACH)                                                                        \
     F(int64_t, missed_steps, "missed_steps", NULL,                                                           \
       "steps that the worker did not compute, because they had ended before it began them. Its "             \

@@ -158,7 +158,7 @@ int run_dir_check(const char *dir, bool force) {
     if (force || !found) return 0;
     if (s.phase == RUN_RUNNING && s.elsewhere)
         return fail(
-            "%s is in use by process %lld on %s, it says: choose another --out, or --force if that has ended",
+            "%s is in use by process %lld on %s, according to its state.json: choose another --out, or --force if that has ended",
             dir, (long long)s.pid, s.host);
     // A config.json without a state.json may belong to something else, for example a model.
     if (s.phase == RUN_UNKNOWN)
@@ -170,7 +170,7 @@ int run_dir_check(const char *dir, bool force) {
             (long long)step, run_phase_word(s.phase));
     if (checkpoint_latest_step(dir) > 0)
         return fail(
-            "%s holds a checkpoint of step %lld: --resume latest goes on from it; choose another --out, or --force "
+            "%s holds a checkpoint of step %lld: --resume latest continues from it; choose another --out, or --force "
             "to replace it",
             dir, (long long)checkpoint_latest_step(dir));
     return 0;
@@ -268,7 +268,7 @@ int run_dir_restart(const char *dir, const struct config *c) {
     let_it_end(dir, &s);
     if (s.phase == RUN_COMPLETE)
         return fail(
-            "%s holds a complete run without checkpoints: there is nothing to go on from; choose another --out, or "
+            "%s holds a complete run without checkpoints: it cannot be resumed; choose another --out, or "
             "--force without --resume to replace it",
             dir);
     if (in_use(dir, &s)) return -1;

@@ -154,7 +154,7 @@ static void print_head(FILE *f, const cJSON *s) {
     if (cJSON_IsObject(head) && json_number(head, "chunks") > 1)
         fprintf(f, "logits      %.0f chunks of %.0f rows a micro-batch%s\n", json_number(head, "chunks"),
                 json_number(head, "chunk_rows"),
-                cJSON_IsTrue(json_item(head, "apart")) ? ", added apart" : "");
+                cJSON_IsTrue(json_item(head, "apart")) ? ", added separately" : "");
     fprintf(f, "data        %s\n", text(s, "data"));
     print_placement(f, s);
     print_resumed(f, s);

@@ -182,9 +182,9 @@ static int finish_file(void *arg) {
 // why: a sentence. Only the first snapshot that fails is reported.
 static void report_failure(struct saver *s, enum checkpoint_kind kind, const char *why) {
     if (kind == CHECKPOINT_ALL)
-        warn("%s; training goes on", why);
+        warn("%s; training continues", why);
     else if (!s->warned)
-        warn("%s; training goes on; later failures are not reported", why);
+        warn("%s; training continues; later failures are not reported", why);
     s->warned |= kind == CHECKPOINT_WEIGHTS;
 }
 

@@ -98,7 +98,7 @@ class Peer(Runs):
                             (("--set", "gradient_accumulation_steps=2"), "one micro-batch"),
                             (("--set", "activation_checkpointing.recompute=block"), "recomputes nothing")):
             self.refused(*STEP, *words, "--peer", "sh", said=("bench step: --peer: PyTorch's step", said))
-        self.refused(*STEP, "--rounds", "2", said="--rounds are of --peer")
+        self.refused(*STEP, "--rounds", "2", said="--rounds needs --peer")
 
     def test_without_pytorch(self):
         bare = self.script(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n', "bare")
@@ -111,7 +111,7 @@ class Peer(Runs):
 
     def test_what_speaks_of_other_things(self):
         for program in ("true", "cat"):
-            self.refused(*STEP, "--peer", program, said=("no answer of PyTorch's step came from it", "give a Python that has PyTorch"))
+            self.refused(*STEP, "--peer", program, said=("PyTorch's step did not answer", "give a Python that has PyTorch"))
         self.assertIn('said "hello"', self.peer(ready="hello", status=2).stderr)
 
     def test_another_model(self):

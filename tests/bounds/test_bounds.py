@@ -131,7 +131,7 @@ class Bounds(Runs):
         told = [line for line in r.stderr.splitlines() if "metrics.jsonl: cannot write" in line]
         self.assertEqual(len(told), 1, r.stderr)
         self.assertIn(self.at("run", "metrics.jsonl"), told[0])
-        self.assertIn("training goes on", told[0])
+        self.assertIn("training continues", told[0])
         self.assertIn("metrics.jsonl", r.stderr.split(told[0])[1], "the end says it again")
         self.assertIn('"updates":', self.read("run", "ranks", "worker-0.json"))
 

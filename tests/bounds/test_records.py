@@ -111,7 +111,7 @@ class Records(Runs):
         told = [line for line in said.splitlines() if "updates-0.jsonl: cannot write" in line]
         self.assertEqual(len(told), 1, said)
         self.assertIn(self.at("run", "ranks", "updates-0.jsonl"), told[0])
-        self.assertIn("training goes on", told[0])
+        self.assertIn("training continues", told[0])
         self.assertIn("are missing: File too large", said.split(told[0])[1], "the end says it again")
         lost = int(re.search(r"the lines from step (\d+) on are lost", told[0])[1])
         last = self.lines("run", "metrics.jsonl")[-1]

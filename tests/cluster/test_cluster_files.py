@@ -131,7 +131,7 @@ class OneMachine(Runs):
                 self.assertEqual([r.poll() for r in ranks], [None, None], [r.said() for r in ranks])
                 os.unlink(self.at("stands"))
                 said = all_end(ranks)
-                self.assertRegex(said, r"waiting for rank [01] on \S+ to (find its checkpoint and make|look into|take) the run directory: 10 s, it is alive")
+                self.assertRegex(said, r"waiting for rank [01] on \S+ to (find its checkpoint and make|access|take) the run directory: 10 s, it is alive")
                 self.assertEqual(self.summary("run")["state"], "complete")
 
 

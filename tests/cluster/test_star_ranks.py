@@ -153,7 +153,7 @@ class Deaths(Star):
             self.steps_of(ranks, 3)
             ranks[1].kill_now("worker 1")
             said = self.ended(ranks, 0, 0, 0)
-            self.assertIn("the others go on" + (" without it" if lines == 1 else "; starting it again"), said[1])
+            self.assertIn("the others continue" + (" without it" if lines == 1 else "; starting it again"), said[1])
             self.assertIn("the job continues without it", said[0])
             self.assertEqual(len(self.absences("runs")), lines)
             self.remove("runs")

@@ -21,7 +21,7 @@ from test_compare_pictures import ring, star
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # Lines that a made-up run, which has no weights, cannot say.
-SPOKEN = ["equal, byte for byte", "the sentence", "its rest", "Let the weights go on"]
+SPOKEN = ["equal, byte for byte", "the sentence", "its rest", "Let the weights continue a text"]
 
 
 def keyed(case, page):

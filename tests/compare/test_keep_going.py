@@ -69,7 +69,7 @@ class KeepGoing(FakeProgram):
         for words in (("--medium", "tcp"), ("--sweep", "workers=1,2"), ("--repeat", "3"), ("--set", "steps=1"), ("--config", "x.json"),
                       ("--model", "tiny"), ("--steps", "0"), ("--insecure",)):
             p = self.run_it("--runs", "x", *words, status=2)
-            self.assertIn(f"{words[0]} says how to train: it has no use with --runs", p.stderr)
+            self.assertIn(f"{words[0]} is an option of training: it has no use with --runs", p.stderr)
 
 
 if __name__ == "__main__":

@@ -180,7 +180,7 @@ class Monitors(Runs):
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
         said = self.train("run", "--topology", "local", "--batch", "1", *TENSORBOARD, "--steps", "100", status=1, preexec_fn=limit)
-        told = re.findall(r"(\S+): cannot write: File too large: what it would say from step (\d+) on is lost; training goes on, "
+        told = re.findall(r"(\S+): cannot write: File too large: what it would say from step (\d+) on is lost; training continues, "
                           "and ends with exit status 1", said)
         self.assertEqual(len(told), 1, said)
         self.assertEqual(told[0][0], os.path.relpath(self.event_files()[0], self.folder))

@@ -126,7 +126,7 @@ class Told(Runs):
             "train --hostfile=f": "--hostfile: experiments/over_ssh.py --hosts H:N,.. starring train ..",
             "train --stage": "--stage: copy what the hosts need by rsync .*, and start the ranks with experiments/over_ssh.py",
             "train --print-config --launch ssh": "launch \"ssh\" has gone: experiments/over_ssh.py --hosts H:N,.. starring train ..",
-            "bench tune --model tiny": "bench tune: tables of measured products have gone: .*starring bench kernels --device cuda times"}
+            "bench tune --model tiny": "bench tune: tables of measured products were removed: .*starring bench kernels --device cuda times"}
 
     def test_what_has_gone_says_what_to_use(self):
         for words, said in self.GONE.items():

@@ -1,4 +1,4 @@
-// Snapshots that a star's worker 0 collects while training goes on: the weights of exactly the wanted version, to the
+// Snapshots that a star's worker 0 collects while training continues: the weights of exactly the wanted version, to the
 // last bit, and nobody stopped for them.
 #include <dirent.h>
 #include <sys/stat.h>

@@ -202,7 +202,7 @@ static void a_full_disk_is_an_error_of_the_file(void **state) {
     free(why);
 }
 
-// ---------------------------------------------------------------- while training goes on
+// ---------------------------------------------------------------- while training continues
 #define BIG (32 << 20)  // elements: they take much longer to write than the next update needs to begin
 
 struct big {

@@ -331,7 +331,7 @@ static void collectives_over_tcp_are_right(void **state) {
     job_output_free(&o);
     o = job_run(*state, "bench collective --engine gloo");
     assert_int_equal(o.status, 2);
-    assert_non_null(strstr(o.err, "--engine gloo has gone: use --engine tcp"));
+    assert_non_null(strstr(o.err, "--engine gloo was removed: use --engine tcp"));
     job_output_free(&o);
 }
 

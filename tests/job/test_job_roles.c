@@ -318,7 +318,7 @@ static void out_at_the_worker_alone(void **state) {
         job_start(p, "worker " SHARED " --rank 0 --no-weights --scheduler %s --out alone", address);
     struct job_output o = job_wait(p, worker, 60);
     snprintf(line, sizeof line,
-             "alone/ranks/worker-0.json; the last rank to leave prints the table, which still wants the "
+             "alone/ranks/worker-0.json; the last rank to leave prints the table, which still needs the "
              "report of server 0");
     if (o.status || !strstr(o.err, line) || strstr(o.err, "no --out"))
         fail_msg("status %d\n%s", o.status, o.err);

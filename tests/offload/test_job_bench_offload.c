@@ -133,7 +133,7 @@ static void damage_is_seen(void **state) {
     char *link = xasprintf("%s/fio", p->dir), *asked = xasprintf("%s/asked", p->dir);
     assert_int_equal(symlink(path, link), 0);
     struct job_output o = job_run(p, SMALL "--fio ./fio");
-    if (o.status != 1 || !strstr(o.err, "unit 0 holds other bytes than it should, behind writing"))
+    if (o.status != 1 || !strstr(o.err, "unit 0 has wrong bytes after writing"))
         fail_msg("%d %s", o.status, o.err);
     job_output_free(&o);
     assert_nothing_left(p);

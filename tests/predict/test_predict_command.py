@@ -107,7 +107,7 @@ esac
     def test_what_goes_before_the_dashes(self):
         for flag, *value in (["--workers", "4"], ["--straggle", "0:3"], ["--delay=0:constant:5"], ["--steps", "3"], ["--set", "a=b"], ["-c", "a.json"], ["--help"]):
             with self.subTest(flag):
-                self.assertIn(f"{flag.split('=')[0]} behind --:", self.refused("--topology", "zero:2", "--", flag, *value))
+                self.assertIn(f"{flag.split('=')[0]} after --:", self.refused("--topology", "zero:2", "--", flag, *value))
 
     def test_another_program(self):
         other = self.write("other", "#!/bin/sh\necho yes\n")

@@ -99,21 +99,21 @@ class Said(Case):
         return said, line
 
     def test_others_go_on(self):
-        self.assertTrue(self.death(0, "--elastic", "2:3")[1].endswith(": the others go on without it"))
+        self.assertTrue(self.death(0, "--elastic", "2:3")[1].endswith(": the others continue without it"))
 
     def test_started_again(self):
         line = self.death(0, "--elastic", "2:3", "--restart", "2")[1]
-        self.assertTrue(line.endswith(": the others go on; starting it again; 1 of 2 restarts is left"), line)
+        self.assertTrue(line.endswith(": the others continue; starting it again; 1 of 2 restarts is left"), line)
 
     def test_all_begin_anew(self):
         said, line = self.death(0, "--elastic", "3:3", "--restart", "2", "--checkpoint-every", "4")
-        self.assertNotIn("others go on", said)
+        self.assertNotIn("others continue", said)
         self.assertTrue(line.endswith("starting it again; 1 of 2 restarts is left"), line)
         self.assertEqual(len(self.lives("run")), 2)
 
     def test_the_job_ends(self):
         said, line = self.death(1, "--elastic", "3:3")
-        self.assertNotIn("others go on", said)
+        self.assertNotIn("others continue", said)
         self.assertIn("fewer than 3 workers are left, which --elastic 3:3 needs: ending the other processes", line)
 
 

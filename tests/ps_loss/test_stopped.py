@@ -96,7 +96,7 @@ class Stopped(Runs):
         for ((role,), _, _), e in self.all([((role,), STEPS // 3, ELASTIC) for role in roles]):
             with self.subTest(role):
                 if role in roles[:2]:
-                    self.went_on([role], e, "the others go on without it")
+                    self.went_on([role], e, "the others continue without it")
                 else:
                     self.failed(role, e, always=False)
 

@@ -75,7 +75,7 @@ class Restart(Runs):
         self.assertEqual(lives[1]["restarts"], 1)
         self.assertEqual(self.summary("run")["lives"], {"start": 1, "count": len(lives), "earlier": 0, "earlier_steps_lost": 0,
                                                    "steps_lost": sum(life["steps_lost"] for life in lives[1:])})
-        self.assertEqual("all steps are done again" in said, not checkpoints, said)
+        self.assertEqual("all steps are repeated" in said, not checkpoints, said)
         self.assertIn("starting it again; 1 of 2 restarts is left", said)
         for life in lives[1:]:
             self.assertEqual(life["resumed_from"] is not None, checkpoints > 0)
@@ -136,7 +136,7 @@ class Restart(Runs):
         """Without restarts a death is told with the steps that it costs, and what would have kept them: a server's as a rank's."""
         for how, dies in ((STAR, "server 1"), (PROCESSES, "rank 1")):
             for every, says in ((0, r"run has no checkpoint: the (\d+) steps that were done are lost: --checkpoint-every K keeps"),
-                                (4, r"is step-\d+: the (\d+) steps? after it (?:is|are) lost: --resume latest goes on there")):
+                                (4, r"is step-\d+: the (\d+) steps? after it (?:is|are) lost: --resume latest continues from there")):
                 with self.subTest(dies, every=every):
                     self.setUp()
                     p = self.train(*how, *SLOW, "--checkpoint-every", str(every))
@@ -147,7 +147,7 @@ class Restart(Runs):
                     self.assertEqual(steps > kept, lost is not None, said)
                     if lost:
                         self.assertEqual(int(lost.group(1)), steps - kept, said)
-                        self.assertIn("with --restart N a run goes on by itself when a process is killed", said)
+                        self.assertIn("with --restart N a run restarts by itself when a process is killed", said)
 
     def test_error_is_final(self):
         p = self.train(*STAR, "--restart", "2", "--insecure", "--set", "parameter_server.bind=tcp://256.0.0.1:1")

@@ -587,7 +587,7 @@ static void jobs_that_nobody_here_joins(void **state) {
         const char *name, *value, *says;  // NULL: an ordinary run
     } rows[] = {
         {"DMLC_ROLE", "worker", "DMLC_ROLE=worker is of ps-lite"},
-        {"PMIX_RANK", "0", "does not tell how many ranks there are"},
+        {"PMIX_RANK", "0", "does not report how many ranks there are"},
         {"SM_HOSTS", "[\"algo-1\",\"algo-2\"]", "SageMaker"},
         {"SM_HOSTS", "[\"algo-1\"]", NULL},
         {"TF_CONFIG", "{\"cluster\":{\"chief\":[\"a:1\"],\"worker\":[\"b:1\"]}}", "TensorFlow"},

@@ -130,8 +130,9 @@ static void others_go_on(void **state) {
         int restarts, status, died, again;
         const char *says;
     } rows[] = {
-        {VERDICT_WITHOUT, "", 0, 0, 1, 0, "before the first step was done: the others go on without it\n"},
-        {VERDICT_WITHOUT, "", 2, 0, 1, 1, "the others go on; starting it again; 1 of 2 restarts is left\n"},
+        {VERDICT_WITHOUT, "", 0, 0, 1, 0, "before the first step was done: the others continue without it\n"},
+        {VERDICT_WITHOUT, "", 2, 0, 1, 1,
+         "the others continue; starting it again; 1 of 2 restarts is left\n"},
         // Started again with the job, it fails by itself: as any other.
         {VERDICT_ANEW, "", 2, EXIT_RUN_FAILED, 1, 1, "done: starting it again; 1 of 2 restarts is left\n"},
         {VERDICT_ENDS, "", 0, EXIT_RUN_FAILED, 1, 0, "done: ending the other processes of the job\n"},

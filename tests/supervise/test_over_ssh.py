@@ -152,7 +152,7 @@ class Ended(Case):
     def test_a_failure(self):
         for status in (2, 3):
             p = self.over_ssh(self.rank(f'[ $RANK = 2 ] || exec sleep 1; exit {status}'), status=2 if status == 2 else 1)
-            self.assertRegex(p.stderr, rf"error: rank 2 on h2 ended with exit status {status} [\d.]+ s after the start: the first to die, the others are ended\n")
+            self.assertRegex(p.stderr, rf"error: rank 2 on h2 ended with exit status {status} [\d.]+ s after the start: the first to fail, the others are ended\n")
 
     def test_one_that_was_killed_comes_before_those_that_left_because_of_it(self):
         p = self.over_ssh(self.rank('[ $RANK = 1 ] || exit 1; sleep 0.1; kill -KILL $$'), status=1)

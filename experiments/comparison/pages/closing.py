@@ -110,7 +110,7 @@ def what_next(runs, html_path, continued, program):
     if continued:
         run, near = next(r for r in runs if r.label == continued[-1].label), os.path.relpath(program)
         words = shlex.join([near if os.sep in near and not near.startswith("..") else program, "generate", "--model", run.directory])
-        out.append(f"Let the weights go on: {words} --prompt \"hacker: \"")
+        out.append(f"Let the weights continue a text: {words} --prompt \"hacker: \"")
     return out
 
 

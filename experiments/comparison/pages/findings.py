@@ -82,7 +82,7 @@ def of_memory(groups):
     one = ends(groups, lambda r: device_bytes(worker(r)["peak"]) / MIB if worker(r) else None, "{:,.2f}")
     job = ends(groups, lambda r: v / MIB if (v := r.get("totals", "memory_bytes")) is not None else None, "{:,.2f}")
     pairs = [(r.label, device_bytes(e["predicted"]), device_bytes(e["peak"])) for g in groups for r in g for e in r.memory or []]
-    return f"A worker holds, in MiB: {one or 'not told'}; the whole job: {job or 'not told'}; {agree(pairs)}."
+    return f"A worker holds, in MiB: {one or 'unknown'}; the whole job: {job or 'unknown'}; {agree(pairs)}."
 
 
 def of_bytes(groups):
@@ -93,7 +93,7 @@ def of_bytes(groups):
     job = ends(talk, lambda r: v / MIB if (v := r.get("totals", "sent_per_step")) is not None else None, "{:,.2f}")
     pairs = [(r.label, w.get(f"predicted_{what}"), w.get(measured)) for g in groups for r in g for w in r.wire or []
              for what, measured in (("sent", "sent_per_step"), ("received", "received_per_step"))]
-    return f"A worker sends each step, in MiB: {one or 'not told'}; the whole job: {job or 'not told'}; {agree(pairs)}."
+    return f"A worker sends each step, in MiB: {one or 'unknown'}; the whole job: {job or 'unknown'}; {agree(pairs)}."
 
 
 def of_speed(groups):
@@ -101,7 +101,7 @@ def of_speed(groups):
     rate = ends(groups, lambda r: r.tokens_per_second, "{:,.0f}")
     times = {id(s.group): s.time.value for s in every if s.time}
     if len(groups) == 1 or not said:
-        said = [f"Tokens/s: {every[0].text if len(groups) == 1 else rate}." if rate else "No run tells its speed.", *said]
+        said = [f"Tokens/s: {every[0].text if len(groups) == 1 else rate}." if rate else "No run has a speed.", *said]
     elif len(times) > speed.FEW and len({s.reference[0].label for s in every if s.time}) == 1:   # if there are few, each ratio has a sentence of its own
         reference = next(s.reference[0].label for s in every if s.time)
         told = [g for g in groups if id(g) in times]

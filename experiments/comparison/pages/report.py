@@ -209,7 +209,7 @@ def how_measured(runs, trained):
              f"on {len(hosts)} machines" if hosts else "on machines that these runs do not name")
     labels = {r.label for r in runs}
     if any(s.unit == "rounds" for s in speed.speeds_of(list({r.label: [r] for r in runs}.values()))):
-        return f"The runs took turns {where}, a slice of steps each, in an order drawn anew each round; speeds are compared round by round."
+        return f"The runs took turns {where}, a slice of steps each, in a new random order each round; speeds are compared round by round."
     how = "one run" if len(labels) == len(runs) else ("several runs, in a random order within each repeat," if trained else "several runs")
     return (f"Speeds were measured {where} and {how} for each row; a difference of a few per cent means nothing"
             f"{' unless it is claimed above' if len(labels) < len(runs) else ''}.")

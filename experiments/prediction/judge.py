@@ -95,7 +95,8 @@ def predicted(program, case, machine):
     own = ("--topology", "--workers", "--servers", "--set", *(flag for flag, _, _ in command.PASSED))
     for flag, value in zip(words[::2], words[1::2]):
         (known if flag in own else more).extend((flag, value))
-    options = command.parser("").parse_args([*known, "--machine", machine, "--bandwidth", case.bandwidth, "--steps", str(PREDICTED_STEPS), "--program", program,
+    steps = PREDICTED_STEPS if waits(case) else case.steps - WARM_UP   # a gradient is the staler, the longer a run is: its first ones are fresh
+    options = command.parser("").parse_args([*known, "--machine", machine, "--bandwidth", case.bandwidth, "--steps", str(steps), "--program", program,
                                              "--", *more])
     found = command.predict(options, case.topology)
     step = found["step_seconds"]

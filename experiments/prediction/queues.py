@@ -47,19 +47,18 @@ class Thread:
 
 class Channel:
     """The messages of one connection, one way: each is sent when the one before it has been sent, and arrives one latency later, so that
-    messages in a row wait for the latency only once. draw: returns the number of shares of its links that the connection gets; called each
-    time it becomes busy. Connections that begin together get unequal shares of a congested link at first, until TCP's windows have settled.
-    None: one share."""
+    messages in a row wait for the latency only once. shares(seconds): returns the number of shares of its links that the connection gets
+    so long after it became busy; called for each message. None: one share."""
 
-    def __init__(self, simulation, source, target, latency=0.0, draw=None):
-        self._simulation, self._source, self._target, self._latency, self._draw = simulation, source, target, latency, draw
-        self._waiting, self._busy, self._shares = deque(), False, 1
+    def __init__(self, simulation, source, target, latency=0.0, shares=None):
+        self._simulation, self._source, self._target, self._latency, self._shares = simulation, source, target, latency, shares
+        self._waiting, self._busy, self._since = deque(), False, 0.0
 
     def send(self, size, then):
         """Sends a message, and calls then() when it has arrived."""
         self._waiting.append((size, then))
         if not self._busy:
-            self._shares = self._draw() if self._draw else 1
+            self._since = self._simulation.now
             self._go()
 
     def _go(self):
@@ -70,7 +69,8 @@ class Channel:
                 self._simulation.after(self._latency, then)
                 continue
             self._busy = True
-            self._simulation.flow(self._source, self._target, size, self._left, then, shares=self._shares)
+            shares = self._shares(self._simulation.now - self._since) if self._shares else 1
+            self._simulation.flow(self._source, self._target, size, self._left, then, shares=shares)
 
     def _left(self, then):
         self._busy = False

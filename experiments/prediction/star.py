@@ -33,7 +33,7 @@ import math
 import random
 from dataclasses import dataclass, field, replace
 
-from . import compute, network, result, servers
+from . import compute, network, result, servers, shares
 from .queues import Channel, Thread
 
 WINDOW_MOST, WINDOW_SECONDS, FADE = 32 << 20, 0.06, 0.95   # the window of bytes in flight: ps/worker/worker_core_state.h
@@ -240,6 +240,21 @@ class Credits:
             return self.taken <= self.most
         return (under_way + size <= self.window and under_way + held_before + size <= self.most / 2
                 and self.taken + size <= self.most)
+
+
+class Shares:
+    """Shares that a connection gets of a congested link. Connections that begin together get unequal ones at first, since TCP's windows have to
+    settle: one to six, SHARES on average, drawn each time that the connection becomes busy. As long as the spread was measured they stay so,
+    and are equal then."""
+
+    def __init__(self, random, spread):
+        self._random, self._spread, self._drawn = random, spread, SHARES
+
+    def at(self, seconds):
+        """So long after the connection became busy."""
+        if not seconds:
+            self._drawn = min(6, max(1, round(SHARES * math.exp(self._random.gauss(0, self._spread)))))
+        return self._drawn if seconds < shares.FIRST * shares.WINDOW else SHARES
 
 
 # ---------------------------------------------------------------- a worker
@@ -576,12 +591,9 @@ class Star:
     def _channel(self, source, target, shard):
         at = source, target, shard
         if at not in self._channels:
-            self._channels[at] = Channel(self.simulation, source, target, self.latency(source, target), self._draw if self.costs.spread else None)
+            drawn = Shares(self.random, self.costs.spread).at if self.costs.spread else None
+            self._channels[at] = Channel(self.simulation, source, target, self.latency(source, target), drawn)
         return self._channels[at]
-
-    def _draw(self):
-        """Draws the number of shares of a link that a connection gets: one to six, SHARES on average."""
-        return min(6, max(1, round(SHARES * math.exp(self.random.gauss(0, self.costs.spread)))))
 
     def up(self, rank, key):
         """The Channel from a worker to a key's shard."""

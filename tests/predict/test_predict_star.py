@@ -7,7 +7,8 @@ import unittest
 import made
 import program
 from made import GB, Step, made_machine, needs_simgrid
-from prediction import network, servers
+from prediction import network, servers, shares
+from prediction.queues import Channel
 
 FORWARD, BACKWARD, UNITS = 1e-3, 2e-3, 3
 STEP = UNITS * (FORWARD + BACKWARD)
@@ -50,6 +51,41 @@ def median(seen, rank=0):
 
 def mean(counts):
     return sum(age * count for age, count in counts.items()) / sum(counts.values())
+
+
+@needs_simgrid
+class SharesOfALink(unittest.TestCase):
+    def test_unequal_until_they_settle(self):
+        """Each busy time of a connection has a draw of its own, which counts as long as the calibration measured the spread."""
+        from prediction import star
+        settled = shares.FIRST * shares.WINDOW
+        drawn = star.Shares(random.Random(1), 1.0)
+        found = [(drawn.at(0.0), drawn.at(0.5 * settled), drawn.at(settled)) for _ in range(200)]
+        self.assertEqual(set(range(1, 7)), {first for first, _, _ in found})
+        self.assertTrue(all(first == later and equal == star.SHARES for first, later, equal in found))
+
+    def test_a_channel_asks_for_them_with_each_message(self):
+        asked, flows = [], []
+
+        class Clock:
+            now = 5.0
+
+            def flow(self, source, target, size, then, *args, shares):
+                flows.append((size, shares, lambda: then(*args)))
+
+            def after(self, seconds, then):
+                then()
+        clock = Clock()
+        channel = Channel(clock, 0, 1, shares=lambda seconds: asked.append(seconds) or len(asked))
+        for size in (10, 20):
+            channel.send(size, lambda: None)
+        clock.now = 5.5
+        flows[0][2]()
+        clock.now = 6.0
+        flows[1][2]()
+        channel.send(30, lambda: None)
+        self.assertEqual([0.0, 0.5, 0.0], asked, "seconds since the connection became busy")
+        self.assertEqual([(10, 1), (20, 2), (30, 3)], [(size, found) for size, found, _ in flows])
 
 
 @needs_simgrid

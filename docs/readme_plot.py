@@ -14,7 +14,7 @@ import sys
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.append(os.path.join(TOP, "experiments"))  # after the standard library, which has a module tokenize too
 import cli  # noqa: E402
-cli.needs("pandas", "scipy", "jinja2")
+cli.needs("scipy", "jinja2")
 from comparison import equality
 from comparison.draw import svg
 from comparison.draw.bars import Style, draw as draw_bars

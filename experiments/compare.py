@@ -17,7 +17,7 @@ affects all of them. Times are compared as ratios within a round, with 95% inter
 the ratios are known to 5% (--decide), within 120 seconds in all (--within). Whole runs take turns, three times each, on GPUs, with
 --bandwidth, and if the memory does not hold all runs at once. If the program refuses a run, this is reported before the first run
 trains. The runs end with the comparison. When a run fails, --keep-going compares the others. Paths are relative to the current
-directory. Needs Python 3.9 with pandas, scipy and jinja2 (`make deps`).
+directory. Needs Python 3.9 with scipy and jinja2 (`make deps`).
 Exit status: 0 done; 1 a run failed, the runs are unlike, or --assert-equal found a difference; 2 the command line is wrong, or
 a run's directory is not there; 130 Ctrl-C.
 """
@@ -34,7 +34,7 @@ from program import built
 def main(argv=None):
     words = sys.argv[1:] if argv is None else argv
     args = options.parse(words, __doc__, built())
-    cli.needs("pandas", "scipy", "jinja2")
+    cli.needs("scipy", "jinja2")
     from comparison import command
     return command.run(args, words)
 

@@ -16,7 +16,7 @@ measure, and the rows whose difference from it may be noise. Snapshots are evalu
 The folder --out gets a folder for each run, study.json, study.csv and study.html, one offline page. Finished runs are not repeated: after an
 interrupt or a failure the same command continues. Failed runs are named and repeated, and runs of another command or build are repeated.
 Rows of unequal budgets, models, data or batches are refused. --quick is experiments/studies/quick.json: three minutes on two busy cores.
-Needs Python 3.9 with pandas, scipy and jinja2 (`make deps`). Exit status: 0 done; 1 a run failed or runs are unlike; 2 the command line or the study is wrong;
+Needs Python 3.9 with scipy and jinja2 (`make deps`). Exit status: 0 done; 1 a run failed or runs are unlike; 2 the command line or the study is wrong;
 130 Ctrl-C.
 """
 import argparse
@@ -62,7 +62,7 @@ def parse(argv):
 def main(argv=None):
     words = sys.argv[1:] if argv is None else argv
     args = parse(words)
-    cli.needs("pandas", "scipy", "jinja2")
+    cli.needs("scipy", "jinja2")
     from study import command
     return command.run(args, words)
 

@@ -29,7 +29,7 @@ def main(argv=None):
     options = parser.parse_args(argv)
     cli.in_debians("simgrid", sys.argv)
     if options.html:
-        cli.needs("simgrid", "numpy", "pandas", "jinja2")
+        cli.needs("simgrid", "numpy", "jinja2")
         from prediction import page
         return page.run(parser, argv)
     return command.run(options)

@@ -133,7 +133,7 @@ def make_deb(build, out):
         sums = run("md5sum", *files, cwd=root)
         write(sums, root, "DEBIAN", "md5sums")
         write(CONTROL.format(version=version, architecture=architecture, maintainer=MAINTAINER, kib=kib, depends=", ".join(needs),
-                             recommends=", ".join(["python3 (>= 3.9)", "python3-pandas", "python3-scipy", "python3-jinja2", "python3-simgrid", *(["openmpi-bin"] if "mpi" in kinds else []), *better]),
+                             recommends=", ".join(["python3 (>= 3.9)", "python3-scipy", "python3-jinja2", "python3-simgrid", *(["openmpi-bin"] if "mpi" in kinds else []), *better]),
                              built_for=f"Plugins: {', '.join(kinds) or 'none'}."), root, "DEBIAN", "control")
         os.makedirs(out, exist_ok=True)
         path = os.path.join(out, f"starring_{version}_{architecture}.deb")

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy
-from scipy import optimize, stats
+from scipy import special
 
 from .spread import centre, centre_of_rounds, finite, t_quantile
 
@@ -57,7 +57,7 @@ def ratio(pairs, rounds=False):
     if len(logs) < 2:
         return Ratio(math.exp(logs[0]), 1) if logs else None
     found, n = (centre_of_rounds if rounds else centre)(logs), len(logs)
-    chance = float(2 * stats.t.sf(abs(found.value) / found.error, found.freedom)) if found.error > 0 else float(found.value == 0)
+    chance = 2 * float(special.stdtr(found.freedom, -abs(found.value) / found.error)) if found.error > 0 else float(found.value == 0)
     reach = found.reach(CHANCE)
     low, high = math.exp(found.value - reach), math.exp(found.value + reach)
     return Ratio(math.exp(found.value), n, low, high, found.error * math.sqrt(n), chance, False, low, high, found.freedom)
@@ -85,9 +85,14 @@ def smallest(spread, count, looked_at):
         return LEAST
     freedom, error = count - 1, spread / math.sqrt(count)
     # The measured spread divided by the true one, at the middles of CELLS equally likely ranges.
-    found = stats.chi.ppf((numpy.arange(CELLS) + 0.5) / CELLS, freedom, scale=freedom ** -0.5)
+    found = numpy.sqrt(2 * special.gammaincinv(freedom / 2, (numpy.arange(CELLS) + 0.5) / CELLS) / freedom)
     hurdles = numpy.maximum(LEAST, t_quantile(CHANCE / looked_at, freedom) * error * found)
-    return optimize.brentq(lambda effect: numpy.mean(stats.norm.sf((hurdles - effect) / error)) - 0.5, 0, hurdles[-1])
+    low, high = 0.0, hurdles[-1]
+    for _ in range(50):
+        effect = (low + high) / 2
+        seen = numpy.mean(special.ndtr((effect - hurdles) / error))
+        low, high = (low, effect) if seen > 0.5 else (effect, high)
+    return high
 
 
 def in_percent(effect):

@@ -1,5 +1,5 @@
 """The CSV: one flat record per run."""
-import pandas
+import csv
 
 from . import comparability, noise
 from .runs import CLASSES, PINNED, device_bytes
@@ -60,4 +60,7 @@ def csv_record(run):
 def write_csv(path, runs, failed):
     """Writes one record per run; a failed run has only its name and the reason."""
     records = [csv_record(r) for r in runs] + [{"run": f.name, "label": f.label, "failed": f.why} for f in failed]
-    pandas.DataFrame(records, dtype=object).to_csv(path, index=False)  # object: else pandas prints integers of a column with empty cells as 1.0
+    with open(path, "w", encoding="utf-8", newline="") as f:
+        table = csv.DictWriter(f, dict.fromkeys(key for record in records for key in record), lineterminator="\n")
+        table.writeheader()
+        table.writerows(records)

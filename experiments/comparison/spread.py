@@ -13,9 +13,9 @@ import statistics
 from dataclasses import dataclass
 
 import numpy
-from scipy import stats
+from scipy import special
 
-RESAMPLES, SEED, NORMAL = 2000, 1, stats.norm.ppf(0.975)
+RESAMPLES, SEED, NORMAL = 2000, 1, special.ndtri(0.975)
 BLOCK_RESAMPLES, TRIM = 400, 0.2  # for a standard error, not for quantiles; the share of the rounds cut at each end
 ROUNDS = ("Runs took turns: speeds are compared round by round. 95% intervals of them: trimmed mean of logarithms, bootstrap over blocks of "
           "neighbouring rounds (Politis and Romano 1992)")
@@ -43,7 +43,7 @@ def median(values):
 
 def t_quantile(chance, freedom):
     """The t whose absolute value Student's distribution exceeds with that probability (both tails together)."""
-    return float(stats.t.isf(chance / 2, freedom))
+    return -float(special.stdtrit(freedom, chance / 2))
 
 
 def resampled_medians(values, seed=SEED):
@@ -83,9 +83,16 @@ class Centre:
         return t_quantile(chance, self.freedom) * self.error
 
 
+def trimmed_mean(values):
+    """The mean along the last axis without the share TRIM at each end."""
+    n = numpy.shape(values)[-1]
+    cut = int(TRIM * n)
+    return numpy.mean(numpy.partition(values, (cut, n - cut - 1), axis=-1)[..., cut:n - cut], axis=-1)
+
+
 def centre(values):
     """The Centre of at least two independent values: their mean, for Student's t."""
-    return Centre(statistics.fmean(values), float(stats.sem(values)), len(values) - 1)
+    return Centre(statistics.fmean(values), float(numpy.std(values, ddof=1)) / math.sqrt(len(values)), len(values) - 1)
 
 
 def centre_of_rounds(values, seed=SEED):
@@ -98,5 +105,5 @@ def centre_of_rounds(values, seed=SEED):
     block = max(1, round(n ** (1 / 3)))
     first = numpy.random.default_rng(seed).integers(n, size=(BLOCK_RESAMPLES, -(-n // block), 1))
     drawn = numpy.array(values)[((first + numpy.arange(block)) % n).reshape(BLOCK_RESAMPLES, -1)[:, :n]]
-    error = numpy.std(stats.trim_mean(drawn, TRIM, axis=1), ddof=1) * math.sqrt(n / (n - block))
-    return Centre(float(stats.trim_mean(values, TRIM)), float(error), max(n - 2 * int(TRIM * n) - 1, 1))
+    error = numpy.std(trimmed_mean(drawn), ddof=1) * math.sqrt(n / (n - block))
+    return Centre(float(trimmed_mean(values)), float(error), max(n - 2 * int(TRIM * n) - 1, 1))

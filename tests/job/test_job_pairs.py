@@ -167,18 +167,24 @@ class Beside(Runs):
     SMALL = ["train", "--model", "tiny", "--data", "demo", "--steps", str(STEPS), "--seq", "24", "--batch", "2", "--threads", "1", "--quiet",
              "--no-weights", "--workers", str(WORKERS), "--servers", "2", "--force"]
 
-    def beside(self, topology, *names):
-        """The summary of the run with all of these; None: it is refused, and the words name one of them."""
+    def asked(self, topology, names, *more):
+        """Whether the program does it with all of these, and a text for failures; where it refuses, the words name one of them."""
         words = [w for name in names for w in BESIDE[name][0]]
         if "evaluated" not in names:
             words += setting("eval_batches=none")
         if "servers on workers" in names:
             words += ["--servers", "3"]
-        p = self.run_it(*self.SMALL, "--topology", topology, "--out", "run", *words, status=None)
+        p = self.run_it(*self.SMALL, "--topology", topology, "--out", "run", *words, *more, status=None)
         about = f"{topology} {names}: {p.stderr}"
         self.assertIn(p.returncode, (0, 2), about)
         if p.returncode:
             self.assertRegex(p.stderr, "|".join(BESIDE[name][1] for name in names), about)
+        return p.returncode == 0, about
+
+    def beside(self, topology, *names):
+        """The summary of the run with all of these; None: it is refused."""
+        trained, about = self.asked(topology, names)
+        if not trained:
             return None
         s = self.summary("run")
         self.assert_as_predicted(s, about)

@@ -18,7 +18,7 @@ from fixture import EXPERIMENTS, PROGRAM, Runs
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # Debian's SimGrid is there for Debian's Python only.
 PYTHON = next((p for p in (sys.executable, "/usr/bin/python3") if os.path.exists(p) and
-               subprocess.run([p, "-c", "import simgrid, jinja2, pandas"], capture_output=True, check=False).returncode == 0), None)
+               subprocess.run([p, "-c", "import simgrid, jinja2"], capture_output=True, check=False).returncode == 0), None)
 MACHINE = "small"   # dgx-a100 with devices that demo's zero:0 does not fit
 AXES = {"model": ["tiny", "demo"], "network": ["100gbe", "ib400-fat-tree-4:1"], "straggler": ["none", "lognormal"],
         "topology": ["ps:sync", "ps:async", "ps:backup:2", "zero:0", "zero:2"], "workers": ["2", "4"], "servers": ["1", "N/2", "N"]}

@@ -1,10 +1,11 @@
 """A figure of a page: its key and drawings, and below them links to the drawing as a file and to its numbers. The links contain both files
 as data URLs, so that a page that was sent by mail still has them, and no script is needed."""
 import base64
+import csv
+import io
 import re
 from html import unescape
 
-import pandas
 from markupsafe import Markup
 
 from . import svg
@@ -49,5 +50,6 @@ def figure(name, title, html, rows):
     are drawn, their heading first."""
     height, body = stacked(html)
     whole = svg.file_text(svg.WIDE, height, title, PALETTE + PLOTS, body)
-    numbers = pandas.DataFrame(rows[1:], columns=rows[0], dtype=object).to_csv(index=False)
-    return html + Markup('<p class="get">{} {}</p>').format(link("SVG", name + ".svg", "image/svg+xml", whole), link("CSV", name + ".csv", "text/csv", numbers))
+    numbers = io.StringIO()
+    csv.writer(numbers, lineterminator="\n").writerows(rows)
+    return html + Markup('<p class="get">{} {}</p>').format(link("SVG", name + ".svg", "image/svg+xml", whole), link("CSV", name + ".csv", "text/csv", numbers.getvalue()))

@@ -1,10 +1,10 @@
 """The common parts of the plots: sizes of text, ticks, keys, two widths of each plot. Plots are inline SVG made by hand:
 no library, no script; colours are CSS variables of the report, so that light mode, dark mode and print each have
 their own."""
+import itertools
 import math
 from html import escape
 
-import pandas
 from markupsafe import Markup
 
 WIDE, NARROW, SMALL = 760, 340, 300   # widths of a plot: on a page, on a phone, in a row with others
@@ -108,8 +108,8 @@ def thin(points):
 
 def smooth(points, window):
     """Trailing mean of y over `window` points."""
-    means = pandas.Series([y for _, y in points]).rolling(window, min_periods=1).mean()
-    return [(x, mean) for (x, _), mean in zip(points, means)]
+    sums = [0.0, *itertools.accumulate(y for _, y in points)]
+    return [(x, (sums[i] - sums[max(0, i - window)]) / min(i, window)) for i, (x, _) in enumerate(points, 1)]
 
 
 def fitting_ticks(low, high, room, most, whole=False):

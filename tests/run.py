@@ -8,14 +8,16 @@ A program that crashes, hangs beyond the limit (it is killed with its children),
 counts as one failed test more. Exit status 1 when anything failed.
 
 Programs that only compute (COMPUTE) run as many at once as the machine has cores, and beside them half as many again of those
-that start processes and mostly wait for them, for whose deadlines the computing ones step back. At the end, one after the other,
-those that want the machine for themselves (ALONE): they judge times, or look at all that is there.
+that start processes and mostly wait for them, for whose deadlines the computing ones step back. When none is left that computes,
+waiting ones take its place. At the end, one after the other, those that want the machine for themselves (ALONE): they judge times, or
+look at all that is there.
 """
 import argparse
 import concurrent.futures
 import contextlib
 import fnmatch
 import os
+import queue
 import re
 import shutil
 import signal
@@ -228,11 +230,21 @@ def outcomes(args, env):
     and its place among those that are ended."""
     compute, wait, alone = sorted_by_kind(args.programs) if args.jobs > 1 else ([], [], args.programs)
     pools = [concurrent.futures.ThreadPoolExecutor(n) for n in (args.jobs, args.jobs + args.jobs // 2, 1)]
+    waiting = queue.SimpleQueue()
+    for program in wait:
+        waiting.put(program)
+
+    def next_waiting():
+        """Its Outcome; None: another pool has taken the last one."""
+        with contextlib.suppress(queue.Empty):
+            return Outcome(waiting.get_nowait(), args, env)
+
     try:
         every = [pools[0].submit(Outcome, p, args, env, bool(wait)) for p in compute]
-        every += [pools[1].submit(Outcome, p, args, env) for p in wait]
+        every += [pool.submit(next_waiting) for _ in wait for pool in pools[:2]]
         for done in concurrent.futures.as_completed(every):
-            yield done.result()
+            if done.result():
+                yield done.result()
         for program in alone:
             yield pools[2].submit(Outcome, program, args, env).result()
     except KeyboardInterrupt:

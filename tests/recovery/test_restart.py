@@ -257,11 +257,12 @@ class Restart(Runs):
             for start in (1, 2):
                 p = self.train(*more, *(["--resume", "latest"] if start == 2 else []))
                 p.until(lambda n=2 * start - 1: len(self.lives("run")) == n, "its first life")
-                p.behind(6 if start == 1 else 13)
-                p.kill_now(dies)
+                self.kill_behind(p, 6 if start == 1 else 13, 4, dies)
                 p.until(lambda n=2 * start: len(self.lives("run")) == n, "its second life")
                 if start == 1:
-                    p.behind(10)
+                    # A step of this life: until it begins the records are those of the first one.
+                    life = self.lives("run")[1]
+                    p.behind(int(life["resumed_from"].removeprefix("step-")) + life["steps_lost"] + 2)
                     p.send_signal(signal.SIGINT)
                     self.ends(p, status=130)
             self.ends(p)

@@ -189,7 +189,7 @@ class Running(unittest.TestCase):
         return p.returncode, p.stdout.splitlines()[-1], p.stdout
 
     # Each waits until so many have begun: they can only pass at the same time.
-    MEET = ("touch began-$(basename $0)\nfor i in $(seq 100); do\n"
+    MEET = ("touch began-$(basename $0)\nfor i in $(seq 2400); do\n"
             "  [ $(ls began-* | wc -l) -eq %d ] && { echo '[  PASSED  ] 1 test(s).'; exit 0; }; sleep 0.05\ndone\nexit 1\n")
 
     def test_what_only_computes_runs_together(self):
@@ -200,6 +200,11 @@ class Running(unittest.TestCase):
         names = "test_kernels_a", "test_shared_b", "test_ps_c", "test_d.py.sh"
         status, last, out = self.begin(self.MEET % 4, names, "--jobs", "2")
         self.assertEqual((status, last), (0, "4 passed, 0 failed"), out)
+
+    def test_what_waits_takes_the_place_of_what_computes(self):
+        names = "test_kernels_a", "test_ps_b", "test_ps_c", "test_ps_d", "test_ps_e", "test_ps_f"
+        status, last, out = self.begin(f"case $0 in *_a) echo '[  PASSED  ] 1 test(s).'; exit;; esac\n{self.MEET % 5}", names, "--jobs", "2")
+        self.assertEqual((status, last), (0, "6 passed, 0 failed"), out)
 
     COUNT = "n=$(ls -d busy-* 2>/dev/null | wc -l)\nmkdir busy-$(basename $0)\nsleep 0.3\nrmdir busy-$(basename $0)\n"
 
@@ -241,7 +246,7 @@ class Running(unittest.TestCase):
     def interrupted(self, names, running):
         argv = self.several("echo $$ >> pids\nsleep 600\n", names, "--jobs", "2")
         p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(400):
+        for _ in range(2400):
             if len(self.pids()) == running:
                 break
             time.sleep(0.05)

@@ -74,7 +74,7 @@ class Rows(Runs):
 
 
 def keys_of(name):
-    """What a setting that stands beside a consistency sets."""
+    """The keys and options of a setting that stands beside a consistency."""
     words = pairs.BESIDE[name][0]
     return {words[i + 1].split("=")[0] if word == "--set" else word for i, word in enumerate(words) if word.startswith("--")}
 

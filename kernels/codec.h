@@ -82,6 +82,10 @@ FORMULA uint32_t code_number_onebit(float x, float scale) {
     return x >= 0;
 }
 FORMULA float code_value_onebit(uint32_t number, float scale) { return number ? scale : -scale; }
+// The value of element i of a block.
+FORMULA float onebit_value(const struct onebit_block *b, int64_t i) {
+    return code_value_onebit(b->sign[i / 32] >> (i % 32) & 1, b->scale);
+}
 
 FORMULA float code_scale_int8(double largest) {
     return largest < (double)INFINITY ? (float)largest / 127.0f : INFINITY;

@@ -3,18 +3,13 @@
 
 static double size_of(enum dtype t) { return (double)dtype_size(t); }
 
-// An elementwise update reads the gradient, writes the weight, and reads and writes the master and `states`
-// moments.
-static double update_bytes(const struct update_args *a, double states) {
+// An elementwise update reads the gradient or its code, writes the weight, reads and writes the master, and reads
+// `states` moments and writes all of them but `frozen`. A code replaces the first moment, which is not read then.
+static double update_bytes(const struct update_args *a, double states, double frozen) {
     double weight = !a->weight || a->weight == (const void *)a->master ? 0 : size_of(a->dt);
-    return (double)a->n * (8 * (states + 1) + size_of(a->dt) + weight);
-}
-
-// Masters are read and written, the variance is read, the momentum is written. Without codes momentum and
-// gradient are read too.
-static double frozen_bytes(const struct update_args *a) {
-    double own = a->codes ? 4 : 8 + size_of(a->dt), code = a->codes ? (double)onebit_bytes(a->n) : 0;
-    return (double)a->n * (12 + own + (a->weight ? size_of(a->dt) : 0)) + code;
+    double gradient =
+        a->codes ? (double)onebit_bytes(a->n) - (double)a->n * sizeof *a->m : (double)a->n * size_of(a->dt);
+    return (double)a->n * (8 * (states + 1) - 4 * frozen + weight) + gradient;
 }
 
 // A topk code names only some elements, and the others are not touched. The other codes name all elements.
@@ -51,8 +46,9 @@ static double embed_bwd_bytes(const struct embed_bwd_args *a) {
         const struct args_t *a = args;                \
         return (struct op_work){.flops = (flops_of)}; \
     }
-#define UPDATE_BYTES(first, OP, name, states, variant) BYTES(OP, update_args, update_bytes(a, states))
-#define N(count)                                       ((double)(count)*size_of(a->dt))
+#define UPDATE_BYTES(first, OP, name, states, frozen, variant) \
+    BYTES(OP, update_args, update_bytes(a, states, frozen))
+#define N(count) ((double)(count)*size_of(a->dt))
 
 struct op_work op_work_of(enum op op, const void *args) {
     switch (op) {
@@ -76,7 +72,6 @@ struct op_work op_work_of(enum op op, const void *args) {
         UPDATES(UPDATE_BYTES, )
         BYTES(OP_ONEBIT_ENCODE, onebit_encode_args, N(a->n) + (double)a->n * 16 + (double)onebit_bytes(a->n))
         BYTES(OP_ONEBIT_SUM, onebit_sum_args, (double)a->n * 12 + (double)onebit_bytes(a->n) * (a->ranks + 1))
-        BYTES(OP_ADAM_FROZEN, update_args, frozen_bytes(a))
         BYTES(OP_CODE_ENCODE, code_encode_args,
               N(a->n) + (double)a->n * 4 + (double)code_bytes(&a->format, a->n))
         BYTES(OP_CODE_ERROR, code_error_args, N(a->n) + (double)a->n * 8)

@@ -54,7 +54,6 @@
     UPDATES(UPDATE_OPERATION, OPERATION) \
     OPERATION(OP_ONEBIT_ENCODE, onebit_encode, onebit_encode_args) \
     OPERATION(OP_ONEBIT_SUM, onebit_sum, onebit_sum_args) \
-    OPERATION(OP_ADAM_FROZEN, adam_frozen, update_args) \
     OPERATION(OP_CODE_ENCODE, code_encode, code_encode_args) \
     OPERATION(OP_CODE_ERROR, code_error, code_error_args) \
     OPERATION(OP_CODE_ADD,   code_add,   code_add_args)  \
@@ -63,7 +62,7 @@
     OPERATION(OP_FILL_ZERO,  fill_zero,  fill_zero_args) \
     OPERATION(OP_BUSY,       busy,       busy_args)
 // clang-format on
-#define UPDATE_OPERATION(OPERATION, OP, name, states, variant) OPERATION(OP, name, update_args)
+#define UPDATE_OPERATION(OPERATION, OP, name, states, frozen, variant) OPERATION(OP, name, update_args)
 
 #define OP_ENUMERATOR(OP, name, args_t) OP,
 enum op { OPERATIONS(OP_ENUMERATOR) OP_COUNT };
@@ -340,11 +339,6 @@ struct onebit_sum_args {
     int64_t n;
     int32_t ranks;
 };
-// adam_frozen, Adam with a frozen variance, on update_args:
-//     m = codes ? their values : fma(beta1, m, (1-beta1) * (grad * scalars->grad_scale))        masked: 0
-//     u = m / (sqrt(v) + eps)        u = fma(weight_decay, p, u)
-//     p = fma(-lr, u, p)             weight = round(p)
-// codes encode the momentum on which all ranks agreed. Without codes n may be any number. v is only read.
 
 // The codes of gradients (kernels/codec.h). n is a multiple of CODE_BLOCK.
 // out = code of fma(error, factor, grad)

@@ -14,15 +14,17 @@
 #include "kernels/dtype.h"
 #include "kernels/formula.h"
 
-// states: how many of m and v it reads and writes. variant: a choice between two forms of the formula. Both are
-// expressions of the arguments `a`; loops are compiled for each of their values. ROW receives `first` before them.
+// states: how many of m and v it reads. frozen: how many of them it does not write, the last ones. variant: a choice
+// between two forms of the formula. states and variant are expressions of the arguments `a`; loops are compiled for
+// each of their values. ROW receives `first` before them.
 // clang-format off
-//             enumerator  name     states        variant
+//             enumerator      name         states        frozen variant
 #define UPDATES(ROW, first) \
-    ROW(first, OP_ADAMW,   adamw,   2,            a->l2_mode) \
-    ROW(first, OP_SGD,     sgd,     a->m ? 1 : 0, a->nesterov) \
-    ROW(first, OP_LION,    lion,    1,            false) \
-    ROW(first, OP_RMSPROP, rmsprop, a->v ? 2 : 1, false)
+    ROW(first, OP_ADAMW,       adamw,       2,            0,     a->l2_mode) \
+    ROW(first, OP_SGD,         sgd,         a->m ? 1 : 0, 0,     a->nesterov) \
+    ROW(first, OP_LION,        lion,        1,            0,     false) \
+    ROW(first, OP_RMSPROP,     rmsprop,     a->v ? 2 : 1, 0,     false) \
+    ROW(first, OP_ADAM_FROZEN, adam_frozen, 2,            1,     a->codes != NULL)
 // clang-format on
 
 // The decision for one step's update; made once, the same on every rank (docs/numerics.md).
@@ -32,15 +34,15 @@ struct update_scalars {
     double norm;       // of the unscaled gradient, before clipping; not finite if skip
 };
 
-// One launch updates n elements: for each, its formula below with g = (float)grad * grad_scale, then
-// weight = round(p). scalars->skip: nothing is written. Parameter groups are ranges of elements: group g is
+// One launch updates n elements: for each, its formula below with g = (float)grad * grad_scale, or g = the value of its
+// code, then weight = round(p). scalars->skip: nothing is written. Parameter groups are ranges of elements: group g is
 // [ends[g-1], ends[g]), the first begins at 0.
 #define UPDATE_GROUPS_MAX 24
 struct update_args {                   // each update reads what its formula names
     float *master, *m, *v;             // (n)
     void *weight;                      // (n) of type dt; may equal master in fp32; NULL: not written
-    const void *grad;                  // (n) of type dt; not read by adam_frozen with codes
-    const struct onebit_block *codes;  // adam_frozen: (n / ONEBIT_BLOCK) or NULL
+    const void *grad;                  // (n) of type dt; not read with codes
+    const struct onebit_block *codes;  // adam_frozen: (n / ONEBIT_BLOCK), n a multiple of it; NULL: grad
     const struct update_scalars *scalars;
     int64_t n;
     int64_t ends[UPDATE_GROUPS_MAX];        // (groups) rising; the last is n
@@ -56,7 +58,7 @@ struct update_args {                   // each update reads what its formula nam
 
 // One element: a formula changes p and the states.
 struct update_element {
-    float p, g, decay;  // the master, the scaled gradient, the weight decay of its group
+    float p, g, decay;  // the master, the scaled gradient or the code's value, the weight decay of its group
     float m, v;         // 0 beyond the update's states
 };
 // states, variant: the row's, constants of the loop that inlines the formula.
@@ -105,6 +107,17 @@ FORMULA void update_rmsprop(const struct update_args *a, struct update_element *
     float u = g / (sqrtf(e->m) + a->eps);
     if (states > 1) u = e->v = fmaf(a->momentum, e->v, u);
     e->p = fmaf(-a->lr, u, e->p);
+}
+
+// 1-bit Adam (Tang et al. 2021, algorithm 1) after its warm-up: Adam with a frozen variance. coded: g is the momentum on
+// which all ranks agreed. An element whose variance is 0 is masked (kernels/operations.h).
+FORMULA void update_adam_frozen(const struct update_args *a, struct update_element *e, int states,
+                                bool coded) {
+    float m = coded ? e->g : fmaf(a->beta1, e->m, (1.0f - a->beta1) * e->g);
+    (void)states;
+    e->m = e->v != 0 ? m : 0;
+    float u = e->m / (sqrtf(e->v) + a->eps);
+    e->p = fmaf(-a->lr, fmaf(e->decay, e->p, u), e->p);
 }
 
 #endif

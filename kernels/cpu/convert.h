@@ -12,6 +12,7 @@
 
 #include <assert.h>
 
+#include "kernels/codec.h"
 #include "kernels/dtype.h"
 
 #define CHUNK 1024  // floats: 4 KiB, several of them fit a first-level cache
@@ -76,6 +77,16 @@ static inline void store_f32(enum dtype dt, void *out, int64_t offset, const flo
         bf16_store_block(to, in, n);
     else
         f16_store_block(to, in, n);
+}
+
+// out[i] = value of element i of b.
+static inline void onebit_decode(const struct onebit_block *b, float *restrict out) {
+    uint32_t minus = f32_to_bits(-b->scale);
+    for (int w = 0; w < ONEBIT_WORDS; w++) {
+        uint32_t word = b->sign[w];
+        for (uint32_t l = 0; l < 32; l++)
+            out[32 * (uint32_t)w + l] = bits_to_f32(minus ^ (word >> l & 1u) << 31);
+    }
 }
 
 static inline int64_t chunk_min(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -14,12 +14,6 @@ OPERATIONS_WITHOUT_PRODUCTS(DECLARE_OPERATION)
 OPERATIONS_WITH_PRODUCTS(DECLARE_OPERATION)
 #undef DECLARE_OPERATION
 
-// The loop of every elementwise update. The block function updates masters and states of elements [at, at + n)
-// of one group with that decay; grad(n) holds their gradients. cpu_update does the rest.
-typedef void cpu_update_fn(const struct update_args *a, const float *grad, int64_t at, int64_t n,
-                           float decay);
-const char *cpu_update(int threads, const struct update_args *a, cpu_update_fn *block);
-
 // The table of operations for a kernel that cpu_kernel_resolve returned. cpu_ops (kernels/operations.h) is the
 // table of fma.
 const op_fn *cpu_ops_by(enum cpu_kernel kernel);

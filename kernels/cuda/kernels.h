@@ -56,8 +56,6 @@ int cuda_kernels_load(const char **why);
 #define DECLARE_OPERATION(OP, name, args_t) int cuda_op_##name(struct cuda_ctx *ctx, const struct args_t *a);
 OPERATIONS_BUT_MATMUL(DECLARE_OPERATION)
 #undef DECLARE_OPERATION
-// Refuses arguments that no update supports. Returns 0 or -1.
-int cuda_update_refused(struct cuda_ctx *ctx, const struct update_args *a);
 // Sets each row of c(M,N) to bias(N), for a product that then accumulates into c.
 int cuda_op_bias_rows(struct cuda_ctx *ctx, const struct matmul_args *a);
 

@@ -7,11 +7,6 @@
 
 #include "kernels/ref/ref.h"
 
-// The value of element i of a block of 1-bit Adam.
-static float onebit_value(const struct onebit_block *b, int64_t i) {
-    return code_value_onebit(b->sign[i / 32] >> (i % 32) & 1, b->scale);
-}
-
 static double squares(const float *x) {
     double lane[ONEBIT_LANES] = {0};
     for (int i = 0; i < ONEBIT_BLOCK; i++) lane[i % ONEBIT_LANES] += (double)x[i] * (double)x[i];
@@ -160,22 +155,4 @@ void ref_onebit_sum(const struct onebit_sum_args *a) {
     }
     for (int64_t b = 0; b < blocks; b++)
         encode_with_error(&a->out[b], a->error + b * ONEBIT_BLOCK, a->v + b * ONEBIT_BLOCK);
-}
-
-static float adam_frozen(const struct update_args *a, int64_t i, float decay) {
-    float p = a->master[i], m = 0, v = a->v[i];
-    if (v != 0 && a->codes) {
-        m = onebit_value(&a->codes[i / ONEBIT_BLOCK], i % ONEBIT_BLOCK);
-    } else if (v != 0) {
-        float g = dtype_load(a->dt, a->grad, (size_t)i) * a->scalars->grad_scale;
-        m = fmaf(a->beta1, a->m[i], (1.0f - a->beta1) * g);
-    }
-    a->m[i] = m;
-    float u = m / (sqrtf(v) + a->eps);
-    return fmaf(-a->lr, fmaf(decay, p, u), p);
-}
-
-void ref_adam_frozen(const struct update_args *a) {
-    assert(!a->codes || a->n % ONEBIT_BLOCK == 0);
-    ref_update(a, adam_frozen);
 }

@@ -23,26 +23,23 @@ void ref_sumsq(const struct sumsq_args *a) {
 void ref_decide(const struct decide_args *a) { *a->scalars = update_decide(a->sum, a->loss_scale, a->clip); }
 
 // ---------------------------------------------------------------- updates
-void ref_update(const struct update_args *a, ref_update_fn *element) {
-    assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
-    for (int64_t i = 0, group = 0; i < a->n && !a->scalars->skip; i++) {
-        while (a->ends[group] <= i) group++;
-        float p = a->master[i] = element(a, i, a->weight_decay[group]);
-        if (a->weight) dtype_store(a->dt, a->weight, i, p);
+#define REF_UPDATE(first, OP, name, states_of, frozen, variant)                                     \
+    void ref_##name(const struct update_args *a) {                                                  \
+        const int states = states_of;                                                               \
+        assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n); \
+        assert(!a->codes || a->n % ONEBIT_BLOCK == 0);                                              \
+        for (int64_t i = 0, group = 0; i < a->n && !a->scalars->skip; i++) {                        \
+            while (a->ends[group] <= i) group++;                                                    \
+            struct update_element e = {.p = a->master[i], .decay = a->weight_decay[group]};         \
+            e.g = a->codes ? onebit_value(&a->codes[i / ONEBIT_BLOCK], i % ONEBIT_BLOCK)            \
+                           : dtype_load(a->dt, a->grad, (size_t)i) * a->scalars->grad_scale;        \
+            if (states > 0) e.m = a->m[i];                                                          \
+            if (states > 1) e.v = a->v[i];                                                          \
+            update_##name(a, &e, states, variant);                                                  \
+            if (states > frozen) a->m[i] = e.m;                                                     \
+            if (states > 1 + frozen) a->v[i] = e.v;                                                 \
+            a->master[i] = e.p;                                                                     \
+            if (a->weight) dtype_store(a->dt, a->weight, i, e.p);                                   \
+        }                                                                                           \
     }
-}
-
-#define REF_UPDATE(first, OP, name, states, variant)                          \
-    static float name(const struct update_args *a, int64_t i, float decay) {  \
-        const int count = states;                                             \
-        struct update_element e = {.p = a->master[i], .decay = decay};        \
-        e.g = dtype_load(a->dt, a->grad, (size_t)i) * a->scalars->grad_scale; \
-        if (count > 0) e.m = a->m[i];                                         \
-        if (count > 1) e.v = a->v[i];                                         \
-        update_##name(a, &e, count, variant);                                 \
-        if (count > 0) a->m[i] = e.m;                                         \
-        if (count > 1) a->v[i] = e.v;                                         \
-        return e.p;                                                           \
-    }                                                                         \
-    void ref_##name(const struct update_args *a) { ref_update(a, name); }
 UPDATES(REF_UPDATE, )

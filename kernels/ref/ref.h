@@ -9,9 +9,4 @@
 OPERATIONS(DECLARE_OPERATION)
 #undef DECLARE_OPERATION
 
-// The loop of every elementwise update. element(a, i, decay) updates the states of element i and returns its
-// new p.
-typedef float ref_update_fn(const struct update_args *a, int64_t i, float decay);
-void ref_update(const struct update_args *a, ref_update_fn *element);
-
 #endif

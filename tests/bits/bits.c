@@ -228,7 +228,7 @@ static void updates(struct buffers *t, const struct how *h) {
     a.lr = 1e-3f, a.beta1 = 0.9f, a.beta2 = 0.95f, a.eps = 1e-8f;
     a.ends[0] = N, a.weight_decay[0] = 0.1f, a.groups = 1;
     a.inv_bc1 = 2.5f, a.inv_sqrt_bc2 = 1.7f, a.momentum = 0.9f, a.rest = 0.75f, a.alpha = 0.9f;
-#define CALL_UPDATE(first, OP, name, states, variant)                               \
+#define CALL_UPDATE(first, OP, name, states, frozen, variant)                       \
     for (int form = 0; form < 2; form++) {                                          \
         for (int i = 0; i < N; i++) a.m[i] = fabsf(a.m[i]), a.v[i] = fabsf(a.v[i]); \
         a.l2_mode = a.nesterov = form;                                              \

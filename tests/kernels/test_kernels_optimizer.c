@@ -176,7 +176,7 @@ static void decisions(void **state) {
 }
 
 // ---------------------------------------------------------------- every update
-#define UPDATE_OP(first, OP, name, states, variant) OP,
+#define UPDATE_OP(first, OP, name, states, frozen, variant) OP,
 static const enum op updates[] = {UPDATES(UPDATE_OP, )};
 
 struct update_case {

@@ -3,22 +3,9 @@
 // thread: four counting passes (a radix selection, eight bits of the magnitude each), then one that writes.
 #include <math.h>
 
-#include "kernels/codec.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/ranges.h"
-
-#include "kernels/dtype.h"
-
-// out[i] = value of element i of b.
-static inline void onebit_decode(const struct onebit_block *b, float *restrict out) {
-    uint32_t minus = f32_to_bits(-b->scale);
-    for (int w = 0; w < ONEBIT_WORDS; w++) {
-        uint32_t word = b->sign[w];
-        for (uint32_t l = 0; l < 32; l++)
-            out[32 * (uint32_t)w + l] = bits_to_f32(minus ^ (word >> l & 1u) << 31);
-    }
-}
 
 static inline double squares(const float *restrict x) {
     double lane[ONEBIT_LANES] = {0};
@@ -256,33 +243,4 @@ const char *cpu_onebit_sum(int threads, const struct onebit_sum_args *a) {
     assert(a->n % ONEBIT_BLOCK == 0 && a->ranks >= 1);
     if (!a->scalars->skip) for_ranges(threads, a->n / ONEBIT_BLOCK, GRAIN, sum_range, a);
     return NULL;
-}
-
-// ---------------------------------------------------------------- the update
-static void adam_frozen(const struct update_args *a, const float *grad, int64_t at, int64_t n, float decay) {
-    const float scale = a->scalars->grad_scale, beta1 = a->beta1, rest1 = 1.0f - a->beta1;
-    const float minus_lr = -a->lr, eps = a->eps;
-    float *restrict p = a->master + at, *restrict m = a->m + at;
-    const float *restrict v = a->v + at;
-    float value[ONEBIT_BLOCK];
-    for (int64_t i = 0, part; a->codes && i < n; i += part) {  // (part) elements of one block
-        int64_t first = (at + i) % ONEBIT_BLOCK;
-        part = chunk_min(ONEBIT_BLOCK - first, n - i);
-        onebit_decode(&a->codes[(at + i) / ONEBIT_BLOCK], value);
-        for (int64_t j = 0; j < part; j++) m[i + j] = v[i + j] != 0 ? value[first + j] : 0;
-    }
-    for (int64_t i = 0; !a->codes && i < n; i++) {
-        float y = __builtin_fmaf(beta1, m[i], rest1 * (grad[i] * scale));
-        m[i] = v[i] != 0 ? y : 0;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        float u = m[i] / (__builtin_sqrtf(v[i]) + eps);
-        u = __builtin_fmaf(decay, p[i], u);
-        p[i] = __builtin_fmaf(minus_lr, u, p[i]);
-    }
-}
-
-const char *cpu_adam_frozen(int threads, const struct update_args *a) {
-    assert(!a->codes || a->n % ONEBIT_BLOCK == 0);
-    return cpu_update(threads, a, adam_frozen);
 }

@@ -131,9 +131,11 @@ const char *cpu_decide(int threads, const struct decide_args *a) {
 }
 
 // ---------------------------------------------------------------- updates
+// Updates masters and states of elements [at, at + n), all of one group with that decay. grad(n): their gradients.
+typedef void update_fn(const struct update_args *a, const float *grad, int64_t at, int64_t n, float decay);
 struct update {
     const struct update_args *a;
-    cpu_update_fn *block;
+    update_fn *block;
 };
 
 // Processes chunks that do not cross a group's end: loads the gradients as fp32, updates, then stores the
@@ -141,19 +143,26 @@ struct update {
 static void update_range(const void *update, int64_t begin, int64_t end) {
     const struct update *u = update;
     const struct update_args *a = u->a;
-    float grad[CHUNK];
+    float grad[CHUNK], value[ONEBIT_BLOCK];
     int g = 0;
     for (int64_t i = begin, n; i < end; i += n) {
         while (a->ends[g] <= i) g++;
         n = chunk_min(CHUNK, chunk_min(end, a->ends[g]) - i);
-        if (a->grad) load_f32(a->dt, grad, a->grad, i, n);
+        if (!a->codes) load_f32(a->dt, grad, a->grad, i, n);
+        for (int64_t k = 0, part; a->codes && k < n; k += part) {  // (part) elements of one block
+            int64_t first = (i + k) % ONEBIT_BLOCK;
+            part = chunk_min(ONEBIT_BLOCK - first, n - k);
+            onebit_decode(&a->codes[(i + k) / ONEBIT_BLOCK], value);
+            memcpy(grad + k, value + first, (size_t)part * sizeof *grad);
+        }
         u->block(a, grad, i, n, a->weight_decay[g]);
         if (a->weight && a->weight != (void *)a->master) store_f32(a->dt, a->weight, i, a->master + i, n);
     }
 }
 
-const char *cpu_update(int threads, const struct update_args *a, cpu_update_fn *block) {
+static const char *run_update(int threads, const struct update_args *a, update_fn *block) {
     assert(a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n);
+    assert(!a->codes || a->n % ONEBIT_BLOCK == 0);
     if (!a->scalars->skip)
         for_ranges(threads, a->n, RANGE_ELEMENTS, update_range, &(struct update){.a = a, .block = block});
     return NULL;
@@ -161,11 +170,11 @@ const char *cpu_update(int threads, const struct update_args *a, cpu_update_fn *
 
 // A row's loop over elements [at, at + n) of one group. states and variant are constants, because GCC 12 does not
 // vectorise a loop that tests an invariant flag; the arguments are copied, so that no store can change them.
-#define UPDATE_LOOP(first, OP, name, states_of, variant_of)                                                \
+#define UPDATE_LOOP(first, OP, name, states_of, frozen, variant_of)                                        \
     VEC_INLINE void name##_loop(const struct update_args *args, const float *grad, int64_t at, int64_t n,  \
                                 float decay, const int states, const bool variant) {                       \
         const struct update_args a = *args;                                                                \
-        const float scale = a.scalars->grad_scale;                                                         \
+        const float scale = a.codes ? 1 : a.scalars->grad_scale;                                           \
         float *restrict p = a.master + at;                                                                 \
         float *restrict m = states > 0 ? a.m + at : NULL, *restrict v = states > 1 ? a.v + at : NULL;      \
         for (int64_t i = 0; i < n; i++) {                                                                  \
@@ -174,8 +183,8 @@ const char *cpu_update(int threads, const struct update_args *a, cpu_update_fn *
             if (states > 1) e.v = v[i];                                                                    \
             update_##name(&a, &e, states, variant);                                                        \
             p[i] = e.p;                                                                                    \
-            if (states > 0) m[i] = e.m;                                                                    \
-            if (states > 1) v[i] = e.v;                                                                    \
+            if (states > frozen) m[i] = e.m;                                                               \
+            if (states > 1 + frozen) v[i] = e.v;                                                           \
         }                                                                                                  \
     }                                                                                                      \
     static void name(const struct update_args *a, const float *grad, int64_t at, int64_t n, float decay) { \
@@ -192,5 +201,5 @@ const char *cpu_update(int threads, const struct update_args *a, cpu_update_fn *
         else                                                                                               \
             name##_loop(a, grad, at, n, decay, 2, true);                                                   \
     }                                                                                                      \
-    const char *cpu_##name(int threads, const struct update_args *a) { return cpu_update(threads, a, name); }
+    const char *cpu_##name(int threads, const struct update_args *a) { return run_update(threads, a, name); }
 UPDATES(UPDATE_LOOP, )

@@ -11,11 +11,6 @@
 #define TOPK_THREADS 1024
 #define DIGITS       256
 
-// The value of the lane's element of word w of a block.
-__device__ static inline float decoded(const struct onebit_block *b, int w, int lane) {
-    return code_value_onebit(b->sign[w] >> lane & 1, b->scale);
-}
-
 // Lane 0's sum is in the order that codec.h demands; every lane gets it.
 __device__ static inline double lanes_sum(double x) {
 #pragma unroll
@@ -402,11 +397,11 @@ __global__ void __launch_bounds__(CODE_THREADS) onebit_sum_kernel(struct onebit_
     float x[ONEBIT_WORDS], v[ONEBIT_WORDS], part = __fdiv_rn(1.0f, (float)a.ranks);
     int64_t at = block * ONEBIT_BLOCK + lane;
 #pragma unroll
-    for (int w = 0; w < ONEBIT_WORDS; w++) x[w] = decoded(&a.in[block], w, lane);
+    for (int w = 0; w < ONEBIT_WORDS; w++) x[w] = onebit_value(&a.in[block], w * WARP + lane);
     for (int r = 1; r < a.ranks; r++)
 #pragma unroll
         for (int w = 0; w < ONEBIT_WORDS; w++)
-            x[w] = __fadd_rn(x[w], decoded(&a.in[r * blocks + block], w, lane));
+            x[w] = __fadd_rn(x[w], onebit_value(&a.in[r * blocks + block], w * WARP + lane));
 #pragma unroll
     for (int w = 0; w < ONEBIT_WORDS; w++) {
         x[w] = __fadd_rn(a.error[at + w * WARP], __fmul_rn(x[w], part));
@@ -421,35 +416,4 @@ int cuda_op_onebit_sum(struct cuda_ctx *ctx, const struct onebit_sum_args *a) {
     if (a->n % CODE_BLOCK) return refuse_ragged(ctx);
     if (a->ranks < 1) return cuda_refused(ctx, "1-bit code: a sum over no ranks");
     return launch_over<onebit_sum_kernel>(ctx, threads_of(a->n), CODE_THREADS, *a);
-}
-
-// ---------------------------------------------------------------- the update
-template <typename T>
-__global__ void __launch_bounds__(CODE_THREADS) adam_frozen_kernel(struct update_args a) {
-    int64_t i = (int64_t)blockIdx.x * CODE_THREADS + threadIdx.x;
-    if (a.scalars->skip || i >= a.n) return;
-    int g = 0;
-    while (a.ends[g] <= i) g++;
-    float p = a.master[i], m = 0.0f, v = a.v[i];
-    if (v != 0.0f && a.codes) {
-        int at = (int)(i % ONEBIT_BLOCK);
-        m = decoded(&a.codes[i / ONEBIT_BLOCK], at / WARP, at % WARP);
-    } else if (v != 0.0f) {
-        float grad = __fmul_rn(to_f32(static_cast<const T *>(a.grad)[i]), a.scalars->grad_scale);
-        m = __fmaf_rn(a.beta1, a.m[i], __fmul_rn(__fadd_rn(1.0f, -a.beta1), grad));
-    }
-    float u = __fdiv_rn(m, __fadd_rn(__fsqrt_rn(v), a.eps));
-    u = __fmaf_rn(a.weight_decay[g], p, u);
-    p = __fmaf_rn(-a.lr, u, p);
-    a.master[i] = p;
-    a.m[i] = m;
-    if (a.weight && a.weight != a.master) from_f32(p, static_cast<T *>(a.weight) + i);
-}
-
-int cuda_op_adam_frozen(struct cuda_ctx *ctx, const struct update_args *a) {
-    if (a->codes && a->n % ONEBIT_BLOCK) return refuse_ragged(ctx);
-    if (cuda_update_refused(ctx, a)) return -1;
-    return with_type(ctx, a->dt, [&](auto type) {
-        return launch_over<adam_frozen_kernel<decltype(type)>>(ctx, a->n, CODE_THREADS, *a);
-    });
 }

@@ -184,6 +184,10 @@ __device__ static inline float group_decay(const struct update_args &a, int64_t 
     return a.weight_decay[g];
 }
 
+__device__ static inline float code_of(const struct update_args &a, int64_t i) {
+    return onebit_value(&a.codes[i / ONEBIT_BLOCK], i % ONEBIT_BLOCK);
+}
+
 // A thread updates V elements of one group: 16 bytes of each fp32 array. states and variant are the same for all
 // threads, so their branches cost nothing beside the loads.
 template <typename R, typename T, int V>
@@ -191,43 +195,41 @@ __global__ void __launch_bounds__(UPDATE_THREADS)
     update_kernel(struct update_args a, int states, bool variant) {
     if (a.scalars->skip) return;
     const float scale = a.scalars->grad_scale;
+    const int written = states - R::FROZEN;
     const T *grad = static_cast<const T *>(a.grad);
     T *weight = static_cast<T *>(a.weight);
     bool store_weight = weight && a.weight != a.master;
     int64_t i = ((int64_t)blockIdx.x * UPDATE_THREADS + threadIdx.x) * V;
     if (i + V <= a.n) {
         float g[V], p[V], m[V] = {}, v[V] = {};
-        load_f32<T, V>(grad + i, g);
+        if (!a.codes) load_f32<T, V>(grad + i, g);
         load_f32<float, V>(a.master + i, p);
         if (states > 0) load_f32<float, V>(a.m + i, m);
         if (states > 1) load_f32<float, V>(a.v + i, v);
         float decay = group_decay(a, i);
 #pragma unroll
         for (int j = 0; j < V; j++) {
-            struct update_element e = {p[j], g[j] * scale, decay, m[j], v[j]};
+            float value = a.codes ? code_of(a, i + j) : g[j] * scale;
+            struct update_element e = {p[j], value, decay, m[j], v[j]};
             R::element(a, &e, states, variant);
             p[j] = e.p, m[j] = e.m, v[j] = e.v;
         }
         store_f32<float, V>(a.master + i, p);
-        if (states > 0) store_f32<float, V>(a.m + i, m);
-        if (states > 1) store_f32<float, V>(a.v + i, v);
+        if (written > 0) store_f32<float, V>(a.m + i, m);
+        if (written > 1) store_f32<float, V>(a.v + i, v);
         if (store_weight) store_f32<T, V>(weight + i, p);
         return;
     }
     for (; i < a.n; i++) {
-        struct update_element e = {a.master[i], to_f32(grad[i]) * scale, group_decay(a, i),
-                                   states > 0 ? a.m[i] : 0.0f, states > 1 ? a.v[i] : 0.0f};
+        float value = a.codes ? code_of(a, i) : to_f32(grad[i]) * scale;
+        struct update_element e = {a.master[i], value, group_decay(a, i), states > 0 ? a.m[i] : 0.0f,
+                                   states > 1 ? a.v[i] : 0.0f};
         R::element(a, &e, states, variant);
         a.master[i] = e.p;
-        if (states > 0) a.m[i] = e.m;
-        if (states > 1) a.v[i] = e.v;
+        if (written > 0) a.m[i] = e.m;
+        if (written > 1) a.v[i] = e.v;
         if (store_weight) from_f32(e.p, &weight[i]);
     }
-}
-
-int cuda_update_refused(struct cuda_ctx *ctx, const struct update_args *a) {
-    if (a->groups >= 1 && a->groups <= UPDATE_GROUPS_MAX && a->ends[a->groups - 1] == a->n) return 0;
-    return cuda_refused(ctx, "an update: 1 to 24 groups, the last of which ends with the elements");
 }
 
 // Wide vectors need groups that do not end within a vector. A model's tensors begin at multiples of 128
@@ -238,7 +240,10 @@ static int update(struct cuda_ctx *ctx, const struct update_args *a, int states,
                 aligned16(a->grad);
     for (int g = 0; g + 1 < a->groups; g++) wide = wide && a->ends[g] % UPDATE_VECTOR == 0;
     int64_t threads = divide_up(a->n, (int64_t)(wide ? UPDATE_VECTOR : 1));
-    if (cuda_update_refused(ctx, a)) return -1;
+    if (a->groups < 1 || a->groups > UPDATE_GROUPS_MAX || a->ends[a->groups - 1] != a->n)
+        return cuda_refused(ctx, "an update: 1 to 24 groups, the last of which ends with the elements");
+    if (a->codes && a->n % ONEBIT_BLOCK)
+        return cuda_refused(ctx, "an update: a code's count must be a multiple of 256");
     if ((states > 0 && !a->m) || (states > 1 && !a->v))
         return cuda_refused(ctx, "an update: a state is missing");
     return with_type(ctx, a->dt, [&](auto type) {
@@ -249,8 +254,9 @@ static int update(struct cuda_ctx *ctx, const struct update_args *a, int states,
     });
 }
 
-#define CUDA_UPDATE(first, OP, name, states, variant)                                                   \
+#define CUDA_UPDATE(first, OP, name, states, frozen, variant)                                           \
     struct name##_row {                                                                                 \
+        static constexpr int FROZEN = frozen;                                                           \
         __device__ static inline void element(const struct update_args &args, struct update_element *e, \
                                               int count, bool form) {                                   \
             update_##name(&args, e, count, form);                                                       \

@@ -260,8 +260,8 @@ static int update(struct run *r, const struct shape *s, const op_fn *ops, int th
     r->slack = 0;
     int rc = ops[OP_REDUCE](threads, &e, &why) || ops[OP_SUMSQ](threads, &q, &why);
     // Before each, m is what an update left: of rmsprop a mean square, so it is taken by magnitude.
-#define RUN_UPDATE(first, OP, name, states, variant)        \
-    for (int64_t i = 0; i < n; i++) a.m[i] = fabsf(a.m[i]); \
+#define RUN_UPDATE(first, OP, name, states, frozen, variant) \
+    for (int64_t i = 0; i < n; i++) a.m[i] = fabsf(a.m[i]);  \
     rc = rc || ops[OP](threads, OP == OP_SGD ? &sgd : &a, &why);
     UPDATES(RUN_UPDATE, )
     return rc;

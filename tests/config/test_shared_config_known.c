@@ -126,10 +126,10 @@ static void test_two_names(void **state) {
            "bfloat16|bf16|two names of one key");
     refuse(
         "{\"zero_optimization\": {\"stage\": 1, \"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"none\"}}}",
-        "cpu_offload is true|zero_optimization.offload_optimizer.device \"cpu\"|that is \"none\"|leave one");
+        "cpu_offload is true|zero_optimization.offload_optimizer.device \"cpu\"|that key is \"none\"|leave one");
     refuse(
         "{\"zero_optimization\": {\"stage\": 1, \"cpu_offload\": false, \"offload_optimizer\": {\"device\": \"cpu\"}}}",
-        "cpu_offload is false|\"none\"|that is \"cpu\"");
+        "cpu_offload is false|\"none\"|that key is \"cpu\"");
     refuse(
         "{\"zero_optimization\": {\"cpu_offload_param\": true, \"offload_param\": {\"device\": \"nvme\"}}}",
         "cpu_offload_param is true|that is \"nvme\"");
@@ -165,7 +165,7 @@ static void test_who_asked(void **state) {
     struct config *c = load("{\"zero_optimization\": {\"stage\": 2}}", o, 1);
     assert_words(
         said,
-        "starring: warning: --set: 1 key asks for|--set: without effect below stage 3|zero_optimization.offload_param (device)",
+        "starring: warning: --set: 1 key requests|--set: without effect below stage 3|zero_optimization.offload_param (device)",
         "--set");
     config_destroy(&c);
 }

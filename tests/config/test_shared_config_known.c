@@ -132,7 +132,7 @@ static void test_two_names(void **state) {
         "cpu_offload is false|\"none\"|that key is \"cpu\"");
     refuse(
         "{\"zero_optimization\": {\"cpu_offload_param\": true, \"offload_param\": {\"device\": \"nvme\"}}}",
-        "cpu_offload_param is true|that is \"nvme\"");
+        "cpu_offload_param is true|that key is \"nvme\"");
     static const char both[] =
         "{\"zero_optimization\": {\"stage\": 3, \"prefetch_bucket_size\": 5e1, \"stage3_prefetch_bucket_size\": 50,"
         "\"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"cpu\"}, \"max_live_parameters\": null,"

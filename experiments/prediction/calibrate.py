@@ -30,6 +30,7 @@ MATMUL = 256                  # side of the product that the bench times between
 SHAPED = ("50Mbit", "200Mbit", "1Gbit")
 EXCHANGING = (2, 4, 8)        # numbers of ranks
 SIZES = {1 << 20: ("--iterations", "12", "--warmup", "3"), 4 << 20: ("--iterations", "6", "--warmup", "2")}   # bytes: fits in the links' queues; exceeds them
+ANSWERED = 4 << 10            # bytes of a push and of its answer, whose time is measured
 SHARING = 4                   # connections on one link
 UNSHAPED = "100Gbit"          # a rate that this machine does not reach
 EMBEDDING = {"forward": ("embed_fwd",), "backward": ("embed_bwd",)}
@@ -232,8 +233,8 @@ def links(program, sources):
 
 
 # ---------------------------------------------------------------- servers
-def server(program, rows, sources):
-    """The section server. rows: of bench kernels."""
+def server(program, rows, latency, sources):
+    """The section server. rows: of bench kernels; latency: of a link, in seconds."""
     alone = next(row["seconds"] for row in rows if row["operation"] == "busy")
 
     def of(operation):
@@ -241,11 +242,12 @@ def server(program, rows, sources):
         return int(row["shape"].split()[0].removeprefix("n=")), row["seconds"] - alone
     summed, sum_seconds = of("reduce")       # of 4 gradients
     updated, update_seconds = of("adamw")
-    answer = bench([program, "bench", "ps", "--min-bytes", "4K", "--max-bytes", "4K", "--medium", "tcp", "--rounds", "3"])[0]
-    reply = answer["rows"][0]["star"]["tcp"]["push_to_acknowledgement"]["median_us"] * 1e-6
-    sources["server"] = "starring bench kernels (reduce of 4, adamw), bench ps --max-bytes 4K (push to acknowledgement)"
+    star = bench([program, "bench", "ps", "--min-bytes", str(ANSWERED), "--max-bytes", str(ANSWERED), "--medium", "tcp", "--rounds", "3"])[0]["rows"][0]["star"]["tcp"]
+    answer = star["push_to_acknowledgement"]["median_us"] * 1e-6
+    reply = min(answer, star["cpu_seconds_per_gb"]["server"] * 1e-9 * 2 * ANSWERED)   # a push and the weights of its answer
+    sources["server"] = "starring bench kernels (reduce of 4, adamw), bench ps --max-bytes 4K (reply: the server's CPU time per push and answer; latency: from push to acknowledgement, without it and the links')"
     return {"sum_bytes_per_second": 4 * 2 * summed / sum_seconds, "update_elements_per_second": updated / update_seconds,
-            "reply_seconds": reply}
+            "reply_seconds": reply, "answer_latency_seconds": max(0.0, answer - reply - 2 * latency)}
 
 
 # ---------------------------------------------------------------- the file
@@ -275,9 +277,9 @@ def calibrated(program, models, say):
     shared["crowding"] = crowding(program, *models[-1], cores)
     shown.append([f"computing, {CROWD} ranks a core", "", f"{shared['crowding']:.2f} of its share", ""])
     say("\n" + tables.text([["link", "rate", "time", "share"], *shown]))
-    served = server(program, rows, sources)
+    served = server(program, rows, network["latency_seconds"], sources)
     say(f"\nserver: sums {served['sum_bytes_per_second'] / 1e9:.1f} GB/s, updates {served['update_elements_per_second'] / 1e9:.2f} elements a ns, "
-        f"answers in {served['reply_seconds'] * 1e6:.0f} us")
+        f"works {served['reply_seconds'] * 1e6:.0f} us for an answer, which takes {served['answer_latency_seconds'] * 1e6:.0f} us more")
     return {"name": "this-machine", "date": datetime.date.today().isoformat(),
             "notes": f"{processor()}, {cores} cores, {platform.system()} {platform.release()}", "sources": sources, "device": None, "units": units,
             "cores": shared, "node": {"devices": 1, "bytes_per_second": 2e9, "latency_seconds": network["latency_seconds"]}, "network": network,

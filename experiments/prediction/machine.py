@@ -17,6 +17,7 @@
                           token bucket: so many seconds of its rate pass at once after it was idle);
                           exchange {bytes: {ranks: {bytes_per_second: share}}}: of the rate, that so many ranks reach which all send to each other
     server                what a star's server does with bytes: sum_bytes_per_second, update_elements_per_second, reply_seconds
+                          (of the thread, per answer), answer_latency_seconds (of each answer, while the thread goes on)
 
 Seconds, bytes and flops are plain numbers. `load` finds a file or a name of machines/; `changed` applies --bandwidth, --latency, --network
 and --per-node; each refuses with a CannotPredict that names the file and the key.
@@ -60,7 +61,7 @@ SECTIONS = {
                 "per_message_seconds": ("number", 0, 0), "burst_seconds": ("number", 0, 0),
                 "share_spread": ("number", 0, 0), "exchange": ("map", ("number",) * 3, POSITIVE, "share")},
     "server": {"sum_bytes_per_second": ("number", POSITIVE, None), "update_elements_per_second": ("number", POSITIVE, None),
-               "reply_seconds": ("number", 0, 0)},
+               "reply_seconds": ("number", 0, 0), "answer_latency_seconds": ("number", 0, 0)},
 }
 REQUIRED = {"node": ("bytes_per_second",), "network": ("kind", "bytes_per_second"), "cores": ("count",),
             "units": ("model", "dtype", "micro_batch_size", "seq_len", "seconds")}

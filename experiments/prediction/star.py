@@ -54,6 +54,7 @@ class Costs:
             return (getattr(machine, section) or {}).get(key) or default
         self.sum_byte = 1 / of("server", "sum_bytes_per_second", math.inf)           # per byte of a gradient
         self.update_element = 1 / of("server", "update_elements_per_second", math.inf)
+        self.answer = of("server", "answer_latency_seconds")                         # until an answer has left, while the thread goes on
         self.reply = of("server", "reply_seconds")                                   # per answer with weights
         self.message = of("network", "per_message_seconds")                          # host time to start a message
         self.spread = of("network", "share_spread")                                  # standard deviation / mean of the shares that connections get of a congested link
@@ -588,11 +589,11 @@ class Star:
         machine, nodes = self.place.machine, self.place.nodes
         return machine.node["latency_seconds"] if nodes[a] == nodes[b] else machine.network["latency_seconds"]
 
-    def _channel(self, source, target, shard):
+    def _channel(self, source, target, shard, more=0.0):
         at = source, target, shard
         if at not in self._channels:
             drawn = Shares(self.random, self.costs.spread).at if self.costs.spread else None
-            self._channels[at] = Channel(self.simulation, source, target, self.latency(source, target), drawn)
+            self._channels[at] = Channel(self.simulation, source, target, self.latency(source, target) + more, drawn)
         return self._channels[at]
 
     def up(self, rank, key):
@@ -601,7 +602,7 @@ class Star:
 
     def down(self, rank, key):
         """The Channel from a key's shard to a worker."""
-        return self._channel(self.place.workers + key.server, rank, key.shard)
+        return self._channel(self.place.workers + key.server, rank, key.shard, self.costs.answer)
 
     def wire(self, rank, key, size):
         """Bytes on the simulated wire, for all merged workers, of one worker's `size` bytes of a key."""

@@ -119,6 +119,17 @@ class Calibration(unittest.TestCase):
         with self.assertRaisesRegex(calibrate.CalibrationError, "bench ps: no"):
             calibrate.bench([self.program({}, {}), "bench", "ps"])
 
+    def test_an_answer_is_work_and_latency(self):
+        star = {"push_to_acknowledgement": {"median_us": 100.0}, "cpu_seconds_per_gb": {"server": 2.0}}
+        with open(os.path.join(self.folder, "ps"), "w", encoding="utf-8") as f:
+            json.dump({"rows": [{"star": {"tcp": star}}]}, f)
+        rows = [{"operation": name, "shape": "n=1000", "seconds": seconds} for name, seconds in (("busy", 1e-6), ("reduce", 3e-6), ("adamw", 5e-6))]
+        sources = {}
+        found = calibrate.server(self.program({}, {}), rows, 20e-6, sources)
+        self.assertAlmostEqual(2.0 * 8192e-9, found["reply_seconds"])
+        self.assertAlmostEqual(100e-6 - 2.0 * 8192e-9 - 2 * 20e-6, found["answer_latency_seconds"])
+        self.assertIn("reply", sources["server"])
+
     def test_shares(self):
         self.assertEqual(0, shares.spread([[5, 5, 5]] * 4))
         self.assertAlmostEqual(1 / 3, shares.spread([[2, 4]] * shares.FIRST + [[0, 100]]), msg="only the first windows count")

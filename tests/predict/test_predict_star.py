@@ -106,6 +106,14 @@ class Synchronous(unittest.TestCase):
         for workers, servers in ((2, 1), (4, 1), (4, 2), (4, 4)):
             self.assertAlmostEqual(2, self.bound(workers, servers, commit="step"), delta=0.01, msg=(workers, servers))
 
+    def test_an_answers_latency_is_no_work(self):
+        """A server's thread works for each answer in turn; their latencies pass at the same time."""
+        workers, keys, seconds = 2, 20, 1e-3
+        work, latency = (median(happened(Star(workers, 1, 1000, keys=keys).star(), machine(forward=NOTHING, backward=NOTHING, server={key: seconds})))
+                         for key in ("reply_seconds", "answer_latency_seconds"))
+        self.assertAlmostEqual(workers * UNITS * keys * seconds, work, delta=0.1 * work)
+        self.assertAlmostEqual(seconds, latency, delta=0.2 * seconds)
+
     def test_smaller_keys_overlap_more(self):
         self.assertLess(self.bound(4, 4, keys=40), self.bound(4, 4, keys=4) - 0.05)
 

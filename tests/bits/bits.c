@@ -104,19 +104,19 @@ static void products(struct buffers *t, const struct how *h) {
     }
 }
 
-static void attention(struct buffers *t, const struct how *h, int64_t seq, int32_t size) {
-    enum { B = 2, H = 4, KV = 2 };
-    int64_t rows = B * seq;
-    size_t scratch = attn_scratch_bytes(B, seq, H, KV, size);
-    struct attn_fwd_args f = {.batch = B, .seq = seq, .heads = H, .kv_heads = KV, .head_size = size};
+static void attention(struct buffers *t, const struct how *h, int64_t batch, int64_t seq, int32_t size) {
+    enum { H = 4, KV = 2 };
+    int64_t rows = batch * seq;
+    size_t scratch = attn_scratch_bytes(batch, seq, H, KV, size);
+    struct attn_fwd_args f = {.batch = batch, .seq = seq, .heads = H, .kv_heads = KV, .head_size = size};
     f.dt = t->dt;
     f.scale = 1.0f / 3;
     f.qkv = mine(t, rows * (H + 2 * KV) * size, 4);
     f.out = mine(t, rows * H * size, 1);
-    f.lse = floats(t, B * H * seq, 1);
+    f.lse = floats(t, batch * H * seq, 1);
     f.scratch = take(t, scratch);
     call(h, OP_ATTN_FWD, &f);
-    struct attn_bwd_args b = {.batch = B, .seq = seq, .heads = H, .kv_heads = KV, .head_size = size};
+    struct attn_bwd_args b = {.batch = batch, .seq = seq, .heads = H, .kv_heads = KV, .head_size = size};
     b.dt = t->dt;
     b.scale = f.scale;
     b.qkv = f.qkv;
@@ -127,9 +127,9 @@ static void attention(struct buffers *t, const struct how *h, int64_t seq, int32
     b.dqkv = mine(t, rows * (H + 2 * KV) * size, 1);
     call(h, OP_ATTN_BWD, &b);
 }
-static void attention_short(struct buffers *t, const struct how *h) { attention(t, h, 29, 20); }
-static void attention_blocks(struct buffers *t, const struct how *h) { attention(t, h, 203, 33); }
-static void attention_even(struct buffers *t, const struct how *h) { attention(t, h, 96, 64); }
+static void attention_short(struct buffers *t, const struct how *h) { attention(t, h, 2, 29, 20); }
+static void attention_blocks(struct buffers *t, const struct how *h) { attention(t, h, 1, 203, 33); }
+static void attention_even(struct buffers *t, const struct how *h) { attention(t, h, 1, 96, 64); }
 
 static void norms(struct buffers *t, const struct how *h) {
     enum { R = 45, C = 1100 };

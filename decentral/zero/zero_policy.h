@@ -8,6 +8,7 @@
 //     1       full              full              shard   2U   reduce-scatter of g + all-gather of w
 //     2       full              2 slots + shard   shard   2U   the same
 //     3       slots + shard     2 slots + shard   shard   3U   all-gather of w twice + reduce-scatter of g
+// With one rank or with ring.no_sync, stages 2 and 3 keep full gradients (`unsynchronised` in zero_policy.c).
 // U = (N-1)/N x padded bytes. With A micro-batches per step, sharded weights and gradients move for each of them:
 // stage 2 (1+A)U, stage 3 3AU. This is the textbook's number, an upper bound: weights that their slots hold are not
 // gathered again (unit_schedule.h). The prediction counts the gathers that happen.

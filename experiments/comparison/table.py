@@ -1,4 +1,4 @@
-"""The table of a comparison, for the terminal and as Markdown."""
+"""The full table of a comparison, for the terminal and as Markdown; the short one, with the letters of equal runs, is in pages/closing.py."""
 import dataclasses
 import statistics
 import textwrap

@@ -1,4 +1,4 @@
-// The payload of a push of a key: the gradient, or its code (kernels/codec.h). A job pushes only gradients or only
+// The payload of a push of a key: the gradient, or its code (kernels/codec.h), made in ps/worker/push_errors.c and decoded in ps/server/key_pass.c. A job pushes only gradients or only
 // codes; initial values and weights are never coded.
 #ifndef STARRING_PS_JOB_PUSH_CODE_H
 #define STARRING_PS_JOB_PUSH_CODE_H

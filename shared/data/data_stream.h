@@ -1,4 +1,4 @@
-// The inside of shared/data, which its files and their tests include: the files that a path names, the demo's text, a
+// The inside of shared/data, which its files and their tests include: the files that a path names (text, llm.c, Megatron), the demo's text, a
 // stream of tokens over all of them, and the documents in a stream. Read-only once open: any thread.
 #ifndef STARRING_SHARED_DATA_DATA_STREAM_H
 #define STARRING_SHARED_DATA_DATA_STREAM_H

@@ -1,5 +1,5 @@
 // Evaluates the snapshots of a run, separately from training. It computes each snapshot's loss on held-out text, one
-// at a time, on one device, with all cores. The result does not depend on the topology: equal weights have the same
+// at a time, on one device, with all cores, in the process that represents the run (closing.h). The result does not depend on the topology: equal weights have the same
 // loss to the last bit. Evaluation is not part of the run's times, bytes or memory.
 //
 //     DIR/snapshots/step-K   -->   a line of DIR/evals.jsonl; the snapshot is removed, unless it is to be kept

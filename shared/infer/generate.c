@@ -148,6 +148,7 @@ void generator_destroy(struct generator **pg) {
     *pg = NULL;
 }
 
+// One forward pass over the last tokens for each new token: no keys and values are kept between calls.
 int generator_logits(struct generator *g, const int32_t *tokens, int64_t n, float *logits) {
     const struct unit_view *units = g->units;
     int last = g->o.layout->count - 1;

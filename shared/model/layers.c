@@ -1,3 +1,5 @@
+// Forward and backward of a block and of the head, and what a block computes again (recompute.h).
+//
 // Each step names what it writes and its shape. R = B*T rows, C channels, QKV = (H+2KV)*D, A = H*D, F the
 // width of the feed-forward, U = 2F (SwiGLU: gate and up) or F (GELU).
 #include "shared/model/activations.h"

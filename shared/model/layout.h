@@ -1,4 +1,4 @@
-// Units of the model, padded for `world` ranks. Tensors (ours), in logical order; those in brackets depend on
+// Units of the model, padded for `world` ranks, and the initial values of their tensors. Tensors (ours), in logical order; those in brackets depend on
 // traits:
 //
 //     embedding   wte (V,C) [wpe (P,C)]

@@ -1,5 +1,6 @@
 // Recomputation: activations that the backward recomputes instead of keeping them (DeepSpeed's
-// activation_checkpointing; docs/ring.md).
+// activation_checkpointing; docs/ring.md). This file chooses and counts; activations.c lays out the buffers, and
+// compute_again in layers.c recomputes.
 //
 //     kept of a block      x    n1   qkv  att  mid  n2   up   act       n1, n2: outputs of the norms
 //     RECOMPUTE_NONE       own  own  own  own  own  own  own  own

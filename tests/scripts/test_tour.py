@@ -61,7 +61,7 @@ READERS = ("ds_config.json", "job.json", "star.json", "./gpt2", "--model runs/",
 
 
 # Pages about the code, whose words in backquotes are names in it.
-INSIDE = ["docs/ARCHITECTURE.md", "docs/star-inside.md", "docs/numerics.md", "docs/measuring.md", "docs/decisions.md", "docs/gpu-inside.md",
+INSIDE = ["docs/ARCHITECTURE.md", "docs/where.md", "docs/star-inside.md", "docs/numerics.md", "docs/measuring.md", "docs/decisions.md", "docs/gpu-inside.md",
           "CONTRIBUTING.md"]
 
 

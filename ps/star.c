@@ -16,7 +16,7 @@
 #include "ps/net/medium.h"
 #include "ps/net/member.h"
 #include "ps/record/arrivals.h"
-#include "ps/server/policy_list.h"
+#include "ps/server/push_policy.h"
 #include "shared/core/error.h"
 #include "shared/core/numbers.h"
 #include "shared/fabric/job_key.h"
@@ -59,8 +59,12 @@ static bool is_independent(const struct config *c) { return consistency_row(c->v
 static int check(const struct config *c) {
     const struct ps_config *p = &c->ps;
     bool order = p->record_arrivals || p->replay_arrivals;
-    int k = consistency_of(c).per_update;
     if (star_pairs_check(c) != 0) return -1;
+    const struct consistency_rule rule = consistency_of(c);
+    const char *refused = push_policy_refuses(push_policy_named(&rule, NULL), c);
+    if (refused)
+        return fail("--topology %s: its servers do not support %s: leave out one of the two", c->topology,
+                    refused);
     if (c->optimizer.row->onebit)
         return fail(
             "optimizer.type %s: workers of a ring exchange their momenta; in a star only the servers have them, and "
@@ -71,6 +75,7 @@ static int check(const struct config *c) {
             "\"reduce_group\": \"host\": which of a star's workers are on one machine is known only where `starring train` "
             "starts them all, or as ranks that follow each other; give the number of workers of each machine, the same to "
             "all roles");
+    int k = rule.per_update;
     if (p->max_lead > 0 && k - 1 > p->max_lead)
         return fail(
             "parameter_server.max_lead %lld: with parameter_server.pushes_per_update %d up to %d pushes of one worker wait for "
@@ -162,17 +167,20 @@ static void print_rule(const struct config *c, FILE *f) {
     const struct consistency_rule rule = consistency_of(c);
     bool decided = commit_round(c) && !rule.row->on_arrival;
     char bound[24], lead[24], grace[24], stale[24], credit[24];
-    fprintf(f,
-            "\n\t\t\"consistency\": {\"name\": \"%s\", \"bound\": %s, \"commit\": \"%s\", \"needs\": %d, "
-            "\"lag\": %d, \"pushes_per_update\": %d, \"max_lead\": %s, \"max_staleness\": %s, "
-            "\"grace_ms\": %s, \"credit_bytes\": %s, \"read\": \"%s\"},",
-            rule.row->name, number_or_null(bound, rule.row->argument, rule.argument),
-            decided ? "step" : "key", rule.needs, rule.lag, rule.per_update,
-            number_or_null(lead, c->ps.max_lead > 0, c->ps.max_lead),
-            number_or_null(stale, c->ps.max_staleness >= 0, c->ps.max_staleness),
-            number_or_null(grace, rule.row->graces, c->ps.grace_ms),
-            number_or_null(credit, c->ps.credit_bytes > 0, c->ps.credit_bytes),
-            rule.oldest ? "oldest" : "newest");
+    const char *policy;
+    push_policy_named(&rule, &policy);
+    fprintf(
+        f,
+        "\n\t\t\"consistency\": {\"name\": \"%s\", \"policy\": \"%s\", \"bound\": %s, \"commit\": \"%s\", \"needs\": %d, "
+        "\"exact\": %s, \"lead\": %d, \"lag\": %d, \"pushes_per_update\": %d, \"max_lead\": %s, \"max_staleness\": %s, "
+        "\"grace_ms\": %s, \"credit_bytes\": %s, \"read\": \"%s\"},",
+        rule.row->name, policy, number_or_null(bound, rule.row->argument, rule.argument),
+        decided ? "step" : "key", rule.needs, rule.row->exact ? "true" : "false", rule.lead, rule.lag,
+        rule.per_update, number_or_null(lead, c->ps.max_lead > 0, c->ps.max_lead),
+        number_or_null(stale, c->ps.max_staleness >= 0, c->ps.max_staleness),
+        number_or_null(grace, rule.row->graces, c->ps.grace_ms),
+        number_or_null(credit, c->ps.credit_bytes > 0, c->ps.credit_bytes),
+        rule.oldest ? "oldest" : "newest");
 }
 
 static int step_facts(const struct config *outside, const struct layout *l, FILE *f) {
@@ -253,7 +261,7 @@ static struct topology_allowance allowance(const struct config *c, const char *r
 
 static void consistency(const struct config *c, char out[TOPOLOGY_CONSISTENCY]) {
     const struct consistency_rule rule = consistency_of(c);
-    if (consistency_freezes(rule))
+    if (consistency_is_sync(rule))
         snprintf(out, TOPOLOGY_CONSISTENCY, "sync");
     else if (rule.row->argument)
         snprintf(out, TOPOLOGY_CONSISTENCY, "%s:%d", rule.row->name, rule.argument);
@@ -279,7 +287,8 @@ static void explain(const struct config *c, struct topology_texts *out) {
     if (ps_elastic(c))
         out->differs =
             "workers may join and leave (--elastic), and a step closes without those that are away";
-    if (!consistency_freezes(rule)) out->differs = rule.row->differs;
+    out->waits_for_all = consistency_freezes(rule);
+    if (!consistency_is_sync(rule)) out->differs = rule.row->differs;
     if (rule.oldest)
         out->differs =
             "each step is computed on weights that lack the last S updates (parameter_server.read oldest), always as many of them";

@@ -127,13 +127,13 @@ def executor_of(topology):
     return ring.execute
 
 
-def judged(document):
+def judged(asked):
     """The error of similar predictions, as measured by --judge; None if no similar run was judged."""
     try:
         from . import judge
     except ImportError:
         return None
-    return judge.error_of(document)
+    return judge.error_of(asked)
 
 
 def ask(options, topology):
@@ -148,7 +148,7 @@ def predict(options, topology):
     described, asked = ask(options, topology)
     outcome = executor_of(asked.topology)(asked, described, options.straggle, options.delay, options.steps, options.seed, options.effort)
     document = result.document(asked, described, straggler_of(options), outcome)
-    document["error"] = judged(document)
+    document["error"] = judged(asked)
     return document
 
 

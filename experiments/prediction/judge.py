@@ -21,7 +21,7 @@ import tables
 from netlab import formula, lab, train
 from program import TOP
 
-from . import CannotPredict, command
+from . import CannotPredict, command, servers
 from .cases import CASES, MODELS
 
 PAGE = os.path.join(TOP, "docs", "experiments", "prediction.md")   # the page whose tables this file writes
@@ -227,12 +227,11 @@ def results():
     return read(RESULTS)["runs"]
 
 
-def error_of(document):
-    """For command.predict: the judged error of predictions like this one; None: nothing like it was judged. Alike are those that wait for all, with
-    and without servers, and those that do not."""
-    topology = document["configuration"]["topology"]
-    star = topology.startswith("ps:")
-    everyone = not star or topology == "ps:sync"
+def error_of(asked):
+    """For command.predict: the judged error of predictions like that of the dry run `asked`; None: nothing like it was judged. Alike are those that
+    wait for all, with and without servers, and those that do not."""
+    star = asked.topology.startswith("ps:")
+    everyone = not star or servers.Rule.of(asked, asked.workers).everyone
     alike = [r for r in results() if r["waits"] == everyone and r["name"].startswith("ps-") == star]
     if not alike:
         return None

@@ -7,10 +7,11 @@ ps/agree/). star.py has the workers and the connections.
     Ringleader   async with a table by worker; the scheduler fixes one order of pushes for all keys
 """
 import math
+import os
 from collections import Counter
 from dataclasses import dataclass
 
-from . import result
+from . import CannotPredict, result
 from .queues import Thread
 
 SCHEDULER_SECONDS = 30e-6   # per message: docs/results/2026-11-27-cluster.md
@@ -25,12 +26,13 @@ def keeps_two_units(document):
 @dataclass(frozen=True)
 class Rule:
     """A consistency and its parameters, from the dry run."""
-    name: str
+    policy: type          # the Policy of its servers, where no step closes without late workers
     workers: int
     needs: int            # the number of pushes after which a step is complete
     exact: bool
     grace: float
     lead: int             # steps that may be open besides the oldest one
+    lag: int              # earlier steps whose outcome a worker need not have when it begins a step
     commit_waits: bool    # an update waits for the scheduler's decision about the step
     per_update: int
     max_lead: int
@@ -43,17 +45,18 @@ class Rule:
     @staticmethod
     def of(document, workers):
         c = document.step["consistency"]
-        name, bound = c["name"], int(c.get("bound") or 0)
-        needs = {"backup": workers - bound, "quorum": max(1, bound)}.get(name, workers)
+        if c["policy"] not in POLICIES:
+            raise CannotPredict(f"ps:{c['name']}: its servers' policy, {c['policy']}, has no simulation: choose a topology whose policy is "
+                                f"{' or '.join(POLICIES)}, or write a class for it in {os.path.relpath(__file__)}")
         units = keeps_two_units(document)
-        return Rule(name, workers, needs, name == "backup", (c.get("grace_ms") or 0) / 1e3, bound if name == "ssp" else 0, c.get("commit") == "step",
+        return Rule(POLICIES[c["policy"]], workers, min(c["needs"], workers), c["exact"], (c.get("grace_ms") or 0) / 1e3, c["lead"], c["lag"], c.get("commit") == "step",
                     c.get("pushes_per_update") or 1, c.get("max_lead") or 0, c.get("max_staleness"),
                     c.get("read") == "oldest", units, document.micro_batches if units else 1, c.get("credit_bytes") or 0)
 
     @property
     def alone(self):
         """Whether each push is an update of its own, so that no worker waits for the end of a step."""
-        return self.name in ("async", "ringleader")
+        return issubclass(self.policy, Alone)
 
     @property
     def drops(self):
@@ -61,9 +64,9 @@ class Rule:
         return not self.alone and self.needs < self.workers
 
     @property
-    def lag(self):
-        """The number of earlier steps whose outcome a worker need not have when it begins a step."""
-        return self.lead if self.lead else int(not self.alone and not self.drops and not self.commit_waits)
+    def everyone(self):
+        """Whether each step waits for all workers."""
+        return not self.alone and not self.drops and not self.lead
 
 
 @dataclass(frozen=True)
@@ -561,10 +564,10 @@ class Ringleader(Alone):
         return want, 0, state.ready
 
 
+# {the program's name of a policy (PUSH_POLICIES in ps/job/consistency.h): its Policy}
+POLICIES = {"in_order": InOrder, "on_arrival": OnArrival, "ringleader": Ringleader}
+
+
 def policy_of(star):
     """The Policy for the star's consistency."""
-    if star.rule.name == "ringleader":
-        return Ringleader(star)
-    if star.rule.alone:
-        return OnArrival(star)
-    return Set(star) if star.rule.drops else InOrder(star)
+    return Set(star) if star.rule.drops else star.rule.policy(star)

@@ -675,11 +675,11 @@ def simulated(document, place, draws, count):
 
 def run(document, machine, straggle=None, delay=None, steps=20, seed=1, effort=1.0, merges=True):
     """Simulates `steps` steps; fewer, but at least LEAST_STEPS, if they need more than EFFORT x `effort` messages. Returns (Happened, Place, Draws)."""
-    name = (document.step.get("consistency") or {}).get("name")
-    place = Place.of(document, machine, merges and name in ("sync", "ssp"), merges, effort)
+    rule = servers.Rule.of(document, document.workers)
+    place = Place.of(document, machine, merges and not rule.alone and not rule.drops, merges, effort)
     draws = Draws(document, machine, straggle, delay, seed, place.m)
     messages = 2 * len(bundled(document, place)) * place.workers
-    varies = draws.trouble.drawn or name != "sync" or machine.network["share_spread"]
+    varies = draws.trouble.drawn or not rule.everyone or machine.network["share_spread"]
     count = min(steps, max(LEAST_STEPS, int(effort * EFFORT) // messages)) if varies else min(steps, LEAST_STEPS * document.every)
     return network.in_child(simulated, document, place, draws, count), place, draws
 

@@ -66,9 +66,11 @@ static int check_backup(const struct consistency_rule *c, const char *origin, co
 // quorum  Q workers, and those that arrive within the grace (Decoupled DiLoCo, arXiv 2604.21428)
 static const struct consistency_row rows[] = {
     {.name = "sync",
+     .policy = PUSH_IN_ORDER,
      .resolve = resolve_sync,
      .how = "A server waits for all workers, adds their gradients in worker order, and updates once."},
     {.name = "async",
+     .policy = PUSH_ON_ARRIVAL,
      .on_arrival = true,
      .resolve = resolve_async,
      .how =
@@ -79,6 +81,7 @@ static const struct consistency_row rows[] = {
          "computed on weights that have changed meanwhile. The order of arrival is a matter of timing, so two such runs differ "
          "as well"},
     {.name = "ringleader",
+     .policy = PUSH_RINGLEADER,
      .on_arrival = true,
      .ordered = true,
      .resolve = resolve_async,
@@ -91,6 +94,7 @@ static const struct consistency_row rows[] = {
          "each update is a mean over a table of all workers' last gradients, which were computed on different weights. The order of "
          "arrival is a matter of timing, so two such runs differ as well"},
     {.name = "ssp",
+     .policy = PUSH_IN_ORDER,
      .argument = "S",
      .means = "at most S updates behind",
      .delays = true,
@@ -103,6 +107,7 @@ static const struct consistency_row rows[] = {
          "a worker may run ahead and compute on weights that lack the slowest worker's last updates. How far it is ahead is a matter "
          "of timing, so two such runs differ as well"},
     {.name = "backup",
+     .policy = PUSH_IN_ORDER,
      .argument = "B",
      .means = "all but B workers: K-sync",
      .exact = true,
@@ -115,6 +120,7 @@ static const struct consistency_row rows[] = {
          "a step closes without its last workers, whose gradients are dropped. Which ones are late is a matter of timing, so two "
          "such runs differ as well"},
     {.name = "quorum",
+     .policy = PUSH_IN_ORDER,
      .argument = "Q",
      .means = "at least Q workers",
      .graces = true,

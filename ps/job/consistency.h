@@ -16,10 +16,23 @@
 
 struct consistency_rule;
 
+// The push policies: how a key's pushes become updates. Policy NAME is the file ps/server/push_NAME.c, with the table
+// push_NAME (ps/server/push_policy.h).
+#define PUSH_POLICIES(P)                                                                                     \
+    P(PUSH_IN_ORDER, in_order) /* a step's pushes are summed in worker order; all workers belong to it */    \
+    P(PUSH_SET, set)           /* the same, but the scheduler fixes the set of workers of each step */       \
+    P(PUSH_UNITS, units)       /* in_order of each micro-batch: workers that keep two units at a time */     \
+    P(PUSH_ON_ARRIVAL, on_arrival) /* each push is applied on arrival, as an update or as a part of a sum */ \
+    P(PUSH_REPLAYED, replayed)     /* as on_arrival, in the recorded order */                                \
+    P(PUSH_RINGLEADER, ringleader) /* a table with a row per worker; all keys take pushes in one order */
+#define PUSH_POLICY_ENUM(value, name) value,
+enum push_policy_name { PUSH_POLICIES(PUSH_POLICY_ENUM) };
+
 struct consistency_row {
-    const char *name;      // ps:NAME, or ps:NAME:NUMBER if it takes an argument
-    const char *argument;  // the number's name in texts ("S"); NULL: no argument
-    const char *means;     // meaning of the number, for the help
+    const char *name;              // ps:NAME, or ps:NAME:NUMBER if it takes an argument
+    const char *argument;          // the number's name in texts ("S"); NULL: no argument
+    const char *means;             // meaning of the number, for the help
+    enum push_policy_name policy;  // a setting may replace it (ps/server/push_policy.h)
     // Each push is an update of its own, applied on arrival. Its worker decides by itself whether to clip or skip
     // it, and no worker waits for a global end of step. Otherwise the pushes of a step are summed in worker
     // order and the scheduler decides for all workers.
@@ -79,6 +92,11 @@ static inline bool consistency_reads_vary(struct consistency_rule c) { return c.
 // use of them: then many workers may read one copy.
 static inline bool consistency_freezes(struct consistency_rule c) {
     return !c.row->on_arrival && c.needs == c.workers && c.delay == 0;
+}
+
+// Whether the updates are those of sync, bit for bit.
+static inline bool consistency_is_sync(struct consistency_rule c) {
+    return consistency_freezes(c) && c.row->policy == PUSH_IN_ORDER;
 }
 
 // Whether clip factor and skip must be known before a gradient may be applied: the commit round.

@@ -280,12 +280,11 @@ double whole_step_waiting(const struct config *c, double gradients, double weigh
     return c->medium == MEDIUM_SHM ? 0 : c->workers * gradients;
 }
 
-static bool in_order_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {
-    (void)replays;
-    return !rule->row->on_arrival && rule->needs == rule->workers && !ps_elastic(c);
-}
-
-const struct push_policy push_in_order = {.fits = in_order_fits,
+const struct push_policy push_in_order = {.by_units = &push_units,
+                                          .in_part = &push_set,
+                                          .replayed = &push_in_order,
+                                          .codes = true,
+                                          .groups = true,
                                           .carve = in_order_carve,
                                           .textbook = in_order_textbook,
                                           .waiting = in_order_waiting,

@@ -313,12 +313,8 @@ void on_arrival_carve(struct arena *a, const struct config *c, int64_t n, struct
     if (c->ps.delay_decay > 0) out->own = arena_take(a, MEM_SERVER, (size_t)n * sizeof(float));
 }
 
-static bool on_arrival_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {
-    (void)c, (void)replays;
-    return rule->row->on_arrival;
-}
-
-const struct push_policy push_on_arrival = {.fits = on_arrival_fits,
+const struct push_policy push_on_arrival = {.replayed = &push_replayed,
+                                            .codes = true,
                                             .carve = on_arrival_carve,
                                             .key_bytes = on_arrival_bytes,
                                             .copies = true,

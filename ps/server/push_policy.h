@@ -1,6 +1,7 @@
 // A push policy: how the pushes of a key become updates, and all that follows from it. A job uses one policy, chosen
-// once (policy_list.h). A policy is one file, push_*.c, with a const table of this type. The table says what a shard
-// does with a push, how much memory the policy takes of each key, and what waits at a server until it is used.
+// once: the consistency's row names it (PUSH_POLICIES in ps/job/consistency.h). A policy is one file, push_*.c, with a const
+// table of this type. The table says what a shard does with a push, how much memory the policy takes of each key, what
+// waits at a server until it is used, and which settings the policy supports.
 #ifndef STARRING_PS_SERVER_PUSH_POLICY_H
 #define STARRING_PS_SERVER_PUSH_POLICY_H
 
@@ -8,9 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ps/job/consistency.h"
+
 struct arena;
-struct config;
-struct consistency_rule;
 struct gradient;
 struct ps_message;
 struct server_buffers;
@@ -19,8 +20,13 @@ struct server_key;
 struct wire_header;
 
 struct push_policy {
-    // 1. Which jobs use it: the first one of the list that fits. replays: the run repeats a recording.
-    bool (*fits)(const struct config *c, const struct consistency_rule *rule, bool replays);
+    // 1. Settings. What takes the policy's place (it may be itself) where
+    const struct push_policy *by_units;  // workers keep two units at a time
+    const struct push_policy *in_part;   // each step has its own set of workers (ps_in_part)
+    const struct push_policy *replayed;  // the run repeats a recording
+    bool codes;                          // it takes gradients in codes. On arrival servers decode them first.
+    bool groups;  // it first adds the gradients of each group of workers (reduce_group)
+    // If one is NULL or false, the setting is refused.
 
     // 2. Memory. Each may be NULL: nothing.
     // Takes the policy's own buffers of a key of n elements.
@@ -74,17 +80,17 @@ struct push_policy {
     void (*close)(struct server_key *k);
 };
 
-// The policies: file push_NAME.c, with the table push_NAME. The first that fits is used: one that fits fewer jobs stands
-// before one that fits more.
-#define PUSH_POLICIES(P)                                                                                   \
-    P(push_units)      /* as push_in_order, for each micro-batch: workers that keep two units at a time */ \
-    P(push_ringleader) /* a table with a row of gradients per worker; all keys take pushes in one order */ \
-    P(push_replayed)   /* as push_on_arrival, in the recorded order */                                     \
-    P(push_on_arrival) /* each push is applied on arrival, as an update or as a part of a sum */           \
-    P(push_in_order)   /* a step's pushes are summed in worker order; all workers belong to it */          \
-    P(push_set)        /* the same, but the scheduler fixes the set of workers of each step */
-
-#define PUSH_POLICY_TABLE(name) extern const struct push_policy name;
+#define PUSH_POLICY_TABLE(value, name) extern const struct push_policy push_##name;
 PUSH_POLICIES(PUSH_POLICY_TABLE)
+
+// The policy that the consistency's row names: its settings apply, whichever takes its place.
+const struct push_policy *push_policy_named(const struct consistency_rule *rule, const char **name);
+// The policy that a job uses. replays: the run repeats a recording.
+const struct push_policy *push_policy_of(const struct config *c, const struct consistency_rule *rule,
+                                         bool replays);
+// The same policy, found from the configuration before a core exists.
+const struct push_policy *push_policy_configured(const struct config *c);
+// A setting of the configuration that the policy does not support, as it is printed; NULL: it supports them all.
+const char *push_policy_refuses(const struct push_policy *policy, const struct config *c);
 
 #endif

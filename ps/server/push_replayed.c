@@ -168,13 +168,7 @@ static double replayed_waiting(const struct config *c, double gradients, double 
     return c->medium == MEDIUM_SHM ? 0 : c->workers * (gradients + weights);
 }
 
-static bool replayed_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {
-    (void)c;
-    return replays && rule->row->on_arrival;
-}
-
-const struct push_policy push_replayed = {.fits = replayed_fits,
-                                          .carve = on_arrival_carve,
+const struct push_policy push_replayed = {.carve = on_arrival_carve,
                                           .key_bytes = replayed_bytes,
                                           .waiting = replayed_waiting,
                                           .takes_frames = true,

@@ -294,12 +294,8 @@ static size_t table_textbook(const struct config *c) {
     return (size_t)c->workers * (sizeof(float) + dtype_size(c->dtype)) + sizeof(float);
 }
 
-static bool table_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {
-    (void)c, (void)replays;
-    return rule->row->ordered;
-}
-
-const struct push_policy push_ringleader = {.fits = table_fits,
+const struct push_policy push_ringleader = {.replayed = &push_ringleader,
+                                            .codes = true,
                                             .carve = table_carve,
                                             .textbook = table_textbook,
                                             .key_bytes = table_bytes,

@@ -157,13 +157,7 @@ static void set_replace_worker(struct server_core *c, int worker) {
 }
 
 // Fits all jobs with steps that the policies before it in the list do not fit.
-static bool set_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {
-    (void)c, (void)replays;
-    return !rule->row->on_arrival;
-}
-
-const struct push_policy push_set = {.fits = set_fits,
-                                     .waiting = whole_step_waiting,
+const struct push_policy push_set = {.waiting = whole_step_waiting,
                                      .takes_frames = true,
                                      .copies = true,
                                      .unfit = set_unfit,

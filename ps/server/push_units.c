@@ -160,13 +160,7 @@ static double units_waiting(const struct config *c, double gradients, double wei
     return c->workers * gradients;
 }
 
-static bool units_fits(const struct config *c, const struct consistency_rule *rule, bool replays) {
-    (void)rule, (void)replays;
-    return ps_by_units(c);
-}
-
-const struct push_policy push_units = {.fits = units_fits,
-                                       .carve = units_carve,
+const struct push_policy push_units = {.carve = units_carve,
                                        .textbook = units_textbook,
                                        .key_bytes = units_bytes,
                                        .waiting = units_waiting,

@@ -78,6 +78,7 @@ struct topology_texts {
     // NULL: they have the same bits.
     const char *differs;
     const char *loss_of;  // the samples, or workers, whose loss is in a line of metrics.jsonl
+    bool waits_for_all;   // each step needs every worker's gradient of the same step
 };
 #define LOSS_OF_ALL      "the global batch"
 #define LOSS_OF_RANK_0   "worker 0's own samples"
@@ -98,7 +99,7 @@ struct topology_row {
     void (*consistency)(const struct config *c, char out[TOPOLOGY_CONSISTENCY]);
     // Adds the variant to summary.json. May be NULL.
     void (*describe)(const struct config *c, struct cJSON *summary);
-    // Fills *out, which is empty before the call, except that loss_of is LOSS_OF_ALL.
+    // Fills *out, which is empty before the call, except that loss_of is LOSS_OF_ALL and waits_for_all true.
     void (*explain)(const struct config *c, struct topology_texts *out);
     // The key zero_optimization.stage chooses the variant. A run without a topology's name uses this row if that key or
     // more than one worker is given.

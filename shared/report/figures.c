@@ -545,7 +545,7 @@ static void put_servers(cJSON *o, const char *key, const void *from) {
 }
 static void put_explained(cJSON *o, const char *key, const void *from) {
     const struct config *c = from;
-    struct topology_texts w = {.loss_of = LOSS_OF_ALL};
+    struct topology_texts w = {.loss_of = LOSS_OF_ALL, .waits_for_all = true};
     cJSON *words = cJSON_AddObjectToObject(o, key);
     c->row->explain(c, &w);
     json_put_text(words, "picture", w.picture);
@@ -553,6 +553,7 @@ static void put_explained(cJSON *o, const char *key, const void *from) {
     json_put_text(words, "rule", w.rule);
     json_put_text(words, "differs", w.differs);
     json_put_text(words, "loss_of", w.loss_of);
+    cJSON_AddBoolToObject(words, "waits_for_all", w.waits_for_all);
 }
 static void put_tokens_per_step(cJSON *o, const char *key, const void *from) {
     const struct config *c = from;
@@ -579,6 +580,8 @@ static const struct figure of_summaries[] = {
     {"explained.loss_of", NULL,
      "the samples whose mean loss is in metrics.jsonl and in `loss`: `the global batch`, or fewer",
      .type = "string"},
+    {"explained.waits_for_all", NULL, "whether each step needs every worker's gradient of the same step",
+     .type = "boolean"},
     {"stage", NULL, "0 to 3", .type = "integer", .when = "`zero:*`"},
     {"consistency", NULL, "the topology's name after `ps:`, without the number", .type = "string",
      .when = "`ps:*`"},

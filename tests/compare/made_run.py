@@ -11,7 +11,8 @@ def explained(topology):
     kind, ordered = topology.split(":")[0], topology in ("local", "ps:sync") or topology.startswith("zero:")
     return {"picture": {"ps": "star", "zero": "ring"}.get(kind, None if kind == "local" else kind), "how": f"This is how {kind} works.", "rule": f"This is when {topology} updates." if kind == "ps" else None,
             "differs": None if ordered else f"the servers of {topology} do as they like",
-            "loss_of": "worker 0's own samples" if topology in ("ps:async", "gossip") else "the global batch"}
+            "loss_of": "worker 0's own samples" if topology in ("ps:async", "gossip") else "the global batch",
+            "waits_for_all": kind != "ps" or ordered}
 
 
 def make_run(directory, topology, losses=LOSSES, weights_hash=HASH, config=None, evals=None, **summary):

@@ -9,7 +9,7 @@ import made
 from made import needs_simgrid
 from fixture import PROGRAM, folder_for
 
-from prediction import calibrate, judge, machine, published, shares  # noqa: E402
+from prediction import calibrate, dryrun, judge, machine, published, shares  # noqa: E402
 from prediction.cases import CASES, JUDGED  # noqa: E402
 
 AGAIN = ("zero-0-n2-demo-200Mbit", "zero-3-n4-demo-200Mbit", "zero-1-n3-tiny-50Mbit", "ps-sync-n2-s1-demo-200Mbit", "ps-sync-n3-s1-tiny-50Mbit",
@@ -61,8 +61,9 @@ class Stored(unittest.TestCase):
 
     def test_error_beside_a_prediction(self):
         def of(topology):
-            return judge.error_of({"configuration": {"topology": topology}})
+            return judge.error_of(dryrun.ask(PROGRAM, ("--topology", topology, "--workers", "2", "--model", "tiny")))
         rings, sync, others = of("zero:2"), of("ps:sync"), of("ps:async")
+        self.assertEqual(sync, of("ps:quorum:2"), "a step that needs all workers waits for all, whatever the name")
         self.assertIn("rings", rings["of"])
         self.assertIn("wait for all", sync["of"])
         self.assertIn("do not wait", others["of"])

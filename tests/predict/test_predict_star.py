@@ -7,7 +7,7 @@ import unittest
 import made
 import program
 from made import GB, Step, made_machine, needs_simgrid
-from prediction import network, servers, shares
+from prediction import CannotPredict, network, servers, shares
 from prediction.queues import Channel
 
 FORWARD, BACKWARD, UNITS = 1e-3, 2e-3, 3
@@ -31,8 +31,16 @@ class Star(Step):
                      for u in range(units) for k in range(keys)]
 
     def star(self, name="sync", every=1, **more):
-        told = self.told(f"ps:{name}", every=every, keys=self.keys, consistency={"name": name, "commit": "key", **more})
+        told = self.told(f"ps:{name}", every=every, keys=self.keys, consistency=rule_of(name, self.workers, **more))
         return made.dryrun.read({**told, "servers": self.servers})
+
+
+def rule_of(name, workers, bound=0, commit="key", **more):
+    """step.consistency of a dry run."""
+    alone, lead = name in ("async", "ringleader"), bound if name == "ssp" else 0
+    needs = 1 if alone else {"backup": workers - bound, "quorum": bound}.get(name, workers)
+    return {"name": name, "policy": {"async": "on_arrival", "ringleader": "ringleader"}.get(name, "in_order"), "commit": commit, "needs": needs,
+            "exact": name == "backup", "lead": lead, "lag": lead or int(needs == workers and commit == "key" and not alone), **more}
 
 
 def machine(rate=1000 * GB, forward=FORWARD, backward=BACKWARD, **sections):
@@ -406,6 +414,12 @@ class NotAllTogether(unittest.TestCase):
         free, one = (median(happened(Star(1, 1, 8000, keys=keys).star(credit_bytes=credit), at)) for credit in (None, 1000))
         self.assertGreater(one, UNITS * keys * 2e-3)
         self.assertLess(free, one / 2)
+
+    def test_a_policy_without_a_simulation_is_refused(self):
+        made_star = Star(2, 1, 1000)
+        with self.assertRaisesRegex(CannotPredict, "^ps:half: its servers' policy, median, has no simulation: .*in_order or .*servers.py"):
+            servers.Rule.of(made_star.star("half", policy="median"), 2)
+        self.assertTrue(servers.Rule.of(made_star.star("half"), 2).everyone, "a row with a known policy is simulated, whatever its name")
 
     def test_the_program_says_credits_and_ages(self):
         """Settings of a star are in its dry run, and so in its prediction; those that it leaves out are null."""

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "ps/job/consistency.h"
+#include "ps/server/push_policy.h"
 #include "shared/core/error.h"
 
 static struct consistency_rule rule_of(const char *text, int workers) {
@@ -88,6 +89,60 @@ static void test_drops(void **state) {
     }
 }
 
+// A policy refuses each setting that its table does not have; those of the rows go with the settings that they have.
+static void test_policies(void **state) {
+    (void)state;
+    static const struct push_policy none = {0};
+    struct config units = {.ps.resident = PS_RESIDENT_UNITS}, elastic = {.recovery.elastic_max = 3},
+                  records = {.ps.record_arrivals = true}, replays = {.ps.replay_arrivals = "run"},
+                  codes = {.ps.code.kind = CODE_INT8}, groups = {.reduce_group = 2};
+    const struct {
+        const struct config *c;
+        const char *setting;
+    } settings[] = {{&units, "--resident units"},
+                    {&elastic, "--elastic"},
+                    {&records, "--record-arrivals"},
+                    {&replays, "--replay-arrivals"},
+                    {&codes, "parameter_server.compression"},
+                    {&groups, "reduce_group"}};
+    for (int i = 0; i < (int)(sizeof settings / sizeof *settings); i++) {
+        assert_string_equal(push_policy_refuses(&none, settings[i].c), settings[i].setting);
+        assert_null(push_policy_refuses(&push_in_order, settings[i].c));
+    }
+    assert_null(push_policy_refuses(&push_ringleader, &replays));
+    assert_string_equal(push_policy_refuses(&push_ringleader, &elastic), "--elastic");
+    static const struct {
+        const char *row, *name;
+        const struct push_policy *plain, *replayed;
+        bool is_sync;
+    } rows[] = {{"sync", "in_order", &push_in_order, &push_in_order, true},
+                {"ssp:0", "in_order", &push_in_order, &push_in_order, true},
+                {"ssp:1", "in_order", &push_in_order, &push_in_order, false},
+                {"quorum:3", "in_order", &push_in_order, &push_in_order, true},
+                {"quorum:2", "in_order", &push_set, &push_set, false},
+                {"backup:1", "in_order", &push_set, &push_set, false},
+                {"async", "on_arrival", &push_on_arrival, &push_replayed, false},
+                {"ringleader", "ringleader", &push_ringleader, &push_ringleader, false}};
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+        struct consistency_rule c = rule_of(rows[i].row, 3);
+        const struct config plain = {.workers = 3};
+        const char *name;
+        push_policy_named(&c, &name);
+        assert_string_equal(name, rows[i].name);
+        assert_ptr_equal(push_policy_of(&plain, &c, false), rows[i].plain);
+        assert_ptr_equal(push_policy_of(&plain, &c, true), rows[i].replayed);
+        assert_true(consistency_is_sync(c) == rows[i].is_sync);
+    }
+    struct consistency_rule sync = rule_of("sync", 3);
+    assert_ptr_equal(push_policy_of(&units, &sync, false), &push_units);
+    assert_ptr_equal(push_policy_of(&elastic, &sync, false), &push_set);
+    // No policy but sync's gives sync's updates, even where it waits for all workers.
+    struct consistency_row other = *sync.row;
+    other.policy = PUSH_RINGLEADER;
+    sync.row = &other;
+    assert_true(consistency_freezes(sync) && !consistency_is_sync(sync));
+}
+
 // Promises of every row that runs, whatever its numbers.
 static void test_every_row(void **state) {
     (void)state;
@@ -156,7 +211,7 @@ int main(void) {
         cmocka_unit_test(test_names),     cmocka_unit_test(test_impossible_arguments),
         cmocka_unit_test(test_every_row), cmocka_unit_test(test_sync_and_async),
         cmocka_unit_test(test_lag),       cmocka_unit_test(test_staleness),
-        cmocka_unit_test(test_drops),
+        cmocka_unit_test(test_drops),     cmocka_unit_test(test_policies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

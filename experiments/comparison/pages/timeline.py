@@ -6,6 +6,7 @@ from markupsafe import Markup
 
 import regular
 
+from .. import table
 from ..draw import svg
 from ..draw.figure import figure
 from ..draw.lanes import HEAD, SHARD, THIN, Lane, draw, margin, rows
@@ -99,7 +100,7 @@ def chosen_step(timeline, median_seconds):
 
 def window_of(run, timeline, step):
     """(begin, end) in ns: of one worker if each worker has its own steps, else from the first begin to the last end."""
-    if run.kind == "ps" and run.topology != "ps:sync":
+    if table.stale(run):
         return step["begin"], step["end"]
     same = [s for rank in workers_of(timeline) for s in rank["steps"] if s["step"] == step["step"]]
     return min(s["begin"] for s in same), max(s["end"] for s in same)

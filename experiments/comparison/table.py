@@ -85,7 +85,7 @@ def shared_pages(groups):
 def shared_budgets(groups):
     """A sentence on asynchronous runs in which one worker computed many more batches than another, and on what tokens/s ignores then."""
     out = []
-    for run in [g[0] for g in groups if stale(g[0])]:
+    for run in [g[0] for g in groups]:
         batches = [b for b in run.get("batches") or [] if isinstance(b, (int, float))]
         if len(batches) < 2 or max(batches) <= UNEQUAL * min(batches):
             continue

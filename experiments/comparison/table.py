@@ -193,7 +193,7 @@ def rows(groups, target=None):
 
 def stale(run):
     """Whether gradients of this run can be stale."""
-    return not run.get("explained", "waits_for_all", default=not run.get("staleness", "max"))
+    return run.kind == "ps" and not run.get("explained", "waits_for_all", default=not run.get("staleness", "max"))
 
 
 def speed_rows(at):

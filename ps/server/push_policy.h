@@ -20,7 +20,7 @@ struct server_key;
 struct wire_header;
 
 struct push_policy {
-    // 1. Settings. What takes the policy's place (it may be itself) where
+    // 1. Settings. Each pointer is the policy that takes this one's place (it may be itself) where
     const struct push_policy *by_units;  // workers keep two units at a time
     const struct push_policy *in_part;   // each step has its own set of workers (ps_in_part)
     const struct push_policy *replayed;  // the run repeats a recording

@@ -16,7 +16,7 @@
 #include "ps/net/medium.h"
 #include "ps/net/member.h"
 #include "ps/record/arrivals.h"
-#include "ps/server/push_policy.h"
+#include "ps/server/policy_list.h"
 #include "shared/core/error.h"
 #include "shared/core/numbers.h"
 #include "shared/fabric/job_key.h"

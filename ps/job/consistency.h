@@ -26,7 +26,7 @@ struct consistency_rule;
     P(PUSH_REPLAYED, replayed)     /* as on_arrival, in the recorded order */                                \
     P(PUSH_RINGLEADER, ringleader) /* a table with a row per worker; all keys take pushes in one order */
 #define PUSH_POLICY_ENUM(value, name) value,
-enum push_policy_name { PUSH_POLICIES(PUSH_POLICY_ENUM) };
+enum push_policy_name { PUSH_NONE, PUSH_POLICIES(PUSH_POLICY_ENUM) };
 
 struct consistency_row {
     const char *name;              // ps:NAME, or ps:NAME:NUMBER if it takes an argument

@@ -280,9 +280,9 @@ double whole_step_waiting(const struct config *c, double gradients, double weigh
     return c->medium == MEDIUM_SHM ? 0 : c->workers * gradients;
 }
 
-const struct push_policy push_in_order = {.by_units = &push_units,
-                                          .in_part = &push_set,
-                                          .replayed = &push_in_order,
+const struct push_policy push_in_order = {.by_units = PUSH_UNITS,
+                                          .in_part = PUSH_SET,
+                                          .replayed = PUSH_IN_ORDER,
                                           .codes = true,
                                           .groups = true,
                                           .carve = in_order_carve,

@@ -313,7 +313,7 @@ void on_arrival_carve(struct arena *a, const struct config *c, int64_t n, struct
     if (c->ps.delay_decay > 0) out->own = arena_take(a, MEM_SERVER, (size_t)n * sizeof(float));
 }
 
-const struct push_policy push_on_arrival = {.replayed = &push_replayed,
+const struct push_policy push_on_arrival = {.replayed = PUSH_REPLAYED,
                                             .codes = true,
                                             .carve = on_arrival_carve,
                                             .key_bytes = on_arrival_bytes,

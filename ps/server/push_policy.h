@@ -20,13 +20,13 @@ struct server_key;
 struct wire_header;
 
 struct push_policy {
-    // 1. Settings. Each pointer is the policy that takes this one's place (it may be itself) where
-    const struct push_policy *by_units;  // workers keep two units at a time
-    const struct push_policy *in_part;   // each step has its own set of workers (ps_in_part)
-    const struct push_policy *replayed;  // the run repeats a recording
-    bool codes;                          // it takes gradients in codes. On arrival servers decode them first.
-    bool groups;  // it first adds the gradients of each group of workers (reduce_group)
-    // If one is NULL or false, the setting is refused.
+    // 1. Settings. Each name is of the policy that takes this one's place (it may be itself) where
+    enum push_policy_name by_units;  // workers keep two units at a time
+    enum push_policy_name in_part;   // each step has its own set of workers (ps_in_part)
+    enum push_policy_name replayed;  // the run repeats a recording
+    bool codes;                      // it takes gradients in codes. On arrival servers decode them first.
+    bool groups;                     // it first adds the gradients of each group of workers (reduce_group)
+    // If one is PUSH_NONE or false, the setting is refused.
 
     // 2. Memory. Each may be NULL: nothing.
     // Takes the policy's own buffers of a key of n elements.
@@ -82,15 +82,5 @@ struct push_policy {
 
 #define PUSH_POLICY_TABLE(value, name) extern const struct push_policy push_##name;
 PUSH_POLICIES(PUSH_POLICY_TABLE)
-
-// The policy that the consistency's row names: its settings apply, whichever takes its place.
-const struct push_policy *push_policy_named(const struct consistency_rule *rule, const char **name);
-// The policy that a job uses. replays: the run repeats a recording.
-const struct push_policy *push_policy_of(const struct config *c, const struct consistency_rule *rule,
-                                         bool replays);
-// The same policy, found from the configuration before a core exists.
-const struct push_policy *push_policy_configured(const struct config *c);
-// A setting of the configuration that the policy does not support, as it is printed; NULL: it supports them all.
-const char *push_policy_refuses(const struct push_policy *policy, const struct config *c);
 
 #endif

@@ -294,7 +294,7 @@ static size_t table_textbook(const struct config *c) {
     return (size_t)c->workers * (sizeof(float) + dtype_size(c->dtype)) + sizeof(float);
 }
 
-const struct push_policy push_ringleader = {.replayed = &push_ringleader,
+const struct push_policy push_ringleader = {.replayed = PUSH_RINGLEADER,
                                             .codes = true,
                                             .carve = table_carve,
                                             .textbook = table_textbook,

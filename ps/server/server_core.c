@@ -7,6 +7,7 @@
 #include "ps/job/batches.h"
 #include "ps/net/medium.h"
 #include "ps/record/staleness_log.h"
+#include "ps/server/policy_list.h"
 #include "ps/server/server_state.h"
 #include "shared/core/error.h"
 

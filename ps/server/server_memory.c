@@ -9,7 +9,7 @@
 #include "ps/job/unit_moves.h"
 #include "ps/net/medium.h"
 #include "ps/record/arrivals.h"
-#include "ps/server/push_policy.h"
+#include "ps/server/policy_list.h"
 #include "ps/server/server_core.h"
 #include "shared/core/error.h"
 #include "shared/core/numbers.h"

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "ps/job/consistency.h"
-#include "ps/server/push_policy.h"
+#include "ps/server/policy_list.h"
 #include "shared/core/error.h"
 
 static struct consistency_rule rule_of(const char *text, int workers) {
@@ -133,6 +133,7 @@ static void test_policies(void **state) {
         assert_ptr_equal(push_policy_of(&plain, &c, true), rows[i].replayed);
         assert_true(consistency_is_sync(c) == rows[i].is_sync);
     }
+    for (int i = 0; consistency_row(i); i++) assert_int_not_equal(consistency_row(i)->policy, PUSH_NONE);
     struct consistency_rule sync = rule_of("sync", 3);
     assert_ptr_equal(push_policy_of(&units, &sync, false), &push_units);
     assert_ptr_equal(push_policy_of(&elastic, &sync, false), &push_set);

@@ -1,4 +1,4 @@
-#include "ps/server/push_policy.h"
+#include "ps/server/policy_list.h"
 
 #include <assert.h>
 
@@ -7,9 +7,10 @@
 #define AS_POINTER(value, name) &push_##name,
 #define AS_WORD(value, name)    #name,
 
+static const struct push_policy *const policies[] = {NULL, PUSH_POLICIES(AS_POINTER)};
+
 const struct push_policy *push_policy_named(const struct consistency_rule *rule, const char **name) {
-    static const struct push_policy *const policies[] = {PUSH_POLICIES(AS_POINTER)};
-    static const char *const names[] = {PUSH_POLICIES(AS_WORD)};
+    static const char *const names[] = {NULL, PUSH_POLICIES(AS_WORD)};
     if (name) *name = names[rule->row->policy];
     return policies[rule->row->policy];
 }
@@ -18,11 +19,11 @@ const struct push_policy *push_policy_of(const struct config *c, const struct co
                                          bool replays) {
     const struct push_policy *p = push_policy_named(rule, NULL);
     if (ps_by_units(c))
-        p = p->by_units;
+        p = policies[p->by_units];
     else if (consistency_drops(*rule) || ps_elastic(c))
-        p = p->in_part;
+        p = policies[p->in_part];
     else if (replays)
-        p = p->replayed;
+        p = policies[p->replayed];
     assert(p && "the star's check refuses the setting");
     return p;
 }

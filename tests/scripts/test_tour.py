@@ -141,6 +141,12 @@ class Tour(unittest.TestCase):
         words = {part for name in code for part in (os.path.basename(name), os.path.splitext(os.path.basename(name))[0])}.union(*(re.findall(r"\w+", read(name)) for name in code))
         self.assertEqual([f"{page}: {name}" for page in INSIDE for name in names_of(read(page)) if name not in words], [])
 
+    def test_where_it_says_a_function_is(self):
+        said = [(name, path) for names, path in re.findall(r"((?:`\w+`(?:, | and )?)+) (?:in|of) \[[^]]+\]\(\.\./([^)#]+)\)", read("docs/where.md"))
+                for name in re.findall(r"\w+", names.replace(" and ", " "))]
+        self.assertGreater(len(said), 80)
+        self.assertEqual([(name, path) for name, path in said if not re.search(rf"\b{name}\b", read(path))], [])
+
     def test_the_rule_itself(self):
         self.assertEqual(names_of("`a_b` `c.h` `d` `e/f.c` `G_H` `i_j()` `k --l_m`"), ["a_b", "c.h"])
         known = known_paths(["ps/a/b.c", "ps/star.c", "build.c"])

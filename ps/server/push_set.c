@@ -156,7 +156,7 @@ static void set_replace_worker(struct server_core *c, int worker) {
     }
 }
 
-// Fits all jobs with steps that the policies before it in the list do not fit.
+// It takes the place of push_in_order where a step may lack some workers.
 const struct push_policy push_set = {.waiting = whole_step_waiting,
                                      .takes_frames = true,
                                      .copies = true,

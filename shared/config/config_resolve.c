@@ -437,7 +437,7 @@ static int check_resume(struct reading *r) {
     const struct recovery_config *v = &c->recovery;
     if (v->resume_weights_only && !v->resume)
         return config_refuse(r, "recovery.resume_weights_only",
-                             ": needs the checkpoint whose weights to use: give --resume, too");
+                             ": needs the checkpoint whose weights to use: give --resume too");
     if (!v->resume || strcmp(v->resume, "latest") != 0) return 0;
     if (!c->out)
         return config_refuse(r, "recovery.resume",

@@ -6,7 +6,7 @@
 #include "shared/core/error.h"
 
 // ---------------------------------------------------------------- failure
-// The streams fail before the abort releases the device, so that no thread that waits for the device sees the operation
+// The stream fails before the abort releases the device, so that no thread that waits for the device sees the operation
 // end without an error.
 int nccl_abort_comm(struct collective_nccl *c, struct stream *s, const char *what, const char *why) {
     struct nccl_world *w = c->world;

@@ -162,7 +162,8 @@ static void close_tables(struct zero *z) {
 }
 
 // ---------------------------------------------------------------- the prediction
-// What the configuration alone does not tell: the rest is refused there, and by the row (decentral/zero_row.c).
+// Checks only what the configuration alone does not tell. The configuration's reader and the row (decentral/zero_row.c) check
+// the rest.
 static int check_options(const struct zero_options *o) {
     const struct config *c = o->config;
     assert(o->source->rank >= 0 && o->source->rank < o->source->size && zero_policy_of(c->variant));

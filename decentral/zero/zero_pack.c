@@ -90,7 +90,8 @@ void zero_pack_reduce(struct zero *z, int u, uint64_t done_at) {
             dev_copy(s, packed(z, p, u, r), zero_at(z, buf, unit_shard(z->opt.layout, u) * r),
                      shard_bytes(z, u));
         zero_move_end(z, s, 0);
-        if (slot) free_slot(z, slot, z->time.reduced);  // the copy from the slot runs after the transfer
+        // The copies from the slot run after the stream's last transfer.
+        if (slot) free_slot(z, slot, z->time.reduced);
         if (u != b->first) return;
         buf = p->buf;
     }

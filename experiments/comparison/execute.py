@@ -260,7 +260,8 @@ class Comparison:
         return names
 
     def run_in_turns(self):
-        """Runs passes until every ratio is decided, at least --repeat of them. No pass begins that would exceed --within."""
+        """Runs --repeat passes. With --decide, further ones follow until every ratio is decided, a run has failed, or the next pass would
+        exceed --within."""
         args, repeat, took = self.args, 0, []
         self.id = f"{time.time_ns():x}"
         while True:

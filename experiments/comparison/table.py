@@ -26,7 +26,7 @@ UNEQUAL = 1.05       # an asynchronous worker's batches over another's, from whi
 EXACT = "\"12.34 =\": predicted and measured agree to the byte."
 # (key, words) of summary.json's time, of which data is a part of the host's, of a server's time, and of the totals.
 TIMES, SERVER_TIMES, TOTALS = (figures.part(prefix) for prefix in ("time.", "server_time[].", "totals."))
-TOTALS.sort(key=lambda total: not total[0].endswith("_bytes"))  # what is held stands before what moves
+TOTALS.sort(key=lambda total: not total[0].endswith("_bytes"))  # bytes in memory come before bytes that are sent
 
 
 def time_per_step(run):

@@ -26,7 +26,7 @@ def keeps_two_units(document):
 @dataclass(frozen=True)
 class Rule:
     """A consistency and its parameters, from the dry run."""
-    policy: type          # the Policy of its servers, where no step closes without late workers
+    policy: type          # the Policy of its servers, unless a step may close without late workers (policy_of)
     workers: int
     needs: int            # the number of pushes after which a step is complete
     exact: bool

@@ -176,8 +176,7 @@ def read_json(path):
 
 
 def find_tokenizer(path):
-    """The tokenizer's files: (their kind, as transformers names it, and their paths). path: a tokenizer.json, or a directory that has one or vocab.json and
-    merges.txt."""
+    """The tokenizer's files, {name: path}. path: a tokenizer.json, or a directory that has one, or has vocab.json and merges.txt."""
     if not os.path.exists(path):
         raise UsageError(f"--tokenizer {path}: no such file or directory")
     if not os.path.isdir(path):

@@ -40,7 +40,8 @@ void cpu_peak_init(struct cpu_peak *p, enum cpu_kernel kernel, enum dtype t, int
     const struct micro_kernel *micro = micro_kernel_of(t, p->kernel);
     double flops = 2.0 * micro->rows * micro->columns * DEPTH;
     p->tiles = (int64_t)(FLOPS / flops) + 1;
-    if (p->tiles > (1 << 24) / DEPTH) p->tiles = (1 << 24) / DEPTH;  // so that c counts exactly
+    // fp32 holds c's sums of ones exactly up to 2^24.
+    if (p->tiles > (1 << 24) / DEPTH) p->tiles = (1 << 24) / DEPTH;
     p->flops = flops * (double)p->tiles * threads;
 }
 

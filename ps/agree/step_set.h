@@ -87,10 +87,12 @@ struct step_set;
 struct step_set *step_set_create(const struct step_set_options *o);
 void step_set_destroy(struct step_set **s);
 
-// The job resumes from a checkpoint with this state. Called before the first step is closed; the step is the set's.
+// The job resumes from a checkpoint with this state. Called before the first step is closed. state->step must be the number of
+// the set's open step.
 void step_set_begin(struct step_set *s, const struct train_state *state);
 
-// ---- workers Whether the job can continue without this worker. Changes nothing.
+// ---- workers
+// Whether the job can continue without this worker. Changes nothing.
 bool step_set_can_lose(const struct step_set *s, int worker);
 void step_set_lost(struct step_set *s, int worker);
 // The worker joins (again) with the next step. It must not be a member of the open one.

@@ -32,7 +32,7 @@ struct bench_plan {
     int servers, workers, threads;
     size_t partition;  // the most bytes of one message
 };
-int bench_keys(const struct bench_plan *p);  // Returns the payloads of a step.
+int bench_keys(const struct bench_plan *p);  // Returns the number of payloads of a step.
 // Returns bytes; a payload's last partition may be smaller.
 size_t bench_partition(const struct bench_plan *p);
 int64_t bench_elements(const struct bench_plan *p);

@@ -43,8 +43,9 @@ struct consistency_row {
     bool exact;   // if more pushes arrive in time for a step than it needs, only as many count
     bool graces;  // once a step has enough, it waits parameter_server.grace_ms for others
     bool delays;  // a step may be computed on weights of earlier steps: parameter_server.read decides which
-    const char *how;      // when servers update, in a printed sentence
-    const char *differs;  // struct topology_texts, if pushes are not all added in order before the next step
+    const char *how;  // when servers update, in a printed sentence
+    // As in struct topology_texts. NULL: all pushes are added in order before the next step.
+    const char *differs;
     // Sets needs, delay and lead from argument and workers.
     void (*resolve)(struct consistency_rule *c);
     // Returns 0, or -1 after logging why the argument is impossible. origin: the key or flag that names it. NULL: every

@@ -45,7 +45,7 @@ static void count_all(struct shard_sizes *s, const struct layout *l) {
 }
 
 // ---------------------------------------------------------------- how many keys each shard gets
-// The keys of `size` that a shard takes below load `level`: it takes the next one at load, load + size, ..
+// Returns how many keys of `size` elements a shard takes while its load is below `level`. Each key that it takes adds `size`.
 static int64_t keys_below(const struct shard_group *g, int64_t size, int64_t level) {
     return level > g->elements ? (level - g->elements + size - 1) / size : 0;
 }

@@ -210,7 +210,7 @@ static inline struct span of_all(const struct server_core *c, const struct serve
 }
 
 // ---------------------------------------------------------------- pushes that wait for their place in an order
-// What is needed of the header of a push whose gradient is held.
+// The fields that are needed later from the header of a push whose gradient is held.
 struct held_push {
     int64_t step, version, batch, ready_ns, tokens;
     float lr, grad_scale;

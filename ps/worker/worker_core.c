@@ -281,7 +281,7 @@ static void tell_scheduler(const struct worker_core *c, const struct wire_header
     port_tell(&c->o.port, PEER_SCHEDULER, h);
 }
 
-#define BEHIND_MOST (1 << 20)  // steps that a worker may be late; each takes 200 bytes
+#define BEHIND_MOST (1 << 20)  // steps that a worker may be late; each takes less than 200 bytes
 
 // Makes room for the answer to a step that this worker may not have reported yet. Returns false if that step is too
 // far ahead.

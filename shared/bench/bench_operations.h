@@ -1,6 +1,6 @@
 // The operations that `starring bench kernels` times: at least one row for each of kernels/operations.h.
 //
-// Gathered rows count once per different row in the bytes. On a GPU every large tensor is several times the L2 (256
+// The bytes count a row that is gathered several times only once. On a GPU every large tensor is several times the L2 (256
 // MiB in 16 bits; H200: 60 MB), so no launch finds the previous launch's data in the cache. A model's tensors may be
 // smaller.
 #ifndef STARRING_SHARED_BENCH_BENCH_OPERATIONS_H

@@ -178,7 +178,7 @@ static int convert(struct copying *c, const char *from, const char *to, int widt
     int rc = 0;
     crypto_hash_sha256_init(&c->hash);
     char why[FILE_WHY_MAX];
-    char head[1 << 16] = {0};  // large: the type of a shard follows the offsets of its samples
+    char head[1 << 16] = {0};  // large: MosaicML's files have their header after the offsets of all samples
     int32_t magic = 0;
     c->in = file_open_stream(from, why);
     size_t got = c->in ? fread(head, 1, sizeof head, c->in) : 0;

@@ -55,7 +55,7 @@ struct machine_facts {
     char host[256];
     char boot_id[64];     // distinguishes two machines of one name; "": unknown
     char processor[128];  // the name in /proc/cpuinfo; "": none
-    int cores;            // online ones
+    int cores;            // logical processors that are online
     int processors;       // those that this process may use (shared/core/system.h)
     int numa_nodes;       // 0: unknown
     int numa_node;        // 1 + the node of all processors that it may use; 0: several nodes

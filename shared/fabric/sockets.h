@@ -107,8 +107,8 @@ int fabric_poll(struct fabric_poll_item *items, int count, int timeout_ms);
 // descriptor is left. Connections of strangers take descriptors too, for as long as a handshake may last.
 //
 // descriptors_claim sets the soft limit to needed + spare (spare 0: to the hard limit). Returns 0, or -1 after logging
-// that the limit is too low, and the number that is needed. A listener spares few: each stranger's connection may hold
-// one frame in memory before the handshake ends.
+// that the limit is too low, and the number that is needed. A process that receives large frames gets a small spare: each
+// stranger's connection may hold one frame in memory before the handshake ends.
 #define DESCRIPTORS_SPARE 256
 // The spare descriptors of a process that receives frames of heard_bytes.
 int descriptors_spare(size_t heard_bytes);

@@ -289,7 +289,7 @@ static const char *behind_wrapper(const char *at, bool anywhere) {
 // because the names may come from a file of unknown origin.
 static void bare_name(const char *name, const char *prefix, char *out) {
     char *to = out;
-    bool begins = true;  // the name itself has not begun
+    bool begins = true;  // so far only wrappers and the prefix were read
     while (*name) {
         const char *behind = behind_wrapper(name, true);
         if (!behind && begins) behind = behind_wrapper(name, false);

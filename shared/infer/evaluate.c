@@ -36,7 +36,7 @@ struct evaluation {
     int64_t done, all;                  // windows of all snapshots together
     double begin_s, printed_s;
     int32_t *tokens, *targets;
-    void *host;  // (largest unit)
+    void *host;  // a unit's weights from the file; has room for the largest unit
 };
 
 int evaluate_waiting(const char *dir) {

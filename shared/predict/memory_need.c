@@ -115,8 +115,8 @@ static int add_workers(const struct job *j, const struct memory_ranks *part, int
         n->device_rank = first;
         memcpy(n->device_classes, predicted, sizeof n->device_classes);
     }
-    // 3. The GPUs, which ranks use in turn. The process that asks belongs to a role, and has its context on the
-    //    first GPU.
+    // 3. The GPUs, to which ranks are assigned round-robin. With a role, the process that asks is one of its ranks, and already
+    //    has its context on the first GPU.
     int gpus = !gpu ? 0 : part->gpus < MEMORY_GPUS_MAX ? part->gpus : MEMORY_GPUS_MAX;
     double engine = engine_rows[c->collective].device_mib * MIB;
     for (int g = 0; g < gpus && g < count; g++) {

@@ -58,7 +58,7 @@ struct memory_ranks {
     int rank, count;   // with a role: `count` ranks with the needs of `rank`; rank -1: those of rank 0
     // Each rank is a process: the caller's children, or with a role the caller is one. false: threads
     bool processes;
-    int gpus;  // GPUs of this machine; ranks use them in turn
+    int gpus;  // GPUs of this machine; ranks are assigned to them round-robin
 };
 
 // Returns the whole run, as `train` starts it on this machine.

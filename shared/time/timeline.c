@@ -230,7 +230,7 @@ static void read_streams(struct timeline *tl) {
     }
 }
 
-// Returns own_ready: when the transfer was asked for, and the stream had passed all marks that it waits for. 0: unknown.
+// Returns own_ready as noted so far; with marks, it is not before the time at which compute passed the last of them. 0: unknown.
 static int64_t ready_of(const struct timeline *tl, const struct record *r) {
     int64_t at = r->t.own_ready;
     bool gated = false;

@@ -36,7 +36,7 @@
 #include "shared/time/stall.h"
 
 #define TIMELINE_LATE 3  // steps
-#define TIMELINE_KEPT 3  // of the run's last steps, for trace.json
+#define TIMELINE_KEPT 3  // how many of the run's last steps are kept for trace.json
 
 enum transfer_kind { TRANSFER_WEIGHTS, TRANSFER_GRADIENTS, TRANSFER_CONTROL, TRANSFER_KINDS };
 const char *transfer_kind_name(enum transfer_kind k);  // "weights", ..

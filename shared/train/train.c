@@ -164,7 +164,8 @@ static int load_initial_weights(struct train *x) {
 }
 
 // ---------------------------------------------------------------- one attempt at an update
-// Of the model's unit u: the topology has what is trained of it, this rank what is frozen.
+// Acquires the model's unit u. The topology has its trained tensors; the frozen ones are this rank's own, or the topology's
+// if it shards them.
 static int acquire(struct train *x, int u, enum pass pass, struct unit_view *view) {
     int trained = layout_trained(x->l, u);
     const void *frozen = frozen_unit(x->frozen, u);

@@ -117,7 +117,7 @@ static void told_by_the_one_that_fails(void **state) {
 }
 
 // ---------------------------------------------------------------- what the ranks talk through
-// What Open MPI says of its transports: which it took between two ranks.
+// Open MPI's own log says which transport connects two ranks.
 static void only(const struct job_place *p, const char *medium, const char *takes, const char *never) {
     char how[64];
     snprintf(how, sizeof how, "--launch mpi --medium %s", medium);

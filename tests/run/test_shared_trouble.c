@@ -154,7 +154,7 @@ static void micro_batches_straggle_each_by_itself(void **state) {
 }
 
 // ---------------------------------------------------------------- on a stream
-// What a stream is given, in order: "busy NS FACTOR;" for OP_BUSY (that this takes its time is test_kernels_reduce's),
+// The calls that a stream receives, in order: "busy NS FACTOR;" for OP_BUSY (that this takes its time is test_kernels_reduce's),
 // "unit;" for a unit.
 static char given[512];
 

@@ -157,10 +157,10 @@ size_t attn_scratch_bytes(int64_t batch, int64_t seq, int32_t heads, int32_t kv_
 struct fwd_work {
     struct attention_product m;
     int64_t padded_size;        // D rounded up to whole panels
-    char *keys;                 // a panels of all keys, depth D
-    char *values;               // per block of keys: b panels, depth the block's keys, columns D
-    char *queries;              // b panels of a block of queries, depth D
-    char *panel;                // an a panel, depth a block of keys
+    char *keys;                 // all keys as panels of a, depth D
+    char *values;               // per block of keys: panels of b, depth the block's keys, columns D
+    char *queries;              // a block of queries as panels of b, depth D
+    char *panel;                // one panel of a, depth a block of keys
     float *scores;              // (BLOCK keys, BLOCK queries)
     void *p;                    // probabilities, the same shape, of type `inner`
     float *out;                 // (BLOCK, padded_size)
@@ -328,14 +328,14 @@ const char *cpu_attn_fwd(int threads, enum cpu_kernel kernel, const struct attn_
 struct bwd_work {
     struct attention_product m;
     int64_t padded_size;      // D rounded up to whole panels
-    int64_t padded_seq;       // T rounded up to whole a panels
-    char *keys_t;             // b panels of all keys, depth D
+    int64_t padded_seq;       // T rounded up to whole panels of a
+    char *keys_t;             // all keys as panels of b, depth D
     char *values_t;           // the same for the values
-    char *keys;               // per block of keys: b panels, depth the block's keys, columns D
+    char *keys;               // per block of keys: panels of b, depth the block's keys, columns D
     float *dk, *dv;           // (padded_seq, padded_size)
-    char *query_a, *dout_a;   // a panels of a block of queries, depth D
-    char *query_b, *dout_b;   // b panels, depth a block of queries, columns D
-    char *panel;              // an a panel, depth a block of positions
+    char *query_a, *dout_a;   // a block of queries as panels of a, depth D
+    char *query_b, *dout_b;   // panels of b, depth a block of queries, columns D
+    char *panel;              // one panel of a, depth a block of positions
     float *scores, *dscores;  // (BLOCK queries, BLOCK keys)
     void *p, *ds;             // the same, of type `inner`
     float *dq;                // (BLOCK, padded_size)

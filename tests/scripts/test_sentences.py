@@ -23,12 +23,13 @@ def paragraphs_of_page(text):
 
 
 def paragraphs_of_source(text, mark):
-    """Its comments, a run of whole lines as one; of Python the docstrings too. A line that is further in begins a paragraph of its own."""
+    """Its comments, a run of whole lines as one; of Python the docstrings too. A line that is further in begins a paragraph of
+    its own, and so does the line after a heading (----)."""
     strings = r'"""(.*?)"""|' if mark == "#" else ""
     for m in re.finditer(rf'{strings}"(?:\\.|[^"\\\n])*"|((?:^[ \t]*{mark}[^\n]*\n?)+|{mark}[^\n]*)', text, re.S | re.M):
         comment = next((group for group in m.groups() if group), "")
         lines = [re.sub(rf"^[ \t]*{mark}", "", line) for line in comment.split("\n")]
-        yield from re.split(r"\n\s*\n|\n(?= {3})", "\n".join(lines))
+        yield from re.split(r"\n\s*\n|\n(?= {3})| ?-{10,}[^\n]*\n", "\n".join(lines))
 
 
 def wrong_in(paragraphs):
@@ -66,6 +67,7 @@ class Sentences(unittest.TestCase):
         self.assertEqual(wrong_in(paragraphs_of_page(page)), ["Of a list", "What it is"])
         source = '// A. What b.\n// Of c\n\nint x = "// Who";  // Nobody\n// It\n// Who. Were\n'
         self.assertEqual(wrong_in(paragraphs_of_source(source, "//")), ["What b.", "Of c", "Nobody", "Were"])
+        self.assertEqual(wrong_in(paragraphs_of_source("// ---------- a table\n// Of what a rank has.\nint a;\n", "//")), ["Of what a rank has."])
         self.assertEqual(wrong_in(paragraphs_of_source('"""Of\nit."""\nx = 1  # What\n', "#")), ["Of it.", "What"])
 
 

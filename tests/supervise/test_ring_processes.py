@@ -21,6 +21,11 @@ SMALL = ["--model", "tiny", "--seq", "16", "--batch", "1", "--threads", "1", "--
          "--workers", "2", "--launch", "processes"]
 
 
+def state_of(stat):
+    with open(stat, encoding="utf-8") as f:
+        return f.read().rpartition(")")[2].split()[0]
+
+
 class Case(Runs):
     shared, corpus = True, 1200
     out = "run"
@@ -174,7 +179,8 @@ class Interrupted(Case):
         """The step in hand will not end before the deadline, which is far away."""
         p = self.train()
         ranks = self.in_a_step(p)
-        p.send_signal(signal.SIGSTOP)  # it hears of both at once
+        p.send_signal(signal.SIGSTOP)  # it hears of both at once, and a thread of it may run on for a moment
+        p.until(lambda: all(state == "T" for state in map(state_of, glob.glob(f"/proc/{p.pid}/task/*/stat"))), "all threads are stopped")
         send(signal.SIGKILL, ranks[1:])
         p.send_signal(signal.SIGTERM)
         p.send_signal(signal.SIGCONT)

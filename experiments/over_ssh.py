@@ -171,6 +171,8 @@ class Job:
             self.began_s = self.loop.time()
             self.tell(os.environ.get(KEY) or secrets.token_hex(32))
         await asyncio.gather(*lives)
+        for ssh in (rank.ssh for rank in self.ranks if rank.ssh):
+            ssh.close()  # another process may still have its pipes
         self.judge()
         well = self.began_s and not self.first and not any(rank.status for rank in self.ranks if not (self.go_on and rank.number))
         return 0 if well else 128 + self.number if self.number else 2 if not self.began_s or self.first.status == 2 else 1

@@ -280,6 +280,9 @@ def main():
     for number in (signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+    # So does SIGHUP under nohup: it stays without effect here, and a test begins with its default.
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     ended = []
     for one in outcomes(args, env):
         print("\n".join(one.lines), flush=True)

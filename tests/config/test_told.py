@@ -120,7 +120,7 @@ class Told(Runs):
         self.assertEqual(self.run_it("evaluate", "none", status=2).stderr, "starring: error: evaluate none: No such file or directory\n")
 
     # A key of an earlier version, and words of the sentence that names the replacement.
-    GONE = {"train --print-config --set parameter_server.distinct_workers=true": "distinct_workers: .*have gone: leave it out.* or use ps:backup:B",
+    GONE = {"train --print-config --set parameter_server.distinct_workers=true": "distinct_workers: .*are no longer supported: leave it out.* or use ps:backup:B",
             "train --print-config --set cuda.products=table.json": "cuda.products: tables of measured matrix products have gone: leave it out",
             "train --hosts h1:2,h2": "--hosts: experiments/over_ssh.py --hosts H:N,.. starring train .. starts ranks on other hosts over ssh",
             "train --hostfile=f": "--hostfile: experiments/over_ssh.py --hosts H:N,.. starring train ..",

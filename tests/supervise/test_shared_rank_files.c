@@ -38,7 +38,7 @@ struct place {
     char dir[64], *of[RANKS];
     int port;
     double deadline_s;
-    _Atomic int *ready;  // ranks that have opened the job; in memory that all share
+    _Atomic int *ready;  // counts calls of wait_for_all; in memory that all share
 };
 struct rank {
     const struct place *place;
@@ -82,6 +82,11 @@ static int close_place(void **state) {
 }
 
 // ---------------------------------------------------------------- ranks
+static void wait_for_all(const struct place *p) {
+    int all = (atomic_fetch_add(p->ready, 1) / RANKS + 1) * RANKS;
+    while (atomic_load(p->ready) < all) usleep(1000);
+}
+
 static int live(const struct place *p, int rank, struct words words, body *does) {
     const struct config_override set[] = {{"topology", "zero:1", "test"}, {"workers", "3", "test"},
                                           {"model", "tiny", "test"},      {"data", "demo", "test"},
@@ -95,8 +100,7 @@ static int live(const struct place *p, int rank, struct words words, body *does)
     r.run.env = (struct rank_env){.kind = RANK_ENV_TORCHRUN, .rank = rank, .size = RANKS};
     if (job_open(&r.run.job, r.run.config, false)) return 3;
     // All ranks begin to meet at one time: the deadline may be short.
-    atomic_fetch_add(p->ready, 1);
-    while (atomic_load(p->ready) % RANKS) usleep(1000);
+    wait_for_all(p);
     r.run.meet = rendezvous_open(&(struct rendezvous_options){.host = "127.0.0.1",
                                                               .port = p->port,
                                                               .rank = rank,
@@ -248,6 +252,7 @@ static int writes_elsewhere(struct rank *r) {
         char data[4];
     } slice = {.data = "evil"};
     snprintf(slice.path, sizeof slice.path, "%s", evil);
+    wait_for_all(r->place);  // what rank 1 sends ends the run, also for a rank that is still beginning it
     if (r->rank != 1) return 0;
     rendezvous_put(r->run.meet, "files/1/0", &slice, offsetof(typeof(slice), data) + sizeof slice.data);
     while (!rendezvous_end_reason(r->run.meet)) usleep(10000);

@@ -1,6 +1,7 @@
-"""Medians with intervals, from few runs.
+"""Centres with intervals, from few runs: the median of runs (`estimate`), or, of runs that took turns, the trimmed mean over rounds
+(`centre_of_rounds`).
 
-The interval is a percentile bootstrap over runs (Efron and Tibshirani 1993, chapter 13), on the logarithms if all values
+The interval of a median is a percentile bootstrap over runs (Efron and Tibshirani 1993, chapter 13), on the logarithms if all values
 are positive. A bootstrap over few runs is too narrow: it resamples deviations from its own centre, and takes its
 quantiles as if the spread were known. Hesterberg (2015, "What teachers should know about the bootstrap", section 4)
 gives two factors that move the ends away from the median: sqrt(R/(R-1)), and the t distribution's quantile with

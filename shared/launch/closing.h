@@ -1,7 +1,6 @@
 // The end of a run: the reports of its ranks are merged into trace.json, summary.json and the closing table, and what
-// is left of its snapshots is evaluated. The
-// process that represents the run does it (train, rank 0 under mpirun). If the roles of a star were started one by
-// one, the last rank to leave does it:
+// is left of its snapshots is evaluated. The process that represents the run does it (train, rank 0 under mpirun). If
+// the roles of a star were started one by one, the last rank to leave does it:
 //
 //   rank     writes DIR/ranks/ROLE-RANK.json, then looks for those of all other ranks
 //            all there, of this job  -->  the rank that creates DIR/ranks/last-JOB (O_EXCL) prints; the others

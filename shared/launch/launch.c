@@ -283,7 +283,8 @@ static void carry_out(struct launcher *l, struct child *child, const struct verd
         warn("%s %s: %sstarting it again; %d of %d restarts %s left", child->why, child->when,
              without ? "the others continue; " : "", v->left, v->of, v->left == 1 ? "is" : "are");
     else if (without && !child->asked_to_end)
-        warn("%s %s: the others %s without it", child->why, child->when, l->interrupted_by ? "end" : "continue");
+        warn("%s %s: the others %s without it", child->why, child->when,
+             l->interrupted_by ? "end" : "continue");
     else if (!without && !child->asked_to_end)
         end_job(l, child, v->reason);
     else if (!without)
@@ -522,9 +523,9 @@ static void on_interrupt(struct launcher *l, int number) {
 static void watch(struct launcher *l, int ms) {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
     int number = sigtimedwait(&l->signals, NULL, &t);
-    // After this process was itself stopped and continued, it first handles the signals that arrived meanwhile, the
-    // lowest number first: a request to end before a death.
-    if (number < 0 && errno == EINTR) number = sigtimedwait(&l->signals, NULL, &(struct timespec){0});
+    // This process may have been stopped and continued, also after its wait was over: it first handles the signals that
+    // arrived meanwhile, the lowest number first: a request to end before a death.
+    if (number < 0) number = sigtimedwait(&l->signals, NULL, &(struct timespec){0});
     if (number == SIGINT || number == SIGTERM) on_interrupt(l, number);
     poll_job(l);
     watch_rest(l);

@@ -34,7 +34,6 @@ DIR (runs/gpu-check) gets gpu-check.json, gpu-check.md (a page for docs/results/
 """
 import argparse
 import difflib
-import math
 import os
 import platform
 import secrets
@@ -137,17 +136,6 @@ def print_parts(out):
     print(f"expected: on an H200, {sum(row.estimate for row in ROWS) / 60:.0f} minutes in all; state: in {out}")
 
 
-def seconds(text):
-    """The number of --budget: above 0, since a budget that is used up must not mean "no budget"."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: expected seconds, a number above 0; leave --budget out for no limit")
-    return value
-
-
 def options():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("parts", nargs="*", metavar="PART", help="a part, or a group of them (default: those that have not run)")
@@ -157,7 +145,7 @@ def options():
     ap.add_argument("--out", metavar="DIR", help="where the results go, and the document to continue, if there is one "
                     "(default: --resume's, else runs/gpu-check)")
     ap.add_argument("--resume", metavar="DIR", help="continue the document of that folder, which must exist")
-    ap.add_argument("--budget", type=seconds, metavar="SECONDS", help="of this call (default: none)")
+    ap.add_argument("--budget", type=cli.above_zero, metavar="SECONDS", help="of this call (default: no limit)")
     ap.add_argument("--seed", type=int, default=secrets.randbelow(10**9), help="of the operations' random inputs (default: any)")
     ap.add_argument("--quick", action="store_true", help="the smallest sizes of everything")
     ap.add_argument("--python", metavar="PROGRAM", help="the interpreter that has PyTorch (default: this one)")

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy
-from scipy import special
+from scipy import optimize, special
 
 from .spread import centre, centre_of_rounds, finite, t_quantile
 
@@ -87,12 +87,7 @@ def smallest(spread, count, looked_at):
     # The measured spread divided by the true one, at the middles of CELLS equally likely ranges.
     found = numpy.sqrt(2 * special.gammaincinv(freedom / 2, (numpy.arange(CELLS) + 0.5) / CELLS) / freedom)
     hurdles = numpy.maximum(LEAST, t_quantile(CHANCE / looked_at, freedom) * error * found)
-    low, high = 0.0, hurdles[-1]
-    for _ in range(50):
-        effect = (low + high) / 2
-        seen = numpy.mean(special.ndtr((effect - hurdles) / error))
-        low, high = (low, effect) if seen > 0.5 else (effect, high)
-    return high
+    return optimize.brentq(lambda effect: numpy.mean(special.ndtr((effect - hurdles) / error)) - 0.5, 0, hurdles[-1])
 
 
 def in_percent(effect):

@@ -403,7 +403,7 @@ static void free_slot(struct worker_core *c, int key, struct worker_slot *s, dou
     c->lingering = s;
 }
 
-static void count_age(struct worker_core *c, const struct wire_header *h, int64_t age) {
+static void count_acknowledged_age(struct worker_core *c, const struct wire_header *h, int64_t age) {
     if (!(h->flags & WIRE_UNUSED)) staleness_count(&c->status.staleness, (uint64_t)age);
 }
 
@@ -411,7 +411,8 @@ static void count_age(struct worker_core *c, const struct wire_header *h, int64_
 // next weights.
 static void taken(struct worker_core *c, int key, struct worker_slot *s, const struct wire_header *h,
                   double now) {
-    if (!consistency_ages_late(c->o.rule)) count_age(c, h, c->o.rule.lead > 0 ? s->staleness : h->staleness);
+    if (!consistency_ages_late(c->o.rule))
+        count_acknowledged_age(c, h, c->o.rule.lead > 0 ? s->staleness : h->staleness);
     note_acknowledged(c, key, s, h, now);
     free_slot(c, key, s, now);
 }
@@ -534,7 +535,7 @@ static int on_pull_reply(struct worker_core *c, int key, const struct wire_heade
             c->status.pulling--;
             count_answers(c, key, -1, now);
             if (s->pull_final) continue;  // this pull follows no push
-            if (consistency_ages_late(c->o.rule)) count_age(c, h, h->staleness);
+            if (consistency_ages_late(c->o.rule)) count_acknowledged_age(c, h, h->staleness);
             t->landed_peers_ns = needed_ns(c, h, t->landed_peers_ns);
             if (!t->landed_first_ns) t->landed_first_ns = ps_clock_ns(now);
             if (--u->unlanded == 0) t->landed_ns = ps_clock_ns(now);

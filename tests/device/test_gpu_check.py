@@ -182,7 +182,7 @@ class Words(Folder):
 
     def test_a_budget_of_nothing_is_no_missing_limit(self):
         for budget in ("0", "-5", "nan", "inf", "much"):
-            self.assertIn(f"--budget: {budget}: expected seconds, a number above 0; leave --budget out for no limit",
+            self.assertIn(f"--budget: '{budget}': expected a number above 0",
                           self.refused(f"--budget={budget}", "--list"))
 
     def test_what_is_no_document_is_said_and_not_read(self):

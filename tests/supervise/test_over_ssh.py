@@ -172,9 +172,9 @@ class Ended(Case):
 
     def test_ctrl_c_before_all_are_there(self):
         p = self.start(SCRIPT, *self.words, "--hosts", "h1,slow:20", self.rank(""), program=sys.executable)
-        p.until(lambda: os.path.exists(self.at("ssh.log")) and len(self.read("ssh.log").splitlines()) == 21, "all have begun")
+        p.until(lambda: os.path.exists(self.at("ssh.log")) and len(self.read("ssh.log").splitlines()) > 2, "some have begun")
         send(signal.SIGINT, [p.pid])
-        self.assertEqual(p.ends(130, settle_s=5), "")
+        self.assertEqual(p.ends(130, limit_s=50, settle_s=5), "")  # it does not wait for the answer of one that was just being started: 60 s
         self.assertFalse(os.path.exists(self.at("came.0")))
 
     def test_a_run_that_ends_well_after_ctrl_c(self):
